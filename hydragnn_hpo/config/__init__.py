@@ -1,0 +1,1 @@
+"""Settings without torch: schemas, capabilities and cost formulas. Mirrors the floors."""

@@ -1,0 +1,80 @@
+"""A whole campaign, from data to ensemble: the file a user writes. Read by ``campaign``."""
+
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Len
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from hydragnn_hpo.config.data import Name
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.search import SearchConfig, Space
+
+
+class CampaignDataConfig(Config):
+    """One data set of a campaign. Read by the ``build`` job."""
+
+    card: str
+    """Name of a shipped card, or path of a card (relative to the campaign file)."""
+
+
+class EnsembleConfig(Config):
+    """How the winners become one predictor. Read by ``ensemble.build``."""
+
+    members: PositiveInt = 5
+    """Members of the top-K ensemble; greedy selection takes at least 4 where there are 4."""
+
+    method: Literal["greedy", "top"] = "greedy"
+    """Which of the two is kept: greedy selection on ``sel``, or the K best on ``val``."""
+
+    rounds: PositiveInt = 24
+    """Draws of the greedy selection, with replacement."""
+
+
+class MachineConfig(Config):
+    """What the local backend may use. Read by ``launching.local``."""
+
+    slots: NonNegativeInt = 0
+    """Ranks at a time; 0: one per GPU, or per processor core where there is no GPU."""
+
+    lease_seconds: Annotated[float, Field(ge=1.0)] = 10.0
+    """A rank whose lease was not renewed for so long ends itself."""
+
+    max_width: PositiveInt = 64
+    """Widest trial, in ranks."""
+
+
+class CampaignConfig(Config):
+    """A campaign. Read by ``campaign.controller``."""
+
+    name: Name
+    """Name of the campaign; its run directory is ``runs/NAME`` unless given."""
+
+    seed: NonNegativeInt = 0
+    """Everything random derives from this (Law 5)."""
+
+    data: Annotated[tuple[CampaignDataConfig, ...], Len(1, 1)]
+    """The data set: one ``[[data]]`` table."""
+
+    trial: dict[str, Any]
+    """Values common to all trials: ``model``, ``heads``, ``training``."""
+
+    space: Space
+    """Searched keys."""
+
+    search: SearchConfig
+    """Brain, number of trials, rungs."""
+
+    ensemble: EnsembleConfig = EnsembleConfig()
+    """Selection."""
+
+    machine: MachineConfig = MachineConfig()
+    """Local resources."""
+
+    @model_validator(mode="after")
+    def _trial_has_only_known_parts(self) -> Self:
+        extra = set(self.trial) - {"model", "heads", "training"}
+        if extra:
+            raise ValueError(
+                f"unknown key 'trial.{sorted(extra)[0]}'. Known: heads, model, training."
+            )
+        return self

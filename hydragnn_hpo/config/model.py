@@ -1,0 +1,143 @@
+"""The multi-headed GNN without torch. Built by ``model.gnn``."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions, linear
+from hydragnn_hpo.config.loading import sentence
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.errors import unknown
+
+MAX_ELEMENT = 118
+"""Every element has an embedding (Law 8)."""
+
+
+class HeadConfig(Config):
+    """How one target is predicted. Read by ``model.heads`` and ``training.loss``."""
+
+    weight: PositiveFloat = 1.0
+    """Weight of this head in the loss and in the objective."""
+
+    loss: Literal["mae", "mse", "huber"] = "huber"
+    """Loss in units of the target's standard deviation; Huber bends at 1."""
+
+    layers: PositiveInt = 2
+    """Linear maps from node features to the prediction."""
+
+    hidden: PositiveInt | None = None
+    """Width between them; the trunk's width if left out."""
+
+    pool: Literal["mean", "sum"] = "mean"
+    """How a graph head gathers its nodes: ``mean`` for intensive properties."""
+
+
+class ModelConfig(Config):
+    """The trunk. Read by ``model.gnn``."""
+
+    conv: str
+    """Name of the message-passing layer, see ``CONVS``."""
+
+    features: PositiveInt = 64
+    """Channels per node."""
+
+    layers: PositiveInt = 3
+    """Rounds of message passing."""
+
+    cutoff: PositiveFloat = 5.0
+    """Longest edge used, in angstrom; at most the store's cutoff."""
+
+    basis: Literal["bessel", "gaussian"] = "bessel"
+    """Radial functions that expand an edge's length."""
+
+    basis_size: PositiveInt = 16
+    """Number of radial functions."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the conv; those left out take their defaults."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_options(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "conv" not in values:
+            return values
+        name = values["conv"]
+        if name not in CONV_SPECS:
+            raise ValueError(unknown("conv", str(name), CONV_SPECS))
+        schema = CONV_SPECS[name].options
+        try:
+            options = schema.model_validate(values.get("options", {}))
+        except ValidationError as error:
+            raise ValueError(f"options of conv '{name}': {sentence(error, schema)}") from error
+        return {**values, "options": options.model_dump()}
+
+    @property
+    def spec(self) -> ConvSpec:
+        """The conv's entry in the table of specs."""
+        return CONV_SPECS[self.conv]
+
+    @property
+    def conv_options(self) -> Config:
+        """The conv's options as their own config."""
+        return self.spec.options.model_validate(self.options)
+
+    @property
+    def dimensions(self) -> Dimensions:
+        """Widths the conv's formulas need."""
+        return Dimensions(self.features, self.basis_size)
+
+
+def head_parameters(features: int, head: HeadConfig, vector: bool) -> int:
+    """Count the parameters of a head; ``vector``: its target is a vector per node."""
+    if vector:
+        return linear(features, 1, bias=False) + linear(features, features) + linear(features, 1)
+    widths = [features, *[head.hidden or features] * (head.layers - 1), 1]
+    return sum(linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+
+
+def parameters(model: ModelConfig, heads: dict[str, tuple[HeadConfig, bool]]) -> int:
+    """Count the parameters of the whole net from its dimensions.
+
+    Args:
+        model: the trunk.
+        heads: for each target its head, and whether it is a vector.
+    """
+    layer = model.spec.parameters(model.dimensions, model.conv_options)
+    embedding = (MAX_ELEMENT + 1) * model.features
+    norms = 2 * model.features * model.layers
+    total = embedding + model.layers * layer + norms
+    return total + sum(head_parameters(model.features, h, v) for h, v in heads.values())
+
+
+def forward_flops(model: ModelConfig, nodes: float, edges: float) -> float:
+    """Estimate the floating point operations of one forward pass of the trunk."""
+    layer = model.spec.flops(model.dimensions, model.conv_options, nodes, edges)
+    return model.layers * layer
+
+
+class Heads(Config):
+    """Checked pairing of heads with a store's targets. Read by ``training.trial``."""
+
+    heads: dict[str, HeadConfig]
+    targets: dict[str, dict[str, Any]]
+    model: ModelConfig
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        for name in self.heads:
+            if name not in self.targets:
+                raise ValueError(unknown("target of a head", name, self.targets))
+            if self.targets[name]["shape"] == "vector":
+                self._vector_fits(name)
+        return self
+
+    def _vector_fits(self, name: str) -> None:
+        target = self.targets[name]
+        if target["level"] != "node":
+            raise ValueError(f"head '{name}': vectors per structure cannot be predicted; drop it.")
+        if not self.model.spec.vectors:
+            able = ", ".join(sorted(key for key, spec in CONV_SPECS.items() if spec.vectors))
+            raise ValueError(
+                f"head '{name}' predicts a vector per atom, conv '{self.model.conv}' carries "
+                f"no vectors: use {able}, or drop the head."
+            )

@@ -1,0 +1,107 @@
+"""What a campaign searches and how. Read by ``search`` and ``campaign``."""
+
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Len
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from hydragnn_hpo.config.schema import Config
+
+Scalar = bool | int | float | str
+
+
+class ParameterConfig(Config):
+    """One searched key of the trial. Read by ``search.space``."""
+
+    choices: tuple[Scalar, ...] | None = None
+    """Values to choose from, unordered."""
+
+    low: int | float | None = None
+    """Smallest value of a range; integers make an integer range."""
+
+    high: int | float | None = None
+    """Largest value of a range."""
+
+    log: bool = False
+    """Search the range on a logarithmic scale."""
+
+    step: Annotated[int | float, Field(gt=0)] | None = None
+    """Distance between neighbouring values of a range, counted from ``low``."""
+
+    when: dict[str, Scalar | tuple[Scalar, ...]] = {}
+    """Active only when the named keys have (one of) these values."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_is_choices(cls, value: Any) -> Any:
+        return {"choices": value} if isinstance(value, (list, tuple)) else value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        ranged = self.low is not None and self.high is not None
+        if (self.choices is not None) == ranged or (self.choices is not None and self.step):
+            raise ValueError("give either choices, or low and high (with log or step).")
+        if self.choices is not None and len(set(map(repr, self.choices))) < max(
+            1, len(self.choices)
+        ):
+            raise ValueError("choices repeat a value: name each once.")
+        if self.choices == ():
+            raise ValueError("choices are empty: name at least one.")
+        if ranged:
+            self._range_is_right()
+        return self
+
+    def _range_is_right(self) -> None:
+        assert self.low is not None
+        assert self.high is not None
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}.")
+        if self.log and self.low <= 0:
+            raise ValueError(f"a log range needs low > 0, found {self.low:g}.")
+        if self.log and self.step:
+            raise ValueError("a range has either log or step, not both.")
+
+    @property
+    def integer(self) -> bool:
+        """Whether the range holds integers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+Space = Annotated[dict[str, ParameterConfig], Len(1)]
+"""Searched keys of the trial (``model.features``) and their ranges."""
+
+
+class SearchConfig(Config):
+    """The search. Read by ``search`` and ``campaign``."""
+
+    brain: Literal["deephyper", "random", "sobol"] = "deephyper"
+    """Who proposes trials."""
+
+    trials: PositiveInt
+    """Trials to run in all."""
+
+    initial: NonNegativeInt = 6
+    """Trials spread over the space before the brain models it."""
+
+    rungs: Annotated[tuple[PositiveInt, ...], Len(1, 2)]
+    """Epochs of a trial at each rung; the last is the full budget."""
+
+    finalists: PositiveInt = 6
+    """Best trials that are trained on to the full budget; all candidates for the ensemble."""
+
+    max_failures: PositiveInt = 3
+    """End the campaign after this many trials failed as ``bug`` in a row."""
+
+    max_restarts: PositiveInt = 5
+    """Interruptions without progress after which a trial counts as failed."""
+
+    @model_validator(mode="after")
+    def _rungs_rise(self) -> Self:
+        if list(self.rungs) != sorted(set(self.rungs)):
+            raise ValueError(f"search.rungs {list(self.rungs)} must rise.")
+        if self.finalists > self.trials:
+            raise ValueError(
+                f"search.finalists is {self.finalists}, search.trials {self.trials}: "
+                "ask for fewer finalists or more trials."
+            )
+        return self

@@ -1,0 +1,49 @@
+"""How one trial trains. Read by ``training.trainer``."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from hydragnn_hpo.config.schema import Config
+
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class TrainConfig(Config):
+    """How one trial trains. Read by ``Trainer``."""
+
+    epochs: PositiveInt = 50
+    """Passes over the training split at the full budget; the schedule is laid over these."""
+
+    global_batch: PositiveInt = 32
+    """Graphs per optimizer step, over all ranks together."""
+
+    min_graphs_per_rank: PositiveInt = 4
+    """A trial is at most ``global_batch / min_graphs_per_rank`` ranks wide."""
+
+    learning_rate: PositiveFloat = 1e-3
+    """Peak step size of AdamW."""
+
+    weight_decay: NonNegativeFloat = 0.01
+    """Decoupled weight decay, on matrices only."""
+
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Course of the learning rate after the warm-up; cosine ends at 1 % of the peak."""
+
+    warmup: Fraction = 0.05
+    """Share of all steps over which the learning rate rises from 0."""
+
+    clip_norm: PositiveFloat | None = 10.0
+    """Largest norm of the whole gradient; longer ones are scaled down."""
+
+    ema: Fraction = 0.0
+    """Decay per step of averaged weights, which are validated and kept; 0 switches it off."""
+
+    patience: PositiveInt | None = None
+    """Epochs without a better validation objective after which the trial ends."""
+
+    precision: Literal["fp32", "fp64"] = "fp32"
+    """Floating point type of weights and arithmetic."""
+
+    checkpoint_seconds: NonNegativeFloat = 10.0
+    """Time between checkpoints, which are taken at the end of an epoch."""

@@ -1,0 +1,99 @@
+"""Files that are written whole or not at all (Law 3)."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.errors import StorageError
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def storage(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about a file into our own sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            f"{path}: cannot be written ({reason}); make room or choose another place."
+        ) from error
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, fsync it, and rename it into place.
+
+    Raises:
+        StorageError: the disk is full or the folder not writable; nothing is left behind.
+    """
+    with storage(path):
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        sync_folder(path.parent)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write text whole or not at all, UTF-8."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file whole or not at all; NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file that we wrote.
+
+    Raises:
+        StorageError: it is missing, unreadable or not JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise StorageError(f"{path}: is damaged ({error}); remove it and run again.") from error
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Fill a folder under a temporary name; it takes its name only when all went well.
+
+    An existing ``target`` is replaced. On an error nothing is left behind.
+    """
+    with storage(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            yield work
+            sync_folder(work)
+            if target.exists():
+                shutil.rmtree(target)
+            os.rename(work, target)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        sync_folder(target.parent)

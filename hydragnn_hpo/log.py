@@ -1,0 +1,14 @@
+"""Set up logging, for the command line and for ranks; nobody else touches handlers."""
+
+import logging
+import sys
+
+
+def configure(level: int = logging.INFO, rank: int | None = None) -> None:
+    """Send sentences to stderr; ranks above 0 speak only at WARNING, with their rank."""
+    prefix = "" if rank is None else f"rank {rank} "
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {prefix}%(levelname)s %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING if rank else level)

@@ -1,0 +1,41 @@
+"""Find the cards, campaigns and machine profiles that ship with the package."""
+
+from pathlib import Path
+
+from hydragnn_hpo.errors import ConfigError, unknown
+
+_PACKAGE = Path(__file__).parent
+_FOLDERS = ("graph_datasets", "workflows", "launch")
+
+
+def shipped(name: str) -> Path:
+    """Give the path of a shipped file, in a wheel and in a checkout alike.
+
+    Args:
+        name: relative path such as ``graph_datasets/g2_xtb.toml``.
+    """
+    for root in (_PACKAGE / "_shipped", _PACKAGE.parent):
+        path = root / name
+        if path.exists():
+            return path
+    raise ConfigError(f"{name}: is not part of this installation; reinstall hydragnn-hpo.")
+
+
+def find(argument: str, folder: str) -> Path:
+    """Resolve a user's argument: a path as it stands, else the name of a shipped file.
+
+    Args:
+        argument: a path, or a bare name such as ``g2_xtb``.
+        folder: the shipped folder to look in, e.g. ``graph_datasets``.
+    """
+    path = Path(argument)
+    if path.exists():
+        return path
+    if path.suffix or len(path.parts) > 1:
+        if path.parts[0] in _FOLDERS:
+            return shipped(argument)
+        raise ConfigError(f"{argument}: no such file.")
+    known = sorted(entry.stem for entry in shipped(folder).glob("*.toml"))
+    if argument not in known:
+        raise ConfigError(unknown(f"name in {folder}", argument, known))
+    return shipped(f"{folder}/{argument}.toml")

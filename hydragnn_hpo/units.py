@@ -1,0 +1,55 @@
+"""Convert quantities at the door: inside are eV, angstrom, e, muB and seconds.
+
+Source of the factors: CODATA 2018 as in ASE 3.29 (``ase.units``).
+"""
+
+from hydragnn_hpo.errors import ConfigError, unknown
+
+_ENERGY = {
+    "eV": 1.0,
+    "meV": 1e-3,
+    "Hartree": 27.211386245988,
+    "Rydberg": 13.605693122994,
+    "kcal/mol": 0.0433641153087705,
+    "kJ/mol": 0.0103642696562634,
+}
+_LENGTH = {"angstrom": 1.0, "bohr": 0.529177210903, "nm": 10.0}
+_CHARGE = {"e": 1.0}
+_MAGNETIC = {"muB": 1.0}
+_PURE = {"1": 1.0}
+_INVERSE_LENGTH = {"1/cm": 1.0}
+_PRESSURE = {"GPa": 1.0, "log10(GPa)": 1.0}
+
+
+def _known() -> dict[str, tuple[float, str]]:
+    """Every unit a card may name, with its factor and the unit it becomes inside."""
+    table: dict[str, tuple[float, str]] = {}
+    bases = ("eV", "angstrom", "e", "muB", "1", "1/cm", "GPa")
+    families = (_ENERGY, _LENGTH, _CHARGE, _MAGNETIC, _PURE, _INVERSE_LENGTH, _PRESSURE)
+    for base, family in zip(bases, families, strict=True):
+        for name, factor in family.items():
+            inside = base if name in family and factor != 1.0 else name
+            table[name] = (factor, inside)
+    for energy, factor in _ENERGY.items():
+        table[f"{energy}/atom"] = (factor, "eV/atom")
+        for length, scale in _LENGTH.items():
+            table[f"{energy}/{length}"] = (factor / scale, "eV/angstrom")
+    table["muB/atom"] = (1.0, "muB/atom")
+    return table
+
+
+_TABLE = _known()
+
+
+def inside(unit: str) -> tuple[float, str]:
+    """Give the factor into our own unit, and that unit's name.
+
+    >>> inside("meV")
+    (0.001, 'eV')
+
+    Raises:
+        ConfigError: the unit is not known.
+    """
+    if unit not in _TABLE:
+        raise ConfigError(unknown("unit", unit, _TABLE))
+    return _TABLE[unit]
