@@ -28,8 +28,9 @@ class HeadConfig(Config):
     hidden: PositiveInt | None = None
     """Width between them; the trunk's width if left out."""
 
-    pool: Literal["mean", "sum"] = "mean"
-    """How a graph head gathers its nodes: ``mean`` for intensive properties."""
+    pool: Literal["mean", "sum", "contributions"] = "mean"
+    """How a graph head gathers its nodes: ``mean`` or ``sum`` of features before its MLP, or
+    the mean of per-node ``contributions`` after it (energies per atom)."""
 
 
 class ModelConfig(Config):

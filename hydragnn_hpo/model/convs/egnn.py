@@ -1,0 +1,46 @@
+"""E(n)-equivariant graph convolution, in its invariant form with fixed coordinates.
+
+Shapes: N nodes, E edges, F features, K radial functions.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions, EGNNOptions
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.mlp import mlp
+
+
+class EGNNConv(nn.Module):
+    """Send to each node a function of both ends and their distance.
+
+    The first linear map of the message is taken apart and applied to nodes and basis
+    before they meet on the edges: the same mathematics, F*F work per node, not per edge.
+    Source: Satorras et al. (2021), arXiv:2102.09844, eqs. 3, 5, 6 and 8.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: EGNNOptions) -> None:
+        """Build one layer."""
+        super().__init__()
+        features = dimensions.features
+        self.receive = nn.Linear(features, features)
+        self.send = nn.Linear(features, features, bias=False)
+        self.measure = nn.Linear(dimensions.basis_size, features, bias=False)
+        self.message = nn.Linear(features, features)
+        self.gate = nn.Linear(features, 1) if options.attention else None
+        self.update = mlp((2 * features, features, features))
+
+    def forward(
+        self, scalars: Tensor, vectors: Tensor | None, edges: Edges
+    ) -> tuple[Tensor, Tensor | None]:
+        """Give the change of the scalars, [N, F]; vectors pass through untouched."""
+        met = self.receive(scalars)[edges.receiver] + self.send(scalars)[edges.sender]
+        messages = F.silu(self.message(F.silu(met + self.measure(edges.basis))))
+        weight = edges.envelope
+        if self.gate is not None:
+            weight = weight * self.gate(messages).sigmoid()
+        gathered = messages.new_zeros(scalars.shape)
+        gathered = gathered.index_add(0, edges.receiver, messages * weight)
+        return self.update(torch.cat((scalars, gathered), dim=-1)), vectors
+

@@ -1,0 +1,39 @@
+"""Continuous-filter convolution.
+
+Shapes: N nodes, E edges, F features, K radial functions, W filters.
+"""
+
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions, SchNetOptions
+from hydragnn_hpo.model.activation import ShiftedSoftplus
+from hydragnn_hpo.model.edges import Edges
+
+
+class SchNetConv(nn.Module):
+    """Mix each node with its neighbours through filters generated from their distance.
+
+    Source: Schuett et al. (2017), arXiv:1706.08566.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: SchNetOptions) -> None:
+        """Build one layer."""
+        super().__init__()
+        features, filters = dimensions.features, options.filters
+        self.filter = nn.Sequential(
+            nn.Linear(dimensions.basis_size, filters),
+            ShiftedSoftplus(),
+            nn.Linear(filters, filters),
+        )
+        self.into = nn.Linear(features, filters, bias=False)
+        self.out = nn.Sequential(
+            nn.Linear(filters, features), ShiftedSoftplus(), nn.Linear(features, features)
+        )
+
+    def forward(
+        self, scalars: Tensor, vectors: Tensor | None, edges: Edges
+    ) -> tuple[Tensor, Tensor | None]:
+        """Give the change of the scalars, [N, F]; vectors pass through untouched."""
+        messages = self.into(scalars)[edges.sender] * (self.filter(edges.basis) * edges.envelope)
+        gathered = messages.new_zeros(scalars.shape[0], messages.shape[1])
+        return self.out(gathered.index_add(0, edges.receiver, messages)), vectors

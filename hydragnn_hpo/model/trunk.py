@@ -1,0 +1,59 @@
+"""The trunk: element embedding and rounds of message passing.
+
+Shapes: N nodes, E edges, F features.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.model import MAX_ELEMENT, ModelConfig
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model.basis import BASES
+from hydragnn_hpo.model.convs import CONVS
+from hydragnn_hpo.model.cutoff import envelope
+from hydragnn_hpo.model.edges import Edges, edge_vectors
+
+
+class Trunk(nn.Module):
+    """Node features from elements and geometry.
+
+    Each round is ``scalars + conv(norm(scalars))``. The norm acts on one node alone
+    (LayerNorm), so that batches and ranks cannot change the mathematics (Laws 1 and 7).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Build the layers; parameters come from torch's global generator."""
+        super().__init__()
+        self.cutoff = config.cutoff
+        self.embedding = nn.Embedding(MAX_ELEMENT + 1, config.features)
+        self.basis = BASES[config.basis](config.basis_size, config.cutoff)
+        conv, options = CONVS[config.conv], config.conv_options
+        self.norms = nn.ModuleList(nn.LayerNorm(config.features) for _ in range(config.layers))
+        self.convs = nn.ModuleList(
+            conv(config.dimensions, options) for _ in range(config.layers)
+        )
+
+    def edges(self, batch: Batch) -> Edges:
+        """Expand the geometry once for all layers."""
+        vectors, lengths = edge_vectors(batch)
+        sender, receiver = batch.edge_index
+        return Edges(
+            sender=sender,
+            receiver=receiver,
+            directions=vectors / lengths.clamp(min=1e-6).unsqueeze(-1),
+            basis=self.basis(lengths),
+            envelope=envelope(lengths, self.cutoff).unsqueeze(-1),
+        )
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Give scalars, [N, F], and vectors, [N, 3, F] (zeros if the conv has none)."""
+        edges = self.edges(batch)
+        scalars: Tensor = self.embedding(batch.numbers)
+        vectors: Tensor | None = None
+        for norm, conv in zip(self.norms, self.convs, strict=True):
+            change, vectors = conv(norm(scalars), vectors, edges)
+            scalars = scalars + change
+        if vectors is None:
+            vectors = torch.zeros((), dtype=scalars.dtype, device=scalars.device)
+            vectors = vectors.expand(scalars.shape[0], 3, scalars.shape[1])
+        return scalars, vectors
