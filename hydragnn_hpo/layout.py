@@ -1,0 +1,91 @@
+"""Where things lie in a run directory and in a trial directory; said once, here."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class TrialDir:
+    """A trial's directory: configuration, attempts, checkpoints, control."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Give the file with everything that decides the trial's result; written once."""
+        return self.path / "trial.toml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Give the folder of ``best.safetensors`` and ``last.safetensors``."""
+        return self.path / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        """Give the weights of the best epoch."""
+        return self.checkpoints / "best.safetensors"
+
+    @property
+    def control(self) -> Path:
+        """Give the file through which a person or the controller asks something of rank 0."""
+        return self.path / "control"
+
+    def attempt(self, number: int) -> Path:
+        """Give the directory of one start of the trial."""
+        return self.path / "attempts" / f"{number:03d}"
+
+    def attempts(self) -> list[int]:
+        """Give the numbers of all attempts, rising."""
+        return sorted(int(p.name) for p in (self.path / "attempts").glob("[0-9][0-9][0-9]"))
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """A campaign's directory."""
+
+    path: Path
+
+    @property
+    def campaign(self) -> Path:
+        """Give the resolved campaign."""
+        return self.path / "campaign.toml"
+
+    @property
+    def journal(self) -> Path:
+        """Give the truth."""
+        return self.path / "events.jsonl"
+
+    @property
+    def data(self) -> Path:
+        """Give the folder of stores."""
+        return self.path / "data"
+
+    @property
+    def ensemble(self) -> Path:
+        """Give the file that a user takes away."""
+        return self.path / "ensemble.zip"
+
+    @property
+    def report(self) -> Path:
+        """Give the folder of figures and tables."""
+        return self.path / "report"
+
+    @property
+    def summary(self) -> Path:
+        """Give the run's own figures."""
+        return self.path / "summary.json"
+
+    def store(self, name: str) -> Path:
+        """Give the graph store of a card."""
+        return self.data / f"{name}.bp"
+
+    def trial(self, name: str) -> TrialDir:
+        """Give a trial's directory."""
+        return TrialDir(self.path / "trials" / name)
+
+
+def derive_seed(seed: int, trial: str, purpose: str) -> int:
+    """Derive a seed from (campaign seed, trial, purpose): Law 5; in [0, 2^31)."""
+    digest = hashlib.sha256(f"{seed}/{trial}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1

@@ -1,0 +1,93 @@
+"""The ranks of one trial: who am I, who else is there, how do we speak.
+
+Whoever launched us (an agent, torchrun, srun, nobody) says so in the environment.
+"""
+
+import datetime
+import os
+import socket
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hydragnn_hpo.errors import ConfigError
+
+JOIN_SECONDS = 60.0
+COLLECTIVE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This rank among the ranks of its trial."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which writes files."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add a tensor over all ranks, in place."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+    def leave(self) -> None:
+        """Wait for the others and close the process group."""
+        if self.world > 1:
+            dist.barrier()
+            dist.destroy_process_group()
+
+
+def join() -> Ranks:
+    """Join the process group that the environment names, or run alone.
+
+    Reads ``RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT`` and
+    ``HYDRAGNN_HPO_DEVICE``. gloo on CPUs; nccl on GPUs (RCCL on ROCm).
+
+    Raises:
+        ConfigError: the environment names a rank outside the world.
+    """
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if not 0 <= rank < world:
+        raise ConfigError(f"RANK is {rank}, WORLD_SIZE {world}: RANK must be below WORLD_SIZE.")
+    device = _device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if world > 1:
+        if rank:
+            _wait_for_port(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            rank=rank,
+            world_size=world,
+            timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS),
+        )
+    return Ranks(rank, world, device)
+
+
+def _device() -> torch.device:
+    name = os.environ.get("HYDRAGNN_HPO_DEVICE")
+    if name is None:
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        name = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _wait_for_port(host: str, port: int) -> None:
+    """Wait until rank 0 listens: the store's own retries back off for half a second."""
+    deadline = time.monotonic() + JOIN_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, port), timeout=1.0).close()
+        except OSError:
+            time.sleep(0.005)
+        else:
+            return
+    raise ConnectionError(f"rank 0 did not listen on {host}:{port} within {JOIN_SECONDS:g} s")

@@ -1,0 +1,103 @@
+"""Errors and predictions over a whole split: sums over ranks, no padding, no double counts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.data.batch import Batch, make_batch
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.loader import shares
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.training.ddp import Ranks
+
+EDGES_PER_BATCH = 40_000
+"""Graphs of a split are evaluated in batches of about this many edges."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What is needed to make batches: columns, cutoff, type, targets, ranks."""
+
+    columns: Columns
+    cutoff: float
+    dtype: torch.dtype
+    targets: tuple[str, ...]
+    ranks: Ranks
+    costs: np.ndarray
+
+    def batch(self, indices: np.ndarray) -> Batch:
+        """Make one batch on this rank's device."""
+        made = make_batch(
+            self.columns, indices, cutoff=self.cutoff, dtype=self.dtype, targets=self.targets
+        )
+        return made.to(self.ranks.device)
+
+    def share(self, indices: np.ndarray) -> np.ndarray:
+        """Take this rank's part of some graphs, balanced by cost."""
+        if self.ranks.world == 1:
+            return indices
+        return indices[shares(self.costs[indices], self.ranks.world)[self.ranks.rank]]
+
+    def pieces(self, indices: np.ndarray) -> Iterator[Batch]:
+        """Go through graphs in batches of bounded size."""
+        edges = self.columns.num_edges()[indices]
+        groups = np.cumsum(edges) // EDGES_PER_BATCH
+        for group in np.unique(groups):
+            yield self.batch(indices[groups == group])
+
+
+@torch.no_grad()
+def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
+    """Sum absolute errors and counts per head over this rank's part: [T, 2] in fp64."""
+    sums = torch.zeros(len(feed.targets), 2, dtype=torch.float64, device=feed.ranks.device)
+    for batch in feed.pieces(feed.share(indices)):
+        predictions = model(batch)
+        for row, name in enumerate(feed.targets):
+            mask = batch.masks[name].unsqueeze(-1)
+            error = (predictions[name].double() - batch.targets[name].double()).abs() * mask
+            sums[row, 0] += error.sum()
+            sums[row, 1] += mask.sum() * error.shape[1]
+    return sums
+
+
+@torch.no_grad()
+def predict_split(
+    model: MultiHeadGNN, feed: Feed, indices: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Predict every target for some graphs, gathered over ranks in the order of ``indices``.
+
+    Returns:
+        By target: [len(indices), w] for graphs, rows of all their nodes for nodes, fp64.
+    """
+    nodes = feed.columns.num_nodes()[indices]
+    starts = np.concatenate(([0], np.cumsum(nodes)))
+    position = {int(graph): row for row, graph in enumerate(indices)}
+    out: dict[str, Tensor] = {}
+    for batch in feed.pieces(feed.share(indices)):
+        rows = [position[int(graph)] for graph in batch.graph_index]
+        of_nodes = np.concatenate([np.arange(starts[r], starts[r + 1]) for r in rows])
+        for name, values in model(batch).items():
+            whole = _whole(out, name, feed, len(indices), int(starts[-1]))
+            chosen: Sequence[int] | np.ndarray = of_nodes if _per_node(feed, name) else rows
+            whole[torch.as_tensor(np.asarray(chosen))] = values.double().cpu()
+    for name in feed.targets:
+        whole = _whole(out, name, feed, len(indices), int(starts[-1]))
+        out[name] = feed.ranks.sum(whole.to(feed.ranks.device)).cpu()
+    return {name: out[name].numpy() for name in feed.targets}
+
+
+def _per_node(feed: Feed, name: str) -> bool:
+    return bool(feed.columns.stats["targets"][name]["level"] == "node")
+
+
+def _whole(
+    out: dict[str, Tensor], name: str, feed: Feed, graphs: int, nodes: int
+) -> Tensor:
+    if name not in out:
+        width = 3 if feed.columns.stats["targets"][name]["shape"] == "vector" else 1
+        rows = nodes if _per_node(feed, name) else graphs
+        out[name] = torch.zeros(rows, width, dtype=torch.float64)
+    return out[name]
