@@ -1,0 +1,142 @@
+"""The journal: append-only JSON lines with a checksum; the truth about a campaign (Law 3).
+
+A line is ``{"c":"<crc32>","e":{...}}``; the checksum is over the bytes of ``e`` exactly as
+they stand. A torn last line is cut off when the journal is opened for writing; anything
+wrong before it is an error.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.files import storage
+from hydragnn_hpo.records import finite
+
+Event = dict[str, Any]
+
+_HEAD, _CRC = b'{"c":"', slice(6, 14)
+_BODY = len(b'{"c":"00000000","e":')
+GROUP_SECONDS = 0.2
+"""Records that nobody acts on are made durable together, this often."""
+
+
+def encode(event: Event) -> bytes:
+    """Write one event as one line."""
+    body = json.dumps(finite(event), separators=(",", ":"), allow_nan=False).encode()
+    return b'{"c":"%08x","e":' % zlib.crc32(body) + body + b"}\n"
+
+
+def decode(line: bytes) -> Event | None:
+    """Read one line; None if it is torn or damaged."""
+    if not (line.startswith(_HEAD) and line.endswith(b"}\n")):
+        return None
+    body = line[_BODY:-2]
+    try:
+        if int(line[_CRC], 16) != zlib.crc32(body):
+            return None
+        event: Event = json.loads(body)
+    except ValueError:
+        return None
+    return event
+
+
+def read(path: Path) -> Iterator[Event]:
+    """Give all events of a journal; a torn last line is left out.
+
+    Raises:
+        RunError: a line before the last is damaged.
+    """
+    for event, _ in _scan(path):
+        yield event
+
+
+def _scan(path: Path) -> Iterator[tuple[Event, int]]:
+    """Give events with the offset behind each."""
+    if not path.exists():
+        return
+    offset = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            event = decode(line)
+            if event is None:
+                if file.read(1):
+                    raise RunError(
+                        f"{path}: line {number} (byte {offset}) is damaged and lines follow it; "
+                        "restore the file from a copy."
+                    )
+                return
+            offset += len(line)
+            yield event, offset
+
+
+class Journal:
+    """A journal open for writing, by one controller."""
+
+    def __init__(self, path: Path, epoch: int, clock: Callable[[], float]) -> None:
+        """Open, cutting off a torn last line; ``events`` holds what was there.
+
+        Args:
+            path: the file; created with mode 0600.
+            epoch: the controller's epoch, written into every event.
+            clock: gives seconds since the epoch.
+        """
+        self.path, self.epoch, self.clock = path, epoch, clock
+        self.events: list[Event] = []
+        end = 0
+        for event, offset in _scan(path):
+            self.events.append(event)
+            end = offset
+        with storage(path):
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.ftruncate(self._descriptor, end)
+            os.lseek(self._descriptor, end, os.SEEK_SET)
+        self._end, self._pending, self._synced = end, False, 0.0
+
+    def append(self, kind: str, *, durable: bool = True, **values: Any) -> Event:
+        """Write one event.
+
+        Args:
+            kind: what happened.
+            durable: fsync before returning, for what will be acted on; other records are
+                made durable in groups by ``flush``.
+            values: the event's content.
+        """
+        event: Event = {"event": kind, "time": self.clock(), "epoch": self.epoch, **values}
+        line = encode(event)
+        with storage(self.path):
+            try:
+                _write_all(self._descriptor, line)
+                if durable:
+                    os.fsync(self._descriptor)
+            except OSError:
+                os.ftruncate(self._descriptor, self._end)
+                os.lseek(self._descriptor, self._end, os.SEEK_SET)
+                raise
+        self._end += len(line)
+        self._pending = not durable
+        self.events.append(event)
+        return event
+
+    def flush(self) -> None:
+        """Make records durable if the last time is long enough ago."""
+        now = self.clock()
+        if self._pending and now - self._synced >= GROUP_SECONDS:
+            with storage(self.path):
+                os.fsync(self._descriptor)
+            self._pending, self._synced = False, now
+
+    def close(self) -> None:
+        """Make everything durable and close."""
+        with storage(self.path):
+            os.fsync(self._descriptor)
+        os.close(self._descriptor)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    written = 0
+    while written < len(content):
+        written += os.write(descriptor, content[written:])

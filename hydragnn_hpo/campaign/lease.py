@@ -1,0 +1,102 @@
+"""Exactly one controller per run directory: numbered lease files with a heartbeat.
+
+Each controller creates ``controller/NNNNNN.lease`` exclusively, one number above the newest;
+that number is its epoch. File locks are not trusted on network file systems.
+"""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.files import storage
+
+STALE_SECONDS = 30.0
+"""A lease on another host that was not renewed for so long is free."""
+
+
+class Lease:
+    """Our right to write the journal."""
+
+    def __init__(self, run: Path) -> None:
+        """Take the lease.
+
+        Raises:
+            RunError: another controller is at work here.
+        """
+        folder = run / "controller"
+        with storage(folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        newest = max((int(p.stem) for p in folder.glob("[0-9]*.lease")), default=0)
+        if newest:
+            _refuse_if_alive(folder / f"{newest:06d}.lease", run)
+        self.epoch = newest + 1
+        self.path = folder / f"{self.epoch:06d}.lease"
+        self._next = folder / f"{self.epoch + 1:06d}.lease"
+        content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        with storage(self.path):
+            try:
+                descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:
+                raise RunError(f"{run}: another controller has just started here.") from None
+            with os.fdopen(descriptor, "w") as file:
+                file.write(content)
+        self._touched = time.monotonic()
+
+    def renew(self) -> None:
+        """Show that we are alive, about once a second.
+
+        Raises:
+            RunError: a newer controller has taken over; nothing may be written any more.
+        """
+        if time.monotonic() - self._touched < 1.0:
+            return
+        if self._next.exists():
+            raise RunError(f"{self.path.parent.parent}: a newer controller has taken over.")
+        with storage(self.path):
+            os.utime(self.path)
+        self._touched = time.monotonic()
+
+    def release(self) -> None:
+        """Give the lease back; the number stays used."""
+        with storage(self.path):
+            self.path.write_text("{}")
+
+
+def alive(run: Path) -> str | None:
+    """Name the controller at work in a run directory, or None."""
+    leases = sorted((run / "controller").glob("[0-9]*.lease"))
+    return _holder(leases[-1]) if leases else None
+
+
+def _holder(path: Path) -> str | None:
+    try:
+        holder = json.loads(path.read_text() or "{}")
+        age = time.time() - path.stat().st_mtime
+    except (OSError, ValueError):
+        return None
+    if not holder:
+        return None
+    if holder["host"] == socket.gethostname():
+        if not _is_python(int(holder["pid"])):
+            return None
+    elif age > STALE_SECONDS:
+        return None
+    return f"process {holder['pid']} on {holder['host']}"
+
+
+def _refuse_if_alive(path: Path, run: Path) -> None:
+    holder = _holder(path)
+    if holder:
+        raise RunError(f"{run}: is being run by {holder}; wait for it, or end it first.")
+
+
+def _is_python(pid: int) -> bool:
+    """Whether a process exists and still looks like one of ours (numbers are reused)."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"python" in command or b"hydragnn" in command

@@ -1,0 +1,65 @@
+"""What a trial costs: from its dimensions and the data's statistics, corrected by what ran.
+
+A first model: seconds per epoch on p ranks = compute / p / efficiency + steps * overhead.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydragnn_hpo.config.model import forward_flops
+from hydragnn_hpo.config.trial import TrialConfig
+
+BACKWARD = 3.0
+"""A training step costs about three forward passes."""
+
+FLOPS_PER_SECOND = 4e9
+"""First guess for one slot; wrong by a factor is fine, it is corrected after the first trials."""
+
+STEP_SECONDS = 0.004
+"""First guess of what a step costs beside arithmetic."""
+
+SERIAL = 0.12
+"""Loss of efficiency per added rank: e(p) = 1 / (1 + SERIAL * (p - 1))."""
+
+
+def efficiency(width: int) -> float:
+    """Give the share of ideal speed-up that ``width`` ranks reach."""
+    return 1.0 / (1.0 + SERIAL * (width - 1))
+
+
+def mean_degree(stats: Mapping[str, Any], cutoff: float) -> float:
+    """Give the mean number of neighbours at a cutoff in angstrom, interpolated as its cube."""
+    known = sorted((float(r), float(d)) for r, d in stats["degree"].items())
+    above = next(((r, d) for r, d in known if r >= cutoff - 1e-9), known[-1])
+    return above[1] * min(1.0, cutoff / above[0]) ** 3
+
+
+@dataclass
+class CostModel:
+    """Predicts seconds per epoch on one slot; learns a factor per conv."""
+
+    stats: Mapping[str, Any]
+    observed: dict[str, list[float]] = field(default_factory=dict)
+    """Ratios of measured to predicted seconds, by conv."""
+
+    def raw(self, config: TrialConfig) -> float:
+        """Price one epoch on one slot in seconds, before correction."""
+        nodes = float(self.stats["train_nodes"])
+        edges = nodes * mean_degree(self.stats, config.model.cutoff)
+        flops = BACKWARD * forward_flops(config.model, nodes, edges)
+        steps = math.ceil(self.stats["splits"]["train"] / config.training.global_batch)
+        return flops / FLOPS_PER_SECOND + steps * STEP_SECONDS
+
+    def epoch_seconds(self, config: TrialConfig, width: int = 1) -> float:
+        """Price one epoch on ``width`` slots in seconds."""
+        every = [ratio for ratios in self.observed.values() for ratio in ratios]
+        ratios = self.observed.get(config.model.conv) or every or [1.0]
+        return self.raw(config) * statistics.median(ratios) / (width * efficiency(width))
+
+    def learn(self, config: TrialConfig, width: int, seconds: float) -> None:
+        """Take in the measured seconds of one epoch at some width."""
+        ratio = seconds * width * efficiency(width) / self.raw(config)
+        self.observed.setdefault(config.model.conv, []).append(ratio)

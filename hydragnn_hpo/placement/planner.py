@@ -1,0 +1,131 @@
+"""Decide which waiting trials start now, on which slots, how wide: a pure function.
+
+Longest first. A trial gets the fewest ranks (a power of two) that keep it from outlasting
+the others; what cannot start yet keeps its turn, and short trials fill the holes meanwhile.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hydragnn_hpo.placement.cost import efficiency
+
+EFFICIENCY_FLOOR = 0.7
+"""No trial is made so wide that it wastes more than this leaves."""
+
+OUTLASTS = 1.4
+"""A trial longer than this many typical ones is made wider."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A trial that could start."""
+
+    name: str
+    seconds: float
+    """Predicted time on one slot up to its rung."""
+    max_width: int
+
+
+@dataclass(frozen=True)
+class Running:
+    """A trial that holds slots."""
+
+    name: str
+    slots: tuple[str, ...]
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Start this trial on these slots."""
+
+    name: str
+    slots: tuple[str, ...]
+    reason: str
+
+    @property
+    def width(self) -> int:
+        """Number of ranks."""
+        return len(self.slots)
+
+
+def plan(
+    waiting: Sequence[Waiting],
+    running: Sequence[Running],
+    free: Sequence[str],
+    *,
+    total: int,
+    typical: float | None = None,
+    more_to_come: bool = False,
+) -> list[Decision]:
+    """Choose what starts now.
+
+    Args:
+        waiting: trials that could start.
+        running: trials that hold slots.
+        free: free slots, neighbours side by side.
+        total: slots of the whole allocation.
+        typical: seconds of a typical trial on one slot; the waiting ones' median if left out.
+        more_to_come: whether further trials will be proposed, so that no tail is in sight.
+
+    Returns:
+        Decisions in the order they were taken; each names its reason.
+    """
+    decisions: list[Decision] = []
+    room = list(free)
+    queue = sorted(waiting, key=lambda trial: (-trial.seconds, trial.name))
+    usual = typical or (statistics.median(t.seconds for t in queue) if queue else 1.0)
+    held: Waiting | None = None
+    for place, trial in enumerate(queue):
+        if not room:
+            break
+        width, reason = _width(trial, usual, total)
+        left = len(queue) - place - 1
+        if not more_to_come and not left and width < len(room):
+            wider = _power_of_two(min(len(room), _widest(trial, total)))
+            width, reason = (wider, "last of the queue: takes what is idle") if (
+                wider > width
+            ) else (width, reason)
+        if width > len(room):
+            held = held or trial
+            continue
+        if held is not None and not _fits_before(trial, width, running, held, total):
+            continue
+        why = reason if held is None else f"{reason}; backfill before {held.name}"
+        decisions.append(Decision(trial.name, tuple(room[:width]), why))
+        del room[:width]
+    return decisions
+
+
+def _width(trial: Waiting, usual: float, total: int) -> tuple[int, str]:
+    """Give the fewest ranks that keep a trial within ``OUTLASTS`` typical ones."""
+    width, widest = 1, _widest(trial, total)
+    while 2 * width <= widest and _time(trial, width) > OUTLASTS * usual:
+        width *= 2
+    if width == 1:
+        return 1, "one rank is enough"
+    return width, f"{trial.seconds / usual:.1f} times a typical trial: {width} ranks"
+
+
+def _widest(trial: Waiting, total: int) -> int:
+    width = 1
+    while 2 * width <= min(trial.max_width, total) and efficiency(2 * width) >= EFFICIENCY_FLOOR:
+        width *= 2
+    return width
+
+
+def _time(trial: Waiting, width: int) -> float:
+    return trial.seconds / (width * efficiency(width))
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (max(number, 1).bit_length() - 1)
+
+
+def _fits_before(
+    trial: Waiting, width: int, running: Sequence[Running], held: Waiting, total: int
+) -> bool:
+    """Whether a short trial ends before the slots that a held one waits for are free."""
+    soonest = max((r.seconds_left for r in running), default=0.0)
+    return _time(trial, width) <= 1.1 * soonest
