@@ -10,6 +10,13 @@ from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.training import TrainConfig
 
 
+INTERRUPTED = 3
+"""Exit code of a rank that was asked to end and left a checkpoint."""
+
+PEER_LOST = 4
+"""Exit code of a rank that ended because another rank of its trial was lost."""
+
+
 class TrialDataConfig(Config):
     """Where the graphs are. Read by ``training.trial``."""
 

@@ -77,6 +77,7 @@ def plan(
     queue = sorted(waiting, key=lambda trial: (-trial.seconds, trial.name))
     usual = typical or (statistics.median(t.seconds for t in queue) if queue else 1.0)
     held: Waiting | None = None
+    wait = 0.0
     for place, trial in enumerate(queue):
         if not room:
             break
@@ -88,9 +89,10 @@ def plan(
                 wider > width
             ) else (width, reason)
         if width > len(room):
-            held = held or trial
+            if held is None:
+                held, wait = trial, _wait(width, len(room), running)
             continue
-        if held is not None and not _fits_before(trial, width, running, held, total):
+        if held is not None and not _fits_before(trial, width, wait):
             continue
         why = reason if held is None else f"{reason}; backfill before {held.name}"
         decisions.append(Decision(trial.name, tuple(room[:width]), why))
@@ -123,9 +125,15 @@ def _power_of_two(number: int) -> int:
     return 1 << (max(number, 1).bit_length() - 1)
 
 
-def _fits_before(
-    trial: Waiting, width: int, running: Sequence[Running], held: Waiting, total: int
-) -> bool:
+def _fits_before(trial: Waiting, width: int, wait: float) -> bool:
     """Whether a short trial ends before the slots that a held one waits for are free."""
-    soonest = max((r.seconds_left for r in running), default=0.0)
-    return _time(trial, width) <= 1.1 * soonest
+    return _time(trial, width) <= 1.1 * wait
+
+
+def _wait(wanted: int, free: int, running: Sequence[Running]) -> float:
+    """Give the seconds until ``wanted`` slots will be free."""
+    for one in sorted(running, key=lambda r: r.seconds_left):
+        free += len(one.slots)
+        if free >= wanted:
+            return one.seconds_left
+    return 0.0

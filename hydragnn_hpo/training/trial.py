@@ -20,7 +20,7 @@ from safetensors.numpy import save as save_arrays
 from hydragnn_hpo import log
 from hydragnn_hpo.config.loading import dump, load, parse
 from hydragnn_hpo.config.model import Heads
-from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
+from hydragnn_hpo.config.trial import INTERRUPTED, PEER_LOST, PlacementConfig, TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.staging import open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError
@@ -35,10 +35,6 @@ logger = logging.getLogger(__name__)
 
 PREDICTED = ("val", "sel", "cal")
 """Splits a trial predicts; the test split belongs to the ensemble (Law 6)."""
-
-INTERRUPTED = 3
-PEER_LOST = 4
-"""Exit codes of a rank: interrupted with a checkpoint; another rank was lost. 0 and 1 as usual."""
 
 
 def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:

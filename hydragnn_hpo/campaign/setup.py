@@ -1,0 +1,137 @@
+"""Open a run directory for a campaign, and refuse a bad one before anything starts."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import dump, load, parse
+from hydragnn_hpo.config.model import Heads
+from hydragnn_hpo.config.search import Scalar
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.layout import RunDir, derive_seed
+from hydragnn_hpo.search import space
+from hydragnn_hpo.shipped import find
+
+MAY_CHANGE = ("machine",)
+"""Parts of a campaign that may differ when it goes on: they never change a result."""
+
+
+def open_run(config: CampaignConfig, path: Path) -> RunDir:
+    """Make or reopen the directory of a campaign, mode 0700.
+
+    Raises:
+        RunError: the directory holds another campaign, or something else.
+    """
+    run = RunDir(path)
+    if run.campaign.exists():
+        _same_campaign(config, run)
+        return run
+    if path.exists() and any(path.iterdir()):
+        raise RunError(
+            f"{path}: is not empty and holds no campaign; choose another directory with --run."
+        )
+    with storage(path):
+        path.mkdir(parents=True, mode=0o700, exist_ok=True)
+    write_text(run.campaign, dump(config))
+    return run
+
+
+def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
+    there = load(run.campaign, CampaignConfig).model_dump(mode="json")
+    ours = config.model_dump(mode="json")
+    for part in MAY_CHANGE:
+        there.pop(part), ours.pop(part)
+    difference = next(_differences(there, ours, ()), None)
+    if difference:
+        key, old, new = difference
+        raise RunError(
+            f"{run.path}: holds campaign '{there['name']}' with {key} = {old!r}, asked was "
+            f"{new!r}; choose another directory with --run, or use its campaign.toml."
+        )
+
+
+def _differences(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(key), new.get(key), (*path, key))
+    elif old != new:
+        yield ".".join(path), old, new
+
+
+def find_card(config: CampaignConfig, source: Path) -> tuple[CardConfig, Path]:
+    """Find the card of a campaign: a path beside the campaign file, or a shipped name."""
+    name = config.data[0].card
+    beside = source.parent / name
+    path = beside if beside.is_file() else find(name, "graph_datasets")
+    return load(path, CardConfig), path
+
+
+def trial_config(
+    config: CampaignConfig, name: str, values: Mapping[str, Any], store: str
+) -> TrialConfig:
+    """Make a trial's whole configuration from the campaign's template and searched values.
+
+    Raises:
+        ConfigError: the values do not make a valid trial.
+    """
+    template = {key: config.trial[key] for key in config.trial}
+    filled = space.apply(template, dict(values))
+    filled["training"] = {**filled.get("training", {}), "epochs": config.search.rungs[-1]}
+    filled |= {
+        "trial": name,
+        "seed": derive_seed(config.seed, name, "training"),
+        "data": {"store": store},
+    }
+    return parse(filled, TrialConfig, where=f"trial {name}")
+
+
+def check_space(config: CampaignConfig, targets: Mapping[str, Any], cutoff: float) -> None:
+    """Try the corners of a space before a trial is paid for.
+
+    Every choice, every lowest and highest value is put into an otherwise ordinary trial.
+
+    Args:
+        config: the campaign.
+        targets: target statistics of the store, or the card's targets.
+        cutoff: longest edge of the store in angstrom.
+
+    Raises:
+        ConfigError: some value cannot make a valid trial on this data.
+    """
+    space.check(config.space, config.trial)
+    plain = {key: _values(config, key)[0] for key in config.space}
+    for key in config.space:
+        for value in _values(config, key):
+            values = _activate(config, {**plain, key: value}, key)
+            chosen = space.active(config.space, values)
+            made = trial_config(config, f"with {key} = {value}", chosen, "")
+            fit = {"heads": made.heads, "targets": dict(targets), "model": made.model}
+            parse(fit, Heads, where=f"campaign '{config.name}', {key} = {value}")
+            if made.model.cutoff > cutoff:
+                raise ConfigError(
+                    f"campaign '{config.name}': model.cutoff reaches {made.model.cutoff:g} "
+                    f"angstrom, the card's edges end at {cutoff:g}: lower one or raise the other."
+                )
+
+
+def _values(config: CampaignConfig, key: str) -> list[Scalar]:
+    parameter = config.space[key]
+    if parameter.choices is not None:
+        return list(parameter.choices)
+    return [value for value in (parameter.low, parameter.high) if value is not None]
+
+
+def _activate(config: CampaignConfig, values: dict[str, Scalar], key: str) -> dict[str, Scalar]:
+    """Set the conditions that make a key active, and theirs in turn."""
+    pending = [key]
+    for _ in itertools.takewhile(lambda _: pending, range(len(config.space) + 1)):
+        for name, wanted in config.space[pending.pop()].when.items():
+            if name in config.space:
+                values[name] = wanted[0] if isinstance(wanted, tuple) else wanted
+                pending.append(name)
+    return values
