@@ -1,0 +1,32 @@
+# Each target does its own set-up. PYTHON=python3.12 chooses another interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.installed
+
+.PHONY: demo test test-fast lint clean
+
+demo: $(READY)
+	$(BIN)/hydragnn-hpo run workflows/quickstart.toml --run runs/quickstart
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-fast: $(READY)
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "hydragnn-hpo needs Python >= 3.11, '$(PYTHON)' is not: name one, e.g. make PYTHON=python3.12." >&2; \
+	  exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,xtb]'
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+	find hydragnn_hpo tests -name __pycache__ -type d -prune -exec rm -rf {} +

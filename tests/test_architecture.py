@@ -1,0 +1,204 @@
+"""The laws of the house that a parser can check: floors, the torch line, the wheel, sizes."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "hydragnn_hpo"
+SHIPPED = ("graph_datasets", "workflows", "launch")
+
+GROUND = {"errors", "units", "log", "records", "shipped", "files", "config", "__init__"}
+CONTROL = {"search", "placement", "launching"}
+COMPUTE = {"data", "model", "training"}
+MAY_IMPORT = {
+    **dict.fromkeys(GROUND, GROUND),
+    "data": GROUND,
+    "model": GROUND | {"data"},
+    "training": GROUND | {"data", "model"},
+    "search": GROUND,
+    "placement": GROUND,
+    "launching": GROUND | {"placement"},
+    "campaign": GROUND | CONTROL,
+    "ensemble": GROUND | CONTROL | COMPUTE | {"campaign"},
+    "report": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "cli"},
+    "cli": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report"},
+    "__main__": {"cli"},
+}
+"""The table of floors; a room may always import itself."""
+
+TORCH_FREE = ("config", "search", "placement", "launching", "campaign")
+RUNS_ON_RANKS = {"launching.zygote", "launching.rank"}
+"""What executes inside the zygote or a rank may load torch, but only inside a function."""
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PYTHON = [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Give line and dotted name of every import, also those inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            assert node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+@pytest.fixture(params=MODULES, ids=name_of)
+def module(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+@pytest.fixture
+def tree(module: Path) -> ast.Module:
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
+def test_a_room_imports_its_own_floor_or_a_lower_one(module: Path, tree: ast.Module) -> None:
+    room = module.relative_to(PACKAGE).with_suffix("").parts[0]
+    assert room in MAY_IMPORT, f"'{room}' stands on no floor: see the table in DESIGN.md"
+    for line, name in imports(tree):
+        parts = name.split(".")
+        if parts[0] != "hydragnn_hpo" or name == "hydragnn_hpo.__version__":
+            continue
+        assert parts[1] in MAY_IMPORT[room] | {room}, f"line {line}: {room} imports {name}"
+
+
+def test_only_the_package_is_imported(module: Path, tree: ast.Module) -> None:
+    for line, name in imports(tree):
+        assert name.split(".")[0] not in {*SHIPPED, "tests"}, f"line {line}: {name}"
+
+
+def test_the_controller_side_leaves_torch_out() -> None:
+    rooms = [path for room in TORCH_FREE for path in sorted((PACKAGE / room).rglob("*.py"))]
+    names = [dotted(path) for path in rooms]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    assert 'torch' not in sys.modules, f'{name} imports torch'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_torch_is_not_imported_by_the_controller_side_even_late(
+    module: Path, tree: ast.Module
+) -> None:
+    room = module.relative_to(PACKAGE).with_suffix("").parts[0]
+    short = dotted(module).removeprefix("hydragnn_hpo.")
+    if room not in TORCH_FREE or short in RUNS_ON_RANKS:
+        return
+    late = [f"line {line}: {name}" for line, name in imports(tree) if name.startswith("torch")]
+    assert not late
+
+
+def test_modules_fit_under_the_roof(module: Path) -> None:
+    assert len(module.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_functions_fit_a_screen(tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            assert lines <= 40, f"{node.name}: {lines} lines"
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name_of)
+def test_sources_are_ascii(path: Path) -> None:
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        assert line.isascii(), f"line {number}"
+
+
+FORBIDDEN = {"eval", "exec", "os.system", "os.popen", "pickle.load", "pickle.loads"}
+
+
+def spelt(node: ast.expr) -> str:
+    """Give the dotted name of what is called, or an empty string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (left := spelt(node.value)):
+        return f"{left}.{node.attr}"
+    return ""
+
+
+def breach(call: ast.Call) -> str | None:
+    """Say which law a call breaks, if any."""
+    name = spelt(call.func)
+    given = {word.arg: word.value for word in call.keywords if word.arg}
+    if name in FORBIDDEN:
+        return f"{name} runs what came from outside (Law 10)"
+    if name == "torch.load" and not _is_true(given.get("weights_only")):
+        return "torch.load without weights_only=True unpickles (Law 10)"
+    if name.endswith(("numpy.load", "np.load")) and _is_true(given.get("allow_pickle")):
+        return "numpy.load with allow_pickle unpickles (Law 10)"
+    if "shell" in given and not _is_false(given["shell"]):
+        return "a shell string is built from values (Law 10)"
+    return None
+
+
+def _is_true(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _is_false(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def test_nobody_else_gets_in(tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (reason := breach(node)):
+            pytest.fail(f"line {node.lineno}: {reason}")
+    loaders = {"pickle.load", "pickle.loads", "pickle.Unpickler", "os.system", "os.popen"}
+    assert not loaders & {name for _, name in imports(tree)}
+
+
+def test_print_belongs_to_the_command_line(module: Path, tree: ast.Module) -> None:
+    if (PACKAGE / "cli") in module.parents:
+        return
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert not [node.lineno for node in calls if spelt(node.func) == "print"]
+
+
+@pytest.fixture(scope="session")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Build the wheel and list what is inside."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_only_the_package_reaches_site_packages(wheel_names: list[str]) -> None:
+    top = {name.split("/")[0] for name in wheel_names}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"hydragnn_hpo"}
+
+
+@pytest.mark.parametrize("folder", SHIPPED)
+def test_the_data_folders_ship_in_the_wheel(wheel_names: list[str], folder: str) -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert tracked, f"{folder}/ holds nothing"
+    missing = {f"hydragnn_hpo/_shipped/{name}" for name in tracked} - set(wheel_names)
+    assert not missing
