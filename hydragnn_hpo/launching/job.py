@@ -1,0 +1,127 @@
+"""What every backend speaks: slots to run on, jobs to run, events that tell how it goes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+JOBS: dict[str, str] = {
+    "train": "hydragnn_hpo.training.trial:rank_main",
+    "build": "hydragnn_hpo.data.build:job_main",
+    "ensemble": "hydragnn_hpo.ensemble.build:job_main",
+}
+"""Kind of job -> ``module:function`` that a forked rank calls with the job's ``spec``.
+
+The function returns the exit code of its rank, 0 when all went well.
+"""
+
+PRELOAD: tuple[str, ...] = (
+    "torch",
+    "torch.distributed",
+    "torch._dynamo",
+    "hydragnn_hpo.training.trial",
+)
+"""What a zygote imports once, so that its ranks start warm.
+
+DDP and the optimizers import ``torch._dynamo`` at their first use: 0.8 s in every rank.
+"""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one rank occupies."""
+
+    host: str
+    """The id of the agent that owns the slot, never an address."""
+
+    index: int
+    """Number of the slot on its host."""
+
+    cores: tuple[int, ...]
+    """The CPU cores its rank is bound to; empty leaves it unbound."""
+
+    device: str
+    """What the rank calls its device: ``cpu`` or ``cuda:0``."""
+
+    visible: str = ""
+    """The one device its rank may see, as CUDA_VISIBLE_DEVICES says it; empty on a CPU."""
+
+    @property
+    def name(self) -> str:
+        """Give ``host:index``."""
+        return f"{self.host}:{self.index}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One function, called in ``width`` ranks that find each other."""
+
+    id: str
+    kind: str
+    width: int
+    spec: dict[str, Any]
+    """Handed to every rank as it is; JSON."""
+
+    log: Path
+    """Where all ranks' stdout and stderr are appended."""
+
+    lease: Path
+    """Touched while the job may run; its ranks end themselves when it is not."""
+
+    watch: Path | None
+    """A ``metrics.jsonl``; each whole line added while the job runs becomes a record."""
+
+    slots: tuple[Slot, ...]
+    """One per rank, in rank order."""
+
+    def __post_init__(self) -> None:
+        assert len(self.slots) == self.width >= 1, f"{self.id}: {self.width} ranks, {self.slots}"
+
+
+EventKind = Literal["ready", "started", "record", "ended", "zygote_lost", "agent_lost"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened, in the order in which it happened to its job.
+
+    ``ready``: a zygote is warm; ``import_seconds``, ``threads``.
+    ``started``: all ranks were forked; ``pids``.
+    ``record``: one line of the watched file, as it was written.
+    ``ended``: all ranks are gone and all records were told; ``codes`` in rank order
+    (negative: the signal), ``signal_sent`` (whether we signalled any of them), ``first``
+    (the rank that ended first, or None) and ``error`` (a sentence when the job could not run).
+    Exactly one follows every ``Backend.start``.
+    ``zygote_lost``, ``agent_lost``: its jobs end too; ``error`` is a sentence when a zygote
+    could not even start (a preload that cannot be imported), else None.
+    """
+
+    kind: EventKind
+    job: str | None
+    time: float
+    """Seconds since the epoch."""
+
+    data: dict[str, Any]
+
+
+class Backend(Protocol):
+    """Runs jobs on slots and reports how they end; one controller thread uses it."""
+
+    slots: tuple[Slot, ...]
+
+    def start(self, job: Job) -> None:
+        """Run a job as soon as a zygote is warm; returns at once."""
+
+    def stop(self, job_id: str, grace: float = 5.0) -> None:
+        """Ask a job to end by SIGTERM, force it after ``grace`` seconds; ended ones are ignored."""
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Give what happened, waiting at most ``timeout`` seconds for something to happen."""
+
+    def close(self) -> None:
+        """End everything; no process is left."""
+
+    def __enter__(self) -> Self:
+        """Use the backend in a ``with``."""
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""

@@ -1,0 +1,105 @@
+"""One job as its agent sees it: which ranks are left, what they wrote, when to signal them."""
+
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.launching.tail import Tail, end_of
+
+PEER_GRACE = 2.0
+"""Seconds that ranks get to end by themselves, and again after SIGTERM, once a peer failed."""
+
+
+@dataclass
+class Running:
+    """The ranks of one job on one agent, from the order to start it to its end."""
+
+    order: dict[str, Any]
+    """The controller's ``start`` message."""
+
+    tail: Tail | None = None
+    pids: dict[int, int] = field(default_factory=dict)
+    codes: dict[int, int] = field(default_factory=dict)
+    sent: bool = False
+    told: bool = False
+    signal_sent: bool = False
+    first: int | None = None
+    error: str | None = None
+    term_at: float | None = None
+    kill_at: float | None = None
+
+    @property
+    def id(self) -> str:
+        """Give the job's id."""
+        return str(self.order["job"])
+
+    @property
+    def ranks(self) -> list[int]:
+        """Give the ranks of the job that live here."""
+        return [place["rank"] for place in self.order["ranks"]]
+
+    @property
+    def lease(self) -> Path:
+        """Give the file that keeps the ranks alive."""
+        return Path(self.order["lease"])
+
+    @property
+    def ended(self) -> bool:
+        """Say whether all ranks are gone."""
+        return len(self.codes) == len(self.order["ranks"])
+
+    def begin(self) -> None:
+        """Touch the lease and note where the watched file ends now.
+
+        Raises:
+            OSError: the lease cannot be written.
+        """
+        self.lease.touch(mode=0o600)
+        if self.order["watch"] is not None:
+            watch = Path(self.order["watch"])
+            self.tail = Tail(watch, end_of(watch))
+
+    def end_rank(self, rank: int, code: int, now: float) -> None:
+        """Note how a rank ended; when it failed, its peers' time begins to run."""
+        self.codes[rank] = code
+        if self.first is None:
+            self.first = rank
+        if code != 0:
+            self._hurry(now + PEER_GRACE, now + 2 * PEER_GRACE)
+
+    def stop(self, grace: float, now: float) -> None:
+        """Have SIGTERM sent now and SIGKILL after ``grace`` seconds."""
+        self._hurry(now, now + grace)
+
+    def _hurry(self, term_at: float, kill_at: float) -> None:
+        """Signal at these times or at those already set, whatever is sooner."""
+        if not self.signal_sent:
+            self.term_at = min(term_at, self.term_at or term_at)
+        self.kill_at = min(kill_at, self.kill_at or kill_at)
+
+    def due_signal(self, now: float) -> int | None:
+        """Give the signal that is due now, each once."""
+        if self.kill_at is not None and now >= self.kill_at:
+            self.term_at = None
+            self.kill_at = None
+            self.signal_sent = True
+            return signal.SIGKILL
+        if self.term_at is not None and now >= self.term_at:
+            self.term_at = None
+            self.signal_sent = True
+            return signal.SIGTERM
+        return None
+
+    def lose_ranks(self, code: int) -> None:
+        """Give every rank whose end nobody saw the same code."""
+        self.codes = {rank: code for rank in self.ranks} | self.codes
+
+    def result(self) -> dict[str, Any]:
+        """Say how the job ended."""
+        return {
+            "codes": self.codes,
+            "signal_sent": self.signal_sent,
+            "first": self.first,
+            "error": self.error,
+        }
