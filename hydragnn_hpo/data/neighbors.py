@@ -1,0 +1,45 @@
+"""Edges between atoms closer than a cutoff, periodic images included.
+
+Shapes: N nodes, E edges.
+"""
+
+import numpy as np
+import vesin
+from numpy.typing import NDArray
+
+
+def edges_of(
+    positions: NDArray[np.float64],
+    cell: NDArray[np.float64],
+    pbc: NDArray[np.bool_],
+    cutoff: float,
+) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+    """Give the directed edges, sorted by receiver, then sender, then shift.
+
+    Args:
+        positions: angstrom, [N, 3]; atoms may lie outside the cell.
+        cell: lattice vectors as rows in angstrom, [3, 3].
+        pbc: periodic directions, [3].
+        cutoff: largest edge length in angstrom.
+
+    Returns:
+        Sender and receiver, [E, 2], and shifts in lattice vectors, [E, 3], signed as said
+        in ``data.graph``. An isolated atom has no edge.
+    """
+    search = vesin.NeighborList(cutoff=cutoff, full_list=True)
+    sender, receiver, shift = search.compute(positions, cell, pbc, "ijS")
+    order = np.lexsort((shift[:, 2], shift[:, 1], shift[:, 0], sender, receiver))
+    edges = np.stack((sender, receiver), axis=1)[order]
+    return edges.astype(np.int32), shift[order].astype(np.int16)
+
+
+def edge_vectors(
+    positions: NDArray[np.float64],
+    cell: NDArray[np.float64],
+    edges: NDArray[np.int32],
+    edge_shift: NDArray[np.int16],
+) -> NDArray[np.float64]:
+    """Give the vector from sender to receiver of every edge in angstrom, [E, 3]."""
+    sender, receiver = edges.T
+    vectors: NDArray[np.float64] = positions[receiver] + edge_shift @ cell - positions[sender]
+    return vectors
