@@ -99,6 +99,10 @@ class Controller:
             raise
         return self.state
 
+    def finish(self) -> None:
+        """Write down that the ensemble is built: a further ``run`` has nothing to do."""
+        self._note("finished")
+
     def close(self) -> None:
         """End the backend and give the lease back."""
         if self.thinker:

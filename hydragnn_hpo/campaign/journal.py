@@ -18,7 +18,6 @@ from hydragnn_hpo.records import finite
 
 Event = dict[str, Any]
 
-_HEAD, _CRC = b'{"c":"', slice(6, 14)
 _BODY = len(b'{"c":"00000000","e":')
 GROUP_SECONDS = 0.2
 """Records that nobody acts on are made durable together, this often."""
@@ -27,21 +26,20 @@ GROUP_SECONDS = 0.2
 def encode(event: Event) -> bytes:
     """Write one event as one line."""
     body = json.dumps(finite(event), separators=(",", ":"), allow_nan=False).encode()
-    return b'{"c":"%08x","e":' % zlib.crc32(body) + body + b"}\n"
+    return _framed(body)
 
 
 def decode(line: bytes) -> Event | None:
-    """Read one line; None if it is torn or damaged."""
-    if not (line.startswith(_HEAD) and line.endswith(b"}\n")):
-        return None
+    """Read one line; None if it is torn or damaged, be it in one bit."""
     body = line[_BODY:-2]
-    try:
-        if int(line[_CRC], 16) != zlib.crc32(body):
-            return None
-        event: Event = json.loads(body)
-    except ValueError:
+    if line != _framed(body):
         return None
+    event: Event = json.loads(body)
     return event
+
+
+def _framed(body: bytes) -> bytes:
+    return b'{"c":"%08x","e":' % zlib.crc32(body) + body + b"}\n"
 
 
 def read(path: Path) -> Iterator[Event]:

@@ -1,0 +1,55 @@
+"""``hydragnn-hpo``: few verbs, one file each; slow imports sit inside the functions."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from hydragnn_hpo import __version__
+from hydragnn_hpo.cli import dataset, ensemble
+from hydragnn_hpo.cli.leaderboard import leaderboard
+from hydragnn_hpo.cli.predict import predict
+from hydragnn_hpo.cli.run import run
+from hydragnn_hpo.cli.status import status
+from hydragnn_hpo.cli.trial import trial
+from hydragnn_hpo.errors import HydraError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="From structures with properties to a trusted predictor.",
+)
+app.command()(run)
+app.command()(status)
+app.command()(leaderboard)
+app.command()(predict)
+app.command()(trial)
+app.add_typer(dataset.app, name="dataset", help="Build and look at graph stores.")
+app.add_typer(ensemble.app, name="ensemble", help="Build and look at ensembles.")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hydragnn-hpo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; errors for a user are one sentence on stderr."""
+    try:
+        app()
+    except HydraError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(1)

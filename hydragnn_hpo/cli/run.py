@@ -1,0 +1,141 @@
+"""``hydragnn-hpo run``: a campaign from data to ensemble."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.layout import RunDir
+
+
+def run(
+    campaign: Annotated[str, typer.Argument(help="Campaign file, or the name of a shipped one.")],
+    run_dir: Annotated[
+        Path | None, typer.Option("--run", help="Run directory; runs/NAME if left out.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Ranks at a time; the campaign's own if left out.")
+    ] = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search, train the best on, and leave one ensemble file; run it again to go on."""
+    from hydragnn_hpo import log
+    from hydragnn_hpo.campaign.setup import check_space, find_card, open_run
+    from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.shipped import find
+
+    log.configure(level=30)
+    source = find(campaign, "workflows")
+    config = load(source, CampaignConfig)
+    card, card_path = find_card(config, source)
+    targets = {name: target.model_dump() for name, target in card.targets.items()}
+    check_space(config, targets, card.graphs.cutoff)
+    where = run_dir or Path("runs") / config.name
+    if dry_run:
+        _show_plan(config, card_path, where, slots)
+        return
+    opened = open_run(config, where)
+    result = _run(config, opened, card_path, slots, quiet=as_json)
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        _print(opened, result)
+
+
+def _show_plan(config: "CampaignConfig", card: Path, where: Path, slots: int | None) -> None:
+    from hydragnn_hpo.launching.slots import detect_slots
+
+    found = detect_slots(slots or config.machine.slots)
+    rungs = " -> ".join(map(str, config.search.rungs))
+    typer.echo(f"campaign {config.name} into {where}, data set {card}")
+    typer.echo(f"{config.search.trials} trials by {config.search.brain}, epochs {rungs}")
+    for slot in found:
+        typer.echo(f"slot {slot.name}: {slot.device}, cores {','.join(map(str, slot.cores))}")
+    typer.echo("would start: python -m hydragnn_hpo.launching.agent (one, on this host)")
+
+
+def _run(
+    config: "CampaignConfig", opened: "RunDir", card: Path, slots: int | None, quiet: bool
+) -> dict[str, Any]:
+    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.cli.display import Display
+    from hydragnn_hpo.launching.local import LocalBackend
+
+    machine = config.machine
+
+    def make_backend() -> LocalBackend:
+        return LocalBackend(
+            slots=slots or machine.slots,
+            lease_seconds=machine.lease_seconds,
+            run_dir=opened.path,
+        )
+
+    with Display(config.search.trials, quiet) as display:
+        controller = Controller(
+            config, opened, card=card, make_backend=make_backend, watch=display
+        )
+        try:
+            controller.run()
+            return _finish(controller, opened)
+        except KeyboardInterrupt:
+            typer.echo(f"paused; run the same command again to go on with {opened.path}.", err=True)
+            raise typer.Exit(1) from None
+        finally:
+            controller.close()
+
+
+def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
+    """Build the ensemble as a job, and write the run's figures."""
+    from hydragnn_hpo.campaign.leaderboard import leaderboard_of
+    from hydragnn_hpo.campaign.summary import summarize
+    from hydragnn_hpo.files import read_json, write_json
+    from hydragnn_hpo.report.figures import draw_run
+
+    if controller.state.finished and opened.summary.exists():
+        done: dict[str, Any] = read_json(opened.summary)
+        return done
+    table = controller.job("ensemble", {"run": str(opened.path.resolve())})
+    board = leaderboard_of(controller.state).to_plain()
+    result = {
+        "ensemble": table,
+        "leaderboard": board,
+        "figures": summarize(controller.journal.events),
+    }
+    write_json(opened.summary, result)
+    draw_run(opened)
+    controller.finish()
+    return result
+
+
+def _print(opened: "RunDir", result: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from hydragnn_hpo.campaign.leaderboard import read_leaderboard
+    from hydragnn_hpo.cli.tables import ensemble_table, leaderboard_table
+
+    console = Console()
+    ensemble, figures = result["ensemble"], result["figures"]
+    weights = {member["trial"]: member["weight"] for member in ensemble["members"]}
+    console.print(leaderboard_table(read_leaderboard(opened), weights))
+    console.print(ensemble_table(ensemble["heads"]))
+    used = figures["utilization"] or 0.0
+    console.print(
+        f"{figures['trials']} trials, {figures['attempts']} attempts "
+        f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % busy; "
+        f"from placed to first step {figures['first_step_seconds']:.2f} s warm, "
+        f"{figures['cold_start_seconds']:.1f} s cold."
+    )
+    console.print(f"Figure: {opened.report / 'parity.png'}")
+    console.print("Try next:", style="bold")
+    console.print(
+        f"  hydragnn-hpo predict workflows/molecules.xyz --ensemble {opened.ensemble}",
+        soft_wrap=True,
+    )

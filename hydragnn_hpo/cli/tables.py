@@ -1,0 +1,57 @@
+"""Tables on the terminal."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hydragnn_hpo.campaign.leaderboard import Leaderboard
+
+
+def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None = None) -> "Table":
+    """Lay out trials, best first; members of the ensemble carry their weight."""
+    from rich.table import Table
+
+    heads = sorted({head for row in board.rows for head in row.val_mae})
+    table = Table(title="Leaderboard (validation)", title_justify="left")
+    for name in ("#", "trial", "conv", "epochs", "ranks", "objective"):
+        table.add_column(name, justify="left" if name in ("trial", "conv") else "right")
+    for head in heads:
+        table.add_column(f"{head}\nMAE [{board.units.get(head, '')}]", justify="right")
+    table.add_column("weight" if members else "status", justify="right")
+    for row in board.rows:
+        last = f"{members.get(row.trial, 0.0):.2f}" if members else row.reason or row.status
+        table.add_row(
+            str(row.rank or "-"),
+            row.trial,
+            str(row.values.get("model.conv", "")),
+            str(row.epochs),
+            str(row.width or "-"),
+            "-" if row.objective is None else f"{row.objective:.4f}",
+            *[f"{row.val_mae[h]:.4f}" if h in row.val_mae else "-" for h in heads],
+            "" if last == "0.00" else last,
+        )
+    return table
+
+
+def ensemble_table(heads: Mapping[str, Mapping[str, Any]]) -> "Table":
+    """Lay out the ensemble's errors on the test split beside its yardsticks."""
+    from rich.table import Table
+
+    table = Table(title="Ensemble on the test split (never seen before)", title_justify="left")
+    table.add_column("head")
+    columns = ("unit", "ensemble MAE", "best single", "predict the mean", "ratio", "in 90 %")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for name, head in heads.items():
+        table.add_row(
+            name,
+            head["unit"],
+            f"{head['test_mae']:.4f}",
+            f"{head['single_mae']:.4f}",
+            f"{head['mean_baseline_mae']:.4f}",
+            f"{head['ratio_to_mean']:.2f}",
+            f"{100 * head['coverage90']:.0f} %",
+        )
+    return table

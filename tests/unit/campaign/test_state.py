@@ -1,0 +1,101 @@
+"""The state is a fold: what each event means for a trial."""
+
+from hydragnn_hpo.campaign.state import fold
+from hydragnn_hpo.campaign.summary import summarize
+
+
+def event(kind, time=0.0, **values):
+    return {"event": kind, "time": time, "epoch": 1, **values}
+
+
+def proposed(name):
+    return event("proposed", trial=name, values={"model.conv": "egnn"}, until=4)
+
+
+def placed(name, time=0.0, attempt=1, slots=("local:0",)):
+    return event(
+        "placed", time, trial=name, attempt=attempt, width=len(slots), slots=list(slots)
+    )
+
+
+def ended(name, outcome, time=5.0, **values):
+    return event("ended", time, trial=name, outcome=outcome, **values)
+
+
+def test_an_interrupted_trial_waits_again_at_its_checkpoint():
+    state = fold(
+        [
+            proposed("a"),
+            placed("a"),
+            event("epoch", trial="a", reached=1, best_objective=0.9, seconds=1.0, width=1),
+            event("checkpoint", trial="a", reached=1),
+            event("epoch", trial="a", reached=2, best_objective=0.8, seconds=1.0, width=1),
+            ended("a", "interrupted", reason="host_lost"),
+        ]
+    )
+    trial = state.trials["a"]
+    assert (trial.status, trial.epoch, trial.restarts) == ("queued", 1, 1)
+    assert trial.slot_seconds == 5.0
+
+
+def test_restarts_count_only_without_new_checkpoints():
+    lost = [placed("a"), ended("a", "interrupted", reason="host_lost")]
+    saved = [event("checkpoint", trial="a", reached=2)]
+    assert fold([proposed("a"), *lost, *lost]).trials["a"].restarts == 2
+    assert fold([proposed("a"), *lost, placed("a"), *saved, lost[1]]).trials["a"].restarts == 1
+
+
+def test_a_failed_trial_has_a_reason_and_never_a_score():
+    state = fold(
+        [
+            proposed("a"),
+            placed("a"),
+            event("epoch", trial="a", reached=1, best_objective=0.1, seconds=1.0, width=1),
+            ended("a", "failed", reason="diverged", message="epoch 2"),
+        ]
+    )
+    assert state.trials["a"].objective is None
+    assert state.ranked() == []
+    assert state.trials["a"].reason == "diverged"
+
+
+def test_furthest_trained_ranks_first_then_lowest_objective():
+    events = []
+    for name, objective in (("a", 0.3), ("b", 0.2), ("c", 0.25)):
+        events += [proposed(name), placed(name), ended(name, "stopped", objective=objective)]
+    events += [event("promoted", trials=["c", "a"], until=8)]
+    events += [placed("c", attempt=2), ended("c", "completed", objective=0.24, reached=8)]
+    state = fold(events)
+    assert state.trials["a"].status == "queued"
+    assert [t.name for t in state.ranked()] == ["c", "b"]
+
+
+def test_bugs_are_counted_in_a_row():
+    bug = [placed("a"), ended("a", "failed", reason="bug")]
+    assert fold([proposed("a"), *bug, *bug]).bugs_in_a_row == 2
+    good = ended("a", "stopped", objective=1.0)
+    assert fold([proposed("a"), *bug, placed("a"), good]).bugs_in_a_row == 0
+
+
+def test_summary_by_hand():
+    events = [
+        event("opened", units={}, slots=["local:0", "local:1"]),
+        event("zygote_ready", import_seconds=6.0),
+        proposed("a"),
+        proposed("b"),
+        placed("a", 10.0, slots=("local:0", "local:1")),
+        event("first_step", 10.2, trial="a", seconds=0.2),
+        event("epoch", 14.0, trial="a", reached=1, best_objective=1.0, seconds=3.0, width=2),
+        ended("a", "stopped", 15.0, objective=1.0),
+        placed("b", 15.0),
+        event("first_step", 15.4, trial="b", seconds=0.4),
+        event("epoch", 19.0, trial="b", reached=1, best_objective=1.0, seconds=4.0, width=1),
+        ended("b", "failed", 20.0, reason="diverged"),
+    ]
+    figures = summarize(events)
+    assert figures["wide_attempts"] == 1
+    assert abs(figures["first_step_seconds"] - 0.3) < 1e-12
+    assert abs(figures["cold_start_seconds"] - 6.3) < 1e-12
+    assert figures["host_seconds"] == 20.0
+    assert figures["utilization"] == (3.0 * 2 + 4.0) / 20.0
+    assert (figures["stopped"], figures["failed"]) == (1, 1)
