@@ -1,0 +1,132 @@
+"""Train the same trial at several widths in forked ranks; print the parameters as JSON.
+
+Run as ``python ranks.py CONV STEPS_PER_EPOCH EPOCHS``. This process only imports and forks: torch must not have
+run anything before a fork.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.data.columns import columns_of
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.training.ddp import join
+from hydragnn_hpo.training.evaluate import predict_split
+from hydragnn_hpo.training.trainer import Trainer
+
+TARGETS = {
+    "energy": TargetConfig(level="graph", unit="eV"),
+    "charge": TargetConfig(level="node", unit="e"),
+}
+
+
+def random_graph(number, random):
+    nodes = int(random.integers(1, 24))
+    positions = random.random((nodes, 3)) * nodes
+    pairs = [(i, j) for i in range(nodes) for j in range(nodes) if i != j and (i + j) % 3]
+    targets = {"charge": random.normal(size=(nodes, 1))}
+    if number % 5:
+        targets["energy"] = random.normal(size=1)
+    return Graph(
+        id=str(number),
+        numbers=random.integers(1, 30, nodes).astype(np.int16),
+        positions=positions,
+        cell=np.zeros((3, 3)),
+        pbc=np.zeros(3, bool),
+        edges=np.array(pairs, np.int32).reshape(-1, 2),
+        edge_shift=np.zeros((len(pairs), 3), np.int16),
+        targets=targets,
+        group="x",
+        published=None,
+    )
+
+
+def random_columns(count=70):
+    random = np.random.default_rng(5)
+    stats = {
+        "targets": {
+            name: {"level": t.level, "shape": t.shape, "unit": t.unit, "mean": 0.1, "std": 0.9}
+            for name, t in TARGETS.items()
+        }
+    }
+    made = columns_of([random_graph(n, random) for n in range(count)], TARGETS, stats)
+    split = np.where(np.arange(count) < 50, 0, 1).astype(np.int8)
+    return replace(made, split=split)
+
+
+def config(conv, batch, epochs, precision):
+    return TrialConfig(
+        seed=3,
+        data={"store": "none"},
+        model={"conv": conv, "features": 12, "layers": 2, "cutoff": 6.0, "basis_size": 6},
+        heads={"energy": {"weight": 2.0}, "charge": {"loss": "mae"}},
+        training={
+            "epochs": epochs, "global_batch": batch, "ema": 0.9, "clip_norm": 1.0,
+            "precision": precision, "learning_rate": 3e-3,
+        },
+    )  # fmt: skip
+
+
+def train(world, out, conv, batch, epochs):
+    torch.set_num_threads(1)
+    ranks = join()
+    trainer = Trainer(config(conv, batch, epochs, "fp64"), random_columns(), ranks)
+    trainer.run(epochs, lambda: "go")
+    trainer.use_best()
+    predictions = predict_split(trainer.model, trainer.feed, trainer.val)
+    if ranks.first:
+        found = {
+            "objective": trainer.progress.best_objective,
+            "val_mae": trainer.progress.best_val,
+            "steps": trainer.progress.step,
+            "predictions": {name: p.ravel().tolist() for name, p in predictions.items()},
+            "parameters": torch.cat(
+                [p.detach().flatten() for p in trainer.model.parameters()]
+            ).tolist(),
+        }
+        Path(out).write_text(json.dumps(found))
+    ranks.leave()
+
+
+def fork_ranks(world, port, *arguments):
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.environ |= {
+                    "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
+                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                    "GLOO_SOCKET_IFNAME": "lo",
+                }  # fmt: skip
+                train(world, *arguments)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children] == [0] * world
+
+
+def main():
+    conv, batch, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for world in (1, 2, 4):
+            out = Path(folder) / f"{world}.json"
+            port = 21000 + (os.getpid() * 8 + world) % 8000
+            fork_ranks(world, port, str(out), conv, batch, epochs)
+            found[world] = json.loads(out.read_text())
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
