@@ -1,0 +1,1 @@
+"""From trials to one predictor: select, calibrate, evaluate, write, predict."""

@@ -1,0 +1,1 @@
+"""Figures that a run leaves behind."""

@@ -1,0 +1,90 @@
+"""One trained model of an ensemble."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.model import Heads, parameters
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model that is ready to predict, and its share in the mean."""
+
+    trial: str
+    """Name of the trial."""
+    weight: float
+    """Share in the mean."""
+    model: MultiHeadGNN
+    """The net, in evaluation mode, without gradients of its weights."""
+    cutoff: float
+    """Longest edge it uses, in angstrom."""
+    dtype: torch.dtype
+    """Floating point type of its weights."""
+
+    def in_precision(self, precision: str) -> Self:
+        """Give the same member computing in ``fp32`` or ``fp64``."""
+        dtype = DTYPES[precision]
+        return replace(self, model=self.model.to(dtype), dtype=dtype)
+
+
+def make_member(
+    config: TrialConfig,
+    tensors: Mapping[str, Tensor],
+    targets: Mapping[str, Mapping[str, Any]],
+    *,
+    weight: float,
+    where: str,
+) -> Member:
+    """Build a trial's net around its weights.
+
+    The weights are counted before anything is built, so that a configuration cannot ask
+    for more memory than its weights take on disk.
+
+    Args:
+        config: the trial.
+        tensors: weights and buffers by name.
+        targets: target statistics (``level shape mean std``) by name.
+        weight: share in the mean.
+        where: file named in the error.
+
+    Raises:
+        DataError: configuration, heads and weights do not fit each other, or a weight is
+            not finite.
+    """
+    try:
+        parse({"heads": config.heads, "targets": targets, "model": config.model}, Heads, where)
+    except ConfigError as error:
+        raise DataError(str(error)) from error
+    shapes = {name: (h, targets[name]["shape"] == "vector") for name, h in config.heads.items()}
+    wanted = parameters(config.model, shapes) + 2 * len(shapes)
+    found = sum(value.numel() for value in tensors.values())
+    if wanted != found:
+        raise DataError(
+            f"{where}: trial '{config.trial}' has {found} weights, its configuration makes "
+            f"{wanted}; build the ensemble anew."
+        )
+    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+        raise DataError(f"{where}: trial '{config.trial}' has weights that are not finite.")
+    dtype = DTYPES[config.training.precision]
+    with torch.random.fork_rng(devices=[]):
+        model = MultiHeadGNN(config.model, config.heads, targets).to(dtype)
+    try:
+        model.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise DataError(
+            f"{where}: the weights of trial '{config.trial}' do not fit its configuration "
+            f"({reason}); build the ensemble anew."
+        ) from error
+    model.eval().requires_grad_(False)
+    return Member(config.trial, weight, model, config.model.cutoff, dtype)

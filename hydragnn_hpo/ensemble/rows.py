@@ -1,0 +1,52 @@
+"""Pick the rows of a target that belong to some graphs of a store.
+
+Shapes: G graphs, R rows: graphs for a graph-level target, all their nodes for a node-level one.
+"""
+
+import numpy as np
+
+from hydragnn_hpo.data.columns import Columns
+
+
+def is_node(columns: Columns, target: str) -> bool:
+    """Whether a target has one value per node."""
+    return bool(columns.stats["targets"][target]["level"] == "node")
+
+
+def node_rows(columns: Columns, indices: np.ndarray) -> np.ndarray:
+    """Give the rows of all nodes of some graphs, graph after graph, [N]."""
+    starts, counts = columns.node_offset[indices], columns.num_nodes()[indices]
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - (ends - counts), counts)
+
+
+def target_rows(columns: Columns, target: str, indices: np.ndarray) -> np.ndarray:
+    """Give the rows of a target that belong to some graphs, [R]."""
+    return node_rows(columns, indices) if is_node(columns, target) else np.asarray(indices)
+
+
+def graph_of_row(columns: Columns, *, node: bool, indices: np.ndarray) -> np.ndarray:
+    """Give for each row of a node- or graph-level head the position of its graph, [R]."""
+    positions = np.arange(len(indices))
+    return np.repeat(positions, columns.num_nodes()[indices]) if node else positions
+
+
+def truth(columns: Columns, target: str, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give a target's values, [R, w] in fp64, and which rows have one, [R]."""
+    rows = target_rows(columns, target, indices)
+    values = np.asarray(columns.targets[target][rows], dtype=np.float64)
+    return values, np.asarray(columns.masks[target][rows], dtype=bool)
+
+
+def largest_per_graph(values: np.ndarray, graph: np.ndarray, graphs: int) -> np.ndarray:
+    """Give each graph's largest value, [G]; -inf for a graph without rows.
+
+    Args:
+        values: one number per row, [R].
+        graph: position of each row's graph, [R].
+        graphs: how many graphs there are.
+    """
+    largest = np.full(graphs, -np.inf)
+    np.maximum.at(largest, graph, values)
+    return largest

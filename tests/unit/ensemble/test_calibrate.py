@@ -1,0 +1,111 @@
+"""Calibration against data made with known parameters, and ranks counted by hand."""
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.ensemble.calibrate import (
+    Calibration,
+    calibrate,
+    conformal_quantile,
+    conformal_rank,
+    fit_affine,
+)
+
+A, B = 4.0, 0.09
+
+
+def synthetic(seed: int, rows: int, width: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    spread = rng.gamma(2.0, 0.2, size=(rows, 1))
+    sigma = np.sqrt(A * spread**2 + B)
+    return rng.normal(size=(rows, width)) * sigma, spread
+
+
+def fitted(residual: np.ndarray, spread: np.ndarray) -> Calibration:
+    return calibrate(residual, spread, largest=spread[:, 0], scale=1.0)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_known_parameters_come_back(width: int) -> None:
+    calibration = fitted(*synthetic(0, 40_000, width))
+    assert calibration.a == pytest.approx(A, rel=0.05)
+    assert calibration.b == pytest.approx(B, rel=0.08)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_the_unit_does_not_matter(unit: float) -> None:
+    residual, spread = synthetic(1, 2000)
+    plain = fitted(residual, spread)
+    other = calibrate(unit * residual, unit * spread, largest=unit * spread[:, 0], scale=unit)
+    assert other.a == pytest.approx(plain.a, rel=1e-3)
+    assert other.b == pytest.approx(plain.b * unit**2, rel=1e-3)
+    assert other.quantiles["0.9"] == pytest.approx(plain.quantiles["0.9"], rel=1e-3)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95])
+def test_intervals_cover_what_they_claim(level: float) -> None:
+    calibration = fitted(*synthetic(2, 2000))
+    residual, spread = synthetic(3, 20_000)
+    half = calibration.half_width(calibration.sigma(spread), level)
+    assert (np.abs(residual) <= half).mean() == pytest.approx(level, abs=0.025)
+
+
+def test_raw_spread_would_not_cover() -> None:
+    residual, spread = synthetic(4, 20_000)
+    assert (np.abs(residual) <= 1.645 * spread).mean() < 0.75
+
+
+def test_heavy_tails_are_covered_by_the_conformal_quantile() -> None:
+    rng = np.random.default_rng(5)
+    spread = rng.gamma(2.0, 0.2, size=(4000, 1))
+    residual = rng.standard_t(2, size=(4000, 1)) * np.sqrt(A * spread**2 + B)
+    calibration = fitted(residual[:2000], spread[:2000])
+    half = calibration.half_width(calibration.sigma(spread[2000:]))
+    assert (np.abs(residual[2000:]) <= half).mean() == pytest.approx(0.9, abs=0.025)
+
+
+@pytest.mark.parametrize(
+    ("count", "level", "rank"),
+    # ceil((n + 1) level), counted by hand.
+    [(9, 0.9, 9), (8, 0.9, 9), (10, 0.9, 10), (19, 0.9, 18), (19, 0.95, 19), (3, 0.5, 2)],
+)
+def test_rank_by_hand(count: int, level: float, rank: int) -> None:
+    assert conformal_rank(count, level) == rank
+
+
+def test_quantile_is_the_score_of_that_rank() -> None:
+    scores = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0, 3.5])
+    assert conformal_quantile(scores, 0.9) == 9.0
+    assert conformal_quantile(scores, 0.5) == 3.5
+
+
+def test_too_few_scores_fall_back_and_say_so() -> None:
+    assert conformal_quantile(np.array([0.1, 0.2]), 0.9) == pytest.approx(1.6448536, abs=1e-6)
+    assert conformal_quantile(np.array([0.1, 7.0]), 0.9) == 7.0
+    assert not fitted(*synthetic(6, 8)).guaranteed(0.9)
+    assert fitted(*synthetic(6, 9)).guaranteed(0.9)
+
+
+def test_one_member_gives_the_constant() -> None:
+    residual, _ = synthetic(7, 500)
+    calibration = fitted(residual, np.zeros((500, 1)))
+    assert calibration.a == 0.0
+    assert calibration.b == pytest.approx(float(np.square(residual).mean()))
+
+
+def test_a_perfect_fit_keeps_sigma_above_zero() -> None:
+    calibration = fitted(np.zeros((50, 1)), np.zeros((50, 1)))
+    assert calibration.b > 0.0
+
+
+def test_spread_that_means_nothing_is_not_believed() -> None:
+    rng = np.random.default_rng(8)
+    a, b = fit_affine(rng.gamma(2.0, 1.0, 5000), np.square(rng.normal(size=5000)), 1e-12)
+    assert a < 0.05
+    assert b == pytest.approx(1.0, rel=0.1)
+
+
+def test_the_99th_percentile_is_of_structures() -> None:
+    residual, spread = synthetic(9, 200)
+    found = calibrate(residual, spread, largest=np.arange(101.0), scale=1.0)
+    assert found.spread99 == pytest.approx(99.0)
