@@ -1,0 +1,3 @@
+"""Something that cannot be imported."""
+
+raise OSError("libnothing.so: cannot open shared object file")

@@ -1,0 +1,128 @@
+"""What the ranks of ``test_backends`` run; imported by zygotes, never by a test."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RANK = "RANK"
+KEPT = []
+"""A DDP model that is the last owner of its gloo group can hang as it is freed (torch 2.13)."""
+
+
+def _rank() -> int:
+    return int(os.environ[RANK])
+
+
+def _show(spec, name, value):
+    """Write a value where the test finds it, whole or not at all."""
+    path = Path(spec["folder"]) / f"{name}.{_rank()}"
+    path.with_suffix(".tmp" + path.suffix).write_text(json.dumps(value))
+    path.with_suffix(".tmp" + path.suffix).rename(path)
+
+
+def report(spec):
+    print(f"out of rank {_rank()}")
+    print(f"err of rank {_rank()}", file=sys.stderr)
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+    more = ("GLOO_SOCKET_IFNAME", "HYDRAGNN_HPO_JOB", "HYDRAGNN_HPO_DEVICE")
+    environment = {name: os.environ[name] for name in names + more}
+    values = {
+        "environment": environment,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "stdin": sys.stdin.read(),
+        "leader": os.getpgid(0) == os.getpid() == os.getsid(0),
+        "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+        "draw": random.random(),
+    }
+    _show(spec, "report", values)
+    return spec.get("codes", [0, 0])[_rank()]
+
+
+def misbehave(spec):
+    match spec["how"]:
+        case "raise":
+            raise RuntimeError("a very particular sentence")
+        case "none":
+            return None
+        case "exit":
+            sys.exit(7)
+        case "large":
+            return 256
+
+
+def nothing(spec):
+    if spec.get("metrics") and _rank() == 0:
+        with open(spec["metrics"], "a") as file:
+            for number in range(spec.get("lines", 0)):
+                file.write(json.dumps({"record": "line", "number": number}) + "\n")
+    return 0
+
+
+def emit(spec):
+    """Write lines in pieces, some of them slowly, and a last one without its end."""
+    padding = "x" * spec.get("padding", 0)
+    with open(spec["metrics"], "ab", buffering=0) as file:
+        for number in range(spec["lines"]):
+            line = json.dumps({"record": "line", "number": number, "padding": padding}).encode()
+            if number % 100 == 50:
+                file.write(line[:5])
+                time.sleep(0.02)
+                line = line[5:]
+            file.write(line + b"\n")
+        file.write(b'{"record": "torn')
+    _show(spec, "emitted", True)
+    return _wait(spec) if spec.get("stay") else 0
+
+
+def _wait(spec):
+    time.sleep(spec.get("seconds", 60))
+    return 0
+
+
+def sleep(spec):
+    _show(spec, "pid", os.getpid())
+    return _wait(spec)
+
+
+def polite(spec):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    return sleep(spec)
+
+
+def stubborn(spec):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return sleep(spec)
+
+
+def parent(spec):
+    """Have a child of one's own, in the same group, and one that left it."""
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    children = [
+        subprocess.Popen(command).pid,
+        subprocess.Popen(command, start_new_session=spec.get("escape", False)).pid,
+    ]
+    _show(spec, "children", children)
+    return sleep(spec)
+
+
+def all_reduce(spec):
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    draw = torch.rand(3)
+    dist.init_process_group("gloo")
+    KEPT.append(dist.group.WORLD)
+    total = torch.tensor([_rank() + 1.0])
+    dist.all_reduce(total)
+    layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    layer(torch.ones(4, 2)).sum().backward()
+    torch.optim.AdamW(layer.parameters()).step()
+    _show(spec, "reduced", {"total": total.item(), "draw": draw.tolist(), "time": time.time()})
+    dist.destroy_process_group()
+    return 0

@@ -1,0 +1,5 @@
+"""Something that takes its time to import."""
+
+import time
+
+time.sleep(60)

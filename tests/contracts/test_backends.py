@@ -1,0 +1,565 @@
+"""One suite for every backend: jobs run, tell, end and die as ``launching.job`` promises."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.launching.job import Backend, Event, Job
+from hydragnn_hpo.launching.local import LocalBackend
+from hydragnn_hpo.launching.strays import find_strays, run_tag
+
+HERE = Path(__file__).parent
+SECONDS = 30.0
+TARGETS = (
+    *("report", "misbehave", "nothing", "emit", "sleep", "polite", "stubborn", "parent"),
+    "all_reduce",
+)
+JOBS = {name: f"rank_targets:{name}" for name in TARGETS} | {
+    "no_function": "rank_targets:nowhere",
+    "no_module": "no_such_module:main",
+}
+TORCH = ("torch", "torch.distributed", "torch._dynamo")
+
+
+def make_local(run_dir: Path, lease_seconds: float, preload: tuple[str, ...]) -> Backend:
+    return LocalBackend(
+        slots=2, lease_seconds=lease_seconds, run_dir=run_dir, jobs=JOBS, preload=preload
+    )
+
+
+BACKENDS = {"local": make_local}
+
+
+def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
+    """Wait for a true answer."""
+    deadline = time.monotonic() + seconds
+    while not (answer := look()):
+        assert time.monotonic() < deadline, f"no {what} after {seconds} s"
+        time.sleep(0.01)
+    return answer
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def tagged(folder: Path, name: str) -> list[int]:
+    """Find the processes of a run by the name the kernel shows for them."""
+    found = []
+    for pid in find_strays(run_tag(folder)):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                found.append(pid)
+    return found
+
+
+class Stage:
+    """A backend, the folder of its jobs, and all events it told."""
+
+    def __init__(self, make, folder: Path) -> None:
+        self._make = make
+        self.folder = folder
+        self.events: list[Event] = []
+        self.backend: Backend | None = None
+
+    def open(self, lease_seconds: float = 10.0, preload: tuple[str, ...] = ()) -> Backend:
+        self.backend = self._make(self.folder, lease_seconds, preload)
+        return self.backend
+
+    def start(self, kind: str, *, name: str = "job", width: int = 1, **spec) -> Job:
+        folder = self.folder / name
+        folder.mkdir()
+        slots = self.backend.slots[:width]
+        watch = folder / "metrics.jsonl"
+        spec |= {"folder": str(folder), "metrics": str(watch)}
+        job = Job(name, kind, width, spec, folder / "log", folder / "lease", watch, slots)
+        self.backend.start(job)
+        return job
+
+    def told(self, kind: str, job: str | None = None) -> list[Event]:
+        return [event for event in self.events if (event.kind, event.job) == (kind, job)]
+
+    def wait(self, kind: str, job: str | None = None, seconds: float = SECONDS) -> Event:
+        """Poll until such an event was told; gives the last of them."""
+        deadline = time.monotonic() + seconds
+        while not self.told(kind, job):
+            assert time.monotonic() < deadline, f"no {kind} of {job} in {self.events}"
+            self.events += self.backend.poll(0.2)
+        return self.told(kind, job)[-1]
+
+    def shown(self, job: Job, name: str, rank: int = 0):
+        """Wait for what a rank has shown."""
+        path = self.folder / job.id / f"{name}.{rank}"
+        until(path.exists, str(path))
+        return json.loads(path.read_text())
+
+    def works(self, name: str) -> None:
+        """Check that a new job runs well."""
+        self.start("nothing", name=name)
+        assert self.wait("ended", name).data["codes"] == [0]
+
+
+@pytest.fixture(params=BACKENDS)
+def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    stage = Stage(BACKENDS[request.param], tmp_path)
+    yield stage
+    if stage.backend:
+        stage.backend.close()
+    assert find_strays(run_tag(tmp_path)) == []
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_job_runs_in_ranks_that_know_their_place(stage, width):
+    slots = stage.open().slots
+
+    job = stage.start("report", width=width)
+
+    assert stage.wait("ended", "job").data["codes"] == [0] * width
+    reports = [stage.shown(job, "report", rank) for rank in range(width)]
+    for rank, seen in enumerate(reports):
+        environment = seen["environment"]
+        assert environment["RANK"] == environment["LOCAL_RANK"] == str(rank)
+        assert environment["WORLD_SIZE"] == str(width)
+        assert environment["MASTER_ADDR"] == "127.0.0.1"
+        assert environment["MASTER_PORT"] == reports[0]["environment"]["MASTER_PORT"]
+        assert 20000 <= int(environment["MASTER_PORT"]) < 30000
+        assert environment["GLOO_SOCKET_IFNAME"] == "lo"
+        assert environment["HYDRAGNN_HPO_JOB"] == f"{run_tag(stage.folder)}/job"
+        assert environment["HYDRAGNN_HPO_DEVICE"] == slots[rank].device
+        assert environment["OMP_NUM_THREADS"] == str(len(slots[rank].cores))
+        assert seen["cores"] == list(slots[rank].cores)
+        assert (seen["stdin"], seen["leader"], seen["term"]) == ("", True, True)
+
+
+def test_events_of_a_job_come_in_order_and_once(stage):
+    stage.open()
+
+    stage.start("nothing", width=2, lines=3)
+
+    stage.wait("ended", "job")
+    stage.events += stage.backend.poll(0.3)
+    kinds = [event.kind for event in stage.events]
+    assert kinds == ["ready", "started", "record", "record", "record", "ended"]
+    assert [event.time for event in stage.events] == sorted(e.time for e in stage.events)
+    assert stage.events[0].data["import_seconds"] >= 0
+    assert len(stage.events[1].data["pids"]) == 2
+    assert stage.events[-1].data["signal_sent"] is False
+    assert stage.events[-1].data["error"] is None
+
+
+def test_every_rank_has_its_own_exit_code(stage):
+    stage.open()
+
+    stage.start("report", width=2, codes=[0, 3])
+
+    ended = stage.wait("ended", "job")
+    assert ended.data["codes"] == [0, 3]
+
+
+def test_the_log_holds_what_all_ranks_said(stage):
+    stage.open()
+
+    job = stage.start("report", width=2)
+
+    stage.wait("ended", "job")
+    expected = {f"{stream} of rank {rank}" for stream in ("out", "err") for rank in (0, 1)}
+    assert set(job.log.read_text().splitlines()) == expected
+    assert job.log.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("raise", 1, "RuntimeError: a very particular sentence"),
+        ("none", 1, "gave None, not an exit code"),
+        ("large", 1, "gave 256, not an exit code"),
+        ("exit", 7, ""),
+    ],
+)
+def test_a_target_that_misbehaves_has_a_code_and_a_log(stage, how, code, said):
+    stage.open()
+
+    job = stage.start("misbehave", how=how)
+
+    assert stage.wait("ended", "job").data["codes"] == [code]
+    assert said in job.log.read_text()
+
+
+@pytest.mark.parametrize("kind", ["no_function", "no_module"])
+def test_a_missing_target_is_an_exit_code_with_a_traceback(stage, kind):
+    stage.open()
+
+    job = stage.start(kind)
+
+    assert stage.wait("ended", "job").data["codes"] == [1]
+    assert "Error: " in job.log.read_text()
+    stage.works("next")
+
+
+def test_an_unknown_kind_is_said(stage):
+    stage.open()
+
+    with pytest.raises(JobError, match="unknown kind of job 'slep'. Did you mean 'sleep'"):
+        stage.start("slep")
+
+
+def test_records_come_completely_and_in_order(stage):
+    stage.open()
+
+    stage.start("emit", lines=1000)
+
+    stage.wait("ended", "job")
+    numbers = [event.data["number"] for event in stage.told("record", "job")]
+    assert numbers == list(range(1000))
+
+
+def test_records_come_while_the_job_runs(stage):
+    stage.open()
+
+    stage.start("emit", lines=1, stay=True)
+
+    assert stage.wait("record", "job").data["number"] == 0
+    assert not stage.told("ended", "job")
+
+
+def test_only_lines_added_by_this_attempt_are_told(stage):
+    stage.open()
+    folder = stage.folder / "before"
+    folder.mkdir()
+    watch = folder / "metrics.jsonl"
+    watch.write_text('{"record": "old"}\n')
+    spec = {"metrics": str(watch), "lines": 2}
+    slots = stage.backend.slots[:1]
+    job = Job("before", "nothing", 1, spec, folder / "log", folder / "lease", watch, slots)
+
+    stage.backend.start(job)
+
+    stage.wait("ended", "before")
+    told = [event.data for event in stage.told("record", "before")]
+    assert [record["record"] for record in told] == ["line", "line"]
+
+
+def test_a_controller_that_does_not_listen_stops_nobody(stage):
+    """The agent goes on touching leases although its words find no room."""
+    stage.open(lease_seconds=0.5)
+
+    job = stage.start("emit", lines=3000, padding=3000)
+    stage.shown(job, "emitted")
+    time.sleep(1.0)
+
+    assert stage.wait("ended", "job").data["codes"] == [0]
+    assert len(stage.told("record", "job")) == 3000
+    assert not stage.told("agent_lost")
+
+
+def test_a_large_spec_arrives(stage):
+    stage.open()
+
+    stage.start("nothing", width=2, payload="x" * 3_000_000)
+
+    assert stage.wait("ended", "job").data["codes"] == [0, 0]
+
+
+def test_a_hundred_short_jobs_all_end_well(stage):
+    stage.open()
+    stage.wait("ready")
+    began = time.monotonic()
+
+    for number in range(100):
+        stage.start("nothing", name=f"j{number}", width=1 + number % 2, lines=3)
+
+    for number in range(100):
+        ended = stage.wait("ended", f"j{number}")
+        assert ended.data["codes"] == [0] * (1 + number % 2)
+        assert [e.data["number"] for e in stage.told("record", f"j{number}")] == [0, 1, 2]
+    assert sum(event.kind == "ended" for event in stage.events) == 100
+    assert time.monotonic() - began < 15
+
+
+def test_stop_lets_a_job_end_by_itself(stage):
+    stage.open()
+    job = stage.start("polite", width=2)
+    [stage.shown(job, "pid", rank) for rank in range(2)]
+
+    stage.backend.stop("job", grace=20.0)
+
+    ended = stage.wait("ended", "job", seconds=10)
+    assert ended.data["codes"] == [0, 0]
+    assert ended.data["signal_sent"] is True
+
+
+def test_stop_forces_a_job_after_its_grace(stage):
+    stage.open()
+    job = stage.start("stubborn", width=2)
+    [stage.shown(job, "pid", rank) for rank in range(2)]
+    began = time.monotonic()
+
+    stage.backend.stop("job", grace=0.5)
+
+    assert stage.wait("ended", "job").data["codes"] == [-9, -9]
+    assert 0.4 < time.monotonic() - began < 5
+
+
+def test_stop_of_a_job_that_waits_for_its_zygote_ends_it_at_once(stage):
+    stage.open(preload=("slow_import",))
+    job = stage.start("sleep", width=2)
+
+    stage.backend.stop("job")
+
+    assert stage.wait("ended", "job", seconds=3).data["codes"] == [-15, -15]
+    assert not stage.told("ready")
+    assert not job.log.exists()
+
+
+def test_stop_of_what_does_not_run_is_nothing(stage):
+    stage.open()
+    stage.start("nothing")
+    stage.wait("ended", "job")
+
+    stage.backend.stop("job")
+    stage.backend.stop("never")
+
+    stage.works("next")
+
+
+def test_a_killed_rank_ends_its_peers(stage):
+    stage.open()
+    job = stage.start("sleep", width=2)
+    pids = [stage.shown(job, "pid", rank) for rank in range(2)]
+
+    os.kill(pids[1], signal.SIGKILL)
+
+    ended = stage.wait("ended", "job", seconds=10)
+    assert ended.data["codes"] == [-15, -9]
+    assert (ended.data["signal_sent"], ended.data["first"]) == (True, 1)
+
+
+def test_processes_of_a_rank_end_with_it(stage):
+    stage.open()
+    job = stage.start("parent")
+    children = stage.shown(job, "children")
+    pid = stage.shown(job, "pid")
+
+    os.kill(pid, signal.SIGKILL)
+
+    stage.wait("ended", "job")
+    until(lambda: not any(map(is_alive, children)), "end of the children", seconds=3)
+
+
+def test_a_lease_is_kept_while_a_job_runs_and_removed_after(stage):
+    stage.open(lease_seconds=0.5)
+    job = stage.start("sleep", seconds=1.5)
+    first = until(lambda: job.lease.exists() and job.lease.stat().st_mtime_ns, "lease")
+
+    assert stage.wait("ended", "job").data["codes"] == [0]
+    assert first
+    assert not job.lease.exists()
+
+
+def test_a_lease_that_is_taken_away_ends_the_ranks(stage):
+    stage.open(lease_seconds=0.5)
+    job = stage.start("sleep", width=2)
+    [stage.shown(job, "pid", rank) for rank in range(2)]
+
+    job.lease.unlink()
+
+    assert stage.wait("ended", "job", seconds=5).data["codes"] == [75, 75]
+    assert "lease" in job.log.read_text()
+
+
+def test_a_lease_that_cannot_be_written_is_said(stage):
+    stage.open()
+    slots = stage.backend.slots[:1]
+    nowhere = stage.folder / "nowhere"
+    job = Job("job", "nothing", 1, {}, nowhere / "log", nowhere / "lease", None, slots)
+
+    stage.backend.start(job)
+
+    ended = stage.wait("ended", "job")
+    assert ended.data["codes"] == [73]
+    assert "nowhere/lease: the lease cannot be written (No such file" in ended.data["error"]
+
+
+def test_a_killed_zygote_is_told_and_replaced(stage):
+    stage.open()
+    job = stage.start("sleep", width=2)
+    pids = [stage.shown(job, "pid", rank) for rank in range(2)]
+    (zygote,) = tagged(stage.folder, "hpo-zygote")
+
+    os.kill(zygote, signal.SIGKILL)
+
+    assert stage.wait("zygote_lost").data["error"] is None
+    assert stage.wait("ended", "job").data["codes"] == [-9, -9]
+    assert not any(map(is_alive, pids))
+    stage.works("next")
+    assert len(stage.told("ready")) == 2
+
+
+def test_what_a_rank_started_does_not_outlive_a_killed_zygote(stage):
+    stage.open()
+    job = stage.start("parent", escape=True)
+    children = stage.shown(job, "children")
+    stage.shown(job, "pid")
+    (zygote,) = tagged(stage.folder, "hpo-zygote")
+
+    os.kill(zygote, signal.SIGKILL)
+
+    stage.wait("ended", "job")
+    assert not any(map(is_alive, children))
+
+
+def test_a_hung_zygote_is_replaced(stage):
+    stage.open(lease_seconds=0.5)
+    job = stage.start("sleep")
+    stage.shown(job, "pid")
+    (zygote,) = tagged(stage.folder, "hpo-zygote")
+
+    os.kill(zygote, signal.SIGSTOP)
+
+    assert stage.wait("ended", "job", seconds=10).data["codes"] == [-9]
+    stage.works("next")
+
+
+def test_a_killed_agent_loses_no_record_and_is_replaced(stage):
+    stage.open()
+    job = stage.start("emit", lines=300, stay=True)
+    stage.shown(job, "emitted")
+    (agent,) = tagged(stage.folder, "hpo-agent")
+    ranks = tagged(stage.folder, "hpo-rank")
+
+    os.kill(agent, signal.SIGKILL)
+
+    assert stage.wait("agent_lost").data["error"] is None
+    assert stage.wait("ended", "job").data["codes"] == [-9]
+    assert ranks
+    assert not any(map(is_alive, ranks))
+    assert [e.data["number"] for e in stage.told("record", "job")] == list(range(300))
+    assert not job.lease.exists()
+    stage.works("next")
+
+
+def test_ranks_of_a_frozen_agent_end_themselves(stage):
+    stage.open(lease_seconds=0.5)
+    job = stage.start("sleep", width=2)
+    pids = [stage.shown(job, "pid", rank) for rank in range(2)]
+    (agent,) = tagged(stage.folder, "hpo-agent")
+
+    os.kill(agent, signal.SIGSTOP)
+
+    until(lambda: not any(map(is_alive, pids)), "end of the ranks", seconds=5)
+    assert job.log.read_text().count("not renewed for 0.5 s") == 2
+    stage.wait("agent_lost", seconds=10)
+    assert stage.wait("ended", "job").data["codes"] == [-9, -9]
+    stage.works("next")
+
+
+@pytest.mark.parametrize("preload", ["broken_import", "no_such_module"])
+def test_a_preload_that_fails_is_said_and_ends_the_jobs(stage, preload):
+    stage.open(preload=(preload,))
+    stage.start("nothing", name="first")
+
+    assert preload in stage.wait("zygote_lost").data["error"]
+    ended = stage.wait("ended", "first")
+    assert ended.data["codes"] == [-9]
+    assert preload in ended.data["error"]
+    stage.events += stage.backend.poll(0.5)
+    assert len(stage.told("zygote_lost")) == 1, "failing imports must not loop"
+    stage.start("nothing", name="second")
+    assert preload in stage.wait("ended", "second").data["error"]
+
+
+def test_close_ends_everything(stage):
+    stage.open()
+    job = stage.start("stubborn", width=2)
+    stage.shown(job, "pid", 1)
+
+    began = time.monotonic()
+    stage.backend.close()
+
+    assert time.monotonic() - began < 3
+    assert find_strays(run_tag(stage.folder)) == []
+    stage.backend.close()
+
+
+CONTROLLER = """
+import sys, time
+from pathlib import Path
+from typing import Any
+sys.path.insert(0, sys.argv[1])
+from hydragnn_hpo.launching.job import Job
+from hydragnn_hpo.launching.local import LocalBackend
+folder, preload = Path(sys.argv[2]), tuple(filter(None, sys.argv[3:]))
+backend = LocalBackend(
+    slots=2, run_dir=folder, jobs={"stubborn": "rank_targets:stubborn"}, preload=preload
+)
+spec = {"folder": str(folder)}
+backend.start(Job("j", "stubborn", 2, spec, folder / "log", folder / "lease", None, backend.slots))
+while True:
+    backend.poll(1.0)
+"""
+
+
+@pytest.mark.parametrize("preload", ["", "slow_import"], ids=["running", "importing"])
+def test_a_killed_controller_leaves_no_process(tmp_path, monkeypatch, preload):
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    root = str(HERE.parents[1])
+    command = [sys.executable, "-c", CONTROLLER, root, str(tmp_path), preload]
+    expected = ["hpo-agent", "hpo-zygote"] + ([] if preload else ["hpo-rank"])
+
+    with subprocess.Popen(command) as controller:
+        until(lambda: all(tagged(tmp_path, name) for name in expected), "ranks")
+        controller.kill()
+        killed = time.monotonic()
+        until(lambda: not find_strays(run_tag(tmp_path)), "end of all", seconds=5)
+    assert time.monotonic() - killed < 2
+
+
+def test_ranks_forked_from_a_warm_torch_train_together(stage):
+    stage.open(preload=TORCH)
+    ready = stage.wait("ready")
+    assert ready.data["threads"] == 1
+
+    took = []
+    draws = []
+    for number in range(3):
+        began = time.time()
+        job = stage.start("all_reduce", name=f"j{number}", width=2)
+        assert stage.wait("ended", job.id).data["codes"] == [0, 0], job.log.read_text()
+        seen = [stage.shown(job, "reduced", rank) for rank in range(2)]
+        assert [rank["total"] for rank in seen] == [3.0, 3.0]
+        draws += [tuple(rank["draw"]) for rank in seen]
+        took.append(max(rank["time"] for rank in seen) - began)
+    assert len(set(draws)) == len(draws), "ranks inherit the zygote's generator"
+    assert min(took) < 0.5
+
+
+def test_draws_of_a_rank_depend_on_its_job_alone(stage):
+    stage.open()
+    job = stage.start("report", width=2)
+    stage.wait("ended", "job")
+    first = [stage.shown(job, "report", rank)["draw"] for rank in range(2)]
+    for path in (stage.folder / "job").glob("report.*"):
+        path.unlink()
+
+    stage.events.clear()
+    stage.backend.start(dataclasses.replace(job, log=stage.folder / "log"))
+    stage.wait("ended", "job")
+
+    second = [stage.shown(job, "report", rank)["draw"] for rank in range(2)]
+    assert first == second
+    assert first[0] != first[1]
