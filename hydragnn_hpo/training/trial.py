@@ -23,7 +23,7 @@ from hydragnn_hpo.config.model import Heads
 from hydragnn_hpo.config.trial import INTERRUPTED, PEER_LOST, PlacementConfig, TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.staging import open_store
-from hydragnn_hpo.errors import ConfigError, DataError, HydraError
+from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.files import read_json, write_bytes, write_json, write_text
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
@@ -71,45 +71,79 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, Columns]:
 
 
 def rank_main(spec: dict[str, Any]) -> int:
-    """Run one rank of one attempt; the entry point of agents and of ``hydragnn-hpo trial``.
+    """Run one rank of one attempt; the entry point of agents.
 
     Args:
         spec: ``trial_dir`` and ``attempt``.
 
     Returns:
-        The rank's exit code.
+        The rank's exit code: 0, 1 for a failure, ``INTERRUPTED`` or ``PEER_LOST``.
     """
     trial = TrialDir(Path(spec["trial_dir"]))
-    folder = trial.attempt(int(spec["attempt"]))
-    rank = int(os.environ.get("RANK", "0"))
-    log.configure(rank=rank)
+    log.configure(rank=int(os.environ.get("RANK", "0")))
+    return _guarded(trial, int(spec["attempt"]))
+
+
+def run_by_hand(trial: TrialDir) -> tuple[int, str]:
+    """Run one rank of a new attempt at the full budget, under torchrun or alone.
+
+    Returns:
+        The exit code, and a sentence about the end for a person (empty but on rank 0).
+    """
+    log.configure(rank=int(os.environ.get("RANK", "0")))
+    code = _guarded(trial, None)
+    if os.environ.get("RANK", "0") != "0" or not trial.attempts():
+        return code, ""
+    path = trial.attempt(trial.attempts()[-1]) / "result.json"
+    if not path.exists():
+        return code, f"{trial.path}: interrupted; run the same command again to go on."
+    result = read_json(path)
+    if result["status"] == "failed":
+        code = 2 if result["reason"] == "bad_config" else 1
+        return code, f"error: {result['reason']}: {result['message']}"
+    errors = ", ".join(
+        f"{name} {value:.4f} {result['units'][name]}" for name, value in result["val_mae"].items()
+    )
+    return code, f"{path}: {result['status']} after epoch {result['epochs']}, val MAE {errors}"
+
+
+def _guarded(trial: TrialDir, attempt: int | None) -> int:
+    """Run a rank; every failure is a result with a reason (Law 9)."""
     try:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         torch.set_flush_denormal(True)
-        return _run(trial, folder)
-    except Exception as error:  # every failure is a result with a reason (Law 9)
+        asked = _Asked(trial)
+        ranks = join()
+        config, columns = load_trial(trial)
+        attempt = attempt or _agree(trial, config, ranks)
+        return _run(trial.attempt(attempt), trial, Trainer(config, columns, ranks), asked)
+    except Exception as error:
         if _lost_peer(error):
             logger.warning("another rank was lost: %s", error)
             return PEER_LOST
         reason, message = _reason(error)
-        logger.exception("failed: %s", reason)
-        _write_failure(folder, reason, message)
+        logger.error("failed: %s: %s", reason, message)
+        _write_failure(trial, attempt, reason, message)
         return 1
 
 
-def _run(trial: TrialDir, folder: Path) -> int:
-    asked = _Asked(trial)
-    ranks = join()
-    config, columns = load_trial(trial)
+def _agree(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int:
+    """Let rank 0 make an attempt and tell the others its number."""
+    number = next_attempt(trial, config).attempt if ranks.first else 0
+    return int(ranks.sum(torch.tensor(number, device=ranks.device)))
+
+
+def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: "_Asked") -> int:
     placement = load(folder / "placement.toml", PlacementConfig)
+    ranks, columns = trainer.ranks, trainer.columns
     writer = RecordWriter(folder / "metrics.jsonl") if ranks.first else None
-    record = functools.partial(_record, writer)
-    units = {name: columns.stats["targets"][name]["unit"] for name in config.heads}
+    trainer.record = record = functools.partial(_record, writer)
+    units = {name: columns.stats["targets"][name]["unit"] for name in trainer.heads}
     record("start", attempt=placement.attempt, world=ranks.world, units=units)
-    trainer = Trainer(config, columns, ranks, record)
-    trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
+    if ranks.first:
+        trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
     resumed = trainer.resume(trial.checkpoints)
-    record("ready", resumed=resumed, epoch=trainer.progress.epoch)
+    record("ready", resumed=resumed, reached=trainer.progress.epoch)
     ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)
     if ended == "interrupt":
         record("interrupted", epoch=trainer.progress.epoch, reason="walltime")
@@ -198,9 +232,14 @@ def _reason(error: Exception) -> tuple[str, str]:
     return "bug", "".join(traceback.format_exception(error))
 
 
-def _write_failure(folder: Path, reason: str, message: str) -> None:
-    write_json(
-        folder / "result.json",
-        {"status": "failed", "reason": reason, "message": message, "time": time.time()},
-    )
-
+def _write_failure(trial: TrialDir, attempt: int | None, reason: str, message: str) -> None:
+    """Leave a result that says why; a trial by hand that never began leaves it in attempt 1."""
+    folder = trial.attempt(attempt or max(trial.attempts(), default=0) + 1)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(
+            folder / "result.json",
+            {"status": "failed", "reason": reason, "message": message, "time": time.time()},
+        )
+    except (OSError, StorageError) as error:
+        logger.error("%s", error)
