@@ -1,0 +1,1 @@
+"""Brains: who proposes the next trials, and what a searched space means."""

@@ -1,0 +1,216 @@
+"""Propose with DeepHyper: a model of all results, and candidates it has never seen.
+
+DeepHyper sees a flat space of numbers in [0, 1] and of labels; steps, logarithms, conditions
+and duplicates are ours, through the candidates it chooses from. See README.md for why.
+"""
+
+import contextlib
+import logging
+import math
+import random
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.search.known import Known
+from hydragnn_hpo.search.sobol import spread_points
+from hydragnn_hpo.search.space import active, canonical, key, position_of, value_at
+
+CANDIDATES = 1000
+"""Points the acquisition function chooses from at each fit."""
+
+NEAR = 0.25
+"""Share of the candidates that are neighbours of the best results."""
+
+PARENTS = 5
+"""Best results whose neighbours are candidates."""
+
+REACH = 0.15
+"""Standard deviation of a neighbour's step, in shares of a range."""
+
+POOL = 16
+"""New random points, per point wanted, that the model ranks when it has no news."""
+
+Encoded = dict[str, float | str]
+Result = tuple[dict[str, Scalar], float | None]
+
+
+class DeepHyperBrain:
+    """Spreads its first proposals evenly, then follows DeepHyper's CBO.
+
+    Results are gathered and told in one batch at the next ``ask``: one fit per ask, one ask
+    of the optimizer per news.
+    """
+
+    def __init__(self, space: Space, *, seed: int, initial: int) -> None:
+        self._known = Known(space)
+        self._labels = {name: f"x{index:03d}" for index, name in enumerate(space)}
+        self._points = spread_points(len(space), seed, initial)
+        self._generator = random.Random(seed)
+        self._initial = max(1, initial)
+        self._news: list[Result] = []
+        self._best: list[tuple[float, dict[str, Scalar]]] = []
+        self._successes = 0
+        self._search = self._make_search(seed)
+
+    def ask(self, count: int) -> list[dict[str, Scalar]]:
+        """Propose new configurations: spread ones first, then modelled ones."""
+        if self._successes < self._initial:
+            return self._known.take(count, self._spread)
+        taken = []
+        if self._news and count > 0:
+            with _quiet():
+                self._search.tell([self._told(result) for result in self._news])
+                self._news = []
+                del self._search._opt.models[:-1]
+                proposals = [self._decode(point) for point in self._search.ask(count)]
+            taken = [active(self._known.space, p) for p in proposals if self._known.add(p)]
+        return taken + self._ranked(count - len(taken))
+
+    def tell(self, values: Mapping[str, Scalar], objective: float | None) -> None:
+        """Take in a result, to be told to the model at the next ``ask``."""
+        full = self._known.read(values)
+        good = objective is not None and math.isfinite(objective)
+        self._news.append((full, objective if good else None))
+        if good and objective is not None:
+            self._successes += 1
+            self._best = sorted([*self._best, (objective, full)], key=lambda pair: pair[0])
+            del self._best[PARENTS:]
+
+    def replay(
+        self,
+        results: Sequence[tuple[Mapping[str, Scalar], float | None]],
+        pending: Sequence[Mapping[str, Scalar]],
+    ) -> None:
+        """Take in all results as one batch, and remember what is pending."""
+        for values, objective in results:
+            self.tell(values, objective)
+        for values in pending:
+            self._known.read(values)
+
+    def _spread(self) -> dict[str, Scalar]:
+        return self._at(next(self._points))
+
+    def _at(self, positions: Sequence[float]) -> dict[str, Scalar]:
+        pairs = zip(self._known.space.items(), positions, strict=True)
+        return {name: value_at(parameter, position) for (name, parameter), position in pairs}
+
+    def _ranked(self, count: int) -> list[dict[str, Scalar]]:
+        """Take the best of new random points, as the model of the last news sees them."""
+        if count <= 0:
+            return []
+        pool = self._candidates(POOL * count, near=0.0)
+        optimizer = self._search._opt
+        names = optimizer.space.dimension_names
+        rows = [[point[name] for name in names] for point in map(self._encode, pool)]
+        with _quiet():
+            scores = optimizer.models[-1].predict(optimizer.space.transform(rows)) if rows else []
+        ranking = sorted(range(len(pool)), key=lambda index: (float(scores[index]), index))
+        best = iter([pool[index] for index in ranking[:count]])
+        return self._known.take(count, lambda: next(best, None) or self._random())
+
+    def _random(self) -> dict[str, Scalar]:
+        return self._at([self._generator.random() for _ in self._known.space])
+
+    def _near(self) -> dict[str, Scalar]:
+        """Move one of the best results a little, or one of its choices to another one."""
+        space = self._known.space
+        _, parent = self._generator.choice(self._best)
+        moved = self._generator.choice(list(active(space, parent)))
+        values = dict(parent)
+        for name, parameter in space.items():
+            if parameter.choices is None:
+                step = self._generator.gauss(0.0, REACH)
+                place = position_of(parameter, parent[name]) + step
+                values[name] = value_at(parameter, min(max(place, 0.0), 1.0))
+            elif name == moved:
+                values[name] = value_at(parameter, self._generator.random())
+        return values
+
+    def _candidates(self, size: int, near: float = NEAR) -> list[dict[str, Scalar]]:
+        """Draw distinct canonical configurations nobody asked for; fewer if they run out."""
+        space, found = self._known.space, {}
+        for _ in range(2 * size):
+            draw = self._near if self._generator.random() < near else self._random
+            values = draw()
+            if values not in self._known:
+                found[key(active(space, values))] = canonical(space, values)
+            if len(found) == size:
+                break
+        return list(found.values())
+
+    def _sample(self, size: int) -> list[Encoded]:
+        """Give DeepHyper its candidates; at least one, or it fails."""
+        found = self._candidates(size) or [canonical(self._known.space, self._random())]
+        return [self._encode(values) for values in found]
+
+    def _encode(self, values: Mapping[str, Scalar]) -> Encoded:
+        point: Encoded = {}
+        for name, parameter in self._known.space.items():
+            if parameter.choices is not None:
+                point[self._labels[name]] = f"c{parameter.choices.index(values[name])}"
+            else:
+                place = position_of(parameter, values[name])
+                point[self._labels[name]] = min(max(place, 0.0), 1.0)
+        return point
+
+    def _decode(self, point: Mapping[str, float | str]) -> dict[str, Scalar]:
+        values: dict[str, Scalar] = {}
+        for name, parameter in self._known.space.items():
+            raw = point[self._labels[name]]
+            if parameter.choices is not None:
+                values[name] = parameter.choices[int(str(raw)[1:])]
+            else:
+                values[name] = value_at(parameter, float(raw))
+        return canonical(self._known.space, values)
+
+    def _told(self, result: Result) -> tuple[Encoded, float | str]:
+        """Turn a result into DeepHyper's terms, which maximize."""
+        values, objective = result
+        return self._encode(values), "F_diverged" if objective is None else -objective
+
+    def _make_search(self, seed: int) -> Any:
+        from deephyper.hpo import CBO, HpProblem
+
+        problem = HpProblem()
+        for name, parameter in self._known.space.items():
+            if parameter.choices is None:
+                problem.add((0.0, 1.0), self._labels[name])
+            else:
+                labels = [f"c{index}" for index in range(len(parameter.choices))]
+                problem.add(labels, self._labels[name])
+        # A plain function: DeepHyper deep-copies the problem, and with a method also the brain.
+        problem.set_sampling_fn(lambda size: self._sample(size))
+        with _quiet(), tempfile.TemporaryDirectory() as folder:
+            return CBO(
+                problem,
+                random_state=seed % 2**32,
+                log_dir=folder,
+                checkpoint_history_to_csv=False,
+                surrogate_model="ET",
+                acq_optimizer="sampling",
+                acq_optimizer_kwargs={"n_points": CANDIDATES, "max_total_failures": -1},
+                n_initial_points=self._initial,
+            )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep DeepHyper from speaking through the root logger, or giving it a handler."""
+    root, listener = logging.getLogger(), logging.NullHandler()
+    package = logging.getLogger("deephyper")
+    level = package.level
+    root.addHandler(listener)
+    root.addFilter(_not_from_deephyper)
+    package.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        package.setLevel(level)
+        root.removeFilter(_not_from_deephyper)
+        root.removeHandler(listener)
+
+
+def _not_from_deephyper(record: logging.LogRecord) -> bool:
+    return "deephyper" not in record.pathname or record.levelno >= logging.WARNING

@@ -1,0 +1,68 @@
+"""What a brain is, and the brains there are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.search.deephyper_brain import DeepHyperBrain
+from hydragnn_hpo.search.random_brain import RandomBrain
+from hydragnn_hpo.search.sobol import SobolBrain
+from hydragnn_hpo.search.space import order
+
+
+class Brain(Protocol):
+    """Proposes trials. Objectives are minimized; a brain is used by one thread at a time.
+
+    Proposals depend on the seed and on the order of ``ask``, ``tell`` and ``replay`` alone.
+    """
+
+    def ask(self, count: int) -> list[dict[str, Scalar]]:
+        """Propose active configurations that were never asked or told before.
+
+        Fewer than ``count`` only when the space is exhausted.
+        """
+        ...
+
+    def tell(self, values: Mapping[str, Scalar], objective: float | None) -> None:
+        """Take in a result; None or a non-finite objective is a failure."""
+        ...
+
+    def replay(
+        self,
+        results: Sequence[tuple[Mapping[str, Scalar], float | None]],
+        pending: Sequence[Mapping[str, Scalar]],
+    ) -> None:
+        """Bring a fresh brain up to date after a restart.
+
+        Args:
+            results: what was told before, in the journal's order.
+            pending: proposals without a result yet, which are not to be proposed again.
+        """
+        ...
+
+
+BRAINS: dict[str, Callable[..., Brain]] = {
+    "deephyper": DeepHyperBrain,
+    "random": RandomBrain,
+    "sobol": SobolBrain,
+}
+"""Classes of brains by name; each takes the space, ``seed`` and ``initial``."""
+
+
+def make_brain(name: str, space: Space, *, seed: int, initial: int) -> Brain:
+    """Build a brain that knows nothing yet.
+
+    Args:
+        name: key of ``BRAINS``.
+        space: searched keys and their ranges, already checked.
+        seed: all its randomness derives from this.
+        initial: proposals spread over the space before a model proposes.
+
+    Raises:
+        ConfigError: the name is unknown, or the space has conditions in a circle.
+    """
+    if name not in BRAINS:
+        raise ConfigError(unknown("brain", name, BRAINS))
+    order(space)
+    return BRAINS[name](space, seed=seed, initial=initial)

@@ -1,0 +1,287 @@
+"""What a searched space means: which keys are active, which values are allowed, where they go.
+
+A configuration is *active* (only the keys that matter: what is launched and compared) or
+*canonical* (all keys, the inactive ones at one fixed value: what a model of the space sees).
+"""
+
+import copy
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.errors import ConfigError, unknown
+
+PARTS = ("model", "heads", "training")
+"""Tables of a trial that may be searched."""
+
+DIGITS = 6
+"""Significant digits of a searched real number, so that TOML files stay readable."""
+
+
+def active(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Keep the keys whose conditions hold, through chains of conditions.
+
+    A condition on a key that is not searched is settled by ``check`` and counts as met.
+    """
+    return {name: values[name] for name in space if name in values and _is_on(space, name, values)}
+
+
+def _is_on(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
+    for parent, wanted in space[name].when.items():
+        if parent not in space:
+            continue
+        if parent not in values or not _is_on(space, parent, values):
+            return False
+        if not any(_same(values[parent], value) for value in _several(wanted)):
+            return False
+    return True
+
+
+def canonical(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Give every key a value: inactive ones the lowest, or the first choice.
+
+    Raises:
+        ConfigError: an active key has no value.
+    """
+    kept = active(space, values)
+    full = {name: kept.get(name, floor(parameter)) for name, parameter in space.items()}
+    for name in space:
+        if name not in kept and _is_on(space, name, full | kept):
+            raise ConfigError(f"searched key '{name}' is active but has no value: add it.")
+    return full
+
+
+def key(values: Mapping[str, Scalar]) -> str:
+    """Hash active values: equal configurations have equal keys, on every machine."""
+    text = json.dumps(dict(values), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def floor(parameter: ParameterConfig) -> Scalar:
+    """Give the lowest value, or the first choice."""
+    return parameter.choices[0] if parameter.choices is not None else value_at(parameter, 0.0)
+
+
+def domain(parameter: ParameterConfig) -> Sequence[Scalar] | None:
+    """List all values of a parameter; None if it is continuous."""
+    if parameter.choices is not None:
+        return parameter.choices
+    if parameter.step is not None:
+        return [_nth(parameter, index) for index in range(_steps(parameter))]
+    if parameter.integer:
+        low, high = _bounds(parameter)
+        return range(int(low), int(high) + 1)
+    return None
+
+
+def value_at(parameter: ParameterConfig, position: float) -> Scalar:
+    """Give the value at a position in [0, 1): equal shares of it for equal chances."""
+    if parameter.choices is not None:
+        count = len(parameter.choices)
+        return parameter.choices[min(int(position * count), count - 1)]
+    if parameter.step is not None:
+        return _nth(parameter, min(int(position * _steps(parameter)), _steps(parameter) - 1))
+    low, high = _bounds(parameter)
+    if parameter.integer:
+        low, high = low - 0.5, high + 0.5
+    if parameter.log:
+        return snap(parameter, math.exp(math.log(low) + position * math.log(high / low)))
+    return snap(parameter, low + position * (high - low))
+
+
+def position_of(parameter: ParameterConfig, value: Scalar) -> float:
+    """Give a position in [0, 1] from which ``value_at`` leads back to a value."""
+    if parameter.choices is not None:
+        index = parameter.choices.index(snap(parameter, value))
+        return (index + 0.5) / len(parameter.choices)
+    low, high = _bounds(parameter)
+    number = float(value)
+    if parameter.step is not None:
+        return (round((number - low) / parameter.step) + 0.5) / _steps(parameter)
+    if parameter.integer:
+        low, high = low - 0.5, high + 0.5
+    if parameter.log:
+        return math.log(number / low) / math.log(high / low)
+    return (number - low) / (high - low)
+
+
+def snap(parameter: ParameterConfig, raw: Any) -> Scalar:
+    """Give the allowed value nearest to a raw one, in the parameter's own type.
+
+    Raises:
+        ConfigError: it is none of the choices, or not a number.
+    """
+    if parameter.choices is not None:
+        for choice in parameter.choices:
+            if _same(choice, raw):
+                return choice
+        known = ", ".join(map(str, parameter.choices))
+        raise ConfigError(f"searched value {raw!r} is none of the choices. Known: {known}.")
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not math.isfinite(raw):
+        raise ConfigError(f"searched value {raw!r} is not a number of its range.")
+    low, high = _bounds(parameter)
+    if parameter.step is not None:
+        index = round((raw - low) / parameter.step)
+        return _nth(parameter, min(max(index, 0), _steps(parameter) - 1))
+    if parameter.integer:
+        return min(max(round(raw), int(low)), int(high))
+    return min(max(_readable(raw, high - low, parameter.log), low), high)
+
+
+def apply(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Set dotted keys in a deep copy of a template; missing tables are made.
+
+    Raises:
+        ConfigError: a key leads through something that is not a table.
+    """
+    filled = copy.deepcopy(dict(template))
+    for name, value in values.items():
+        *tables, last = name.split(".")
+        place = filled
+        for part in tables:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise ConfigError(
+                    f"searched key '{name}' leads through trial.{part}, which is a value and "
+                    "no table: rename the key, or remove the value."
+                )
+        place[last] = value
+    return filled
+
+
+def check(space: Space, template: Mapping[str, Any]) -> None:
+    """Refuse a space that cannot be searched.
+
+    Raises:
+        ConfigError: a key is no part of a trial, keys overlap, a condition names an unknown
+            key or an impossible value, or conditions run in a circle.
+    """
+    fixed = dict(_leaves_of(template))
+    for name in space:
+        first, _, rest = name.partition(".")
+        if first not in PARTS or not rest:
+            known = ", ".join(PARTS)
+            hint = difflib.get_close_matches(first, PARTS, n=1)
+            meant = f" Did you mean '{hint[0]}.{rest}'?" if hint and rest else ""
+            raise ConfigError(
+                f"searched key '{name}' is no part of a trial.{meant} It begins with one of "
+                f"{known}, then a dot."
+            )
+        for other in space:
+            if other.startswith(name + "."):
+                raise ConfigError(f"searched key '{name}' contains '{other}': search only one.")
+        for parent, wanted in space[name].when.items():
+            _check_condition(space, fixed, name, (parent, wanted))
+    order(space)
+    apply(template, {name: floor(parameter) for name, parameter in space.items()})
+
+
+def _check_condition(
+    space: Space, fixed: Mapping[str, Any], name: str, condition: tuple[str, Any]
+) -> None:
+    parent, wanted = condition
+    if parent in space:
+        for value in _several(wanted):
+            if not _possible(space[parent], value):
+                raise ConfigError(
+                    f"space.{name}: when '{parent}' is {value!r}, which it never is: use a "
+                    "value from its range or choices."
+                )
+    elif parent not in fixed:
+        raise ConfigError(f"space.{name}: when names an {unknown('key', parent, [*space, *fixed])}")
+    elif not any(_same(fixed[parent], value) for value in _several(wanted)):
+        raise ConfigError(
+            f"space.{name}: is never active, because trial.{parent} is {fixed[parent]!r}: "
+            "drop the key, or change the condition."
+        )
+
+
+def order(space: Space) -> list[str]:
+    """List the keys so that each follows those its conditions name.
+
+    Raises:
+        ConfigError: conditions run in a circle.
+    """
+    listed: list[str] = []
+    waiting = list(space)
+    while waiting:
+        ready = [n for n in waiting if not any(p in waiting for p in space[n].when)]
+        if not ready:
+            circle = " and ".join(f"'{name}'" for name in waiting)
+            raise ConfigError(f"space: the conditions of {circle} run in a circle: break it.")
+        listed += ready
+        waiting = [name for name in waiting if name not in ready]
+    return listed
+
+
+def leaves(space: Space) -> Iterator[dict[str, Scalar]]:
+    """List all active configurations of a space, leaving out continuous branches."""
+    yield from _grow(space, order(space), {})
+
+
+def _grow(
+    space: Space, names: Sequence[str], chosen: dict[str, Scalar]
+) -> Iterator[dict[str, Scalar]]:
+    if not names:
+        yield active(space, chosen)
+    elif not _is_on(space, names[0], chosen):
+        yield from _grow(space, names[1:], chosen)
+    else:
+        for value in domain(space[names[0]]) or ():
+            yield from _grow(space, names[1:], {**chosen, names[0]: value})
+
+
+def _possible(parameter: ParameterConfig, value: Scalar) -> bool:
+    if parameter.choices is not None:
+        return any(_same(choice, value) for choice in parameter.choices)
+    if isinstance(value, (bool, str)):
+        return False
+    low, high = _bounds(parameter)
+    values = domain(parameter)
+    return low <= value <= high if values is None else value in values
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Compare like TOML: true is not 1, but 1 is 1.0."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _several(wanted: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    return wanted if isinstance(wanted, tuple) else (wanted,)
+
+
+def _bounds(parameter: ParameterConfig) -> tuple[float, float]:
+    assert parameter.low is not None
+    assert parameter.high is not None
+    return float(parameter.low), float(parameter.high)
+
+
+def _steps(parameter: ParameterConfig) -> int:
+    low, high = _bounds(parameter)
+    assert parameter.step is not None
+    return math.floor((high - low) / parameter.step + 1e-9) + 1
+
+
+def _nth(parameter: ParameterConfig, index: int) -> Scalar:
+    assert parameter.low is not None
+    assert parameter.step is not None
+    value = parameter.low + index * parameter.step
+    return value if isinstance(value, int) else float(f"{value:.12g}")
+
+
+def _readable(number: float, span: float, log: bool) -> float:
+    if log:
+        return float(f"{number:.{DIGITS}g}")
+    return round(float(number), DIGITS - 1 - math.floor(math.log10(span)))
+
+
+def _leaves_of(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves_of(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
