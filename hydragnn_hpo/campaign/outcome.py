@@ -44,8 +44,7 @@ def outcome_of(
 
 def _of_result(result: dict[str, Any]) -> dict[str, Any]:
     if result["status"] == "failed":
-        keys = ("reason", "message")
-        return {"outcome": "failed", **{key: result.get(key) for key in keys}}
+        return {"outcome": "failed", **{key: result.get(key) for key in ("reason", "message")}}
     keys = ("reason", "objective", "val_mae", "best_epoch", "parameters")
     return {
         "outcome": result["status"],

@@ -1,0 +1,1 @@
+"""The command line: few verbs, one file each."""

@@ -79,9 +79,7 @@ def _run(
         )
 
     with Display(config.search.trials, quiet) as display:
-        controller = Controller(
-            config, opened, card=card, make_backend=make_backend, watch=display
-        )
+        controller = Controller(config, opened, card=card, make_backend=make_backend, watch=display)
         try:
             controller.run()
             return _finish(controller, opened)

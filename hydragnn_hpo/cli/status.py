@@ -38,7 +38,9 @@ def status(run_dir: RunArgument, as_json: JsonOption = False) -> None:
         return
     course = "finished" if state.finished else f"run by {holder}" if holder else "not running"
     typer.echo(f"{run.path}: {course}")
-    counts = {s: len(state.with_status(s)) for s in sorted({t.status for t in state.trials.values()})}
+    counts = {
+        s: len(state.with_status(s)) for s in sorted({t.status for t in state.trials.values()})
+    }
     typer.echo(", ".join(f"{number} {name}" for name, number in counts.items()) or "no trials yet")
     for trial in state.with_status("running"):
         typer.echo(f"  {trial.name} epoch {trial.epoch}/{trial.until} on {', '.join(trial.slots)}")

@@ -24,6 +24,9 @@ class FileConfig(Config):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Checksum of the file; checked before it is read when given."""
 
+    published: Name | None = None
+    """The published split that all structures of this file belong to."""
+
 
 class TargetConfig(Config):
     """One property to learn. Read by ``data.build`` and by the heads."""
@@ -42,6 +45,9 @@ class TargetConfig(Config):
 
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies: an ASE calculator multiplies ``per_atom`` by the number of atoms."""
+
+    optional: bool = False
+    """Structures (or atoms) may lack it: absent, an empty cell or NaN; they do not count for it."""
 
     description: str = ""
     """What the property is, for tables and model cards."""
@@ -74,7 +80,10 @@ class SplitConfig(Config):
     """Keep structures with the same value together: ``composition`` or a key of ``atoms.info``."""
 
     published: str | None = None
-    """Key of ``atoms.info`` whose value ``test`` fixes the test split; the rest is cut by group."""
+    """Key of ``atoms.info`` that fixes the test split; the rest is cut by group."""
+
+    published_test: str = "test"
+    """The value of the published key that stands for the test split."""
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> Self:
@@ -115,7 +124,10 @@ class CardConfig(Config):
     """Files to read, in order."""
 
     structure_column: str | None = None
-    """For CSV files: the column with a structure's text or file name."""
+    """For CSV files: the column with a structure's text (CIF) or file name."""
+
+    id_key: str | None = None
+    """Key of ``atoms.info`` that names a structure; file name and number if left out."""
 
     targets: Annotated[dict[Name, TargetConfig], Len(1)]
     """Properties by name."""

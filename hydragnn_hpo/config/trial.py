@@ -9,7 +9,6 @@ from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.training import TrainConfig
 
-
 INTERRUPTED = 3
 """Exit code of a rank that was asked to end and left a checkpoint."""
 

@@ -1,0 +1,1 @@
+"""The multi-headed GNN: trunk, convs, heads."""

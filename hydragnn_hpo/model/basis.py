@@ -15,6 +15,8 @@ class BesselBasis(nn.Module):
     Source: Gasteiger et al. (2020), arXiv:2003.03123, eq. 7.
     """
 
+    frequencies: Tensor
+
     def __init__(self, size: int, cutoff: float) -> None:
         """Fix the frequencies n pi / cutoff for n = 1 .. size; they are not learned."""
         super().__init__()
@@ -33,6 +35,8 @@ class GaussianBasis(nn.Module):
 
     Source: Schuett et al. (2017), arXiv:1706.08566, eq. 6.
     """
+
+    centres: Tensor
 
     def __init__(self, size: int, cutoff: float) -> None:
         """Place the centres; they are not learned."""

@@ -3,7 +3,6 @@
 Shapes: G graphs, N nodes, F features.
 """
 
-import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.model import HeadConfig
@@ -70,7 +69,8 @@ class NodeVectorHead(nn.Module):
 
     def forward(self, scalars: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
         """Predict, [N, 3]."""
-        return torch.squeeze(self.mix(vectors), -1) * self.gate(scalars)
+        result: Tensor = self.mix(vectors).squeeze(-1) * self.gate(scalars)
+        return result
 
 
 HEADS: dict[tuple[str, str], type[nn.Module]] = {

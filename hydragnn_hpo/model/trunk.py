@@ -29,9 +29,7 @@ class Trunk(nn.Module):
         self.basis = BASES[config.basis](config.basis_size, config.cutoff)
         conv, options = CONVS[config.conv], config.conv_options
         self.norms = nn.ModuleList(nn.LayerNorm(config.features) for _ in range(config.layers))
-        self.convs = nn.ModuleList(
-            conv(config.dimensions, options) for _ in range(config.layers)
-        )
+        self.convs = nn.ModuleList(conv(config.dimensions, options) for _ in range(config.layers))
 
     def edges(self, batch: Batch) -> Edges:
         """Expand the geometry once for all layers."""

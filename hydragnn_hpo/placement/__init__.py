@@ -1,0 +1,1 @@
+"""What trials cost, and where and how wide they run; pure functions."""

@@ -49,9 +49,10 @@ class CostModel:
         """Price one epoch on one slot in seconds, before correction."""
         nodes = float(self.stats["train_nodes"])
         edges = nodes * mean_degree(self.stats, config.model.cutoff)
-        flops = BACKWARD * forward_flops(config.model, nodes, edges)
+        flops: float = BACKWARD * forward_flops(config.model, nodes, edges)
         steps = math.ceil(self.stats["splits"]["train"] / config.training.global_batch)
-        return flops / FLOPS_PER_SECOND + steps * STEP_SECONDS
+        seconds: float = flops / FLOPS_PER_SECOND + steps * STEP_SECONDS
+        return seconds
 
     def epoch_seconds(self, config: TrialConfig, width: int = 1) -> float:
         """Price one epoch on ``width`` slots in seconds."""

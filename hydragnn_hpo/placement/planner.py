@@ -85,9 +85,11 @@ def plan(
         left = len(queue) - place - 1
         if not more_to_come and not left and width < len(room):
             wider = _power_of_two(min(len(room), _widest(trial, total)))
-            width, reason = (wider, "last of the queue: takes what is idle") if (
-                wider > width
-            ) else (width, reason)
+            width, reason = (
+                (wider, "last of the queue: takes what is idle")
+                if (wider > width)
+                else (width, reason)
+            )
         if width > len(room):
             if held is None:
                 held, wait = trial, _wait(width, len(room), running)

@@ -1,0 +1,1 @@
+"""One trial: spec in, result out; the same mathematics at any width."""

@@ -64,9 +64,7 @@ def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
 
 
 @torch.no_grad()
-def predict_split(
-    model: MultiHeadGNN, feed: Feed, indices: np.ndarray
-) -> dict[str, np.ndarray]:
+def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[str, np.ndarray]:
     """Predict every target for some graphs, gathered over ranks in the order of ``indices``.
 
     Returns:
@@ -93,9 +91,7 @@ def _per_node(feed: Feed, name: str) -> bool:
     return bool(feed.columns.stats["targets"][name]["level"] == "node")
 
 
-def _whole(
-    out: dict[str, Tensor], name: str, feed: Feed, graphs: int, nodes: int
-) -> Tensor:
+def _whole(out: dict[str, Tensor], name: str, feed: Feed, graphs: int, nodes: int) -> Tensor:
     if name not in out:
         width = 3 if feed.columns.stats["targets"][name]["shape"] == "vector" else 1
         rows = nodes if _per_node(feed, name) else graphs

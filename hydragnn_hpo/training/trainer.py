@@ -46,7 +46,9 @@ class Progress:
     train_seconds: float = 0.0
 
 
-def objective_of(mae: dict[str, float], std: dict[str, float], heads: dict[str, HeadConfig]) -> float:
+def objective_of(
+    mae: dict[str, float], std: dict[str, float], heads: dict[str, HeadConfig]
+) -> float:
     """Weigh the heads' MAEs in units of each target's standard deviation; lower is better."""
     total = sum(head.weight for head in heads.values())
     return sum(head.weight / total * mae[name] / std[name] for name, head in heads.items())
@@ -175,7 +177,8 @@ class Trainer:
         sums = head_sums(self.model, self.wrapped(batch), batch, self.heads)
         counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
         self.optimizer.zero_grad(set_to_none=True)
-        combine(sums, counts, self.heads, self.ranks.world).backward()
+        loss = combine(sums, counts, self.heads, self.ranks.world)
+        torch.autograd.backward(loss)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(training, progress.step, self.total_steps)
         self._clip()
@@ -274,9 +277,11 @@ class Trainer:
 
 def _counts(columns: Columns, name: str) -> np.ndarray:
     """Count the components of a target that each graph has, [G]."""
-    mask, width = columns.masks[name], columns.targets[name].shape[1]
+    mask: np.ndarray = columns.masks[name]
+    width = int(columns.targets[name].shape[1])
     if columns.stats["targets"][name]["level"] == "graph":
-        return mask.astype(np.int64) * width
+        rows: np.ndarray = mask.astype(np.int64) * width
+        return rows
     sums = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
     counted: np.ndarray = (sums[columns.node_offset[1:]] - sums[columns.node_offset[:-1]]) * width
     return counted

@@ -1,7 +1,7 @@
 """Train the same trial at several widths in forked ranks; print the parameters as JSON.
 
-Run as ``python ranks.py CONV STEPS_PER_EPOCH EPOCHS``. This process only imports and forks: torch must not have
-run anything before a fork.
+Run as ``python ranks.py CONV BATCH EPOCHS``. This process only imports and forks: torch must
+not have run anything before a fork.
 """
 
 import json

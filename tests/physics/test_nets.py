@@ -97,7 +97,9 @@ def test_two_derivatives_vanish_at_the_cutoff(net, make, dtype):
 
     def energy(distance):
         positions = np.array([[0.0, 0, 0], [distance, 0, 0]])
-        pair = make.graph(np.array([6, 8], np.int16), positions, np.zeros((3, 3)), np.zeros(3, bool))
+        pair = make.graph(
+            np.array([6, 8], np.int16), positions, np.zeros((3, 3)), np.zeros(3, bool)
+        )
         return net(make.batch([pair]))["energy"].item()
 
     apart = energy(4.5)
@@ -109,7 +111,9 @@ def test_two_derivatives_vanish_at_the_cutoff(net, make, dtype):
 
 
 def test_isolated_atom_and_no_edges_at_all_are_finite(net, make, dtype):
-    alone = make.graph(np.array([26], np.int16), np.zeros((1, 3)), np.zeros((3, 3)), np.zeros(3, bool))
+    alone = make.graph(
+        np.array([26], np.int16), np.zeros((1, 3)), np.zeros((3, 3)), np.zeros(3, bool)
+    )
     pair = np.array([[0.0, 0, 0], [30.0, 0, 0]])
     apart = make.graph(np.array([1, 8], np.int16), pair, np.zeros((3, 3)), np.zeros(3, bool))
     batch = make.batch([alone, apart], dtype)

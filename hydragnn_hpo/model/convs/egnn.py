@@ -43,4 +43,3 @@ class EGNNConv(nn.Module):
         gathered = messages.new_zeros(scalars.shape)
         gathered = gathered.index_add(0, edges.receiver, messages * weight)
         return self.update(torch.cat((scalars, gathered), dim=-1)), vectors
-

@@ -84,4 +84,7 @@ def test_a_full_disk_leaves_no_half_line(path, monkeypatch):
     monkeypatch.undo()
     assert path.read_bytes() == before
     journal.append("placed", trial="t2")
-    assert [json.loads(line)["e"]["trial"] for line in path.read_text().splitlines()] == ["t0", "t2"]
+    assert [json.loads(line)["e"]["trial"] for line in path.read_text().splitlines()] == [
+        "t0",
+        "t2",
+    ]

@@ -13,9 +13,7 @@ def proposed(name):
 
 
 def placed(name, time=0.0, attempt=1, slots=("local:0",)):
-    return event(
-        "placed", time, trial=name, attempt=attempt, width=len(slots), slots=list(slots)
-    )
+    return event("placed", time, trial=name, attempt=attempt, width=len(slots), slots=list(slots))
 
 
 def ended(name, outcome, time=5.0, **values):
