@@ -1,0 +1,1 @@
+"""From structures to batches of graphs: readers, neighbours, stores, splits, batches."""

@@ -102,7 +102,7 @@ def columns_of(
         edges=_end_to_end([graph.edges for graph in graphs], (2,), np.int32),
         edge_shift=_end_to_end([graph.edge_shift for graph in graphs], (3,), np.int16),
         targets=values,
-        masks={name: np.isfinite(value).all(axis=1) for name, value in values.items()},
+        masks={name: np.all(np.isfinite(value), axis=1) for name, value in values.items()},
         split=np.full(len(graphs), -1, dtype=np.int8),
         ids=tuple(graph.id for graph in graphs),
         stats=dict(stats or {}),

@@ -1,0 +1,108 @@
+"""Anything ASE reads: extxyz, CIF, POSCAR, ASE databases, trajectories; also compressed."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.db import connect
+from ase.io import iread
+from ase.io.formats import UnknownFileTypeError, filetype
+
+from hydragnn_hpo.data.readers.source import OPENERS, Source, read_text
+from hydragnn_hpo.errors import DataError
+
+DATABASES = ("db", "json")
+"""Formats of ``ase.db``, whose keys ``ase.io`` would drop."""
+
+
+def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
+    """Read every structure of a file.
+
+    A compressed file is read through a decompressed string: ASE seeks backwards, which
+    takes minutes in a gzip stream.
+    """
+    path = source.path
+    if path.suffix.lower() in OPENERS:
+        inner = path.with_suffix("").name
+        frames = structures_in(io.StringIO(read_text(path)), _format(path, inner), path)
+    else:
+        frames = structures_in(path, _format(path, None), path)
+    for number, atoms in enumerate(frames, start=1):
+        yield f"{path.name}:{number}", atoms
+
+
+def structures_in(content: Any, form: str, place: Path | str) -> Iterator[Atoms]:
+    """Give the structures of a file or a string.
+
+    Args:
+        content: what ASE reads: a path or a text stream.
+        form: ASE's name of the format.
+        place: named in errors.
+
+    Raises:
+        DataError: ASE cannot read the next structure, or there is none.
+    """
+    number = 0
+    try:
+        for atoms in _rows(content) if form in DATABASES else iread(content, ":", format=form):
+            number += 1
+            yield atoms
+    except (MemoryError, GeneratorExit):
+        raise
+    except Exception as error:  # ASE's parsers raise whatever comes to pass
+        raise DataError(
+            f"{place}: structure {number + 1} cannot be read as {form} ({_reason(error)}); "
+            "mend or remove it."
+        ) from error
+    if not number:
+        raise DataError(f"{place}: holds no structure; get it again.")
+
+
+def single_structure(path: Path) -> Atoms:
+    """Read a file that holds exactly one structure."""
+    return single((atoms for _, atoms in read_ase_file(Source(path))), path)
+
+
+def single(frames: Iterator[Atoms], place: Path | str) -> Atoms:
+    """Give the only structure there is.
+
+    Raises:
+        DataError: there is another one.
+    """
+    atoms = next(frames)
+    if next(frames, None) is not None:
+        raise DataError(f"{place}: holds several structures where one belongs; split it.")
+    return atoms
+
+
+def _rows(path: Path) -> Iterator[Atoms]:
+    """Give the rows of an ASE database with their keys and data."""
+    with connect(path) as database:  # type: ignore[no-untyped-call]
+        for row in database.select():
+            atoms = row.toatoms()
+            atoms.info.update({**row.key_value_pairs, **row.data})
+            for key, value in row.data.items():
+                if isinstance(value, np.ndarray) and value.shape[:1] == (len(atoms),):
+                    atoms.arrays[key] = value
+            yield atoms
+
+
+def _format(path: Path, inner: str | None) -> str:
+    """Find ASE's name of the format by name and, where it is not compressed, by content."""
+    try:
+        return str(filetype(inner or str(path), read=inner is None))
+    except (UnknownFileTypeError, OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(
+            f"{path}: cannot be read ({reason}); give a file in a format that ASE knows."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Say what ASE choked on; an unknown chemical symbol arrives as a bare ``KeyError``."""
+    if isinstance(error, KeyError):
+        return f"unknown element or key {error}"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,84 @@
+"""A folder of structure files and ``id_prop.csv``, as CGCNN and JARVIS have them."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ase import Atoms
+
+from hydragnn_hpo.data.readers.ase_file import single_structure
+from hydragnn_hpo.data.readers.source import Source, is_number, read_rows, value_of
+from hydragnn_hpo.errors import DataError
+
+TABLE = "id_prop.csv"
+
+
+def read_folder(source: Source) -> Iterator[tuple[str, Atoms]]:
+    """Read the structures that ``id_prop.csv`` names, in its order.
+
+    Its first column is a file name or a name without suffix. The others are the targets in
+    card order, or as a header names them. Without the file, as for structures whose
+    properties are to be predicted, all files are read in alphabetical order.
+    """
+    table = source.path / TABLE
+    if not table.is_file() and not source.keys:
+        files = sorted(entry for entry in source.path.iterdir() if entry.is_file())
+        if not files:
+            raise DataError(f"{source.path}: holds no structure; get the files again.")
+        for file in files:
+            yield file.name, single_structure(file)
+        return
+    names, body = header_and_body(read_rows(table), source.keys, table)
+    stems = _by_stem(source.path)
+    for number, row in enumerate(body, start=1):
+        if len(row) != len(names):
+            raise DataError(
+                f"{table}: structure {number} ({row[0]}) has {len(row)} columns instead of "
+                f"{len(names)}; mend the line."
+            )
+        atoms = single_structure(_file_of(source.path, stems, row[0], number))
+        cells = zip(names[1:], row[1:], strict=True)
+        atoms.info.update({key: value_of(cell) for key, cell in cells if cell})
+        yield row[0], atoms
+
+
+def header_and_body(
+    rows: Sequence[list[str]], keys: tuple[str, ...], table: Path
+) -> tuple[list[str], Sequence[list[str]]]:
+    """Give the columns' names and the rows below: a header has text over the numbers.
+
+    Raises:
+        DataError: there is no header and the columns are not the card's targets.
+    """
+    first = rows[0]
+    if set(keys) <= set(first[1:]) and not any(is_number(cell) for cell in first[1:]):
+        return first, rows[1:]
+    if len(first) != 1 + len(keys) or not all(is_number(cell) or not cell for cell in first[1:]):
+        raise DataError(
+            f"{table}: its first line {','.join(first)[:60]!r} neither names the targets "
+            f"({', '.join(keys)}) nor holds a name and one number for each; add a header."
+        )
+    return ["id", *keys], rows
+
+
+def _by_stem(folder: Path) -> dict[str, list[Path]]:
+    """Give the files by their name without suffixes."""
+    found: dict[str, list[Path]] = {}
+    for entry in sorted(folder.iterdir()):
+        if entry.is_file() and entry.name != TABLE:
+            found.setdefault(entry.name.split(".")[0], []).append(entry)
+            if entry.stem != entry.name.split(".")[0]:
+                found.setdefault(entry.stem, []).append(entry)
+    return found
+
+
+def _file_of(folder: Path, stems: dict[str, list[Path]], name: str, number: int) -> Path:
+    """Find the file a line names; the folder itself is never left."""
+    candidates = [folder / name] if (folder / name).is_file() else stems.get(name, [])
+    inside = [file for file in candidates if file.resolve().is_relative_to(folder.resolve())]
+    if len(inside) == 1:
+        return inside[0]
+    found = "no file" if not inside else f"{len(inside)} files"
+    raise DataError(
+        f"{folder / TABLE}: structure {number} ({name}) names {found} of {folder}; "
+        "mend the line or add the file."
+    )

@@ -1,0 +1,232 @@
+"""From one ASE structure to one graph, with every check that bad input needs.
+
+Shapes: N nodes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from numpy.typing import NDArray
+
+from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.config.model import MAX_ELEMENT
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.neighbors import edge_vectors, edges_of
+from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.units import inside
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a structure stands, for errors."""
+
+    file: Path
+    number: int
+    """Counted from 1."""
+    id: str
+
+    def error(self, found: str, cure: str) -> DataError:
+        """Make the sentence: file, place, what was found, what to do."""
+        return DataError(f"{self.file}: structure {self.number} ({self.id}) {found}; {cure}.")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a structure becomes a graph."""
+
+    cutoff: float
+    """Largest edge length in angstrom."""
+    min_distance: float
+    """Atoms closer than this (angstrom) are at one place."""
+    targets: Mapping[str, TargetConfig]
+    """Properties to take along."""
+    group: str | None = None
+    """``composition``, a key of ``atoms.info``, or ``None``: each for itself."""
+    published: str | None = None
+    """Key of ``atoms.info`` with the published split."""
+
+
+def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
+    """Check a structure and give its graph.
+
+    Raises:
+        DataError: the structure cannot be used; the sentence says why.
+    """
+    positions, cell, pbc = _geometry(atoms, place, rules.min_distance)
+    edges, edge_shift = edges_of(positions, cell, pbc, max(rules.cutoff, rules.min_distance))
+    vectors = edge_vectors(positions, cell, edges, edge_shift)
+    _check_distances(np.linalg.norm(vectors, axis=1), edges, place, rules.min_distance)
+    targets = {
+        name: target_of(atoms, name, target, place) for name, target in rules.targets.items()
+    }
+    published = None if rules.published is None else str(_info(atoms, rules.published, place))
+    return Graph(
+        id=place.id,
+        numbers=atoms.numbers.astype(np.int16),
+        positions=positions,
+        cell=cell,
+        pbc=pbc,
+        edges=edges,
+        edge_shift=edge_shift,
+        targets={name: value for name, value in targets.items() if value is not None},
+        group=_group(atoms, place, rules.group),
+        published=published,
+    )
+
+
+def _geometry(
+    atoms: Atoms, place: Place, min_distance: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Give positions, cell and pbc after looking at them."""
+    if not len(atoms):
+        raise place.error("has no atoms", "remove it")
+    numbers = atoms.numbers
+    strange = np.flatnonzero((numbers < 1) | (numbers > MAX_ELEMENT))
+    if len(strange):
+        raise place.error(
+            f"has an unknown element at atom {strange[0] + 1} (atomic number "
+            f"{numbers[strange[0]]}, symbol '{_symbol(int(numbers[strange[0]]))}')",
+            f"use elements 1 to {MAX_ELEMENT}",
+        )
+    _check_occupancy(atoms, place)
+    positions = np.asarray(atoms.positions, dtype=np.float64)
+    lost = np.flatnonzero(~np.isfinite(positions).all(axis=1))
+    if len(lost):
+        raise place.error(
+            f"has position {positions[lost[0]].tolist()} at atom {lost[0] + 1}",
+            "give finite coordinates or remove it",
+        )
+    cell, pbc = np.asarray(atoms.cell.array, dtype=np.float64), np.asarray(atoms.pbc, dtype=bool)
+    _check_cell(cell, pbc, place, min_distance)
+    return positions, cell, pbc
+
+
+def _check_cell(
+    cell: NDArray[np.float64], pbc: NDArray[np.bool_], place: Place, min_distance: float
+) -> None:
+    """Refuse lattice vectors that span nothing in the periodic directions."""
+    if not np.isfinite(cell).all():
+        raise place.error("has a cell with NaN or infinity", "mend the cell")
+    periodic = cell[pbc]
+    if not len(periodic):
+        return
+    lengths = np.linalg.norm(periodic, axis=1)
+    volume = float(np.sqrt(max(np.linalg.det(periodic @ periodic.T), 0.0)))
+    if lengths.min() < min_distance or volume < 1e-3 * np.prod(lengths):
+        raise place.error(
+            f"is periodic but its lattice vectors {periodic.tolist()} span no volume",
+            "give a cell, or set pbc to false",
+        )
+
+
+def _check_occupancy(atoms: Atoms, place: Place) -> None:
+    """Refuse crystals whose sites are shared or partly filled: one atom per node."""
+    for site, shared in dict(atoms.info.get("occupancy") or {}).items():
+        if len(shared) != 1 or abs(sum(shared.values()) - 1.0) > 1e-3:
+            found = ", ".join(f"{symbol} {share:g}" for symbol, share in shared.items())
+            raise place.error(
+                f"has a site with partial occupancy (site {site}: {found})",
+                "give an ordered structure",
+            )
+
+
+def _check_distances(
+    distances: NDArray[np.float64], edges: NDArray[np.int32], place: Place, min_distance: float
+) -> None:
+    if not len(distances) or distances.min() >= min_distance:
+        return
+    closest = int(distances.argmin())
+    first, second = sorted((edges[closest] + 1).tolist())
+    whose = "its own image" if first == second else f"atom {second}"
+    raise place.error(
+        f"has atom {first} and {whose} at one place ({distances[closest]:.3g} angstrom apart)",
+        "remove one, or lower graphs.min_distance of the card",
+    )
+
+
+def target_of(
+    atoms: Atoms, name: str, target: TargetConfig, place: Place
+) -> NDArray[np.float64] | None:
+    """Look a property up and convert it: [width] or [N, width], ``None`` where missing.
+
+    It is sought in ``atoms.info`` or ``atoms.arrays``, then in the results of the
+    calculator, where ASE puts ``energy``, ``forces``, ``magmoms`` and their like.
+
+    Raises:
+        DataError: it is missing, no number, not finite, or of the wrong shape.
+    """
+    key = target.key or name
+    found = _lookup(atoms, key, target.level)
+    if found is None:
+        if target.optional:
+            return None
+        raise place.error(
+            f"has no {target.level} property '{key}' for target '{name}'",
+            "add it, correct the target's key, or set optional = true in the card",
+        )
+    try:
+        value = np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise place.error(f"has '{key}' = {_short(found)}, which is no number", "mend it") from None
+    value = _shaped(value, len(atoms), key, target, place)
+    bad = np.isinf(value) if target.optional else ~np.isfinite(value)
+    if bad.any():
+        row = int(np.flatnonzero(bad.any(axis=-1))[0]) + 1 if target.level == "node" else 0
+        where = f" at atom {row}" if row else ""
+        cure = "mend or remove it" if target.optional else "mend it, or set optional = true"
+        raise place.error(f"has '{key}' = {value[bad][0]}{where}", cure)
+    if np.isnan(value).all():
+        return None
+    return value * inside(target.unit)[0]
+
+
+def _lookup(atoms: Atoms, key: str, level: str) -> Any:
+    """Find a raw value, or ``None``."""
+    home = atoms.info if level == "graph" else atoms.arrays
+    if key in home:
+        return home[key]
+    results = atoms.calc.results if atoms.calc is not None else {}
+    return results.get(key)
+
+
+def _shaped(
+    value: NDArray[np.float64], num_atoms: int, key: str, target: TargetConfig, place: Place
+) -> NDArray[np.float64]:
+    """Give the value as [width] or [N, width]."""
+    shape = (target.width,) if target.level == "graph" else (num_atoms, target.width)
+    allowed = {shape, shape[:-1]} if target.width == 1 else {shape}
+    if value.shape not in allowed:
+        raise place.error(
+            f"has '{key}' of shape {list(value.shape)}, wanted is {list(shape)}",
+            f"mend it, or correct level and shape of the target ({target.level}, {target.shape})",
+        )
+    return value.reshape(shape)
+
+
+def _group(atoms: Atoms, place: Place, group: str | None) -> str:
+    """Give the group of a structure; supercells share a composition."""
+    if group is None:
+        return f"{place.file}:{place.number}"
+    if group == "composition":
+        formula, _ = atoms.symbols.formula.reduce()
+        return str(formula.format("hill"))
+    return str(_info(atoms, group, place))
+
+
+def _info(atoms: Atoms, key: str, place: Place) -> Any:
+    if key not in atoms.info:
+        raise place.error(f"has no '{key}', which the card's split asks for", "add it to the file")
+    return atoms.info[key]
+
+
+def _symbol(number: int) -> str:
+    return "X" if number == 0 else "?"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
