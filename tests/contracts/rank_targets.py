@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 RANK = "RANK"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 KEPT = []
 """A DDP model that is the last owner of its gloo group can hang as it is freed (torch 2.13)."""
 
@@ -36,7 +37,7 @@ def report(spec):
         "cores": sorted(os.sched_getaffinity(0)),
         "stdin": sys.stdin.read(),
         "leader": os.getpgid(0) == os.getpid() == os.getsid(0),
-        "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+        "signals": [signal.getsignal(number) == signal.SIG_DFL for number in SIGNALS],
         "draw": random.random(),
     }
     _show(spec, "report", values)

@@ -143,7 +143,7 @@ def test_a_job_runs_in_ranks_that_know_their_place(stage, width):
         assert environment["HYDRAGNN_HPO_DEVICE"] == slots[rank].device
         assert environment["OMP_NUM_THREADS"] == str(len(slots[rank].cores))
         assert seen["cores"] == list(slots[rank].cores)
-        assert (seen["stdin"], seen["leader"], seen["term"]) == ("", True, True)
+        assert (seen["stdin"], seen["leader"], seen["signals"]) == ("", True, [True] * 3)
 
 
 def test_events_of_a_job_come_in_order_and_once(stage):
