@@ -76,8 +76,9 @@ class SplitConfig(Config):
     shares: Annotated[tuple[PositiveFloat, ...], Len(5, 5)] = (0.6, 0.1, 0.1, 0.1, 0.1)
     """Shares of train, val, sel, cal and test; they sum to 1."""
 
-    group: str | None = "composition"
-    """Keep structures with the same value together: ``composition`` or a key of ``atoms.info``."""
+    group: str = "composition"
+    """Keep together what has the same ``composition``, or the same value of a key of
+    ``atoms.info``; ``structure`` lets every structure stand for itself."""
 
     published: str | None = None
     """Key of ``atoms.info`` that fixes the test split; the rest is cut by group."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.data.baseline import element_baseline
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside
@@ -52,4 +53,5 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> dict[str, An
         "max": float(values.max()),
         "count": len(values),
         "mad": float(np.abs(values - mean).mean()),
+        "elements": element_baseline(columns, name, target, mean),
     }

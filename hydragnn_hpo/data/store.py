@@ -142,7 +142,7 @@ def _write_part(folder: Path, number: int, columns: Columns) -> dict[str, Any]:
         with adios2.Stream(str(part), "w") as stream:
             for name, array in arrays.items():
                 if array.size:
-                    plain = np.require(_storable(array), requirements="CW")
+                    plain = np.require(_storable(array), requirements=["C", "W"])
                     stream.write(name, plain, plain.shape, [0] * plain.ndim, plain.shape)
     except RuntimeError as error:
         reason = " ".join(str(error).split())

@@ -44,8 +44,8 @@ class Rules:
     """Atoms closer than this (angstrom) are at one place."""
     targets: Mapping[str, TargetConfig]
     """Properties to take along."""
-    group: str | None = None
-    """``composition``, a key of ``atoms.info``, or ``None``: each for itself."""
+    group: str = "structure"
+    """``composition``, ``structure`` (each for itself), or a key of ``atoms.info``."""
     published: str | None = None
     """Key of ``atoms.info`` with the published split."""
 
@@ -207,9 +207,9 @@ def _shaped(
     return value.reshape(shape)
 
 
-def _group(atoms: Atoms, place: Place, group: str | None) -> str:
+def _group(atoms: Atoms, place: Place, group: str) -> str:
     """Give the group of a structure; supercells share a composition."""
-    if group is None:
+    if group == "structure":
         return f"{place.file}:{place.number}"
     if group == "composition":
         formula, _ = atoms.symbols.formula.reduce()
