@@ -28,6 +28,9 @@ class HeadConfig(Config):
     hidden: PositiveInt | None = None
     """Width between them; the trunk's width if left out."""
 
+    baseline: Literal["elements", "mean"] = "elements"
+    """What the head starts from: one number per element (scalars only), or the mean alone."""
+
     pool: Literal["mean", "sum", "contributions"] = "mean"
     """How a graph head gathers its nodes: ``mean`` or ``sum`` of features before its MLP, or
     the mean of per-node ``contributions`` after it (energies per atom)."""

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model.baseline import Baseline
 from hydragnn_hpo.model.heads import HEADS
 from hydragnn_hpo.model.trunk import Trunk
 
@@ -15,9 +15,9 @@ from hydragnn_hpo.model.trunk import Trunk
 class MultiHeadGNN(nn.Module):
     """One trunk, one head per target.
 
-    Outputs are in the targets' own units: each head's number is multiplied by the
-    target's standard deviation and shifted by its mean, both fitted on the training
-    split and kept as buffers.
+    Outputs are in the targets' own units: each head predicts what is left after a baseline
+    (the mean, and by default one number per element), in units of the spread that is left.
+    Both were fitted on the training split and are kept as buffers.
     """
 
     def __init__(
@@ -31,25 +31,27 @@ class MultiHeadGNN(nn.Module):
         Args:
             model: the trunk.
             heads: heads by the name of their target.
-            targets: the store's target statistics (``level shape mean std``) by name.
+            targets: the store's target statistics (``level shape mean std``, and ``elements``
+                with ``by_number`` and ``std`` where a baseline per element exists) by name.
         """
         super().__init__()
         self.trunk = Trunk(model)
         self.heads = nn.ModuleDict()
+        self.baselines = nn.ModuleDict()
         for name, head in heads.items():
             target = targets[name]
             self.heads[name] = HEADS[target["level"], target["shape"]](model.features, head)
-            self.register_buffer(f"mean_{name}", torch.tensor(float(target["mean"])))
-            self.register_buffer(f"std_{name}", torch.tensor(float(target["std"]) or 1.0))
+            self.baselines[name] = Baseline(target, head)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Predict every target: [G, w] or [N, w] with w = 1 or 3, in the target's unit."""
         scalars, vectors = self.trunk(batch)
         return {
-            name: head(scalars, vectors, batch) * self.std(name) + self.get_buffer(f"mean_{name}")
+            name: self.baselines[name](head(scalars, vectors, batch), batch)
             for name, head in self.heads.items()
         }
 
     def std(self, name: str) -> Tensor:
-        """Give the target's standard deviation on the training split, in its unit."""
-        return self.get_buffer(f"std_{name}")
+        """Give the spread of a target around its baseline on the training split, in its unit."""
+        spread: Tensor = self.baselines[name].get_buffer("std")
+        return spread

@@ -227,7 +227,8 @@ class Trainer:
         return table, asked
 
     def _stds(self) -> dict[str, float]:
-        return {name: float(self.model.std(name)) for name in self.heads}
+        targets = self.columns.stats["targets"]
+        return {name: float(targets[name]["std"]) or 1.0 for name in self.heads}
 
     def _keep_best(self, objective: float, mae: dict[str, float]) -> None:
         progress = self.progress
