@@ -1,0 +1,102 @@
+"""Structures to be predicted: from ``ase.Atoms`` or from files, good ones and bad ones."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ase import Atoms
+
+from hydragnn_hpo.config.data import GraphConfig
+from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.readers import reader_of
+from hydragnn_hpo.data.readers.folder import TABLE
+from hydragnn_hpo.data.readers.source import Source
+from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.errors import DataError
+
+
+@dataclass(frozen=True)
+class Structures:
+    """What was read from files."""
+
+    columns: Columns
+    """Graphs of the structures that can be predicted, in order."""
+    ids: tuple[str, ...]
+    """Names of all structures, also of those that cannot, in order."""
+    errors: dict[int, str]
+    """By position in ``ids``: why a structure cannot be predicted, one sentence."""
+
+
+def columns_of_atoms(atoms: Atoms, cutoff: float) -> Columns:
+    """Turn one structure into columns with a single row.
+
+    Raises:
+        DataError: the structure cannot become a graph.
+    """
+    place = Place(Path("atoms"), 1, atoms.get_chemical_formula())
+    return columns_of([graph_of(atoms, place, _rules(cutoff))], {}, {"cutoff": cutoff})
+
+
+def read_structures(
+    paths: Sequence[Path], cutoff: float, structure_column: str | None = None
+) -> Structures:
+    """Read every structure of some files; a bad one does not stop the others.
+
+    Where a file cannot be read on, its next structure is the last one and has the error.
+
+    Args:
+        paths: anything the readers know; of a folder all its files.
+        cutoff: longest edge of the graphs, in angstrom.
+        structure_column: for CSV files, the column with a structure's text or file name.
+
+    Raises:
+        DataError: a path does not exist.
+        ConfigError: a table needs a structure column.
+    """
+    graphs: list[Graph] = []
+    ids: list[str] = []
+    errors: dict[int, str] = {}
+    for path in _files(paths):
+        for name, found in _graphs(path, structure_column, _rules(cutoff)):
+            if isinstance(found, DataError):
+                errors[len(ids)] = str(found)
+            else:
+                graphs.append(found)
+            ids.append(name)
+    return Structures(columns_of(graphs, {}, {"cutoff": cutoff}), tuple(ids), errors)
+
+
+def _graphs(
+    path: Path, column: str | None, rules: Rules
+) -> Iterator[tuple[str, Graph | DataError]]:
+    """Give each structure's name, and its graph or why there is none."""
+    number = 1
+    try:
+        for name, atoms in reader_of(path)(Source(path, structure_column=column)):
+            yield name, _graph(atoms, Place(path, number, name), rules)
+            number += 1
+    except DataError as error:
+        yield f"{path.name}:{number}", error
+
+
+def _graph(atoms: Atoms, place: Place, rules: Rules) -> Graph | DataError:
+    try:
+        return graph_of(atoms, place, rules)
+    except DataError as error:
+        return error
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if not path.exists():
+            raise DataError(f"{path}: no such file.")
+        if path.is_dir():
+            entries = sorted(entry for entry in path.iterdir() if entry.is_file())
+            yield from (e for e in entries if e.name != TABLE and not e.name.startswith("."))
+        else:
+            yield path
+
+
+def _rules(cutoff: float) -> Rules:
+    return Rules(cutoff=cutoff, min_distance=GraphConfig().min_distance, targets={})

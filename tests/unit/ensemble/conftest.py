@@ -1,0 +1,186 @@
+"""A small store of made-up molecules, and runs whose trials were never trained."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from safetensors.numpy import save_file
+
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.data import SPLITS, CardConfig
+from hydragnn_hpo.config.loading import dump, parse
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.staging import open_store
+from hydragnn_hpo.data.store import write_store
+from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.ensemble.member import DTYPES
+from hydragnn_hpo.ensemble.predictor import member_batches, pieces
+from hydragnn_hpo.training import checkpoint
+
+CARD = {
+    "name": "toy",
+    "title": "Toy molecules",
+    "origin": "made up",
+    "licence": "CC0-1.0",
+    "cite": "nobody",
+    "files": [{"path": "toy.extxyz"}],
+    "targets": {
+        "energy": {"level": "graph", "unit": "eV/atom", "energy": "per_atom"},
+        "charge": {"level": "node", "unit": "e"},
+    },
+    "graphs": {"cutoff": 4.0},
+}
+MODELS = {
+    "t0001": {"conv": "schnet", "features": 16, "layers": 2, "cutoff": 3.0, "basis_size": 6},
+    "t0002": {"conv": "painn", "features": 16, "layers": 2, "cutoff": 4.0, "basis_size": 6},
+    "t0003": {"conv": "egnn", "features": 24, "layers": 1, "cutoff": 3.5, "basis_size": 6},
+    "t0004": {"conv": "painn", "features": 16, "layers": 1, "cutoff": 3.0, "basis_size": 8},
+    "t0005": {"conv": "schnet", "features": 16, "layers": 2, "cutoff": 4.0, "basis_size": 6},
+    "t0006": {"conv": "egnn", "features": 16, "layers": 1, "cutoff": 4.0, "basis_size": 6},
+}
+
+
+def molecule(rng: np.random.Generator) -> Atoms:
+    """Place 3 to 6 atoms on a jittered grid; every third structure is periodic."""
+    size = int(rng.integers(3, 7))
+    grid = np.array([(x, y, z) for x in range(2) for y in range(2) for z in range(2)], float)
+    chosen = grid[rng.permutation(8)[:size]] * 1.6
+    atoms = Atoms(
+        rng.choice(["H", "C", "N", "O"], size), chosen + rng.uniform(-0.25, 0.25, (size, 3))
+    )
+    if rng.random() < 0.3:
+        atoms.set_cell(4.5 + rng.random(3))
+        atoms.set_pbc(True)
+    distances = atoms.get_all_distances()
+    atoms.arrays["charge"] = np.tanh(atoms.numbers - 5.0) * 0.3 + 0.05 * distances.mean(axis=1)
+    atoms.info["energy"] = float(distances.mean() + 0.2 * atoms.numbers.mean())
+    return atoms
+
+
+def toy_columns(count: int = 60, seed: int = 0) -> tuple[Columns, CardConfig]:
+    rng = np.random.default_rng(seed)
+    card = parse(CARD, CardConfig, where="card")
+    rules = Rules(card.graphs.cutoff, card.graphs.min_distance, card.targets)
+    graphs = [
+        graph_of(molecule(rng), Place(Path("toy"), k + 1, f"m{k}"), rules) for k in range(count)
+    ]
+    columns = columns_of(graphs, card.targets)
+    columns.split[:] = rng.permutation(np.arange(count) % len(SPLITS))
+    columns.stats.update(
+        name="toy",
+        targets=target_stats(columns, card.targets),
+        elements=[1, 6, 7, 8],
+        cutoff=card.graphs.cutoff,
+    )
+    return columns, card
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("HYDRAGNN_HPO_SCRATCH", str(folder))
+    return folder
+
+
+@pytest.fixture
+def toy() -> Columns:
+    return toy_columns()[0]
+
+
+def trial_config(trial: str, seed: int, store: str = "../../data/toy.bp") -> TrialConfig:
+    return TrialConfig.model_validate(
+        {
+            "trial": trial,
+            "seed": seed,
+            "data": {"store": store},
+            "model": MODELS[trial],
+            "heads": {"energy": {"weight": 2.0, "pool": "contributions"}, "charge": {}},
+            "training": {"epochs": 2, "precision": "fp64" if trial == "t0004" else "fp32"},
+        }
+    )
+
+
+@pytest.fixture
+def config_of() -> Callable[..., TrialConfig]:
+    return trial_config
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, scratch: Path) -> Callable[..., Path]:
+    """Make a run directory whose trials have random weights and honest predictions."""
+
+    def make(trials: int = 6, status: str = "completed", **ensemble: object) -> Path:
+        run = tmp_path / "run"
+        columns, card = toy_columns()
+        (run / "data").mkdir(parents=True)
+        stats = columns.stats
+        write_store(run / "data/toy.bp", [columns], stats, card)
+        campaign = {
+            "name": "toy",
+            "seed": 7,
+            "data": [{"card": "toy"}],
+            "trial": {"heads": {"energy": {"weight": 2.0}, "charge": {}}},
+            "space": {"model.features": [16, 24]},
+            "search": {"trials": 6, "rungs": [2]},
+            "ensemble": ensemble,
+        }
+        config = parse(campaign, CampaignConfig, where="campaign")
+        (run / "campaign.toml").write_text(dump(config))
+        opened = open_store(run / "data/toy.bp")
+        for number, trial in enumerate(list(MODELS)[:trials]):
+            write_trial(run, opened, (trial, number), status)
+        return run
+
+    return make
+
+
+def write_trial(run: Path, columns: Columns, name: tuple[str, int], status: str) -> None:
+    from hydragnn_hpo.ensemble.member import Member
+    from hydragnn_hpo.model.gnn import MultiHeadGNN
+
+    trial, number = name
+    config, folder = trial_config(trial, number), run / "trials" / trial
+    (folder / "attempts/001").mkdir(parents=True)
+    (folder / "checkpoints").mkdir()
+    (folder / "trial.toml").write_text(dump(config))
+    torch.manual_seed(number)
+    dtype = DTYPES[config.training.precision]
+    model = MultiHeadGNN(config.model, config.heads, columns.stats["targets"]).to(dtype)
+    checkpoint.write(folder / "checkpoints/best.safetensors", model.state_dict(), {})
+    member = Member(trial, 1.0, model.eval(), config.model.cutoff, dtype)
+    arrays = {}
+    for split in ("val", "sel", "cal"):
+        indices = columns.indices_of(split)
+        arrays[f"{split}/index"] = indices
+        for head, values in predict_one(member, columns, indices).items():
+            arrays[f"{split}/{head}"] = values
+    save_file(arrays, folder / "attempts/001/predictions.safetensors")
+    result = {
+        "status": status,
+        "objective": 0.5 + 0.1 * number,
+        "val_mae": {"energy": 0.1, "charge": 0.05},
+        "epochs": 2,
+    }
+    (folder / "attempts/001/result.json").write_text(json.dumps(result))
+
+
+@torch.no_grad()
+def predict_one(member: object, columns: Columns, indices: np.ndarray) -> dict[str, np.ndarray]:
+    parts: dict[str, list[np.ndarray]] = {}
+    for piece in pieces(columns, indices, 500):
+        for one, batch in member_batches([member], columns, piece, torch.device("cpu")):  # type: ignore[list-item]
+            for head, values in one.model(batch).items():
+                parts.setdefault(head, []).append(values.double().numpy())
+    return {head: np.concatenate(values) for head, values in parts.items()}
+
+
+@pytest.fixture
+def predict_alone() -> Callable[..., dict[str, np.ndarray]]:
+    return predict_one
