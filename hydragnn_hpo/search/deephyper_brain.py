@@ -9,25 +9,23 @@ import logging
 import math
 import random
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydragnn_hpo.config.search import Scalar, Space
 from hydragnn_hpo.search.known import Known
 from hydragnn_hpo.search.sobol import spread_points
-from hydragnn_hpo.search.space import active, canonical, key, position_of, value_at
+from hydragnn_hpo.search.space import active, canonical, choice_index, key, position_of, value_at
 
 CANDIDATES = 1000
 """Points the acquisition function chooses from at each fit."""
 
-NEAR = 0.25
-"""Share of the candidates that are neighbours of the best results."""
+TREES = 25
+"""Size of the model's forest."""
 
-PARENTS = 5
-"""Best results whose neighbours are candidates."""
-
-REACH = 0.15
-"""Standard deviation of a neighbour's step, in shares of a range."""
+BATCH = 16
+"""Most points taken from one ask of DeepHyper, which fits once for each of them."""
 
 POOL = 16
 """New random points, per point wanted, that the model ranks when it has no news."""
@@ -50,7 +48,6 @@ class DeepHyperBrain:
         self._generator = random.Random(seed)
         self._initial = max(1, initial)
         self._news: list[Result] = []
-        self._best: list[tuple[float, dict[str, Scalar]]] = []
         self._successes = 0
         self._search = self._make_search(seed)
 
@@ -64,19 +61,17 @@ class DeepHyperBrain:
                 self._search.tell([self._told(result) for result in self._news])
                 self._news = []
                 del self._search._opt.models[:-1]
-                proposals = [self._decode(point) for point in self._search.ask(count)]
+                proposals = [self._decode(point) for point in self._search.ask(min(count, BATCH))]
             taken = [active(self._known.space, p) for p in proposals if self._known.add(p)]
         return taken + self._ranked(count - len(taken))
 
     def tell(self, values: Mapping[str, Scalar], objective: float | None) -> None:
         """Take in a result, to be told to the model at the next ``ask``."""
         full = self._known.read(values)
-        good = objective is not None and math.isfinite(objective)
-        self._news.append((full, objective if good else None))
-        if good and objective is not None:
-            self._successes += 1
-            self._best = sorted([*self._best, (objective, full)], key=lambda pair: pair[0])
-            del self._best[PARENTS:]
+        if objective is not None and not math.isfinite(objective):
+            objective = None
+        self._news.append((full, objective))
+        self._successes += objective is not None
 
     def replay(
         self,
@@ -100,7 +95,7 @@ class DeepHyperBrain:
         """Take the best of new random points, as the model of the last news sees them."""
         if count <= 0:
             return []
-        pool = self._candidates(POOL * count, near=0.0)
+        pool = self._candidates(POOL * count)
         optimizer = self._search._opt
         names = optimizer.space.dimension_names
         rows = [[point[name] for name in names] for point in map(self._encode, pool)]
@@ -113,27 +108,11 @@ class DeepHyperBrain:
     def _random(self) -> dict[str, Scalar]:
         return self._at([self._generator.random() for _ in self._known.space])
 
-    def _near(self) -> dict[str, Scalar]:
-        """Move one of the best results a little, or one of its choices to another one."""
-        space = self._known.space
-        _, parent = self._generator.choice(self._best)
-        moved = self._generator.choice(list(active(space, parent)))
-        values = dict(parent)
-        for name, parameter in space.items():
-            if parameter.choices is None:
-                step = self._generator.gauss(0.0, REACH)
-                place = position_of(parameter, parent[name]) + step
-                values[name] = value_at(parameter, min(max(place, 0.0), 1.0))
-            elif name == moved:
-                values[name] = value_at(parameter, self._generator.random())
-        return values
-
-    def _candidates(self, size: int, near: float = NEAR) -> list[dict[str, Scalar]]:
+    def _candidates(self, size: int) -> list[dict[str, Scalar]]:
         """Draw distinct canonical configurations nobody asked for; fewer if they run out."""
         space, found = self._known.space, {}
         for _ in range(2 * size):
-            draw = self._near if self._generator.random() < near else self._random
-            values = draw()
+            values = self._random()
             if values not in self._known:
                 found[key(active(space, values))] = canonical(space, values)
             if len(found) == size:
@@ -149,7 +128,7 @@ class DeepHyperBrain:
         point: Encoded = {}
         for name, parameter in self._known.space.items():
             if parameter.choices is not None:
-                point[self._labels[name]] = f"c{parameter.choices.index(values[name])}"
+                point[self._labels[name]] = f"c{choice_index(parameter, values[name])}"
             else:
                 place = position_of(parameter, values[name])
                 point[self._labels[name]] = min(max(place, 0.0), 1.0)
@@ -189,6 +168,7 @@ class DeepHyperBrain:
                 log_dir=folder,
                 checkpoint_history_to_csv=False,
                 surrogate_model="ET",
+                surrogate_model_kwargs={"n_estimators": TREES, "min_impurity_decrease": 0.0},
                 acq_optimizer="sampling",
                 acq_optimizer_kwargs={"n_points": CANDIDATES, "max_total_failures": -1},
                 n_initial_points=self._initial,
@@ -205,7 +185,10 @@ def _quiet() -> Iterator[None]:
     root.addFilter(_not_from_deephyper)
     package.setLevel(logging.WARNING)
     try:
-        yield
+        with warnings.catch_warnings():
+            # Said when candidates run out; duplicates are replaced by ``ask``.
+            warnings.filterwarnings("ignore", message="The objective has been evaluated")
+            yield
     finally:
         package.setLevel(level)
         root.removeFilter(_not_from_deephyper)

@@ -96,8 +96,7 @@ def value_at(parameter: ParameterConfig, position: float) -> Scalar:
 def position_of(parameter: ParameterConfig, value: Scalar) -> float:
     """Give a position in [0, 1] from which ``value_at`` leads back to a value."""
     if parameter.choices is not None:
-        index = parameter.choices.index(snap(parameter, value))
-        return (index + 0.5) / len(parameter.choices)
+        return (choice_index(parameter, value) + 0.5) / len(parameter.choices)
     low, high = _bounds(parameter)
     number = float(value)
     if parameter.step is not None:
@@ -116,11 +115,7 @@ def snap(parameter: ParameterConfig, raw: Any) -> Scalar:
         ConfigError: it is none of the choices, or not a number.
     """
     if parameter.choices is not None:
-        for choice in parameter.choices:
-            if _same(choice, raw):
-                return choice
-        known = ", ".join(map(str, parameter.choices))
-        raise ConfigError(f"searched value {raw!r} is none of the choices. Known: {known}.")
+        return parameter.choices[choice_index(parameter, raw)]
     if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not math.isfinite(raw):
         raise ConfigError(f"searched value {raw!r} is not a number of its range.")
     low, high = _bounds(parameter)
@@ -130,6 +125,20 @@ def snap(parameter: ParameterConfig, raw: Any) -> Scalar:
     if parameter.integer:
         return min(max(round(raw), int(low)), int(high))
     return min(max(_readable(raw, high - low, parameter.log), low), high)
+
+
+def choice_index(parameter: ParameterConfig, raw: Any) -> int:
+    """Give the place of a value among the choices.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    choices = parameter.choices or ()
+    for index, choice in enumerate(choices):
+        if _same(choice, raw):
+            return index
+    known = ", ".join(map(str, choices))
+    raise ConfigError(f"searched value {raw!r} is none of the choices. Known: {known}.")
 
 
 def apply(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:

@@ -1,0 +1,242 @@
+"""What every brain promises, run over each of them."""
+
+import logging
+import math
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.search.protocol import BRAINS, Brain, make_brain
+from hydragnn_hpo.search.space import active, key, snap
+
+Values = dict[str, Scalar]
+
+WIDE: Space = {
+    "model.conv": ParameterConfig(choices=("schnet", "egnn", "painn")),
+    "model.features": ParameterConfig(low=16, high=128, step=16),
+    "model.layers": ParameterConfig(low=2, high=6),
+    "model.cutoff": ParameterConfig(low=3.0, high=6.0),
+    "model.options.filters": ParameterConfig(
+        low=16, high=128, log=True, when={"model.conv": "schnet"}
+    ),
+    "training.learning_rate": ParameterConfig(low=1e-4, high=1e-2, log=True),
+    "training.warmup": ParameterConfig(
+        low=0.0, high=0.5, step=0.125, when={"model.options.filters": tuple(range(64, 129))}
+    ),
+    "heads.gap.layers": ParameterConfig(choices=(1, 2, 4)),
+}
+
+SMALL: Space = {
+    "model.conv": ParameterConfig(choices=("schnet", "egnn")),
+    "model.layers": ParameterConfig(low=2, high=4),
+    "model.options.filters": ParameterConfig(choices=(8, 16), when={"model.conv": "schnet"}),
+}
+SMALL_SIZE = 3 * 2 + 3
+
+
+@pytest.fixture(params=list(BRAINS))
+def make(request: pytest.FixtureRequest) -> Callable[..., Brain]:
+    def build(space: Space = WIDE, seed: int = 7, initial: int = 4) -> Brain:
+        return make_brain(request.param, space, seed=seed, initial=initial)
+
+    return build
+
+
+def error_of(values: Values) -> float | None:
+    """Give an objective that fails for the deepest models, in three ways."""
+    if values.get("model.layers") == 6:
+        return {1: None, 2: math.nan, 4: math.inf}[int(values.get("heads.gap.layers", 1))]
+    rate = float(values.get("training.learning_rate", 1e-3))
+    return math.log10(rate) ** 2 + (values["model.conv"] != "painn")
+
+
+def live(brain: Brain, waves: tuple[int, ...]) -> list[Values]:
+    """Ask in waves, telling each before the next."""
+    asked: list[Values] = []
+    for count in waves:
+        wave = brain.ask(count)
+        for values in wave:
+            brain.tell(values, error_of(values))
+        asked += wave
+    return asked
+
+
+WAVES = (4, 1, 1, 3, 1, 2, 1)
+
+
+def test_same_seed_and_same_results_give_the_same_proposals(make: Callable[..., Brain]) -> None:
+    first = live(make(), WAVES)
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    assert live(make(), WAVES) == first
+    assert live(make(seed=8), WAVES) != first
+
+
+def test_proposals_lie_in_their_ranges_and_keep_their_types(make: Callable[..., Brain]) -> None:
+    for values in live(make(), WAVES):
+        for name, value in values.items():
+            snapped = snap(WIDE[name], value)
+            assert snapped == value
+            assert type(snapped) is type(value)
+
+
+def test_only_active_keys_are_proposed(make: Callable[..., Brain]) -> None:
+    asked = live(make(), (4, *[1] * 12))
+    assert all(active(WIDE, values) == values for values in asked)
+    needed = [name for name, parameter in WIDE.items() if not parameter.when]
+    assert all(set(needed) <= set(values) for values in asked)
+    assert {"model.options.filters" in values for values in asked} == {True, False}
+
+
+def test_nothing_is_proposed_twice_until_the_space_is_exhausted(make: Callable[..., Brain]) -> None:
+    brain = make(SMALL, initial=2)
+    asked = live(brain, (2, 1, 1, 2, 50))
+    assert len({key(values) for values in asked}) == len(asked) == SMALL_SIZE
+    assert brain.ask(1) == []
+
+
+def test_without_news_proposals_still_differ(make: Callable[..., Brain]) -> None:
+    brain = make()
+    live(brain, (6, 1))
+    asked = [values for count in (1, 1, 1, 3, 3) for values in brain.ask(count)]
+    assert len({key(values) for values in asked}) == 9
+
+
+def test_a_large_wave_is_filled(make: Callable[..., Brain]) -> None:
+    brain = make()
+    live(brain, (6,))
+    asked = brain.ask(100)
+    assert len({key(values) for values in asked}) == 100
+
+
+def test_failures_alone_do_not_stop_the_search(make: Callable[..., Brain]) -> None:
+    brain = make(initial=2)
+    for objective in [None, math.nan, math.inf, -math.inf] * 30:
+        (values,) = brain.ask(1)
+        brain.tell(values, objective)
+    assert len(brain.ask(2)) == 2
+
+
+def test_a_restarted_brain_repeats_neither_results_nor_pending(make: Callable[..., Brain]) -> None:
+    before = make(SMALL, initial=2)
+    told = live(before, (2, 1))
+    pending = before.ask(3)
+
+    after = make(SMALL, initial=2)
+    after.replay([(values, error_of(values)) for values in told], pending)
+    rest = live(after, (1, 50))
+    everything = [key(values) for values in [*told, *pending, *rest]]
+    assert len(set(everything)) == len(everything) == SMALL_SIZE
+    for values in pending:
+        after.tell(values, 1.0)
+
+
+@pytest.mark.parametrize("name", ["random", "sobol"])
+def test_a_restarted_sequence_goes_on_as_if_unbroken(name: str) -> None:
+    whole = live(make_brain(name, WIDE, seed=3, initial=4), (4, 4, 4))
+    after = make_brain(name, WIDE, seed=3, initial=4)
+    after.replay([(values, error_of(values)) for values in whole[:6]], whole[6:8])
+    assert after.ask(4) == whole[8:]
+
+
+@pytest.mark.parametrize("name", ["deephyper", "sobol"])
+def test_the_first_proposals_hold_every_choice(name: str) -> None:
+    for seed in range(10):
+        first = make_brain(name, WIDE, seed=seed, initial=6).ask(6)
+        convs = [values["model.conv"] for values in first]
+        assert {conv: convs.count(conv) for conv in set(convs)} == {
+            "schnet": 2,
+            "egnn": 2,
+            "painn": 2,
+        }
+
+
+def test_results_from_a_file_find_their_proposal_again(make: Callable[..., Brain]) -> None:
+    brain = make({"model.cutoff": ParameterConfig(low=3, high=5.0, step=1.0)}, initial=1)
+    brain.replay([({"model.cutoff": 4}, 0.5)], [{"model.cutoff": 5}])
+    assert brain.ask(9) == [{"model.cutoff": 3.0}]
+
+
+def test_a_brain_leaves_no_trace_outside_itself(
+    make: Callable[..., Brain],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", logging.DEBUG)
+    threads = threading.active_count()
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+
+    live(make(), WAVES)
+
+    assert random.getstate() == python
+    assert np.array_equal(np.random.get_state()[1], numpy[1])  # noqa: NPY002
+    assert threading.active_count() == threads
+    assert list(tmp_path.iterdir()) == []
+    assert root.handlers == []
+    assert root.filters == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_thinking_leaves_torch_out() -> None:
+    code = (
+        "import sys\n"
+        "from hydragnn_hpo.config.search import ParameterConfig\n"
+        "from hydragnn_hpo.search.protocol import make_brain\n"
+        "assert 'deephyper' not in sys.modules\n"
+        "space = {'model.cutoff': ParameterConfig(low=3.0, high=6.0)}\n"
+        "brain = make_brain('deephyper', space, seed=0, initial=1)\n"
+        "for _ in range(3):\n"
+        "    brain.tell(brain.ask(1)[0], 1.0)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_brain_is_named_and_the_known_are_listed() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'random'.*deephyper, random, sobol"):
+        make_brain("randon", WIDE, seed=0, initial=1)
+
+
+@pytest.mark.slow
+def test_deephyper_learns_where_chance_does_not() -> None:
+    """A bowl in three dimensions under one of three choices; the two others are worse."""
+    space: Space = {
+        "model.conv": ParameterConfig(choices=("schnet", "egnn", "painn")),
+        "model.cutoff": ParameterConfig(low=0.0, high=1.0),
+        "model.basis_size": ParameterConfig(low=0.0, high=1.0),
+        "training.warmup": ParameterConfig(low=0.0, high=1.0),
+    }
+
+    def bowl(values: Values) -> float:
+        near = [float(values[name]) - 0.3 for name in list(space)[1:]]
+        return sum(x * x for x in near) + (values["model.conv"] != "egnn") * 0.2
+
+    def best(name: str, seed: int) -> float:
+        brain, found = make_brain(name, space, seed=seed, initial=6), []
+        for _ in range(40):
+            (values,) = brain.ask(1)
+            found.append(bowl(values))
+            brain.tell(values, found[-1])
+        return min(found)
+
+    learned = statistics.mean(best("deephyper", seed) for seed in range(3))
+    chance = statistics.mean(best("random", seed) for seed in range(20))
+    assert learned < 0.5 * chance
