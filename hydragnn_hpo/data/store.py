@@ -7,6 +7,7 @@ truncated file, so sizes and checksums are compared before it opens one.
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ VERSION = 1
 
 PLAIN = ("numbers", "positions", "cell", "pbc", "edges", "edge_shift", "split")
 """Columns that are stored as they are."""
+
+_FILE_NAME = re.compile(r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?$")
+"""Names that become file names when a store is staged: they lead nowhere else."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -76,7 +80,11 @@ def read_index(path: Path) -> Index:
         raise DataError(
             f"{file}: has version {found}, this program reads {VERSION}; build the store again."
         )
-    return Index(path, content["checksum"], tuple(content["parts"]))
+    index = Index(path, str(content["checksum"]), tuple(content["parts"]))
+    names = [index.checksum, *(name for part in index.parts for name in part["columns"])]
+    if strange := [name for name in names if not _FILE_NAME.match(name)]:
+        raise DataError(f"{file}: is damaged (name {strange[0]!r}); build the store again.")
+    return index
 
 
 def read_stats(path: Path) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""Batches by index arithmetic against a slow, obvious loop over graphs."""
+
+import numpy as np
+import pytest
+import torch
+
+from hydragnn_hpo.data.batch import Batch, make_batch
+from hydragnn_hpo.data.columns import Columns
+
+NAMES = ("energy", "charge", "push")
+
+
+def slow_batch(columns: Columns, rows: list[int], cutoff: float | None) -> dict[str, torch.Tensor]:
+    """Gather graph by graph and edge by edge."""
+    out: dict[str, list[np.ndarray]] = {key: [] for key in ("z", "pos", "edges", "shift", "owner")}
+    start = 0
+    for number, row in enumerate(rows):
+        nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
+        position = columns.positions[nodes]
+        out["z"].append(columns.numbers[nodes].astype(np.int64))
+        out["pos"].append(position)
+        out["owner"].append(np.full(len(position), number))
+        for edge in range(columns.edge_offset[row], columns.edge_offset[row + 1]):
+            sender, receiver = columns.edges[edge]
+            shift = columns.edge_shift[edge] @ columns.cell[row]
+            length = np.linalg.norm(position[receiver] + shift - position[sender])
+            if cutoff is None or length <= cutoff:
+                out["edges"].append(np.array([[sender + start, receiver + start]]))
+                out["shift"].append(shift[None])
+        start += len(position)
+    return {key: torch.from_numpy(np.concatenate(value)) for key, value in out.items()}
+
+
+@pytest.mark.parametrize("cutoff", [None, 3.0], ids=["all", "cut"])
+def test_a_batch_is_its_graphs_end_to_end(columns: Columns, cutoff: float | None) -> None:
+    rows = [4, 0, 2, 17, 5, 3, 3]
+    batch = make_batch(columns, rows, cutoff=cutoff, dtype=torch.float64, targets=NAMES)
+    slow = slow_batch(columns, rows, cutoff)
+
+    assert torch.equal(batch.numbers, slow["z"])
+    assert torch.equal(batch.positions, slow["pos"])
+    assert torch.equal(batch.edge_index.T, slow["edges"].long())
+    torch.testing.assert_close(batch.edge_shift, slow["shift"], rtol=0, atol=1e-14)
+    assert torch.equal(batch.graph_of_node, slow["owner"])
+    assert batch.graph_index.tolist() == rows
+    assert batch.num_graphs == len(rows)
+
+
+def test_missing_targets_are_zero_and_masked(columns: Columns) -> None:
+    batch = make_batch(columns, [1, 3, 4, 0], cutoff=None, targets=NAMES)
+    assert batch.masks["energy"].tolist() == [False, True, True, True]
+    assert batch.targets["energy"][0].item() == 0.0
+    assert batch.targets["energy"][3].item() == pytest.approx(columns.targets["energy"][0, 0])
+    benzene = batch.graph_of_node == 2
+    assert batch.masks["charge"][benzene].tolist() == [n != 2 for n in range(12)]
+    assert not batch.masks["push"][batch.graph_of_node == 1].any()
+    assert batch.targets["push"].shape == (len(batch.numbers), 3)
+    assert all(torch.isfinite(value).all() for value in batch.targets.values())
+
+
+def test_no_graphs_are_a_valid_batch(columns: Columns) -> None:
+    batch = make_batch(columns, [], cutoff=3.0, dtype=torch.float64, targets=NAMES)
+    assert batch.num_graphs == 0
+    assert batch.edge_index.shape == (2, 0)
+    assert batch.targets["push"].shape == (0, 3)
+    assert batch.masks["energy"].shape == (0,)
+    assert batch.positions.dtype == batch.targets["energy"].dtype == torch.float64
+
+
+def test_a_batch_moves_whole(columns: Columns) -> None:
+    batch = make_batch(columns, [0, 1], cutoff=None, targets=NAMES).to("meta")
+    assert isinstance(batch, Batch)
+    tensors = [batch.numbers, batch.positions, batch.edge_index, batch.edge_shift]
+    tensors += [batch.graph_of_node, batch.graph_index]
+    tensors += [*batch.targets.values(), *batch.masks.values()]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+def test_single_atoms_carry_graph_targets_too(columns: Columns) -> None:
+    # As many nodes as graphs: the two levels cannot be told apart, and need not be.
+    batch = make_batch(columns, [2, 8, 14], cutoff=None, targets=NAMES)
+    assert len(batch.numbers) == batch.num_graphs == 3
+    expected = columns.targets["energy"][[2, 8, 14]]
+    np.testing.assert_allclose(batch.targets["energy"].numpy(), expected, rtol=1e-6)
