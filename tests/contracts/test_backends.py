@@ -258,12 +258,12 @@ def test_a_controller_that_does_not_listen_stops_nobody(stage):
     """The agent goes on touching leases although its words find no room."""
     stage.open(lease_seconds=0.5)
 
-    job = stage.start("emit", lines=3000, padding=3000)
+    job = stage.start("emit", lines=2000, padding=4000, stay=True, seconds=1.5)
     stage.shown(job, "emitted")
-    time.sleep(1.0)
+    time.sleep(1.5)
 
     assert stage.wait("ended", "job").data["codes"] == [0]
-    assert len(stage.told("record", "job")) == 3000
+    assert len(stage.told("record", "job")) == 2000
     assert not stage.told("agent_lost")
 
 
