@@ -95,7 +95,7 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     from hydragnn_hpo.campaign.leaderboard import leaderboard_of
     from hydragnn_hpo.campaign.summary import summarize
     from hydragnn_hpo.files import read_json, write_json
-    from hydragnn_hpo.report.figures import draw_run
+    from hydragnn_hpo.report.figures import draw_parity
 
     if controller.state.finished and opened.summary.exists():
         done: dict[str, Any] = read_json(opened.summary)
@@ -108,7 +108,7 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
         "figures": summarize(controller.journal.events),
     }
     write_json(opened.summary, result)
-    draw_run(opened)
+    draw_parity(opened.path, opened.report / "parity.png")
     controller.finish()
     return result
 

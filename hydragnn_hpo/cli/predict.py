@@ -1,0 +1,86 @@
+"""``hydragnn-hpo predict``: properties with error bars for any structure file."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hydragnn_hpo.cli.arguments import JsonOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hydragnn_hpo.ensemble.manifest import Manifest
+    from hydragnn_hpo.ensemble.predictor import Prediction
+    from hydragnn_hpo.ensemble.structures import Structures
+
+ROWS = 20
+
+
+def predict(
+    files: Annotated[list[Path], typer.Argument(help="Structure files or folders.")],
+    ensemble: Annotated[Path, typer.Option(help="The ensemble.zip.")],
+    out: Annotated[
+        Path | None, typer.Option(help="NAME.csv, NAME.extxyz or NAME.json to write.")
+    ] = None,
+    structure_column: Annotated[
+        str | None, typer.Option(help="For CSV files: column with a structure or a file name.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict properties with standard deviation and 90 % interval, in the targets' units."""
+    from rich.console import Console
+
+    from hydragnn_hpo.ensemble.output import as_plain, write_predictions
+    from hydragnn_hpo.ensemble.predictor import Ensemble
+    from hydragnn_hpo.ensemble.structures import read_structures
+    from hydragnn_hpo.errors import DataError
+
+    model = Ensemble.load(ensemble)
+    structures = read_structures(files, model.cutoff, structure_column)
+    if not structures.ids:
+        raise DataError(f"{files[0]}: holds no structure; give a file or folder with at least one.")
+    prediction = model.predict(structures.columns)
+    if out is not None:
+        for path in write_predictions(out, model.manifest, structures, prediction):
+            typer.echo(f"wrote {path}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps(as_plain(model.manifest, structures, prediction)))
+    elif out is None:
+        Console().print(_table(model.manifest, structures, prediction))
+        if any(head.level == "node" for head in model.manifest.heads.values()):
+            typer.echo("values per atom: add --out NAME.csv or --out NAME.extxyz")
+    for reason in structures.errors.values():
+        typer.echo(f"error: {reason}", err=True)
+    if len(structures.errors) == len(structures.ids):
+        raise typer.Exit(DataError.exit_code)
+
+
+def _table(manifest: "Manifest", structures: "Structures", prediction: "Prediction") -> "Table":
+    """Lay out graph-level predictions; node-level ones would not fit."""
+    from rich.table import Table
+
+    graph = {name: head for name, head in manifest.heads.items() if head.level == "graph"}
+    table = Table(title="Mean, standard deviation, [90 % interval]", title_justify="left")
+    table.add_column("structure")
+    for name, head in graph.items():
+        table.add_column(f"{name}\n\\[{head.unit}]", justify="right")
+    table.add_column("trust")
+    row = 0
+    for position, name in enumerate(structures.ids):
+        if position in structures.errors:
+            table.add_row(name, *["-"] * len(graph), "not predicted")
+            continue
+        cells = []
+        for head in graph:
+            p = prediction.heads[head]
+            mean, std = p.mean[row, 0], p.std[row, 0]
+            low, high = p.lo90[row, 0], p.hi90[row, 0]
+            cells.append(f"{mean:.3f} +- {std:.3f}  \\[{low:.3f}, {high:.3f}]")
+        table.add_row(name, *cells, prediction.trust[row])
+        row += 1
+        if row == ROWS:
+            table.caption = f"the first {ROWS}; all of them with --out NAME.csv"
+            break
+    return table
