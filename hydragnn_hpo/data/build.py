@@ -1,6 +1,5 @@
 """From a card and its files to a graph store, and from any file to graphs."""
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,7 @@ from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store import sha256_of, write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import DataError, HydraError
-
-logger = logging.getLogger(__name__)
+from hydragnn_hpo.files import write_json
 
 DATA_ROOT = "HYDRAGNN_HPO_DATA"
 """Names the folder of data files that are not beside their cards."""
@@ -64,13 +62,20 @@ def build_store(
 
 
 def job_main(spec: Mapping[str, Any]) -> int:
-    """Build a store as a job: ``card`` and ``out`` are paths; gives the exit code."""
+    """Build a store as a job: the statistics, or the error's sentence, go to a file.
+
+    Args:
+        spec: ``card`` and ``out``, paths; ``answer``, the JSON file to write.
+
+    Returns:
+        0, also where the answer is ``{"error": sentence}``.
+    """
+    answer: dict[str, Any]
     try:
-        stats = build_store(Path(spec["card"]), Path(spec["out"]))
+        answer = build_store(Path(spec["card"]), Path(spec["out"]))
     except HydraError as error:
-        logger.error("%s", error)
-        return error.exit_code
-    logger.info("%s: %d graphs", spec["out"], stats["num_graphs"])
+        answer = {"error": str(error)}
+    write_json(Path(spec["answer"]), answer)
     return 0
 
 
