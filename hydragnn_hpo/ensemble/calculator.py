@@ -6,13 +6,12 @@ Shapes: N nodes, M members.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
-from ase.stress import full_3x3_to_voigt_6_stress
 from torch import Tensor
 
 from hydragnn_hpo.data.batch import Batch
@@ -23,7 +22,7 @@ from hydragnn_hpo.ensemble.structures import columns_of_atoms
 from hydragnn_hpo.errors import ConfigError, unknown
 
 
-class EnsembleCalculator(Calculator):  # type: ignore[misc]
+class EnsembleCalculator(Calculator):
     """Energy in eV of the ensemble's mean, forces and stress by differentiating it.
 
     Beside ``energy``, ``forces`` and (for fully periodic structures) ``stress``, ``results``
@@ -32,7 +31,7 @@ class EnsembleCalculator(Calculator):  # type: ignore[misc]
     calibrate it on.
     """
 
-    implemented_properties: ClassVar[list[str]] = [
+    implemented_properties = [
         "energy",
         "free_energy",
         "forces",
@@ -61,7 +60,7 @@ class EnsembleCalculator(Calculator):  # type: ignore[misc]
         Raises:
             ConfigError: the ensemble has no such energy head.
         """
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         if not isinstance(ensemble, Ensemble):
             ensemble = Ensemble.load(ensemble, device=device, precision=precision)
         self.ensemble = ensemble
@@ -78,11 +77,13 @@ class EnsembleCalculator(Calculator):  # type: ignore[misc]
         Raises:
             DataError: the structure cannot become a graph.
         """
-        super().calculate(atoms, list(properties), list(system_changes))
+        super().calculate(  # type: ignore[no-untyped-call]
+            atoms, list(properties), list(system_changes)
+        )
+        assert self.atoms is not None, "ASE calculates without atoms"
         head = self.ensemble.manifest.heads[self.target]
-        size = len(self.atoms)
-        energy, forces, virial = self._moments()
-        factor = float(size) if head.energy == "per_atom" else 1.0
+        energy, forces, virial = self._moments(self.atoms)
+        factor = float(len(self.atoms)) if head.energy == "per_atom" else 1.0
         sigma = head.calibration.sigma(energy.spread)
         self.results = {
             "energy": factor * float(energy.mean[0, 0]),
@@ -93,12 +94,12 @@ class EnsembleCalculator(Calculator):  # type: ignore[misc]
         }
         if self.atoms.pbc.all():
             stress = factor * virial.mean / self.atoms.get_volume()
-            self.results["stress"] = full_3x3_to_voigt_6_stress(stress)
+            self.results["stress"] = stress.flat[[0, 4, 8, 5, 2, 1]]
 
-    def _moments(self) -> tuple[Moments, Moments, Moments]:
+    def _moments(self, atoms: Atoms) -> tuple[Moments, Moments, Moments]:
         """Stream members: head [1, 1], its force [N, 3] and its strain derivative [3, 3]."""
         ensemble = self.ensemble
-        columns = columns_of_atoms(self.atoms, ensemble.cutoff)
+        columns = columns_of_atoms(atoms, ensemble.cutoff)
         energy, forces, virial = Moments(), Moments(), Moments()
         only = np.zeros(1, dtype=np.int64)
         for member, batch in member_batches(ensemble.members, columns, only, ensemble.device):

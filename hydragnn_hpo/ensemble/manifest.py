@@ -9,7 +9,7 @@ from hydragnn_hpo.config.data import Name
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.ensemble.calibrate import Calibration
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 """Version of the artefact; rises when an older reader would misunderstand it."""
 
 TrialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
@@ -154,8 +154,8 @@ class Manifest(Config):
     def targets(self) -> dict[str, dict[str, Any]]:
         """Give the target statistics as the model's constructor wants them."""
         return {
-            name: {"level": h.level, "shape": h.shape, "mean": h.mean, "std": h.std}
-            for name, h in self.heads.items()
+            name: head.model_dump(include={"level", "shape", "energy", "mean", "std"})
+            for name, head in self.heads.items()
         }
 
     def units(self) -> dict[str, str]:

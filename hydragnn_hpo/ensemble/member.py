@@ -53,7 +53,8 @@ def make_member(
     Args:
         config: the trial.
         tensors: weights and buffers by name.
-        targets: target statistics (``level shape mean std``) by name.
+        targets: target statistics (``level shape energy mean std``) by name; a baseline per
+            element is among the weights.
         weight: share in the mean.
         where: file named in the error.
 
@@ -66,9 +67,8 @@ def make_member(
     except ConfigError as error:
         raise DataError(str(error)) from error
     shapes = {name: (h, targets[name]["shape"] == "vector") for name, h in config.heads.items()}
-    wanted = parameters(config.model, shapes) + 2 * len(shapes)
-    found = sum(value.numel() for value in tensors.values())
-    if wanted != found:
+    wanted, found = parameters(config.model, shapes), sum(v.numel() for v in tensors.values())
+    if wanted > found:
         raise DataError(
             f"{where}: trial '{config.trial}' has {found} weights, its configuration makes "
             f"{wanted}; build the ensemble anew."

@@ -1,5 +1,7 @@
 """The page that travels inside an ensemble, for the person who receives it."""
 
+from collections.abc import Sequence
+
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 
 _TEXT = """# {title}
@@ -85,6 +87,6 @@ def _numbers(values: dict[str, float], manifest: Manifest) -> str:
     return ", ".join(f"{k} {v:.4g} {units[k]}" for k, v in values.items() if k in units)
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [titles, tuple("---" for _ in titles), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

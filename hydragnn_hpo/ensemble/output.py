@@ -3,7 +3,8 @@
 The columns of a head ``t`` are ``t``, ``t_std``, ``t_std_epistemic``, ``t_lo90`` and ``t_hi90``;
 a vector has ``t_x``, ``t_y``, ``t_z`` and so on, but one ``t_std``. Files carry no unit in a
 column's name, so that scripts do not break over it: units stand in the ensemble, in the
-JSON, and in the ``units`` of every extxyz frame.
+JSON, and in the ``units`` of every extxyz frame. There, a head whose name ASE would take for
+its own (``energy`` would become the total energy) is called ``predicted_energy``.
 """
 
 import csv
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
+from ase.calculators.calculator import all_properties
 from ase.data import chemical_symbols
 from ase.io import write as write_atoms
 
@@ -26,6 +28,9 @@ from hydragnn_hpo.records import finite
 
 FORMATS = (".csv", ".extxyz", ".xyz", ".json")
 _PARTS = (("", "mean"), ("_std", "std"), ("_std_epistemic", "std_epistemic"))
+_RESERVED = {*all_properties, "charge", "magmom", "id", "trust", "units", "pos", "positions"}
+_RESERVED |= {"species", "numbers", "Z", "tags", "momenta", "momentum", "masses", "mass"}
+"""Names to which ASE gives a meaning of its own when it reads extxyz."""
 _ENDS = (("_lo90", "lo90"), ("_hi90", "hi90"))
 
 
@@ -93,10 +98,11 @@ def as_extxyz(manifest: Manifest, structures: Structures, prediction: Prediction
         for name, values in heads.items():
             for suffix, key in (*_PARTS, *_ENDS):
                 array = getattr(values, key)
+                title = f"predicted_{name}" if name + suffix in _RESERVED else name + suffix
                 if manifest.heads[name].level == "graph":
-                    atoms.info[name + suffix] = float(array[0, 0])
+                    atoms.info[title] = float(array[0, 0])
                 else:
-                    atoms.new_array(name + suffix, array[:, 0] if array.shape[1] == 1 else array)
+                    atoms.arrays[title] = array[:, 0] if array.shape[1] == 1 else array
         frames.append(atoms)
     text = io.StringIO()
     if frames:
@@ -125,7 +131,7 @@ def _write_csv(
     titles = [title for name in node for title in _titles(manifest, name)]
     table = [["id", "atom", "element", *titles]]
     for position, (row, heads) in parts.items():
-        for atom, symbol in enumerate(_atoms(structures, row).get_chemical_symbols()):
+        for atom, symbol in enumerate(_atoms(structures, row).symbols):
             cells = [c for head in node for c in _cells(heads, head, atom)]
             table.append([structures.ids[position], str(atom), symbol, *cells])
     nodes = path.with_suffix(".nodes.csv")

@@ -182,9 +182,9 @@ class Ensemble:
             graph = self._graph_of_row(columns, name, indices)
             largest = largest_per_graph(head.std_epistemic[:, 0], graph, len(indices))
             broken = ~np.isfinite(head.mean).all(axis=1)
-            for row in np.unique(graph[broken]):
+            for row in np.unique(graph[broken]).tolist():
                 reasons[row].append(f"{name} is not finite")
-            for row in np.flatnonzero(largest > limit):
+            for row in np.flatnonzero(largest > limit).tolist():
                 reasons[row].append(f"large spread of {name}")
         return tuple("; ".join(reason) or "ok" for reason in reasons)
 

@@ -18,7 +18,8 @@ def node_rows(columns: Columns, indices: np.ndarray) -> np.ndarray:
     starts, counts = columns.node_offset[indices], columns.num_nodes()[indices]
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    rows: np.ndarray = np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    return rows
 
 
 def target_rows(columns: Columns, target: str, indices: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ def columns_of_atoms(atoms: Atoms, cutoff: float) -> Columns:
     Raises:
         DataError: the structure cannot become a graph.
     """
-    place = Place(Path("atoms"), 1, atoms.get_chemical_formula())
+    place = Place(Path("atoms"), 1, atoms.symbols.formula.format("hill"))
     return columns_of([graph_of(atoms, place, _rules(cutoff))], {}, {"cutoff": cutoff})
 
 

@@ -59,12 +59,13 @@ def draw_parity(run: Path, out: Path) -> None:
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     table, panels = read_report(run)
     columns = len(panels) + 1
-    figure = Figure(figsize=(4.3 * columns, 4.3), dpi=150, layout="constrained")
+    layout = ConstrainedLayoutEngine(wspace=0.06)
+    figure = Figure(figsize=(4.3 * columns, 4.3), dpi=150, layout=layout)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr]
     axes = figure.subplots(1, columns, squeeze=False)[0]
     for axis, panel in zip(axes, panels, strict=False):
         draw_panel(axis, panel)

@@ -1,7 +1,8 @@
 """A small store of made-up molecules, and runs whose trials were never trained."""
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,10 @@ from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.staging import open_store
 from hydragnn_hpo.data.store import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
-from hydragnn_hpo.ensemble.member import DTYPES
+from hydragnn_hpo.ensemble.build import build_ensemble
+from hydragnn_hpo.ensemble.member import DTYPES, Member
 from hydragnn_hpo.ensemble.predictor import member_batches, pieces
+from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
 
 CARD = {
@@ -46,6 +49,20 @@ MODELS = {
 }
 
 
+CAMPAIGN: dict[str, object] = {
+    "name": "toy",
+    "seed": 7,
+    "data": [{"card": "toy"}],
+    "trial": {"heads": {"energy": {"weight": 2.0}, "charge": {}}},
+    "space": {"model.features": [16, 24]},
+    "search": {"trials": 6, "rungs": [2]},
+}
+
+
+def campaign_text(**ensemble: object) -> str:
+    return dump(parse({**CAMPAIGN, "ensemble": ensemble}, CampaignConfig, where="campaign"))
+
+
 def molecule(rng: np.random.Generator) -> Atoms:
     """Place 3 to 6 atoms on a jittered grid; every third structure is periodic."""
     size = int(rng.integers(3, 7))
@@ -59,7 +76,7 @@ def molecule(rng: np.random.Generator) -> Atoms:
         atoms.set_pbc(True)
     distances = atoms.get_all_distances()
     atoms.arrays["charge"] = np.tanh(atoms.numbers - 5.0) * 0.3 + 0.05 * distances.mean(axis=1)
-    atoms.info["energy"] = float(distances.mean() + 0.2 * atoms.numbers.mean())
+    atoms.info["energy"] = float(20.0 * distances.mean() + 0.2 * atoms.numbers.mean())
     return atoms
 
 
@@ -81,17 +98,12 @@ def toy_columns(count: int = 60, seed: int = 0) -> tuple[Columns, CardConfig]:
     return columns, card
 
 
-@pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setenv("HYDRAGNN_HPO_SCRATCH", str(folder))
-    return folder
-
-
-@pytest.fixture
-def toy() -> Columns:
-    return toy_columns()[0]
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("scratch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYDRAGNN_HPO_SCRATCH", str(folder))
+        yield folder
 
 
 def trial_config(trial: str, seed: int, store: str = "../../data/toy.bp") -> TrialConfig:
@@ -107,45 +119,47 @@ def trial_config(trial: str, seed: int, store: str = "../../data/toy.bp") -> Tri
     )
 
 
-@pytest.fixture
-def config_of() -> Callable[..., TrialConfig]:
-    return trial_config
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, scratch: Path) -> Path:
+    """A run directory of six trials with random weights and honest predictions."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    columns, card = toy_columns()
+    (run / "data").mkdir(parents=True)
+    write_store(run / "data/toy.bp", [columns], columns.stats, card)
+    opened = open_store(run / "data/toy.bp")
+    for number, trial in enumerate(MODELS):
+        write_trial(run, opened, trial, number)
+    return run
 
 
 @pytest.fixture
-def make_run(tmp_path: Path, scratch: Path) -> Callable[..., Path]:
-    """Make a run directory whose trials have random weights and honest predictions."""
+def make_run(tmp_path: Path, finished: Path) -> Callable[..., Path]:
+    """Copy the finished run, with fewer trials, another status, other settings."""
 
     def make(trials: int = 6, status: str = "completed", **ensemble: object) -> Path:
         run = tmp_path / "run"
-        columns, card = toy_columns()
-        (run / "data").mkdir(parents=True)
-        stats = columns.stats
-        write_store(run / "data/toy.bp", [columns], stats, card)
-        campaign = {
-            "name": "toy",
-            "seed": 7,
-            "data": [{"card": "toy"}],
-            "trial": {"heads": {"energy": {"weight": 2.0}, "charge": {}}},
-            "space": {"model.features": [16, 24]},
-            "search": {"trials": 6, "rungs": [2]},
-            "ensemble": ensemble,
-        }
-        config = parse(campaign, CampaignConfig, where="campaign")
-        (run / "campaign.toml").write_text(dump(config))
-        opened = open_store(run / "data/toy.bp")
-        for number, trial in enumerate(list(MODELS)[:trials]):
-            write_trial(run, opened, (trial, number), status)
+        shutil.copytree(finished, run)
+        (run / "campaign.toml").write_text(campaign_text(**ensemble))
+        for trial in list(MODELS)[trials:]:
+            shutil.rmtree(run / "trials" / trial)
+        for path in run.glob("trials/*/attempts/001/result.json"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), "status": status}))
         return run
 
     return make
 
 
-def write_trial(run: Path, columns: Columns, name: tuple[str, int], status: str) -> None:
-    from hydragnn_hpo.ensemble.member import Member
-    from hydragnn_hpo.model.gnn import MultiHeadGNN
+@pytest.fixture(scope="session")
+def built_zip(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
+    """An ensemble of all six trials, for tests that only read."""
+    run = tmp_path_factory.mktemp("built") / "run"
+    shutil.copytree(finished, run)
+    (run / "campaign.toml").write_text(campaign_text())
+    build_ensemble(run)
+    return run / "ensemble.zip"
 
-    trial, number = name
+
+def write_trial(run: Path, columns: Columns, trial: str, number: int) -> None:
     config, folder = trial_config(trial, number), run / "trials" / trial
     (folder / "attempts/001").mkdir(parents=True)
     (folder / "checkpoints").mkdir()
@@ -163,7 +177,7 @@ def write_trial(run: Path, columns: Columns, name: tuple[str, int], status: str)
             arrays[f"{split}/{head}"] = values
     save_file(arrays, folder / "attempts/001/predictions.safetensors")
     result = {
-        "status": status,
+        "status": "completed",
         "objective": 0.5 + 0.1 * number,
         "val_mae": {"energy": 0.1, "charge": 0.05},
         "epochs": 2,

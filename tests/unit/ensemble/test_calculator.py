@@ -1,6 +1,5 @@
 """Forces and stress against finite differences, and what a calculator promises to ASE."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +9,10 @@ from ase.build import bulk, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
 
-from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.predictor import Ensemble
 from hydragnn_hpo.errors import ConfigError, DataError
-
-
-@pytest.fixture
-def zipped(make_run: Callable[..., Path]) -> Path:
-    run = make_run(trials=4)
-    build_ensemble(run)
-    return run / "ensemble.zip"
 
 
 def structure(name: str) -> Atoms:
@@ -35,26 +26,26 @@ def structure(name: str) -> Atoms:
 
 
 @pytest.mark.parametrize("name", ["CH3OH", "crystal"])
-def test_forces_are_minus_the_slope_of_the_energy(zipped: Path, name: str) -> None:
+def test_forces_are_minus_the_slope_of_the_energy(built_zip: Path, name: str) -> None:
     atoms = structure(name)
-    atoms.calc = EnsembleCalculator(zipped)
+    atoms.calc = EnsembleCalculator(built_zip)
     forces = atoms.get_forces()
-    assert np.abs(forces).max() > 1e-3
+    assert np.abs(forces).max() > 3e-3
     np.testing.assert_allclose(forces, calculate_numerical_forces(atoms, 1e-4), atol=1e-6)
     np.testing.assert_allclose(forces.sum(axis=0), 0.0, atol=1e-10)
 
 
-def test_stress_is_the_slope_by_strain(zipped: Path) -> None:
+def test_stress_is_the_slope_by_strain(built_zip: Path) -> None:
     atoms = structure("crystal")
-    atoms.calc = EnsembleCalculator(zipped)
+    atoms.calc = EnsembleCalculator(built_zip)
     stress = atoms.get_stress()
     assert np.abs(stress).max() > 1e-4
     numerical = calculate_numerical_stress(atoms, eps=1e-5, voigt=True)
     np.testing.assert_allclose(stress, numerical, atol=1e-7)
 
 
-def test_energy_per_atom_is_multiplied_and_its_spread_too(zipped: Path) -> None:
-    ensemble = Ensemble.load(zipped, precision="fp64")
+def test_energy_per_atom_is_multiplied_and_its_spread_too(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip, precision="fp64")
     atoms = structure("CH3OH")
     atoms.calc = EnsembleCalculator(ensemble)
     head = ensemble.predict_atoms(atoms).heads["energy"]
@@ -62,8 +53,8 @@ def test_energy_per_atom_is_multiplied_and_its_spread_too(zipped: Path) -> None:
     assert atoms.calc.results["energy_std"] == pytest.approx(6 * head.std[0, 0], rel=1e-12)
 
 
-def test_a_total_energy_is_not_multiplied(zipped: Path) -> None:
-    ensemble = Ensemble.load(zipped, precision="fp64")
+def test_a_total_energy_is_not_multiplied(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip, precision="fp64")
     values = ensemble.manifest.model_dump()
     values["heads"]["energy"]["energy"] = "total"
     total = Ensemble(Manifest.model_validate(values), ensemble.members)
@@ -73,8 +64,8 @@ def test_a_total_energy_is_not_multiplied(zipped: Path) -> None:
     assert atoms.get_potential_energy() == pytest.approx(head.mean[0, 0], rel=1e-12)
 
 
-def test_the_spread_of_forces_is_that_of_the_members(zipped: Path) -> None:
-    ensemble = Ensemble.load(zipped, precision="fp64")
+def test_the_spread_of_forces_is_that_of_the_members(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip, precision="fp64")
     atoms = structure("CH3OH")
     single = []
     for member in ensemble.members:
@@ -90,35 +81,35 @@ def test_the_spread_of_forces_is_that_of_the_members(zipped: Path) -> None:
     np.testing.assert_allclose(atoms.calc.results["forces_std"], spread, atol=1e-10)
 
 
-def test_a_molecule_has_no_stress(zipped: Path) -> None:
+def test_a_molecule_has_no_stress(built_zip: Path) -> None:
     atoms = structure("CH3OH")
-    atoms.calc = EnsembleCalculator(zipped)
+    atoms.calc = EnsembleCalculator(built_zip)
     with pytest.raises(PropertyNotImplementedError):
         atoms.get_stress()
 
 
-def test_an_isolated_atom_feels_nothing(zipped: Path) -> None:
+def test_an_isolated_atom_feels_nothing(built_zip: Path) -> None:
     atoms = Atoms("C")
-    atoms.calc = EnsembleCalculator(zipped)
+    atoms.calc = EnsembleCalculator(built_zip)
     np.testing.assert_array_equal(atoms.get_forces(), np.zeros((1, 3)))
     assert np.isfinite(atoms.get_potential_energy())
 
 
-def test_atoms_at_one_place_are_one_sentence(zipped: Path) -> None:
+def test_atoms_at_one_place_are_one_sentence(built_zip: Path) -> None:
     atoms = Atoms("CC", [[0, 0, 0], [0, 0, 0]])
-    atoms.calc = EnsembleCalculator(zipped)
+    atoms.calc = EnsembleCalculator(built_zip)
     with pytest.raises(DataError, match="at one place"):
         atoms.get_potential_energy()
 
 
-def test_no_energy_head_is_one_sentence(zipped: Path) -> None:
-    ensemble = Ensemble.load(zipped)
+def test_no_energy_head_is_one_sentence(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip)
     values = ensemble.manifest.model_dump()
     values["heads"]["energy"]["energy"] = None
     with pytest.raises(ConfigError, match="predicts energy, charge, none of them an energy"):
         EnsembleCalculator(Ensemble(Manifest.model_validate(values), ensemble.members))
 
 
-def test_a_wrong_target_is_named(zipped: Path) -> None:
+def test_a_wrong_target_is_named(built_zip: Path) -> None:
     with pytest.raises(ConfigError, match="unknown energy head 'charge'. Known: energy"):
-        EnsembleCalculator(zipped, target="charge")
+        EnsembleCalculator(built_zip, target="charge")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase.build import molecule
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.staging import open_store
-from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.moments import Moments, moments_of
 from hydragnn_hpo.ensemble.predictor import Ensemble, Prediction
 from hydragnn_hpo.errors import DataError
@@ -19,10 +19,11 @@ FIELDS = ("mean", "std", "std_epistemic", "lo90", "hi90")
 
 
 @pytest.fixture
-def built(make_run: Callable[..., Path]) -> tuple[Ensemble, Columns]:
-    run = make_run()
-    build_ensemble(run)
-    return Ensemble.load(run / "ensemble.zip", precision="fp64"), open_store(run / "data/toy.bp")
+def built(built_zip: Path) -> tuple[Ensemble, Columns]:
+    return (
+        Ensemble.load(built_zip, precision="fp64"),
+        open_store(built_zip.parent / "data/toy.bp"),
+    )
 
 
 def assert_same(first: Prediction, second: Prediction, tolerance: float = 1e-11) -> None:
@@ -161,13 +162,9 @@ def test_short_edges_are_refused(built: tuple[Ensemble, Columns]) -> None:
         ensemble.predict(columns)
 
 
-def test_loading_leaves_torchs_generator_alone(make_run: Callable[..., Path]) -> None:
-    import torch
-
-    run = make_run(trials=2)
-    build_ensemble(run)
+def test_loading_leaves_torchs_generator_alone(built_zip: Path) -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    Ensemble.load(run / "ensemble.zip")
+    Ensemble.load(built_zip)
     assert torch.equal(torch.rand(4), expected)
