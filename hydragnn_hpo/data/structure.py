@@ -184,13 +184,17 @@ def target_of(
     return value * inside(target.unit)[0]
 
 
+_RENAMED = {"charge": "charges"}
+"""Columns of an extxyz file that ASE gives another name when it reads them."""
+
+
 def _lookup(atoms: Atoms, key: str, level: str) -> Any:
     """Find a raw value, or ``None``."""
     home = atoms.info if level == "graph" else atoms.arrays
     if key in home:
         return home[key]
     results = atoms.calc.results if atoms.calc is not None else {}
-    return results.get(key)
+    return results.get(_RENAMED.get(key, key), results.get(key))
 
 
 def _shaped(

@@ -1,0 +1,159 @@
+"""The store on disk: bit-equal, whole, and never opened when damaged."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.data.build import build_store
+from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.store import arrays_of, read_index, read_stats, read_store, write_store
+from hydragnn_hpo.errors import DataError, StorageError
+
+
+@pytest.fixture
+def store(card: Path, tmp_path: Path) -> Path:
+    build_store(card, tmp_path / "tiny.bp")
+    return tmp_path / "tiny.bp"
+
+
+def assert_equal(found: Columns, expected: Columns) -> None:
+    left, right = arrays_of(found), arrays_of(expected)
+    assert set(left) == set(right)
+    for name, array in left.items():
+        assert array.dtype == right[name].dtype, name
+        assert array.shape == right[name].shape, name
+        assert array.tobytes() == right[name].tobytes(), name
+    assert found.ids == expected.ids
+
+
+def stats_of(columns: Columns) -> dict[str, object]:
+    return {"targets": dict.fromkeys(columns.targets, {})}
+
+
+def test_a_round_trip_is_bit_equal(columns: Columns, card: Path, tmp_path: Path) -> None:
+    write_store(tmp_path / "a.bp", [columns], stats_of(columns), load(card, CardConfig))
+    assert_equal(read_store(tmp_path / "a.bp"), columns)
+
+
+def test_parts_of_several_hosts_are_one(columns: Columns, card: Path, tmp_path: Path) -> None:
+    other = replace(columns, ids=tuple(f"other {name}" for name in columns.ids))
+    stats = stats_of(columns)
+    write_store(tmp_path / "two.bp", [columns, other], stats, load(card, CardConfig))
+    both = read_store(tmp_path / "two.bp")
+    assert both.num_graphs == 36
+    assert both.ids == columns.ids + other.ids
+    last = slice(both.edge_offset[17 + 18], both.edge_offset[18 + 18])
+    expected = slice(columns.edge_offset[17], columns.edge_offset[18])
+    np.testing.assert_array_equal(both.edges[last], columns.edges[expected])
+
+
+def test_graphs_without_edges_or_targets_are_stored(tmp_path: Path, card: Path, graph) -> None:
+    from ase import Atoms
+
+    columns = columns_of([graph(Atoms("Ar")), graph(Atoms("He"))], {})
+    write_store(tmp_path / "bare.bp", [columns], {"targets": {}}, load(card, CardConfig))
+    assert_equal(read_store(tmp_path / "bare.bp"), columns)
+
+
+def test_the_checksum_is_of_the_content(card: Path, store: Path, tmp_path: Path) -> None:
+    again = build_store(card, tmp_path / "again.bp")
+    assert again["checksum"] == read_index(store).checksum == read_stats(store)["checksum"]
+    card.write_text(card.read_text().replace("cutoff = 4.0", "cutoff = 3.5"))
+    assert build_store(card, tmp_path / "again.bp")["checksum"] != again["checksum"]
+
+
+def test_the_card_is_kept_resolved(store: Path, card: Path) -> None:
+    assert load(store / "card.toml", CardConfig) == load(card, CardConfig)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["data.0", "md.0", "md.idx"])
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(cut, "bytes instead of"), (flip, "was altered"), (Path.unlink, "is missing")],
+    ids=["cut", "flip", "gone"],
+)
+def test_a_damaged_part_is_refused_at_once(
+    store: Path, name: str, damage: Callable[[Path], None], said: str
+) -> None:
+    damage(store / "part-00000.bp" / name)
+    with pytest.raises(DataError, match=f"{name}: .*{said}.*build the store"):
+        read_store(store)
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path, store: Path) -> None:
+    with pytest.raises(DataError, match="is not a graph store"):
+        read_stats(tmp_path)
+    index = json.loads((store / "index.json").read_text())
+    (store / "index.json").write_text(json.dumps({**index, "version": 99}))
+    with pytest.raises(DataError, match="has version 99, this program reads 1"):
+        read_stats(store)
+
+
+def test_a_store_cannot_name_files_elsewhere(store: Path) -> None:
+    index = json.loads((store / "index.json").read_text())
+    index["parts"][0]["columns"]["../../evil"] = index["parts"][0]["columns"]["split"]
+    (store / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match=r"is damaged \(name '../../evil'\)"):
+        read_store(store)
+
+
+def test_what_is_no_store_is_not_replaced(card: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "thesis"
+    precious.mkdir()
+    (precious / "chapter1.tex").write_text("dear")
+    with pytest.raises(StorageError, match="exists and is not a graph store"):
+        build_store(card, precious)
+    assert (precious / "chapter1.tex").read_text() == "dear"
+
+
+def test_an_older_store_is_replaced(card: Path, store: Path) -> None:
+    before = read_stats(store)
+    card.write_text(card.read_text().replace("cutoff = 4.0", "cutoff = 3.5"))
+    build_store(card, store)
+    assert read_stats(store)["cutoff"] == 3.5 != before["cutoff"]
+
+
+def full_disk() -> None:
+    """Let every file end after 2000 bytes, the nearest thing to a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(card: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "tiny.bp"
+    code = (
+        "import sys; from pathlib import Path; from hydragnn_hpo.data.build import build_store\n"
+        "from hydragnn_hpo.errors import StorageError\n"
+        "try: build_store(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "except StorageError as error: print(error); sys.exit(7)\n"
+    )
+    command = [sys.executable, "-c", code, str(card), str(out)]
+    done = subprocess.run(
+        command, preexec_fn=full_disk, capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert done.returncode == 7, done.stderr
+    assert "File too large" in done.stdout
+    assert "make room or choose another place" in done.stdout
+    assert list(out.parent.iterdir()) == []
