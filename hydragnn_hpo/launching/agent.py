@@ -28,6 +28,9 @@ _TICK = 0.1
 _START_SECONDS = 600.0
 """Seconds a zygote has for its imports, which may come over a busy file system."""
 
+_STARTS = 3
+"""Zygotes in a row that may be killed before they are ready, until we give up."""
+
 _UNANSWERED = 15
 """A zygote that left so many pings, five per lease time, without an answer is hung."""
 
@@ -88,6 +91,7 @@ class Agent:
         self._preload: list[str] = []
         self._token = ""
         self._lives = 0
+        self._failed_starts = 0
         self._lease_seconds = 10.0
         self._renewed = 0.0
 
@@ -174,6 +178,7 @@ class Agent:
         match message["event"]:
             case "ready":
                 zygote.ready = True
+                self._failed_starts = 0
                 told = {key: message[key] for key in ("import_seconds", "threads")}
                 self._tell("ready", **told)
                 self._send_waiting()
@@ -193,18 +198,26 @@ class Agent:
     def _lose_zygote(self, zygote: ZygoteProcess) -> None:
         """Tell that the zygote and with it all ranks are gone; warm a new one if it helps."""
         zygote.end()
-        code = zygote.process.returncode
-        error = zygote.error
-        if not zygote.ready and error is None:
-            error = f"a zygote ended (code {code}) while importing {', '.join(self._preload)}."
         self._zygote = None
-        self._tell("zygote_lost", code=code, error=error)
+        error = self._why_lost(zygote)
+        self._tell("zygote_lost", code=zygote.process.returncode, error=error)
         for job in list(self._jobs.values()):
-            job.error = job.error or error
-            job.lose_ranks(-signal.SIGKILL)
-            self._finish(job)
+            if job.sent or error:
+                job.error = job.error or error
+                job.lose_ranks(-signal.SIGKILL)
+                self._finish(job)
         if error is None:  # else the next job tries again: no loop of imports that fail
             self._start_zygote()
+
+    def _why_lost(self, zygote: ZygoteProcess) -> str | None:
+        """Give a sentence when another zygote would not fare better."""
+        if zygote.ready or zygote.error:
+            return zygote.error
+        self._failed_starts += 1
+        code = zygote.process.returncode
+        if code < 0 and self._failed_starts < _STARTS:
+            return None
+        return f"a zygote ended (code {code}) while importing {', '.join(self._preload)}."
 
     def _finish(self, job: Running) -> None:
         """Tell the last records and the end of a job whose ranks are gone."""

@@ -19,6 +19,7 @@ PRELOAD: tuple[str, ...] = (
     "torch.distributed",
     "torch._dynamo",
     "hydragnn_hpo.training.trial",
+    "hydragnn_hpo.ensemble.build",
 )
 """What a zygote imports once, so that its ranks start warm.
 
@@ -91,8 +92,8 @@ class Event:
     (negative: the signal), ``signal_sent`` (whether we signalled any of them), ``first``
     (the rank that ended first, or None) and ``error`` (a sentence when the job could not run).
     Exactly one follows every ``Backend.start``.
-    ``zygote_lost``, ``agent_lost``: its jobs end too; ``error`` is a sentence when a zygote
-    could not even start (a preload that cannot be imported), else None.
+    ``zygote_lost``, ``agent_lost``: jobs that had ranks end too, and a new one is started;
+    ``error`` is a sentence when no zygote can start (a preload that cannot be imported).
     """
 
     kind: EventKind

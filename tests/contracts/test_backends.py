@@ -93,10 +93,12 @@ class Stage:
     def told(self, kind: str, job: str | None = None) -> list[Event]:
         return [event for event in self.events if (event.kind, event.job) == (kind, job)]
 
-    def wait(self, kind: str, job: str | None = None, seconds: float = SECONDS) -> Event:
-        """Poll until such an event was told; gives the last of them."""
+    def wait(
+        self, kind: str, job: str | None = None, seconds: float = SECONDS, count: int = 1
+    ) -> Event:
+        """Poll until so many of such events were told; gives the last of them."""
         deadline = time.monotonic() + seconds
-        while not self.told(kind, job):
+        while len(self.told(kind, job)) < count:
             assert time.monotonic() < deadline, f"no {kind} of {job} in {self.events}"
             self.events += self.backend.poll(0.2)
         return self.told(kind, job)[-1]
@@ -481,6 +483,23 @@ def test_a_preload_that_fails_is_said_and_ends_the_jobs(stage, preload):
     assert len(stage.told("zygote_lost")) == 1, "failing imports must not loop"
     stage.start("nothing", name="second")
     assert preload in stage.wait("ended", "second").data["error"]
+
+
+def test_a_zygote_killed_as_it_imports_is_replaced_until_it_is_hopeless(stage):
+    stage.open(preload=("slow_import",))
+    job = stage.start("nothing")
+
+    for lost in range(1, 4):
+        assert not stage.told("ended", job.id)
+        (zygote,) = until(lambda: tagged(stage.folder, "hpo-zygote"), "zygote")
+        os.kill(zygote, signal.SIGKILL)
+        stage.wait("zygote_lost", count=lost)
+    ended = stage.wait("ended", job.id)
+
+    errors = [event.data["error"] for event in stage.told("zygote_lost")]
+    assert errors[:2] == [None, None]
+    assert "ended (code -9) while importing slow_import" in errors[2]
+    assert ended.data["error"] == errors[2]
 
 
 def test_close_ends_everything(stage):
