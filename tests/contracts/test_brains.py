@@ -119,12 +119,19 @@ def test_a_large_wave_is_filled(make: Callable[..., Brain]) -> None:
     assert len({key(values) for values in asked}) == 100
 
 
-def test_failures_alone_do_not_stop_the_search(make: Callable[..., Brain]) -> None:
+def test_failures_do_not_stop_the_search(make: Callable[..., Brain]) -> None:
     brain = make(initial=2)
-    for objective in [None, math.nan, math.inf, -math.inf] * 30:
+    for objective in [None, math.nan, math.inf, -math.inf, 2.0, 1.0]:
         (values,) = brain.ask(1)
         brain.tell(values, objective)
+    for values in brain.ask(120):
+        brain.tell(values, None)
     assert len(brain.ask(2)) == 2
+
+
+def test_what_chance_rarely_hits_is_found_in_the_end(make: Callable[..., Brain]) -> None:
+    brain = make({"model.features": ParameterConfig(low=1, high=3000)}, initial=1)
+    assert len({key(values) for values in brain.ask(4000)}) == 3000
 
 
 def test_a_restarted_brain_repeats_neither_results_nor_pending(make: Callable[..., Brain]) -> None:
