@@ -79,15 +79,8 @@ def make_batch(
     """
     rows = np.asarray(indices, dtype=np.int64).reshape(-1)
     node_rows, node_counts = _ragged_rows(columns.node_offset, rows)
-    edge_rows, edge_counts = _ragged_rows(columns.edge_offset, rows)
-    graph_of_edge = np.repeat(np.arange(len(rows)), edge_counts)
     positions = columns.positions[node_rows]
-    edges = columns.edges[edge_rows] + offsets(node_counts)[graph_of_edge, None]
-    shift = _cartesian(columns.edge_shift[edge_rows], columns.cell[rows], graph_of_edge)
-    if cutoff is not None:
-        vectors = positions[edges[:, 1]] + shift - positions[edges[:, 0]]
-        near = np.einsum("ec,ec->e", vectors, vectors) <= cutoff * cutoff
-        edges, shift = edges[near], shift[near]
+    edges, shift = _edges(columns, rows, positions, node_counts, cutoff)
     values, masks = _targets(columns, targets, rows, node_rows)
     batch = Batch(
         numbers=torch.from_numpy(columns.numbers[node_rows].astype(np.int64)),
@@ -102,6 +95,25 @@ def make_batch(
     )
     _check(batch)
     return batch
+
+
+def _edges(
+    columns: Columns,
+    rows: NDArray[np.int64],
+    positions: NDArray[np.float64],
+    node_counts: NDArray[np.int64],
+    cutoff: float | None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Give the edges of the chosen graphs, [E, 2], and their shifts in angstrom, [E, 3]."""
+    edge_rows, edge_counts = _ragged_rows(columns.edge_offset, rows)
+    graph_of_edge = np.repeat(np.arange(len(rows)), edge_counts)
+    edges = columns.edges[edge_rows] + offsets(node_counts)[graph_of_edge, None]
+    shift = _cartesian(columns.edge_shift[edge_rows], columns.cell[rows], graph_of_edge)
+    if cutoff is None:
+        return edges, shift
+    vectors = positions[edges[:, 1]] + shift - positions[edges[:, 0]]
+    near = np.einsum("ec,ec->e", vectors, vectors) <= cutoff * cutoff
+    return edges[near], shift[near]
 
 
 def _ragged_rows(

@@ -32,6 +32,9 @@ PLAIN = ("numbers", "positions", "cell", "pbc", "edges", "edge_shift", "split")
 _FILE_NAME = re.compile(r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?$")
 """Names that become file names when a store is staged: they lead nowhere else."""
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""ADIOS2 colours what it says."""
+
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -153,7 +156,7 @@ def _write_part(folder: Path, number: int, columns: Columns) -> dict[str, Any]:
                     plain = np.require(_storable(array), requirements=["C", "W"])
                     stream.write(name, plain, plain.shape, [0] * plain.ndim, plain.shape)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(_COLOUR.sub("", str(error)).split())
         raise StorageError(
             f"{part}: cannot be written ({reason}); make room or choose another place."
         ) from error

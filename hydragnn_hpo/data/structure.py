@@ -118,8 +118,8 @@ def _check_cell(
     volume = float(np.sqrt(max(np.linalg.det(periodic @ periodic.T), 0.0)))
     if lengths.min() < min_distance or volume < 1e-3 * np.prod(lengths):
         raise place.error(
-            f"is periodic but its lattice vectors {periodic.tolist()} span no volume",
-            "give a cell, or set pbc to false",
+            f"has lattice vectors {periodic.tolist()} that span no volume",
+            "give a cell, or set pbc to false there",
         )
 
 

@@ -92,6 +92,8 @@ def _rows(path: Path) -> Iterator[Atoms]:
 
 def _format(path: Path, inner: str | None) -> str:
     """Find ASE's name of the format by name and, where it is not compressed, by content."""
+    if path.is_file() and path.stat().st_size == 0:
+        raise DataError(f"{path}: is empty; get the file again.")
     try:
         return str(filetype(inner or str(path), read=inner is None))
     except (UnknownFileTypeError, OSError, UnicodeDecodeError) as error:

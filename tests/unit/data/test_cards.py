@@ -1,0 +1,98 @@
+"""The shipped cards: each is valid, and each builds where its data is there."""
+
+import importlib.util
+import os
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from ase.collections import g2
+
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.data.build import build_store, find_file
+from hydragnn_hpo.data.readers.ase_file import read_ase_file
+from hydragnn_hpo.data.readers.source import Source
+from hydragnn_hpo.data.store import read_store, sha256_of
+from hydragnn_hpo.shipped import find, shipped
+
+FOLDER = shipped("graph_datasets/g2_xtb.toml").parent
+CARDS = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_card_names_itself_and_its_origin(name: str) -> None:
+    card = load(find(name, "graph_datasets"), CardConfig)
+    assert card.name == name
+    assert all([card.title, card.origin, card.licence, card.cite])
+    assert all(file.sha256 for file in card.files)
+    assert all(target.description for target in card.targets.values())
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", sorted(CARDS.keys() - {"g2_xtb"}))
+def test_the_public_files_are_those_of_the_cards(name: str, data_root: Path) -> None:
+    card = load(CARDS[name], CardConfig)
+    for file in card.files:
+        found = find_file(file.path, CARDS[name], {"HYDRAGNN_HPO_DATA": str(data_root)})
+        assert sha256_of(found) == file.sha256
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "graphs", "tests"),
+    [("magnetic_crystals", 760, 80), ("castelli_mini", 1000, 100), ("acetylacetone", 1800, 1300)],
+)
+def test_public_cards_build(
+    name: str, graphs: int, tests: int, data_root: Path, tmp_path: Path
+) -> None:
+    assert os.environ["HYDRAGNN_HPO_DATA"] == str(data_root)
+    stats = build_store(CARDS[name], tmp_path / "out.bp")
+    assert stats["num_graphs"] == graphs
+    assert stats["splits"]["test"] == tests
+
+
+def test_the_demo_builds(tmp_path: Path) -> None:
+    stats = build_store(CARDS["g2_xtb"], tmp_path / "out.bp")
+    assert stats["num_graphs"] == 148 * 9
+    assert stats["test_seen"] == 0
+    columns = read_store(tmp_path / "out.bp")
+    assert np.all(columns.targets["atomization_energy_per_atom"] < 0)  # all are bound
+    assert np.all(columns.targets["homo_lumo_gap"] >= 0)
+    graph_of_node = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())
+    total = np.bincount(graph_of_node, weights=columns.targets["partial_charge"][:, 0])
+    assert np.abs(total).max() < 2e-4  # neutral, within rounding
+
+
+def test_splits_of_the_demo_look_alike(tmp_path: Path) -> None:
+    build_store(CARDS["g2_xtb"], tmp_path / "out.bp")
+    columns = read_store(tmp_path / "out.bp")
+    values = columns.targets["atomization_energy_per_atom"][:, 0]
+    for split in range(5):
+        own = values[columns.split == split]
+        assert abs(own.mean() - values.mean()) < 0.35 * values.std()
+
+
+@pytest.fixture
+def make_g2_xtb() -> ModuleType:
+    pytest.importorskip("tblite", reason="tblite is not installed: pip install 'hydragnn-hpo[xtb]'")
+    spec = importlib.util.spec_from_file_location("make_g2_xtb", FOLDER / "make_g2_xtb.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("number", [0, 4, 300, 777, 1000, 1331])
+def test_a_relabelled_molecule_has_its_label(number: int, make_g2_xtb: ModuleType) -> None:
+    path = FOLDER / "g2_xtb.extxyz.gz"
+    _, atoms = next(islice(read_ase_file(Source(path)), number, None))
+    atoms.set_initial_magnetic_moments(g2[atoms.info["molecule"]].get_initial_magnetic_moments())
+    energy, gap, charges, forces = make_g2_xtb.label(atoms)
+    assert energy == pytest.approx(atoms.info["atomization_energy_per_atom"], abs=1e-5)
+    assert gap == pytest.approx(atoms.info["homo_lumo_gap"], abs=1e-4)
+    np.testing.assert_allclose(charges, atoms.arrays["partial_charge"], atol=1e-4)
+    np.testing.assert_allclose(forces, atoms.calc.results["forces"], atol=1e-3)
