@@ -94,9 +94,7 @@ class Bench:
 
 
 def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
-    """Build ``RUN/ensemble.zip`` from the trials of a run; looks at the test split once.
-
-    Writes the arrays and the table that the report draws to ``RUN/report`` as well.
+    """Build ``RUN/ensemble.zip``, and what the report draws; looks at the test split once.
 
     Args:
         run: the run directory.
@@ -129,17 +127,11 @@ def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
         "warnings": _warnings(bench, calibrations),
         "leaderboard": standing(bench.run),
     }
-    for warning in table["warnings"]:
-        logger.warning("%s", warning)
-    bench.run.report.mkdir(exist_ok=True)
-    write_bytes(bench.run.report / TEST_PREDICTIONS, save_arrays(arrays))
-    write_json(bench.run.report / TABLE, {k: v for k, v in table.items() if k != "path"})
-    chosen = [c for c in members if weights[method][c] > 0]
-    configs = {bench.candidates[c].trial: bench.candidates[c].config for c in chosen}
-    content = artefact.Content(
-        manifest, configs, {bench.candidates[c].trial: tensors[c] for c in chosen}
-    )
-    artefact.save(bench.run.ensemble, content)
+    _write_report(bench.run, table, arrays)
+    chosen = {c: bench.candidates[c] for c in members if weights[method][c] > 0}
+    configs = {one.trial: one.config for one in chosen.values()}
+    kept = {one.trial: tensors[c] for c, one in chosen.items()}
+    artefact.save(bench.run.ensemble, artefact.Content(manifest, configs, kept))
     return table
 
 
@@ -163,6 +155,14 @@ def job_main(spec: Mapping[str, Any]) -> int:
         answer = {"error": str(error)}
     write_json(Path(spec["answer"]), answer)
     return 0
+
+
+def _write_report(run: RunDir, table: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    for warning in table["warnings"]:
+        logger.warning("%s", warning)
+    run.report.mkdir(exist_ok=True)
+    write_bytes(run.report / TEST_PREDICTIONS, save_arrays(arrays))
+    write_json(run.report / TABLE, {k: v for k, v in table.items() if k != "path"})
 
 
 def _open(run: RunDir) -> Bench:

@@ -62,19 +62,7 @@ def make_member(
         DataError: configuration, heads and weights do not fit each other, or a weight is
             not finite.
     """
-    try:
-        parse({"heads": config.heads, "targets": targets, "model": config.model}, Heads, where)
-    except ConfigError as error:
-        raise DataError(str(error)) from error
-    shapes = {name: (h, targets[name]["shape"] == "vector") for name, h in config.heads.items()}
-    wanted, found = parameters(config.model, shapes), sum(v.numel() for v in tensors.values())
-    if wanted > found:
-        raise DataError(
-            f"{where}: trial '{config.trial}' has {found} weights, its configuration makes "
-            f"{wanted}; build the ensemble anew."
-        )
-    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-        raise DataError(f"{where}: trial '{config.trial}' has weights that are not finite.")
+    _check(config, tensors, targets, where)
     dtype = DTYPES[config.training.precision]
     with torch.random.fork_rng(devices=[]):
         model = MultiHeadGNN(config.model, config.heads, targets).to(dtype)
@@ -88,3 +76,25 @@ def make_member(
         ) from error
     model.eval().requires_grad_(False)
     return Member(config.trial, weight, model, config.model.cutoff, dtype)
+
+
+def _check(
+    config: TrialConfig,
+    tensors: Mapping[str, Tensor],
+    targets: Mapping[str, Mapping[str, Any]],
+    where: str,
+) -> None:
+    """Refuse what does not fit before anything is built."""
+    try:
+        parse({"heads": config.heads, "targets": targets, "model": config.model}, Heads, where)
+    except ConfigError as error:
+        raise DataError(str(error)) from error
+    shapes = {name: (h, targets[name]["shape"] == "vector") for name, h in config.heads.items()}
+    wanted, found = parameters(config.model, shapes), sum(v.numel() for v in tensors.values())
+    if wanted > found:
+        raise DataError(
+            f"{where}: trial '{config.trial}' has {found} weights, its configuration makes "
+            f"{wanted}; build the ensemble anew."
+        )
+    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+        raise DataError(f"{where}: trial '{config.trial}' has weights that are not finite.")

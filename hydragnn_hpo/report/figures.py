@@ -169,16 +169,14 @@ def draw_leaderboard(
     axis.set_xlabel(f"validation objective (MAE / standard deviation){note}")
     count = f"best {len(shown)} of {len(rows)} trials" if len(shown) < len(rows) else "trials"
     axis.set_ylabel(count)
-    axis.legend(
-        fontsize=8,
-        frameon=False,
-        ncols=len(convs) + 1,
-        loc="lower right",
-        bbox_to_anchor=(1.02, 1.0),
-        borderaxespad=0.3,
-        columnspacing=1.0,
-        handlelength=1.2,
-    )
+    style: dict[str, Any] = {
+        "fontsize": 8,
+        "frameon": False,
+        "columnspacing": 1.0,
+        "handlelength": 1.2,
+    }
+    style |= {"bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.3}
+    axis.legend(loc="lower right", ncols=len(convs) + 1, **style)
     _tidy(axis)
 
 
