@@ -53,9 +53,10 @@ def calibrate(
     """Fit the affine map by Gaussian likelihood, then split-conformal quantiles.
 
     The three components of a vector are three values with one sigma. The conformal
-    guarantee asks for exchangeable values. Structures are; the atoms (and components) of
-    one structure depend on each other, so for node-level heads the coverage holds on
-    average over atoms, with a larger scatter than the number of atoms suggests.
+    guarantee asks for exchangeable values. Structures drawn one by one are; the atoms (and
+    components) of one structure, and the structures of one group (copies of a molecule),
+    depend on each other. There the coverage holds on average, with the scatter that the
+    number of structures or groups suggests, not the number of values.
 
     Args:
         residual: truth minus mean, [R, w], in the unit.
