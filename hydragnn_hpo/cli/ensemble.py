@@ -79,7 +79,5 @@ def _print(plain: dict[str, Any]) -> None:
     for column in ("trial", "weight", "val objective"):
         members.add_column(column)
     for member in plain["members"]:
-        members.add_row(
-            member["trial"], f"{member['weight']:.3f}", f"{member['objective']:.4f}"
-        )
+        members.add_row(member["trial"], f"{member['weight']:.3f}", f"{member['objective']:.4f}")
     console.print(members)

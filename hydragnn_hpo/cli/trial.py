@@ -1,5 +1,7 @@
 """``hydragnn-hpo trial``: one trial, as a rank of whatever launched it."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,4 +29,6 @@ def trial(
     code, sentence = run_by_hand(place)
     if sentence:
         typer.echo(sentence, err=code != 0)
-    raise typer.Exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a process group must not be taken down, see training.ddp

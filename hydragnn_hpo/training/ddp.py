@@ -11,9 +11,19 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from hydragnn_hpo.errors import ConfigError
+
+_KEPT: list[nn.Module] = []
+"""Everything that holds a process group, kept to the end of the process.
+
+Whoever drops the last reference to a gloo group joins its threads while holding the GIL; a
+thread that is just then releasing the tensors of the last collective waits for the GIL, and
+the rank hangs for good (seen with torch 2.13 in one of some hundred starts). So groups are
+never destroyed: ranks end by ``os._exit`` when their files are written.
+"""
 
 JOIN_SECONDS = 60.0
 COLLECTIVE_SECONDS = 300.0
@@ -39,10 +49,19 @@ class Ranks:
         return values
 
     def leave(self) -> None:
-        """Wait for the others and close the process group."""
+        """Wait for the others; the process group goes with the process, see ``_KEPT``."""
         if self.world > 1:
             dist.barrier()
-            dist.destroy_process_group()
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Let gradients be averaged over the ranks."""
+        if self.world == 1:
+            return model
+        wrapped = DistributedDataParallel(
+            model, forward_sync_buffers=False, gradient_as_bucket_view=True
+        )
+        _KEPT.append(wrapped)
+        return wrapped
 
 
 def join() -> Ranks:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from hydragnn_hpo.config.model import HeadConfig
 from hydragnn_hpo.config.trial import TrialConfig
@@ -83,11 +82,7 @@ class Trainer:
         self.config, self.columns, self.ranks, self.record = config, columns, ranks, record
         self.heads = dict(config.heads)
         self.model = build_model(config, columns).to(ranks.device)
-        self.wrapped: nn.Module = self.model
-        if ranks.world > 1:
-            self.wrapped = DistributedDataParallel(
-                self.model, broadcast_buffers=False, gradient_as_bucket_view=True
-            )
+        self.wrapped = ranks.wrap(self.model)
         self.optimizer = make_optimizer(self.model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(self.model, decay) if decay else None

@@ -94,6 +94,7 @@ def train(world, out, conv, batch, epochs):
         }
         Path(out).write_text(json.dumps(found))
     ranks.leave()
+    os._exit(0)
 
 
 def fork_ranks(world, port, *arguments):
