@@ -191,7 +191,7 @@ class Agent:
                     self._tell("started", job.id, pids=[job.pids[rank] for rank in job.ranks])
             case "exit" if job:
                 job.error = job.error or message["error"]
-                job.end_rank(message["rank"], message["code"], time.monotonic())
+                job.end_rank(message["rank"], message["code"], now=time.monotonic())
                 if job.ended:
                     self._finish(job)
 

@@ -112,7 +112,7 @@ def _call(target: str, spec: dict[str, Any]) -> int:
     return code
 
 
-def run_rank(job: Mapping[str, Any], place: Mapping[str, Any], zygote: int) -> NoReturn:
+def run_rank(job: Mapping[str, Any], place: Mapping[str, Any], *, zygote: int) -> NoReturn:
     """Be a rank, in a fork that has let go of all that belongs to the zygote; never return.
 
     Args:

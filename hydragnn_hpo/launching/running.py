@@ -60,7 +60,7 @@ class Running:
             watch = Path(self.order["watch"])
             self.tail = Tail(watch, end_of(watch))
 
-    def end_rank(self, rank: int, code: int, now: float) -> None:
+    def end_rank(self, rank: int, code: int, *, now: float) -> None:
         """Note how a rank ended; when it failed, its peers' time begins to run."""
         self.codes[rank] = code
         if self.first is None:

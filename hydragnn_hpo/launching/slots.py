@@ -90,7 +90,7 @@ def _quota() -> float:
         return math.inf
 
 
-def allowed_cores(cores: Sequence[int], quota: float, start: int) -> tuple[int, ...]:
+def allowed_cores(cores: Sequence[int], quota: float, *, start: int) -> tuple[int, ...]:
     """Choose the cores to use: all, or as many as a container's quota is worth.
 
     With a quota the choice begins at ``start``, so that containers do not meet on core 0.
@@ -111,7 +111,7 @@ def share_cores(cores: Sequence[int], slots: int) -> list[tuple[int, ...]]:
 
 
 def lay_out(
-    wanted: int, devices: Sequence[str], cores: Sequence[int], host: str
+    wanted: int, devices: Sequence[str], *, cores: Sequence[int], host: str
 ) -> tuple[Slot, ...]:
     """Make ``wanted`` slots of GPUs and cores; 0 means one per GPU, or one per core."""
     count = wanted or len(devices) or len(cores)
@@ -135,5 +135,5 @@ def detect_slots(wanted: int = 0, host: str = "local") -> tuple[Slot, ...]:
     """
     if wanted < 0:
         raise ConfigError(f"{wanted} slots were asked for: give 0 (all) or a positive number.")
-    cores = allowed_cores(sorted(os.sched_getaffinity(0)), _quota(), os.getpid())
-    return lay_out(wanted, find_devices(os.environ), cores, host)
+    cores = allowed_cores(sorted(os.sched_getaffinity(0)), _quota(), start=os.getpid())
+    return lay_out(wanted, find_devices(os.environ), cores=cores, host=host)

@@ -60,7 +60,7 @@ def find_tagged(variable: str, value: str) -> list[int]:
     return sorted(found)
 
 
-def end_tagged(variable: str, value: str, seconds: float = 10.0) -> list[int]:
+def end_tagged(variable: str, value: str, *, seconds: float = 10.0) -> list[int]:
     """Kill the processes that carry ``variable=value`` and wait until they are gone.
 
     Returns:

@@ -85,7 +85,7 @@ class Zygote:
             self._agent.close()
             for descriptor in self._wakeup:
                 os.close(descriptor)
-            run_rank(job, place, self._pid)
+            run_rank(job, place, zygote=self._pid)
         self._ranks[pid] = (job["job"], place["rank"])
         self._agent.send({"event": "forked", "pid": pid, **told})
 
@@ -138,7 +138,7 @@ def _listen_for_children() -> tuple[int, int]:
     return reading, writing
 
 
-def main(descriptor: int, parent: int, modules: Iterable[str]) -> NoReturn:
+def main(descriptor: int, parent: int, *, modules: Iterable[str]) -> NoReturn:
     """Import, say so, and serve."""
     began = time.monotonic()
     linux.die_with_parent(parent)
@@ -158,4 +158,4 @@ def main(descriptor: int, parent: int, modules: Iterable[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    main(int(sys.argv[1]), int(sys.argv[2]), modules=sys.argv[3:])

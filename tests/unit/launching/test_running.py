@@ -19,11 +19,11 @@ def signals(job, *times):
 
 
 def test_a_job_that_goes_well_is_never_signalled(job):
-    job.end_rank(0, 0, 10.0)
+    job.end_rank(0, 0, now=10.0)
 
     assert signals(job, 11.0, 1000.0) == [None, None]
     assert not job.ended
-    job.end_rank(1, 0, 20.0)
+    job.end_rank(1, 0, now=20.0)
     assert job.ended
     assert job.result() == {
         "codes": {0: 0, 1: 0}, "signal_sent": False, "first": 0, "error": None
@@ -31,7 +31,7 @@ def test_a_job_that_goes_well_is_never_signalled(job):
 
 
 def test_peers_of_a_failed_rank_get_two_seconds_twice(job):
-    job.end_rank(1, 3, 10.0)
+    job.end_rank(1, 3, now=10.0)
 
     times = (11.9, 12.0, 12.1, 13.9, 14.0, 14.1)
     term, kill = signal.SIGTERM, signal.SIGKILL
@@ -59,13 +59,13 @@ def test_a_rank_that_fails_during_a_stop_does_not_shorten_it_to_nothing(job):
     job.stop(60.0, 10.0)
     assert job.due_signal(10.0) == signal.SIGTERM
 
-    job.end_rank(0, -15, 10.5)
+    job.end_rank(0, -15, now=10.5)
 
     assert signals(job, 10.6, 14.4, 14.5) == [None, None, signal.SIGKILL]
 
 
 def test_ranks_nobody_saw_end_get_one_code(job):
-    job.end_rank(0, 3, 10.0)
+    job.end_rank(0, 3, now=10.0)
 
     job.lose_ranks(-9)
 

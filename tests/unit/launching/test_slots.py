@@ -125,11 +125,11 @@ def test_cores_are_split_or_taken_in_turn(count, shares):
     ],
 )
 def test_a_containers_quota_limits_the_cores(quota, start, kept):
-    assert slots.allowed_cores([0, 1, 2, 3], quota, start) == kept
+    assert slots.allowed_cores([0, 1, 2, 3], quota, start=start) == kept
 
 
 def test_without_gpus_every_core_is_a_slot():
-    found = slots.lay_out(0, [], [2, 3], "here")
+    found = slots.lay_out(0, [], cores=[2, 3], host="here")
 
     assert [slot.name for slot in found] == ["here:0", "here:1"]
     assert [slot.cores for slot in found] == [(2,), (3,)]
@@ -137,7 +137,7 @@ def test_without_gpus_every_core_is_a_slot():
 
 
 def test_every_gpu_is_a_slot_that_sees_only_itself():
-    found = slots.lay_out(0, ["2", "3"], [0, 1, 2, 3], "here")
+    found = slots.lay_out(0, ["2", "3"], cores=[0, 1, 2, 3], host="here")
 
     assert [slot.visible for slot in found] == ["2", "3"]
     assert [slot.cores for slot in found] == [(0, 1), (2, 3)]
@@ -145,7 +145,11 @@ def test_every_gpu_is_a_slot_that_sees_only_itself():
 
 
 def test_more_slots_than_gpus_share_them():
-    assert [s.visible for s in slots.lay_out(3, ["0", "1"], [0, 1], "here")] == ["0", "1", "0"]
+    assert [s.visible for s in slots.lay_out(3, ["0", "1"], cores=[0, 1], host="here")] == [
+        "0",
+        "1",
+        "0",
+    ]
 
 
 def test_a_negative_number_of_slots_is_refused():
