@@ -7,6 +7,7 @@ truncated file, so sizes and checksums are compared before it opens one.
 
 import hashlib
 import json
+import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -236,6 +237,8 @@ def _read_part(path: Path, part: dict[str, Any]) -> Arrays:
                     f"{path / part['name']}: column '{name}' was altered; build the store again."
                 )
             arrays[name] = array
+    # ADIOS2 2.12 leaves this there whatever its "Profile" parameter and TMPDIR say.
+    Path(f"/tmp/{part['name']}_{os.getpid():x}_profiling.json").unlink(missing_ok=True)
     return arrays
 
 

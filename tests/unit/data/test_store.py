@@ -46,6 +46,11 @@ def test_a_round_trip_is_bit_equal(columns: Columns, card: Path, tmp_path: Path)
     assert_equal(read_store(tmp_path / "a.bp"), columns)
 
 
+def test_reading_litters_nowhere(store: Path) -> None:
+    read_store(store)
+    assert list(Path("/tmp").glob(f"*_{os.getpid():x}_profiling.json")) == []
+
+
 def test_parts_of_several_hosts_are_one(columns: Columns, card: Path, tmp_path: Path) -> None:
     other = replace(columns, ids=tuple(f"other {name}" for name in columns.ids))
     stats = stats_of(columns)
