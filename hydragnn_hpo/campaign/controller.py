@@ -4,12 +4,13 @@ One thread decides; the journal is written before anything is acted on.
 """
 
 import logging
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.errand import Errand
 from hydragnn_hpo.campaign.journal import Journal
 from hydragnn_hpo.campaign.lease import Lease
 from hydragnn_hpo.campaign.outcome import outcome_of
@@ -18,14 +19,12 @@ from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.campaign.thinker import Thinker
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump
-from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
+from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.files import read_json, storage, write_text
-from hydragnn_hpo.launching.job import Backend, Event, Job
+from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.launching.strays import end_strays, run_tag
 from hydragnn_hpo.layout import RunDir, derive_seed
-from hydragnn_hpo.placement.cost import CostModel
-from hydragnn_hpo.placement.planner import Decision, Running, Waiting, plan
 from hydragnn_hpo.search.protocol import make_brain
 
 logger = logging.getLogger(__name__)
@@ -73,9 +72,8 @@ class Controller:
         self.state = fold(self.journal.events)
         self.backend = make_backend()
         self.slots = {slot.name: slot for slot in self.backend.slots}
-        self.stats: dict[str, Any] = {}
-        self.costs = CostModel({})
-        self.configs: dict[str, TrialConfig] = {}
+        self.errands = 0
+        self.dispatch = Dispatch(config, run, self.backend.slots)
         self.thinker: Thinker | None = None
         self.ready = self.stopping = self.exhausted = False
 
@@ -118,26 +116,13 @@ class Controller:
             JobError: it ended without an answer.
             ConfigError: its answer is an error for the user.
         """
-        answer = self.run_dir.path / f".{kind}.json"
-        answer.unlink(missing_ok=True)
-        name = f"{kind}.{self.lease.epoch}"
-        log = self.run_dir.path / f"{kind}.log"
-        slot = self.backend.slots[0]
-        spec = {**spec, "answer": str(answer)}
-        lease = self.run_dir.path / f".{kind}.lease"
-        self.backend.start(
-            Job(name, kind, 1, spec, log=log, lease=lease, watch=None, slots=(slot,))
-        )
+        self.errands += 1
+        name = f"{kind}.{self.lease.epoch}.{self.errands}"
+        errand = Errand(self.run_dir.path, kind, name)
+        self.backend.start(errand.job(spec, self.backend.slots[0]))
         while not any(e.kind == "ended" and e.job == name for e in self._listen()):
             self.watch(self.state, self)
-        lease.unlink(missing_ok=True)
-        if not answer.exists():
-            raise JobError(f"the {kind} job ended without an answer; see {log}.")
-        values = read_json(answer)
-        answer.unlink()
-        if "error" in values:
-            raise ConfigError(values["error"])
-        return values
+        return errand.answer()
 
     # -- opening ---------------------------------------------------------------------
 
@@ -147,13 +132,14 @@ class Controller:
             with storage(self.run_dir.data):
                 self.run_dir.data.mkdir(exist_ok=True)
             self.job("build", {"card": str(self.card.resolve()), "out": str(store)})
-        self.stats = read_json(store / "stats.json")
-        self.costs = CostModel(self.stats)
-        check_space(self.config, self.stats["targets"], self.stats["cutoff"])
-        units = {name: target["unit"] for name, target in self.stats["targets"].items()}
-        self._note("opened", units=units, slots=sorted(self.slots), data=self.stats["checksum"])
+        stats = read_json(store / "stats.json")
+        self.dispatch.costs.stats = stats
+        check_space(self.config, stats["targets"], stats["cutoff"])
+        units = {name: target["unit"] for name, target in stats["targets"].items()}
+        self._note("opened", units=units, slots=sorted(self.slots), data=stats["checksum"])
         for trial in self.state.trials.values():
-            self.configs[trial.name] = self._configure(trial.name, trial.values)
+            if trial.reason != "bad_config":
+                self.dispatch.configs[trial.name] = self._configure(trial.name, trial.values)
         for trial in self.state.with_status("running"):
             self._end(trial, codes=())
         self.exhausted = len(self.state.trials) >= self.config.search.trials
@@ -260,7 +246,7 @@ class Controller:
             )
             self._tell(self.state.trials[name])
             return
-        self.configs[name] = config
+        self.dispatch.configs[name] = config
         folder = self.run_dir.trial(name)
         with storage(folder.path):
             (folder.path / "attempts").mkdir(parents=True, exist_ok=True)
@@ -279,83 +265,23 @@ class Controller:
     # -- placement -------------------------------------------------------------------
 
     def _place(self) -> None:
-        queued = self.state.with_status("queued")
-        taken = {name for t in self.state.with_status("running") for name in t.slots}
-        free = [name for name in self.slots if name not in taken]
-        if not queued or not free or self.stopping:
+        if self.stopping:
             return
-        decisions = plan(
-            [self._waiting(trial) for trial in queued],
-            [self._running(trial) for trial in self.state.with_status("running")],
-            free,
-            total=len(self.slots),
-            typical=self._typical(queued[0].until),
-            more_to_come=not self.exhausted,
-        )
+        decisions = self.dispatch.decide(self.state, more_to_come=not self.exhausted)
         for decision in decisions:
-            self._launch(decision)
-
-    def _waiting(self, trial: Trial) -> Waiting:
-        config = self.configs[trial.name]
-        training = config.training
-        widest = max(1, training.global_batch // training.min_graphs_per_rank)
-        seconds = (trial.until - trial.epoch) * self.costs.epoch_seconds(config)
-        return Waiting(trial.name, seconds, min(widest, self.config.machine.max_width))
-
-    def _running(self, trial: Trial) -> Running:
-        per_epoch = self.costs.epoch_seconds(self.configs[trial.name], trial.width)
-        return Running(trial.name, trial.slots, (trial.until - trial.epoch) * per_epoch)
-
-    def _typical(self, until: int) -> float:
-        """Give the seconds that a typical trial of a rung takes on one slot."""
-        start = 0 if until == self.config.search.rungs[0] else self.config.search.rungs[0]
-        alike = [t for t in self.state.trials.values() if t.until == until]
-        seconds = [
-            (until - start) * self.costs.epoch_seconds(self.configs[t.name])
-            for t in alike
-            if t.name in self.configs
-        ]
-        return max(statistics.median(seconds), 1e-9)
-
-    def _launch(self, decision: Decision) -> None:
-        trial = self.state.trials[decision.name]
-        attempt = trial.attempt + 1
-        folder = self.run_dir.trial(trial.name)
-        place = folder.attempt(attempt)
-        placement = PlacementConfig(
-            attempt=attempt,
-            epochs=trial.until,
-            width=decision.width,
-            slots=decision.slots,
-            reason=decision.reason,
-        )
-        with storage(place):
-            place.mkdir(parents=True, exist_ok=True)
-        folder.control.unlink(missing_ok=True)
-        write_text(place / "placement.toml", dump(placement))
-        per_epoch = self.costs.epoch_seconds(self.configs[trial.name], decision.width)
-        self._note(
-            "placed",
-            trial=trial.name,
-            attempt=attempt,
-            until=trial.until,
-            width=decision.width,
-            slots=decision.slots,
-            reason=decision.reason,
-            predicted_seconds=(trial.until - trial.epoch) * per_epoch,
-        )
-        self.backend.start(
-            Job(
-                id=f"{trial.name}.{attempt}",
-                kind="train",
+            trial = self.state.trials[decision.name]
+            job = self.dispatch.prepare(trial, decision)
+            self._note(
+                "placed",
+                trial=trial.name,
+                attempt=trial.attempt + 1,
+                until=trial.until,
                 width=decision.width,
-                spec={"trial_dir": str(folder.path.resolve()), "attempt": attempt},
-                log=place / "log",
-                lease=place / "lease",
-                watch=place / "metrics.jsonl",
-                slots=tuple(self.slots[name] for name in decision.slots),
+                slots=decision.slots,
+                reason=decision.reason,
+                predicted_seconds=self.dispatch.seconds_left(trial, decision.width),
             )
-        )
+            self.backend.start(job)
 
     # -- events ----------------------------------------------------------------------
 
@@ -390,7 +316,7 @@ class Controller:
                 seconds=seconds,
                 width=trial.width,
             )
-            self.costs.learn(self.configs[trial.name], trial.width, seconds)
+            self.dispatch.learn(trial, seconds)
 
     def _end(self, trial: Trial, codes: tuple[int, ...] | list[int]) -> None:
         folder = self.run_dir.trial(trial.name).attempt(trial.attempt)

@@ -47,8 +47,7 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a graph store holds."""
-    from rich.console import Console
-
+    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.data.store import read_stats
 
     stats = read_stats(store)
@@ -56,7 +55,7 @@ def info(
         typer.echo(json.dumps(stats))
         return
     typer.echo(_sentence(store, stats))
-    Console().print(_targets(stats))
+    console().print(_targets(stats))
 
 
 def _sentence(store: Path, stats: dict[str, Any]) -> str:

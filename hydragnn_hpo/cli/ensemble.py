@@ -23,9 +23,7 @@ def build(run_dir: RunArgument, dry_run: DryRunOption = False, as_json: JsonOpti
         names = ", ".join(trial.name for trial in state.ranked()) or "none"
         typer.echo(f"would write {run.ensemble} from the best of: {names}")
         return
-    from rich.console import Console
-
-    from hydragnn_hpo.cli.tables import ensemble_table
+    from hydragnn_hpo.cli.tables import console, ensemble_table
     from hydragnn_hpo.ensemble.build import build_ensemble
     from hydragnn_hpo.report.figures import draw_parity
 
@@ -34,7 +32,7 @@ def build(run_dir: RunArgument, dry_run: DryRunOption = False, as_json: JsonOpti
     if as_json:
         typer.echo(json.dumps(table))
         return
-    Console().print(ensemble_table(table["heads"]))
+    console().print(ensemble_table(table["heads"]))
     for warning in table["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"{table['path']}: {len(table['members'])} members, chosen by {table['method']}")
@@ -58,26 +56,27 @@ def info(
 
 
 def _print(plain: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from hydragnn_hpo.cli.tables import console
+
+    out = console()
     made, data = plain["created_by"], plain["data"]
-    console.print(
+    out.print(
         f"campaign {made['campaign']} (seed {made['seed']}, {made['method']}), "
         f"data {data['name']}: {data['title']}"
     )
-    console.print(f"{len(plain['elements'])} elements, edges up to {plain['cutoff']:g} angstrom")
+    out.print(f"{len(plain['elements'])} elements, edges up to {plain['cutoff']:g} angstrom")
     heads = Table(title="Heads", title_justify="left")
     for column in ("head", "level", "unit", "sigma^2 = a s^2 + b", "description"):
         heads.add_column(column)
     for name, head in plain["heads"].items():
         fit = f"a = {head['calibration']['a']:.3g}, b = {head['calibration']['b']:.3g}"
         heads.add_row(name, head["level"], head["unit"], fit, head["description"])
-    console.print(heads)
+    out.print(heads)
     members = Table(title="Members", title_justify="left")
     for column in ("trial", "weight", "val objective"):
         members.add_column(column)
     for member in plain["members"]:
         members.add_row(member["trial"], f"{member['weight']:.3f}", f"{member['objective']:.4f}")
-    console.print(members)
+    out.print(members)

@@ -15,14 +15,12 @@ def leaderboard(
     as_json: JsonOption = False,
 ) -> None:
     """Show the best trials of a campaign."""
-    from rich.console import Console
-
     from hydragnn_hpo.campaign.leaderboard import read_leaderboard
-    from hydragnn_hpo.cli.tables import leaderboard_table
+    from hydragnn_hpo.cli.tables import console, leaderboard_table
     from hydragnn_hpo.layout import RunDir
 
     board = read_leaderboard(RunDir(Path(run_dir))).best(top)
     if as_json:
         typer.echo(json.dumps(board.to_plain()))
     else:
-        Console().print(leaderboard_table(board))
+        console().print(leaderboard_table(board))

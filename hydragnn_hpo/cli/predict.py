@@ -30,8 +30,7 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Predict properties with standard deviation and 90 % interval, in the targets' units."""
-    from rich.console import Console
-
+    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.ensemble.output import as_plain, write_predictions
     from hydragnn_hpo.ensemble.predictor import Ensemble
     from hydragnn_hpo.ensemble.structures import read_structures
@@ -48,7 +47,7 @@ def predict(
     if as_json:
         typer.echo(json.dumps(as_plain(model.manifest, structures, prediction)))
     elif out is None:
-        Console().print(_table(model.manifest, structures, prediction))
+        console().print(_table(model.manifest, structures, prediction))
         if any(head.level == "node" for head in model.manifest.heads.values()):
             typer.echo("values per atom: add --out NAME.csv or --out NAME.extxyz")
     for reason in structures.errors.values():
@@ -73,8 +72,8 @@ def _table(manifest: "Manifest", structures: "Structures", prediction: "Predicti
             table.add_row(name, *["-"] * len(graph), "not predicted")
             continue
         cells = []
-        for head in graph:
-            p = prediction.heads[head]
+        for target in graph:
+            p = prediction.heads[target]
             mean, std = p.mean[row, 0], p.std[row, 0]
             low, high = p.lo90[row, 0], p.hi90[row, 0]
             cells.append(f"{mean:.3f} +- {std:.3f}  \\[{low:.3f}, {high:.3f}]")

@@ -114,26 +114,24 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
 
 
 def _print(opened: "RunDir", result: dict[str, Any]) -> None:
-    from rich.console import Console
-
     from hydragnn_hpo.campaign.leaderboard import read_leaderboard
-    from hydragnn_hpo.cli.tables import ensemble_table, leaderboard_table
+    from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table
 
-    console = Console()
+    out = console()
     ensemble, figures = result["ensemble"], result["figures"]
     weights = {member["trial"]: member["weight"] for member in ensemble["members"]}
-    console.print(leaderboard_table(read_leaderboard(opened), weights))
-    console.print(ensemble_table(ensemble["heads"]))
+    out.print(leaderboard_table(read_leaderboard(opened), weights))
+    out.print(ensemble_table(ensemble["heads"]))
     used = figures["utilization"] or 0.0
-    console.print(
+    out.print(
         f"{figures['trials']} trials, {figures['attempts']} attempts "
         f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % busy; "
         f"from placed to first step {figures['first_step_seconds']:.2f} s warm, "
         f"{figures['cold_start_seconds']:.1f} s cold."
     )
-    console.print(f"Figure: {opened.report / 'parity.png'}")
-    console.print("Try next:", style="bold")
-    console.print(
+    out.print(f"Figure: {opened.report / 'parity.png'}")
+    out.print("Try next:", style="bold")
+    out.print(
         f"  hydragnn-hpo predict workflows/molecules.xyz --ensemble {opened.ensemble}",
         soft_wrap=True,
     )

@@ -1,12 +1,30 @@
 """Tables on the terminal."""
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from hydragnn_hpo.campaign.leaderboard import Leaderboard
+
+
+PLAIN_WIDTH = 110
+"""Columns of a table that goes to a file or a pipe."""
+
+
+def console() -> "Console":
+    """Give the console for tables, as wide as the terminal."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+
+
+def _spaced(name: str) -> str:
+    """Let a long name wrap at its underscores."""
+    return name.replace("_", " ")
 
 
 def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None = None) -> "Table":
@@ -18,7 +36,7 @@ def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None 
     for name in ("#", "trial", "conv", "epochs", "ranks", "objective"):
         table.add_column(name, justify="left" if name in ("trial", "conv") else "right")
     for head in heads:
-        table.add_column(f"{head}\nMAE [{board.units.get(head, '')}]", justify="right")
+        table.add_column(f"{_spaced(head)} MAE \\[{board.units.get(head, '')}]", justify="right")
     table.add_column("weight" if members else "status", justify="right")
     for row in board.rows:
         last = f"{members.get(row.trial, 0.0):.2f}" if members else row.reason or row.status
@@ -46,7 +64,7 @@ def ensemble_table(heads: Mapping[str, Mapping[str, Any]]) -> "Table":
         table.add_column(name, justify="right")
     for name, head in heads.items():
         table.add_row(
-            name,
+            _spaced(name),
             head["unit"],
             f"{head['test_mae']:.4f}",
             f"{head['single_mae']:.4f}",
