@@ -10,6 +10,9 @@ from hydragnn_hpo.launching.tail import Tail, end_of
 PEER_GRACE = 2.0
 """Seconds that ranks get to end by themselves, and again after SIGTERM, once a peer failed."""
 
+STUCK_GRACE = 60.0
+"""Seconds that ranks get once a peer ended well; who is still there then hangs in its exit."""
+
 
 @dataclass
 class Running:
@@ -61,12 +64,12 @@ class Running:
             self.tail = Tail(watch, end_of(watch))
 
     def end_rank(self, rank: int, code: int, *, now: float) -> None:
-        """Note how a rank ended; when it failed, its peers' time begins to run."""
+        """Note how a rank ended; from then on its peers' time runs."""
         self.codes[rank] = code
         if self.first is None:
             self.first = rank
-        if code != 0:
-            self._hurry(now + PEER_GRACE, now + 2 * PEER_GRACE)
+        patience = PEER_GRACE if code != 0 else STUCK_GRACE
+        self._hurry(now + patience, now + patience + PEER_GRACE)
 
     def stop(self, grace: float, now: float) -> None:
         """Have SIGTERM sent now and SIGKILL after ``grace`` seconds."""

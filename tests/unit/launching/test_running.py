@@ -21,13 +21,19 @@ def signals(job, *times):
 def test_a_job_that_goes_well_is_never_signalled(job):
     job.end_rank(0, 0, now=10.0)
 
-    assert signals(job, 11.0, 1000.0) == [None, None]
+    assert signals(job, 11.0, 69.0) == [None, None]
     assert not job.ended
     job.end_rank(1, 0, now=20.0)
     assert job.ended
     assert job.result() == {
         "codes": {0: 0, 1: 0}, "signal_sent": False, "first": 0, "error": None
     }  # fmt: skip
+
+
+def test_a_rank_that_hangs_in_its_exit_is_ended_a_minute_after_its_peer(job):
+    job.end_rank(0, 0, now=10.0)
+
+    assert signals(job, 69.9, 70.0, 71.9, 72.0) == [None, signal.SIGTERM, None, signal.SIGKILL]
 
 
 def test_peers_of_a_failed_rank_get_two_seconds_twice(job):
