@@ -82,7 +82,7 @@ def _bind(cores: list[int]) -> None:
     try:
         os.sched_setaffinity(0, cores)
     except OSError as error:
-        print(f"rank not bound to cores {cores} ({error.strerror}).", file=sys.stderr)
+        sys.stderr.write(f"rank not bound to cores {cores} ({error.strerror}).\n")
 
 
 def _settle(job: Mapping[str, Any], place: Mapping[str, Any]) -> None:
@@ -107,7 +107,7 @@ def _call(target: str, spec: dict[str, Any]) -> int:
     module, _, function = target.partition(":")
     code = getattr(importlib.import_module(module), function)(spec)
     if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 255:
-        print(f"{target} gave {code!r}, not an exit code.", file=sys.stderr)
+        sys.stderr.write(f"{target} gave {code!r}, not an exit code.\n")
         return 1
     return code
 
@@ -129,7 +129,7 @@ def run_rank(job: Mapping[str, Any], place: Mapping[str, Any], *, zygote: int) -
         if leaving.code is None or isinstance(leaving.code, int):
             code = (leaving.code or 0) & 0xFF
         else:
-            print(leaving.code, file=sys.stderr)
+            sys.stderr.write(f"{leaving.code}\n")
     except BaseException:
         traceback.print_exc()
     finally:

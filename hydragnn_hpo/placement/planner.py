@@ -4,7 +4,6 @@ Longest first. A trial gets the fewest ranks (a power of two) that keep it from 
 the others; what cannot start yet keeps its turn, and short trials fill the holes meanwhile.
 """
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,8 +55,8 @@ def plan(
     free: Sequence[str],
     *,
     total: int,
-    typical: float | None = None,
-    more_to_come: bool = False,
+    typical: float,
+    more_to_come: bool,
 ) -> list[Decision]:
     """Choose what starts now.
 
@@ -66,7 +65,7 @@ def plan(
         running: trials that hold slots.
         free: free slots, neighbours side by side.
         total: slots of the whole allocation.
-        typical: seconds of a typical trial on one slot; the waiting ones' median if left out.
+        typical: seconds that a typical trial takes on one slot.
         more_to_come: whether further trials will be proposed, so that no tail is in sight.
 
     Returns:
@@ -75,38 +74,36 @@ def plan(
     decisions: list[Decision] = []
     room = list(free)
     queue = sorted(waiting, key=lambda trial: (-trial.seconds, trial.name))
-    usual = typical or (statistics.median(t.seconds for t in queue) if queue else 1.0)
     held: Waiting | None = None
     wait = 0.0
     for place, trial in enumerate(queue):
         if not room:
             break
-        width, reason = _width(trial, usual, total)
-        left = len(queue) - place - 1
-        if not more_to_come and not left and width < len(room):
-            wider = _power_of_two(min(len(room), _widest(trial, total)))
-            width, reason = (
-                (wider, "last of the queue: takes what is idle")
-                if (wider > width)
-                else (width, reason)
-            )
+        last = not more_to_come and place == len(queue) - 1
+        width, reason = _width(trial, typical, total, len(room) if last else 0)
         if width > len(room):
-            if held is None:
-                held, wait = trial, _wait(width, len(room), running)
+            wait = _wait(width, len(room), running) if held is None else wait
+            held = held or trial
             continue
-        if held is not None and not _fits_before(trial, width, wait):
+        if held and not _fits_before(trial, width, wait):
             continue
-        why = reason if held is None else f"{reason}; backfill before {held.name}"
-        decisions.append(Decision(trial.name, tuple(room[:width]), why))
+        reason += f"; backfill before {held.name}" if held else ""
+        decisions.append(Decision(trial.name, tuple(room[:width]), reason))
         del room[:width]
     return decisions
 
 
-def _width(trial: Waiting, usual: float, total: int) -> tuple[int, str]:
-    """Give the fewest ranks that keep a trial within ``OUTLASTS`` typical ones."""
+def _width(trial: Waiting, usual: float, total: int, idle: int) -> tuple[int, str]:
+    """Give the fewest ranks that keep a trial within ``OUTLASTS`` typical ones.
+
+    The last trial of all may take up to ``idle`` slots that nobody else will want.
+    """
     width, widest = 1, _widest(trial, total)
     while 2 * width <= widest and _time(trial, width) > OUTLASTS * usual:
         width *= 2
+    wider = _power_of_two(min(idle, widest)) if idle else width
+    if wider > width:
+        return wider, "last of the queue: takes what is idle"
     if width == 1:
         return 1, "one rank is enough"
     return width, f"{trial.seconds / usual:.1f} times a typical trial: {width} ranks"

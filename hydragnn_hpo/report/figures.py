@@ -28,6 +28,15 @@ BARS = 20
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _INK, _FAINT = "#222222", "#8A8A8A"
 
+_LEGEND: dict[str, Any] = {
+    "fontsize": 8,
+    "frameon": False,
+    "columnspacing": 1.0,
+    "handlelength": 1.2,
+    "bbox_to_anchor": (1.02, 1.0),
+    "borderaxespad": 0.3,
+}
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -169,14 +178,7 @@ def draw_leaderboard(
     axis.set_xlabel(f"validation objective (MAE / standard deviation){note}")
     count = f"best {len(shown)} of {len(rows)} trials" if len(shown) < len(rows) else "trials"
     axis.set_ylabel(count)
-    style: dict[str, Any] = {
-        "fontsize": 8,
-        "frameon": False,
-        "columnspacing": 1.0,
-        "handlelength": 1.2,
-    }
-    style |= {"bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.3}
-    axis.legend(loc="lower right", ncols=len(convs) + 1, **style)
+    axis.legend(loc="lower right", ncols=len(convs) + 1, **_LEGEND)
     _tidy(axis)
 
 

@@ -16,6 +16,7 @@ from hydragnn_hpo.config.model import HeadConfig
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.loader import epoch_steps, graph_costs
+from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.ddp import Ranks
@@ -78,6 +79,9 @@ class Trainer:
             columns: the staged store.
             ranks: this rank among the others.
             record: called with a record's kind and its values; rank 0 writes them down.
+
+        Raises:
+            DataError: a head cannot be compared, nothing in ``val`` has its target.
         """
         self.config, self.columns, self.ranks, self.record = config, columns, ranks, record
         self.heads = dict(config.heads)
@@ -96,6 +100,12 @@ class Trainer:
         )
         self.counts = {name: _counts(columns, name) for name in self.heads}
         self.train, self.val = columns.indices_of("train"), columns.indices_of("val")
+        for name, counts in self.counts.items():
+            if not counts[self.val].sum():
+                raise DataError(
+                    f"head '{name}': no structure of the validation split has this target; "
+                    "drop the head, or add structures that have it."
+                )
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         steps = math.ceil(len(self.train) / config.training.global_batch)
@@ -143,27 +153,29 @@ class Trainer:
         progress.epoch += 1
         trained = time.perf_counter()
         sums, asked = self._validate(losses, signal())
-        progress.train_seconds += time.perf_counter() - started
         mae = {name: float(sums[row, 0] / sums[row, 1]) for row, name in enumerate(self.heads)}
-        rows = {name: self.counts[name][self.train].sum() for name in self.heads}
-        loss = {name: float(sums[row, 2] / rows[name]) for row, name in enumerate(self.heads)}
         objective = objective_of(mae, self._stds(), self.heads)
-        if not math.isfinite(objective):
-            raise Diverged(f"epoch {progress.epoch}: validation MAE {mae} is not finite")
         self._keep_best(objective, mae)
+        ended = time.perf_counter()
+        progress.train_seconds += ended - started
         self.record(
             "epoch",
             epoch=progress.epoch,
-            loss=loss,
+            loss=self._mean_losses(sums[:, 2]),
             val_mae=mae,
             objective=objective,
             best_objective=progress.best_objective,
             learning_rate=self.optimizer.param_groups[0]["lr"],
             train_seconds=trained - started,
-            val_seconds=time.perf_counter() - trained,
+            val_seconds=ended - trained,
             graphs_per_second=len(self.train) / (trained - started),
         )
         return asked
+
+    def _mean_losses(self, sums: np.ndarray) -> dict[str, float]:
+        """Divide summed losses by what the training split holds of each target."""
+        rows = {name: self.counts[name][self.train].sum() for name in self.heads}
+        return {name: float(sums[row] / rows[name]) for row, name in enumerate(self.heads)}
 
     def _step(self, indices: np.ndarray) -> Tensor:
         """Take one optimizer step on a global batch; gives this rank's loss sums per head."""
@@ -227,6 +239,8 @@ class Trainer:
 
     def _keep_best(self, objective: float, mae: dict[str, float]) -> None:
         progress = self.progress
+        if not math.isfinite(objective):
+            raise Diverged(f"epoch {progress.epoch}: validation MAE {mae} is not finite")
         if objective < progress.best_objective:
             progress.best_objective, progress.best_epoch = objective, progress.epoch
             progress.best_val = mae
