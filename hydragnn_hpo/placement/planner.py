@@ -68,12 +68,11 @@ def plan(
         typical: seconds that a typical trial takes on one slot.
         more_to_come: whether further trials will be proposed, so that no tail is in sight.
 
-    Returns:
-        Decisions in the order they were taken; each names its reason.
+    Each decision names its reason.
     """
     decisions: list[Decision] = []
     room = list(free)
-    queue = sorted(waiting, key=lambda trial: (-trial.seconds, trial.name))
+    queue = sorted(waiting, key=lambda waits: (-waits.seconds, waits.name))
     held: Waiting | None = None
     wait = 0.0
     for place, trial in enumerate(queue):

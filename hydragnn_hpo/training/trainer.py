@@ -100,16 +100,19 @@ class Trainer:
         )
         self.counts = {name: _counts(columns, name) for name in self.heads}
         self.train, self.val = columns.indices_of("train"), columns.indices_of("val")
+        self._check_val()
+        self.progress = Progress()
+        self.best: dict[str, Tensor] = {}
+        steps = math.ceil(len(self.train) / config.training.global_batch)
+        self.total_steps = steps * config.training.epochs
+
+    def _check_val(self) -> None:
         for name, counts in self.counts.items():
             if not counts[self.val].sum():
                 raise DataError(
                     f"head '{name}': no structure of the validation split has this target; "
                     "drop the head, or add structures that have it."
                 )
-        self.progress = Progress()
-        self.best: dict[str, Tensor] = {}
-        steps = math.ceil(len(self.train) / config.training.global_batch)
-        self.total_steps = steps * config.training.epochs
 
     def run(self, until: int, signal: Callable[[], Signal], folder: Path | None = None) -> Signal:
         """Train up to an epoch; checkpoint on the way; obey signals at the end of epochs.
