@@ -76,8 +76,6 @@ def plan(
     held: Waiting | None = None
     wait = 0.0
     for place, trial in enumerate(queue):
-        if not room:
-            break
         last = not more_to_come and place == len(queue) - 1
         width, reason = _width(trial, typical, total, len(room) if last else 0)
         if width > len(room):

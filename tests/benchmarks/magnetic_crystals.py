@@ -16,9 +16,9 @@ from record import finish
 
 ROOT = Path(__file__).parents[2]
 QUICK = {
-    "trials = 8": "trials = 3",
-    "rungs = [6, 36]": "rungs = [1, 2]",
-    "finalists = 4": "finalists = 2",
+    "trials = 14": "trials = 3",
+    "rungs = [6, 16]": "rungs = [1, 2]",
+    "finalists = 8": "finalists = 2",
 }
 
 
