@@ -35,9 +35,15 @@ def build(
     if dry_run:
         typer.echo(f"would read {', '.join(files)} and write {target}")
         return
+    from rich.console import Console
+
     from hydragnn_hpo.data.build import build_store
 
-    stats = build_store(path, target, files=[Path(card)] if card_option else None)
+    given = [Path(card)] if card_option else None
+    with Console(stderr=True).status("reading structures") as line:
+        stats = build_store(
+            path, target, lambda done: line.update(f"{done} structures read"), files=given
+        )
     typer.echo(json.dumps(stats) if as_json else _sentence(target, stats))
 
 

@@ -1,6 +1,8 @@
 """``hydragnn-hpo run``: a campaign from data to ensemble."""
 
 import json
+import shutil
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +32,7 @@ def run(
     from hydragnn_hpo.campaign.setup import check_space, find_card, open_run
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.errors import ConfigError, StorageError
     from hydragnn_hpo.shipped import find
 
     log.configure(level=30)
@@ -43,7 +46,11 @@ def run(
         _show_plan(config, card_path, where, slots)
         return
     opened = open_run(config, where)
-    result = _run(config, opened, card_path, slots, quiet=as_json)
+    try:
+        result = _run(config, opened, card_path, slots, quiet=as_json)
+    except (ConfigError, StorageError):
+        _forget(opened)
+        raise
     if as_json:
         typer.echo(json.dumps(result))
     else:
@@ -70,6 +77,7 @@ def _run(
     from hydragnn_hpo.launching.local import LocalBackend
 
     machine = config.machine
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end is a pause
 
     def make_backend() -> LocalBackend:
         return LocalBackend(
@@ -88,6 +96,14 @@ def _run(
             raise typer.Exit(1) from None
         finally:
             controller.close()
+
+
+def _forget(opened: "RunDir") -> None:
+    """Remove a run directory in which nothing was ever proposed: the user will edit and retry."""
+    from hydragnn_hpo.campaign.leaderboard import read_state
+
+    if not read_state(opened).trials:
+        shutil.rmtree(opened.path)
 
 
 def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
