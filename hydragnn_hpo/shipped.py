@@ -29,13 +29,14 @@ def find(argument: str, folder: str) -> Path:
         folder: the shipped folder to look in, e.g. ``graph_datasets``.
     """
     path = Path(argument)
-    if path.exists():
+    if path.is_file() or (path.exists() and path.suffix):
         return path
+    if path.parts and path.parts[0] in _FOLDERS:
+        return shipped(argument)
     if path.suffix or len(path.parts) > 1:
-        if path.parts[0] in _FOLDERS:
-            return shipped(argument)
         raise ConfigError(f"{argument}: no such file.")
     known = sorted(entry.stem for entry in shipped(folder).glob("*.toml"))
     if argument not in known:
-        raise ConfigError(unknown(f"name in {folder}", argument, known))
+        sentence = unknown(f"name in {folder}", argument, known)
+        raise ConfigError(f"'{argument}' is neither a file nor a shipped name: {sentence}")
     return shipped(f"{folder}/{argument}.toml")

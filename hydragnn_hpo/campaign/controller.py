@@ -45,6 +45,7 @@ class Controller:
         run: RunDir,
         *,
         card: Path,
+        data: str,
         make_backend: Callable[[], Backend],
         watch: Watch = lambda *_: None,
         clock: Callable[[], float] = time.time,
@@ -55,6 +56,7 @@ class Controller:
             config: the campaign.
             run: its directory, opened by ``setup.open_run``.
             card: path of the data set's card.
+            data: the card's name, and so the store's.
             make_backend: starts the backend.
             watch: called after each turn with the state, for a display.
             clock: gives seconds since the epoch.
@@ -62,7 +64,8 @@ class Controller:
         Raises:
             RunError: another controller is at work there, or its journal is damaged.
         """
-        self.config, self.run_dir, self.card, self.watch = config, run, card, watch
+        self.config, self.run_dir, self.watch = config, run, watch
+        self.card, self.data = card, data
         self.lease = Lease(run.path)
         strays = end_strays(run_tag(run.path))
         if strays:
@@ -127,11 +130,11 @@ class Controller:
     # -- opening ---------------------------------------------------------------------
 
     def _open(self) -> None:
-        store = self.run_dir.store(self.card_name)
+        store = self.run_dir.store(self.data)
         if not (store / "index.json").exists():
             with storage(self.run_dir.data):
                 self.run_dir.data.mkdir(exist_ok=True)
-            self.job("build", {"card": str(self.card.resolve()), "out": str(store)})
+            self.job("build", {"card": str(self.card), "out": str(store)})
         stats = read_json(store / "stats.json")
         self.dispatch.costs.stats = stats
         check_space(self.config, stats["targets"], stats["cutoff"])
@@ -145,11 +148,6 @@ class Controller:
         self.exhausted = len(self.state.trials) >= self.config.search.trials
         if not self.exhausted:
             self._wake_brain()
-
-    @property
-    def card_name(self) -> str:
-        """Name of the store in the run directory."""
-        return self.card.stem
 
     def _wake_brain(self) -> None:
         search = self.config.search
@@ -165,7 +163,7 @@ class Controller:
         )
 
     def _configure(self, name: str, values: dict[str, Any]) -> TrialConfig:
-        return trial_config(self.config, name, values, f"../../data/{self.card_name}.bp")
+        return trial_config(self.config, name, values, f"../../data/{self.data}.bp")
 
     # -- one turn --------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
         key, old, new = difference
         raise RunError(
             f"{run.path}: holds campaign '{there['name']}' with {key} = {old!r}, asked was "
-            f"{new!r}; choose another directory with --run, or use its campaign.toml."
+            f"{new!r}; choose another directory with --run, or undo the change."
         )
 
 
@@ -68,7 +68,7 @@ def find_card(config: CampaignConfig, source: Path) -> tuple[CardConfig, Path]:
     name = config.data[0].card
     beside = source.parent / name
     path = beside if beside.is_file() else find(name, "graph_datasets")
-    return load(path, CardConfig), path
+    return load(path, CardConfig), path.resolve()
 
 
 def trial_config(

@@ -26,8 +26,11 @@ def build(
     """Turn structures and a card into a graph store."""
     from hydragnn_hpo.config.data import CardConfig
     from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.shipped import find
 
+    if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
+        raise ConfigError(f"{card}: is no card (TOML): name the card of this data with --card.")
     path = card_option or find(card, "graph_datasets")
     config = load(path, CardConfig)
     target = out or Path(f"{config.name}.bp")
@@ -55,7 +58,10 @@ def info(
     """Show what a graph store holds."""
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.data.store import read_stats
+    from hydragnn_hpo.errors import DataError
 
+    if store.suffix == ".toml":
+        raise DataError(f"{store}: is a card; build it with: hydragnn-hpo dataset build {store}")
     stats = read_stats(store)
     if as_json:
         typer.echo(json.dumps(stats))

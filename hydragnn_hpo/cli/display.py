@@ -53,6 +53,14 @@ class Display:
         if self.live:
             self.live.stop()
 
+    def begin(self, state: State) -> None:
+        """Say what is about to happen."""
+        if self.quiet:
+            return
+        ended = len(state.with_status("stopped", "completed", "failed", "cancelled"))
+        going_on = f"going on, {ended} of {self.trials} trials at rest; " if state.trials else ""
+        print(f"{going_on}preparing data and a warm process", flush=True)
+
     def __call__(self, state: State, controller: Controller) -> None:
         """Take in the state after one turn."""
         if self.quiet:

@@ -64,7 +64,7 @@ def _print(plain: dict[str, Any]) -> None:
     made, data = plain["created_by"], plain["data"]
     out.print(
         f"campaign {made['campaign']} (seed {made['seed']}, {made['method']}), "
-        f"data {data['name']}: {data['title']}"
+        f"data {data['name']}{': ' if data['title'] else ''}{data['title']}"
     )
     out.print(f"{len(plain['elements'])} elements, edges up to {plain['cutoff']:g} angstrom")
     heads = Table(title="Heads", title_justify="left")

@@ -20,7 +20,7 @@ ROWS = 20
 
 def predict(
     files: Annotated[list[Path], typer.Argument(help="Structure files or folders.")],
-    ensemble: Annotated[Path, typer.Option(help="The ensemble.zip.")],
+    ensemble: Annotated[Path, typer.Option(help="An ensemble.zip, or a run directory.")],
     out: Annotated[
         Path | None, typer.Option(help="NAME.csv, NAME.extxyz or NAME.json to write.")
     ] = None,
@@ -35,8 +35,10 @@ def predict(
     from hydragnn_hpo.ensemble.predictor import Ensemble
     from hydragnn_hpo.ensemble.structures import read_structures
     from hydragnn_hpo.errors import DataError
+    from hydragnn_hpo.layout import RunDir
 
-    model = Ensemble.load(ensemble)
+    model = Ensemble.load(RunDir(ensemble).ensemble if ensemble.is_dir() else ensemble)
+    files = [_shipped_or_path(path) for path in files]
     structures = read_structures(files, model.cutoff, structure_column)
     if not structures.ids:
         raise DataError(f"{files[0]}: holds no structure; give a file or folder with at least one.")
@@ -54,6 +56,19 @@ def predict(
         typer.echo(f"error: {reason}", err=True)
     if len(structures.errors) == len(structures.ids):
         raise typer.Exit(DataError.exit_code)
+
+
+def _shipped_or_path(path: Path) -> Path:
+    """Let ``workflows/molecules.xyz`` name the shipped file from any folder."""
+    from hydragnn_hpo.errors import ConfigError
+    from hydragnn_hpo.shipped import shipped
+
+    if path.exists() or path.parts[:1] != ("workflows",):
+        return path
+    try:
+        return shipped(str(path))
+    except ConfigError:
+        return path
 
 
 def _table(manifest: "Manifest", structures: "Structures", prediction: "Prediction") -> "Table":

@@ -47,7 +47,7 @@ def run(
         return
     opened = open_run(config, where)
     try:
-        result = _run(config, opened, card_path, slots, quiet=as_json)
+        result = _run(config, opened, (card.name, card_path), slots, quiet=as_json)
     except (ConfigError, StorageError):
         _forget(opened)
         raise
@@ -70,7 +70,11 @@ def _show_plan(config: "CampaignConfig", card: Path, where: Path, slots: int | N
 
 
 def _run(
-    config: "CampaignConfig", opened: "RunDir", card: Path, slots: int | None, quiet: bool
+    config: "CampaignConfig",
+    opened: "RunDir",
+    data: tuple[str, Path],
+    slots: int | None,
+    quiet: bool,
 ) -> dict[str, Any]:
     from hydragnn_hpo.campaign.controller import Controller
     from hydragnn_hpo.cli.display import Display
@@ -87,7 +91,10 @@ def _run(
         )
 
     with Display(config.search.trials, quiet) as display:
-        controller = Controller(config, opened, card=card, make_backend=make_backend, watch=display)
+        controller = Controller(
+            config, opened, data=data[0], card=data[1], make_backend=make_backend, watch=display
+        )
+        display.begin(controller.state)
         try:
             controller.run()
             return _finish(controller, opened)
@@ -147,7 +154,19 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
     )
     out.print(f"Figure: {opened.report / 'parity.png'}")
     out.print("Try next:", style="bold")
-    out.print(
-        f"  hydragnn-hpo predict workflows/molecules.xyz --ensemble {opened.ensemble}",
-        soft_wrap=True,
-    )
+    file = _example(opened)
+    out.print(f"  hydragnn-hpo predict {file} --ensemble {opened.ensemble}", soft_wrap=True)
+
+
+def _example(opened: "RunDir") -> str:
+    """Name the shipped molecules if the ensemble knows all their elements."""
+    import ase.io
+
+    from hydragnn_hpo.ensemble.artefact import read
+    from hydragnn_hpo.shipped import shipped
+
+    file = "workflows/molecules.xyz"
+    frames = ase.io.read(shipped(file), ":")
+    known = set(read(opened.ensemble).manifest.elements)
+    fits = all(known.issuperset(atoms.numbers.tolist()) for atoms in frames)
+    return file if fits else "YOUR_STRUCTURES"
