@@ -123,7 +123,7 @@ def test_bad_input_leaves_nothing(
 ) -> None:
     edit(tmp_path / "tiny.extxyz", old, new)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(DataError, match=rf"{tmp_path}/tiny.extxyz: {said}"):
+    with pytest.raises(DataError, match=rf"^{tmp_path}/tiny.extxyz: {said}"):
         build_store(card, tmp_path / "out.bp")
     assert sorted(tmp_path.iterdir()) == before
 
