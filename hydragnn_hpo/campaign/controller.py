@@ -326,7 +326,8 @@ class Controller:
             max_restarts=self.config.search.max_restarts,
         )
         self._note("ended", trial=trial.name, attempt=trial.attempt, **ended)
-        (folder / "lease").unlink(missing_ok=True)
+        for name in ("lease", "meeting"):
+            (folder / name).unlink(missing_ok=True)
         if trial.status != "queued" and not self.state.promoted:
             self._tell(trial)
         if self.state.bugs_in_a_row >= self.config.search.max_failures and not self.stopping:

@@ -67,15 +67,21 @@ class Dispatch:
             place.mkdir(parents=True, exist_ok=True)
             folder.control.unlink(missing_ok=True)
         write_text(place / "placement.toml", dump(placement))
+        slots = tuple(self.slots[name] for name in decision.slots)
+        one_host = len({slot.host for slot in slots}) == 1
         return Job(
             id=f"{trial.name}.{attempt}",
             kind="train",
             width=decision.width,
-            spec={"trial_dir": str(folder.path.resolve()), "attempt": attempt},
+            spec={
+                "trial_dir": str(folder.path.resolve()),
+                "attempt": attempt,
+                "one_host": one_host,
+            },
             log=place / "log",
             lease=place / "lease",
             watch=place / "metrics.jsonl",
-            slots=tuple(self.slots[name] for name in decision.slots),
+            slots=slots,
         )
 
     def seconds_left(self, trial: Trial, width: int) -> float:

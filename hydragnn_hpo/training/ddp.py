@@ -8,10 +8,12 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from hydragnn_hpo.errors import ConfigError
@@ -64,11 +66,16 @@ class Ranks:
         return wrapped
 
 
-def join() -> Ranks:
+def join(meeting: Path | None = None) -> Ranks:
     """Join the process group that the environment names, or run alone.
 
     Reads ``RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT`` and
     ``HYDRAGNN_HPO_DEVICE``. gloo on CPUs; nccl on GPUs (RCCL on ROCm).
+
+    Args:
+        meeting: a file, new with each attempt, through which the ranks of one host find each
+            other; without it they meet at ``MASTER_PORT``, where torch's store listens on
+            every interface (Law 10: only for trials that another launcher started).
 
     Raises:
         ConfigError: the environment names a rank outside the world.
@@ -80,10 +87,11 @@ def join() -> Ranks:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if world > 1:
-        if rank:
+        if meeting is None and rank:
             _wait_for_port(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
+            store=None if meeting is None else FileStore(str(meeting), world),
             rank=rank,
             world_size=world,
             timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS),

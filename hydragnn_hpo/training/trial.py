@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 PREDICTED = ("val", "sel", "cal")
 """Splits a trial predicts; the test split belongs to the ensemble (Law 6)."""
 
+_CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
+"""What torch says in a plain RuntimeError; it has a class of its own for GPUs only."""
+
 
 def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
     """Make a new attempt at the full budget, for a trial started by hand."""
@@ -74,14 +77,16 @@ def rank_main(spec: dict[str, Any]) -> int:
     """Run one rank of one attempt; the entry point of agents.
 
     Args:
-        spec: ``trial_dir`` and ``attempt``.
+        spec: ``trial_dir``, ``attempt``, and ``one_host``: whether all ranks share a host.
 
     Returns:
         The rank's exit code: 0, 1 for a failure, ``INTERRUPTED`` or ``PEER_LOST``.
     """
     trial = TrialDir(Path(spec["trial_dir"]))
     log.configure(rank=int(os.environ.get("RANK", "0")))
-    return _guarded(trial, int(spec["attempt"]))
+    attempt = int(spec["attempt"])
+    meeting = trial.attempt(attempt) / "meeting" if spec.get("one_host") else None
+    return _guarded(trial, attempt, meeting)
 
 
 def run_by_hand(trial: TrialDir) -> tuple[int, str]:
@@ -107,13 +112,13 @@ def run_by_hand(trial: TrialDir) -> tuple[int, str]:
     return code, f"{path}: {result['status']} after epoch {result['epochs']}, val MAE {errors}"
 
 
-def _guarded(trial: TrialDir, attempt: int | None) -> int:
+def _guarded(trial: TrialDir, attempt: int | None, meeting: Path | None = None) -> int:
     """Run a rank; every failure is a result with a reason (Law 9)."""
     try:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         torch.set_flush_denormal(True)
         asked = _Asked(trial)
-        ranks = join()
+        ranks = join(meeting)
         config, columns = load_trial(trial)
         attempt = attempt or _agree(trial, config, ranks)
         return _run(trial.attempt(attempt), trial, Trainer(config, columns, ranks), asked)
@@ -202,9 +207,18 @@ class _Asked:
         if self.interrupted:
             return "interrupt"
         if os.environ.get("RANK", "0") == "0" and self.control.exists():
-            wish = read_json(self.control).get("wish")
-            return "stop" if wish == "stop" else "interrupt" if wish == "yield" else "go"
+            return self._wish()
         return "go"
+
+    def _wish(self) -> Signal:
+        """Read ``control``; a file that a person is just writing must not end the trial."""
+        try:
+            content = read_json(self.control)
+        except StorageError as error:
+            logger.warning("%s", error)
+            return "go"
+        wish = content.get("wish") if isinstance(content, dict) else None
+        return "stop" if wish == "stop" else "interrupt" if wish == "yield" else "go"
 
 
 def _record(writer: RecordWriter | None, kind: str, **values: Any) -> None:
@@ -223,7 +237,7 @@ def _reason(error: Exception) -> tuple[str, str]:
     """Name the reason of a failure as Law 9 does."""
     if isinstance(error, Diverged):
         return "diverged", str(error)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _CPU_IS_FULL in str(error):
         return "out_of_memory", str(error) or "no memory left"
     if isinstance(error, (ConfigError, DataError)):
         return "bad_config", str(error)
