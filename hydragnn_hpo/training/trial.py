@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 PREDICTED = ("val", "sel", "cal")
 """Splits a trial predicts; the test split belongs to the ensemble (Law 6)."""
 
+_CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
+"""What torch says in a plain RuntimeError; it has a class of its own for GPUs only."""
+
 
 def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
     """Make a new attempt at the full budget, for a trial started by hand."""
@@ -234,7 +237,7 @@ def _reason(error: Exception) -> tuple[str, str]:
     """Name the reason of a failure as Law 9 does."""
     if isinstance(error, Diverged):
         return "diverged", str(error)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _CPU_IS_FULL in str(error):
         return "out_of_memory", str(error) or "no memory left"
     if isinstance(error, (ConfigError, DataError)):
         return "bad_config", str(error)
