@@ -1,6 +1,6 @@
 """Convert quantities at the door: inside are eV, angstrom, e, muB and seconds.
 
-Source of the factors: CODATA 2018 as in ASE 3.29 (``ase.units``).
+Source of the factors: CODATA 2018, ``ase.units.create_units("2018")`` of ASE 3.29.
 """
 
 from hydragnn_hpo.errors import ConfigError, unknown
@@ -10,7 +10,7 @@ _ENERGY = {
     "meV": 1e-3,
     "Hartree": 27.211386245988,
     "Rydberg": 13.605693122994,
-    "kcal/mol": 0.0433641153087705,
+    "kcal/mol": 0.0433641042418009,
     "kJ/mol": 0.0103642696562634,
 }
 _LENGTH = {"angstrom": 1.0, "bohr": 0.529177210903, "nm": 10.0}
