@@ -4,6 +4,7 @@ A record is one flat JSON object per line with a ``record`` kind and a ``time`` 
 since the epoch). Values carry their unit in a ``units`` object of the first record.
 """
 
+import errno
 import json
 import math
 import os
@@ -37,8 +38,10 @@ class RecordWriter:
     def write(self, record: str, time: float, **values: Any) -> None:
         """Append one record; the whole line goes out in one write."""
         line = json.dumps(finite({"record": record, "time": time, **values}), allow_nan=False)
+        content = line.encode() + b"\n"
         with storage(self.path):
-            os.write(self._descriptor, line.encode() + b"\n")
+            if os.write(self._descriptor, content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         """Make everything durable and close."""
