@@ -30,15 +30,16 @@ def element_baseline(
     node targets on the node's own element.
 
     Returns:
-        ``by_number`` (in the target's unit, [119]; 0 for elements not in train) and ``std``, the
-        spread that is left on train; None for vectors.
+        ``by_number`` (in the target's unit, [119]; 0 for elements not in train), ``mean``, what
+        to add to them, and ``std``, the spread that is left on train; None for vectors.
     """
     if target.width != 1:
         return None
     fit = _by_own_element if target.level == "node" else _by_composition
     numbers, before, after = fit(columns, name, target, mean)
     spread = max(float(np.std(after)), SMALLEST * float(np.std(before)))
-    return {"by_number": [float(value) for value in numbers], "std": spread}
+    constant = mean + float(np.mean(after))
+    return {"by_number": [float(value) for value in numbers], "mean": constant, "std": spread}
 
 
 def _by_own_element(
@@ -56,7 +57,11 @@ def _by_own_element(
 def _by_composition(
     columns: Columns, name: str, target: TargetConfig, mean: float
 ) -> tuple[Array, Array, Array]:
-    """Fit graphs; gives the numbers, and the target before and after."""
+    """Fit graphs; gives the numbers, and the target before and after.
+
+    Counts are fitted around their mean: a structure of mean size has the mean energy, one of
+    no atoms has not. Fractions sum to 1, they need no such care.
+    """
     graph_of_node = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())
     counts = np.zeros((columns.num_graphs, MAX_ELEMENT + 1))
     np.add.at(counts, (graph_of_node, columns.numbers), 1.0)
@@ -64,6 +69,7 @@ def _by_composition(
         counts /= np.maximum(columns.num_nodes(), 1)[:, None]
     rows = (columns.split == 0) & columns.masks[name]
     design, values = counts[rows], columns.targets[name][rows, 0] - mean
-    gram = design.T @ design + RIDGE * np.eye(MAX_ELEMENT + 1)
-    numbers = np.linalg.solve(gram, design.T @ values)
+    around = design - design.mean(axis=0) if target.energy == "total" else design
+    gram = around.T @ around + RIDGE * np.eye(MAX_ELEMENT + 1)
+    numbers = np.linalg.solve(gram, around.T @ values)
     return numbers, values, values - design @ numbers

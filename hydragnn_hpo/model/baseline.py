@@ -32,9 +32,9 @@ class Baseline(nn.Module):
         fitted = target.get("elements") if head.baseline == "elements" else None
         by_number = fitted["by_number"] if fitted else [0.0] * (MAX_ELEMENT + 1)
         self.register_buffer("elements", torch.tensor(by_number, dtype=torch.float32))
-        self.register_buffer("mean", torch.tensor(float(target["mean"])))
-        spread = float(fitted["std"] if fitted else target["std"])
-        self.register_buffer("std", torch.tensor(spread or 1.0))
+        start = fitted or target
+        self.register_buffer("mean", torch.tensor(float(start["mean"])))
+        self.register_buffer("std", torch.tensor(float(start["std"]) or 1.0))
 
     def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
         """Give the prediction in the target's unit, of the shape of ``numbers``."""

@@ -32,7 +32,7 @@ class MultiHeadGNN(nn.Module):
             model: the trunk.
             heads: heads by the name of their target.
             targets: the store's target statistics (``level shape mean std``, and ``elements``
-                with ``by_number`` and ``std`` where a baseline per element exists) by name.
+                with ``by_number mean std`` where a baseline per element exists) by name.
         """
         super().__init__()
         self.trunk = Trunk(model)

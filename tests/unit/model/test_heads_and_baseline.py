@@ -1,0 +1,143 @@
+"""Pooling, units and what a head starts from, by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model.baseline import Baseline
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.model.heads import GraphHead, NodeVectorHead, pool_mean, pool_sum
+
+BY_NUMBER = [0.0] * 119
+BY_NUMBER[1], BY_NUMBER[8] = 0.5, -2.0
+
+
+def batch_of(*graphs):
+    numbers = torch.tensor([z for graph in graphs for z in graph])
+    owner = [g for g, graph in enumerate(graphs) for _ in graph]
+    return Batch(
+        numbers=numbers,
+        positions=torch.randn(len(numbers), 3, generator=torch.Generator().manual_seed(1)),
+        edge_index=torch.zeros(2, 0, dtype=torch.long),
+        edge_shift=torch.zeros(0, 3),
+        graph_of_node=torch.tensor(owner, dtype=torch.long),
+        num_graphs=len(graphs),
+        targets={},
+        masks={},
+        graph_index=torch.arange(len(graphs)),
+    )
+
+
+def target(level="graph", shape="scalar", energy=None, fitted=True):
+    elements = {"by_number": BY_NUMBER, "mean": 9.0, "std": 3.0} if fitted else None
+    return {
+        "level": level, "shape": shape, "energy": energy, "mean": 10.0, "std": 4.0,
+        "elements": elements,
+    }  # fmt: skip
+
+
+def test_pooling_by_hand():
+    values = torch.tensor([[1.0, 10.0], [2.0, 20.0], [6.0, 60.0]])
+    batch = batch_of([1, 1], [1])
+    assert pool_sum(values, batch).tolist() == [[3.0, 30.0], [6.0, 60.0]]
+    assert pool_mean(values, batch).tolist() == [[1.5, 15.0], [6.0, 60.0]]
+    empty = SimpleNamespace(num_graphs=2, graph_of_node=torch.tensor([1, 1, 1]))
+    assert pool_mean(values, empty)[0].tolist() == [0.0, 0.0], "a graph without nodes is finite"
+
+
+@pytest.mark.parametrize(("energy", "graph_shift"), [("total", -1.0), (None, -1.0 / 3)])
+def test_baseline_counts_elements_in_a_graph(energy, graph_shift):
+    baseline = Baseline(target(energy=energy), HeadConfig())
+    found = baseline(torch.tensor([[0.0], [2.0]]), batch_of([1, 8, 1], [8]))
+    expected = [[9.0 + graph_shift], [9.0 - 2.0 + 2.0 * 3.0]]
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_baseline_of_nodes_is_their_own_element():
+    found = Baseline(target("node"), HeadConfig())(torch.ones(3, 1), batch_of([1, 8], [26]))
+    assert found.flatten().tolist() == [9.0 + 0.5 + 3.0, 9.0 - 2.0 + 3.0, 9.0 + 3.0]
+
+
+@pytest.mark.parametrize(
+    ("head", "described"),
+    [
+        (HeadConfig(baseline="mean"), target()),
+        (HeadConfig(), target(fitted=False)),
+    ],
+)
+def test_the_mean_alone(head, described):
+    found = Baseline(described, head)(torch.tensor([[0.5]]), batch_of([1, 8]))
+    assert found.item() == 10.0 + 0.5 * 4.0
+
+
+def test_a_target_without_spread_divides_by_one():
+    described = target(fitted=False) | {"std": 0.0}
+    assert Baseline(described, HeadConfig()).std.item() == 1.0
+
+
+def test_graph_head_pools():
+    batch, scalars = batch_of([1, 1], [8]), torch.randn(3, 4)
+    for pool, gather in (("mean", pool_mean), ("sum", pool_sum)):
+        head = GraphHead(4, HeadConfig(pool=pool))
+        torch.testing.assert_close(head(scalars, None, batch), head.mlp(gather(scalars, batch)))
+    head = GraphHead(4, HeadConfig(pool="contributions"))
+    each = head.mlp(scalars).flatten()
+    expected = torch.stack(((each[0] + each[1]) / 2, each[2])).unsqueeze(-1)
+    torch.testing.assert_close(head(scalars, None, batch), expected)
+
+
+def test_layers_and_width_of_a_head():
+    def linears(**settings):
+        mlp = GraphHead(6, HeadConfig(**settings)).mlp
+        return [(m.in_features, m.out_features) for m in mlp if hasattr(m, "in_features")]
+
+    assert linears(layers=1) == [(6, 1)]
+    assert linears(layers=3) == [(6, 6), (6, 6), (6, 1)]
+    assert linears(layers=3, hidden=5) == [(6, 5), (5, 5), (5, 1)]
+
+
+def test_vector_head_without_vectors_is_zero_whatever_the_scalars():
+    head = NodeVectorHead(4, HeadConfig())
+    found = head(torch.randn(2, 4), torch.zeros(2, 3, 4), batch_of([1, 1]))
+    assert found.tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize("number", [1, 57, 118])
+def test_an_element_never_seen_is_finite_and_gets_no_number(number):
+    torch.manual_seed(0)
+    targets = {"energy": target(), "charge": target("node")}
+    net = MultiHeadGNN(ModelConfig(conv="schnet", features=8, layers=1), {
+        name: HeadConfig() for name in targets
+    }, targets)  # fmt: skip
+    found = net(batch_of([number], [number, 8]))
+    assert all(torch.isfinite(values).all() for values in found.values())
+    assert net.baselines["charge"].elements[57].item() == 0.0
+
+
+def test_outputs_are_in_the_unit_of_the_target():
+    """A thousand times the spread gives a thousand times the distance from the mean."""
+    described = target(fitted=False)
+    scaled = described | {"mean": 10_000.0, "std": 4_000.0}
+    found = []
+    for entry in (described, scaled):
+        torch.manual_seed(0)
+        net = MultiHeadGNN(
+            ModelConfig(conv="egnn", features=8, layers=1), {"e": HeadConfig()}, {"e": entry}
+        )
+        found.append(net(batch_of([1, 8], [6]))["e"])
+        assert net.std("e").item() == entry["std"]
+    torch.testing.assert_close(found[1], found[0] * 1000.0)
+    assert (found[0] - 10.0).abs().min() > 1e-3
+
+
+def test_numbers_of_the_baseline_are_kept_with_the_weights():
+    net = MultiHeadGNN(
+        ModelConfig(conv="egnn", features=8, layers=1), {"e": HeadConfig()}, {"e": target()}
+    )
+    kept = net.state_dict()
+    assert kept["baselines.e.mean"].item() == 9.0
+    assert kept["baselines.e.std"].item() == 3.0
+    assert kept["baselines.e.elements"][8].item() == -2.0
