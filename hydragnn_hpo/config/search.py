@@ -39,14 +39,14 @@ class ParameterConfig(Config):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         ranged = self.low is not None and self.high is not None
-        if (self.choices is not None) == ranged or (self.choices is not None and self.step):
+        range_keys = (self.low, self.high, self.step, self.log or None)
+        mixed = self.choices is not None and any(key is not None for key in range_keys)
+        if mixed or (self.choices is None and not ranged):
             raise ValueError("give either choices, or low and high (with log or step).")
-        if self.choices is not None and len(set(map(repr, self.choices))) < max(
-            1, len(self.choices)
-        ):
-            raise ValueError("choices repeat a value: name each once.")
         if self.choices == ():
             raise ValueError("choices are empty: name at least one.")
+        if self.choices and len(set(map(repr, self.choices))) < len(self.choices):
+            raise ValueError("choices repeat a value: name each once.")
         if ranged:
             self._range_is_right()
         return self
