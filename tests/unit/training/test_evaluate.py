@@ -1,0 +1,99 @@
+"""Errors and predictions over a split, against one graph at a time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hydragnn_hpo.config.model import HeadConfig
+from hydragnn_hpo.training import evaluate
+from hydragnn_hpo.training.evaluate import error_sums, predict_split
+from hydragnn_hpo.training.trainer import objective_of
+
+HEADS = {"energy": {}, "charge": {}, "push": {}}
+
+
+@pytest.fixture
+def trainer(train):
+    return train(conv="painn", heads=HEADS)
+
+
+def one_by_one(trainer, indices):
+    found = {name: [] for name in HEADS}
+    with torch.no_grad():
+        for index in indices:
+            for name, values in trainer.model(trainer.feed.batch(np.array([index]))).items():
+                found[name].append(values.numpy())
+    return {name: np.concatenate(pieces) for name, pieces in found.items()}
+
+
+@pytest.mark.parametrize("edges_per_batch", [1, 25, 40_000])
+def test_predictions_are_in_the_order_asked_for(trainer, monkeypatch, edges_per_batch):
+    monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", edges_per_batch)
+    indices = np.array([31, 4, 17, 5, 0, 38, 12])
+    found = predict_split(trainer.model, trainer.feed, indices)
+    for name, values in one_by_one(trainer, indices).items():
+        assert found[name].shape == values.shape
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-13)
+
+
+def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
+    monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", 25)
+    indices = np.arange(40)[::-1].copy()
+    pieces = list(trainer.feed.pieces(indices))
+    assert torch.cat([piece.graph_index for piece in pieces]).tolist() == indices.tolist()
+    assert len(pieces) > 5
+    largest = trainer.columns.num_edges().max()
+    edges = trainer.columns.num_edges()
+    assert all(edges[p.graph_index.numpy()].sum() <= 25 + largest for p in pieces)
+
+
+def test_no_graphs_no_predictions(trainer):
+    nothing = np.array([], dtype=np.int64)
+    found = predict_split(trainer.model, trainer.feed, nothing)
+    assert {name: v.shape for name, v in found.items()} == {
+        "energy": (0, 1), "charge": (0, 1), "push": (0, 3),
+    }  # fmt: skip
+    assert error_sums(trainer.model, trainer.feed, nothing).tolist() == [[0.0, 0.0]] * 3
+
+
+def test_val_mae_is_what_numpy_says(trainer, columns):
+    rows = columns.indices_of("val")
+    predicted = one_by_one(trainer, rows)
+    sums = error_sums(trainer.model, trainer.feed, rows).numpy()
+    for row, name in enumerate(HEADS):
+        errors = []
+        start = 0
+        for graph in rows:
+            if name == "energy":
+                own = slice(graph, graph + 1)
+            else:
+                own = slice(columns.node_offset[graph], columns.node_offset[graph + 1])
+            size = own.stop - own.start
+            wanted, mask = columns.targets[name][own], columns.masks[name][own]
+            errors.extend(
+                np.abs(predicted[name][start : start + size] - wanted)[mask].ravel().tolist()
+            )
+            start += size
+        assert sums[row, 1] == len(errors) > 0
+        assert sums[row, 0] == pytest.approx(sum(errors), rel=1e-12)
+
+
+def test_shares_of_ranks_are_the_whole(trainer, columns):
+    """Every rank's part once, whatever the world; sums over ranks are the sums alone."""
+    indices = columns.indices_of("train")
+    alone = error_sums(trainer.model, trainer.feed, indices)
+    parts, seen = torch.zeros_like(alone), []
+    for rank in range(3):
+        feed = replace(trainer.feed, ranks=replace(trainer.feed.ranks, rank=rank, world=3))
+        seen.extend(feed.share(indices).tolist())
+        parts += error_sums(trainer.model, feed, indices)
+    assert sorted(seen) == indices.tolist()
+    torch.testing.assert_close(parts, alone, rtol=1e-12, atol=0)
+
+
+def test_objective_by_hand():
+    heads = {"a": HeadConfig(weight=3.0), "b": HeadConfig(weight=1.0)}
+    found = objective_of({"a": 0.4, "b": 6.0}, {"a": 2.0, "b": 3.0}, heads)
+    assert found == pytest.approx(0.75 * 0.2 + 0.25 * 2.0)

@@ -1,0 +1,232 @@
+"""The trainer: resuming, stopping, clipping, diverging, and which epoch is kept."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training import trainer as module
+from hydragnn_hpo.training.evaluate import error_sums
+from hydragnn_hpo.training.optimizer import learning_rate
+from hydragnn_hpo.training.trainer import Diverged
+
+
+def go():
+    return "go"
+
+
+def weights(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def epochs(trainer):
+    return [record for record in trainer.records if record["record"] == "epoch"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("ema", [0.0, 0.8])
+def test_resumed_equals_unbroken_bit_for_bit(train, tmp_path, ema, precision):
+    settings = {"epochs": 5, "ema": ema, "precision": precision, "clip_norm": 0.5}
+    unbroken = train(**settings)
+    unbroken.run(5, go)
+    first = train(**settings)
+    assert not first.resume(tmp_path)
+    first.run(2, go, tmp_path)
+    second = train(**settings)
+    assert second.resume(tmp_path)
+    assert second.progress.epoch == 2
+    second.run(5, go, tmp_path)
+    assert torch.equal(weights(second), weights(unbroken))
+    for name, value in unbroken.best.items():
+        assert torch.equal(second.best[name], value), name
+    same = ("epoch", "step", "best_epoch", "best_objective", "best_val")
+    for field in same:
+        assert getattr(second.progress, field) == getattr(unbroken.progress, field), field
+    told = [r["objective"] for r in epochs(first) + epochs(second)]
+    assert told == [r["objective"] for r in epochs(unbroken)]
+
+
+def test_best_goes_on_over_a_break_even_if_the_rest_is_worse(train, tmp_path):
+    first = train()
+    first.run(2, go, tmp_path)
+    best = {name: value.clone() for name, value in first.best.items()}
+    second = train(learning_rate=3.0)  # what follows is ruined
+    second.resume(tmp_path)
+    second.run(4, go, tmp_path)
+    assert second.progress.best_epoch == first.progress.best_epoch
+    second.use_best()
+    for name, value in second.model.state_dict().items():
+        assert torch.equal(value, best[name]), name
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.6])
+def test_best_epoch_is_kept_not_the_last(train, tmp_path, ema):
+    trainer = train(learning_rate=0.2, epochs=6, ema=ema, schedule="constant", seed=1)
+    trainer.run(6, go, tmp_path)
+    told = [r["objective"] for r in epochs(trainer)]
+    best = int(np.argmin(told)) + 1
+    assert best < 6, "choose settings whose last epoch is not the best one"
+    assert trainer.progress.best_epoch == best
+    assert trainer.progress.best_objective == min(told)
+    trainer.use_best()
+    sums = error_sums(trainer.model, trainer.feed, trainer.val).numpy()
+    mae = {name: sums[row, 0] / sums[row, 1] for row, name in enumerate(trainer.heads)}
+    assert mae == pytest.approx(epochs(trainer)[best - 1]["val_mae"], rel=1e-12)
+    assert mae == pytest.approx(trainer.progress.best_val, rel=1e-12)
+    tensors, state = checkpoint.read(tmp_path / "best.safetensors")
+    assert state["progress"]["best_epoch"] == best
+    for name, value in trainer.model.state_dict().items():
+        assert torch.equal(tensors[name], value), name
+
+
+def test_validation_leaves_the_live_weights_alone(train):
+    trainer = train(ema=0.9)
+    trainer.run(1, go)
+    before = weights(trainer).clone()
+    trainer._validate(torch.zeros(2, dtype=torch.float64), "go")
+    assert torch.equal(weights(trainer), before)
+    mean = torch.cat([v.flatten() for v in trainer.average.mean.values()])
+    assert not torch.equal(mean, before)
+
+
+def test_patience_ends_the_training(train, monkeypatch):
+    course = iter([0.9, 0.8, 0.85, 0.8, 0.81, 0.1, 0.1])
+    monkeypatch.setattr(module, "objective_of", lambda *_: next(course))
+    trainer = train(epochs=50, patience=3)
+    assert trainer.run(50, go) == "go"
+    assert trainer.out_of_patience
+    assert (trainer.progress.best_epoch, trainer.progress.epoch) == (2, 5), "equal is not better"
+
+
+def test_a_signal_is_obeyed_at_the_end_of_the_epoch(train, tmp_path):
+    for wish in ("stop", "interrupt"):
+        asked = iter(["go", wish, "go"])
+        trainer = train(epochs=9)
+        (tmp_path / wish).mkdir()
+        assert trainer.run(9, lambda it=asked: next(it), tmp_path / wish) == wish
+        assert trainer.progress.epoch == 2
+        assert len(epochs(trainer)) == 2
+        again = train(epochs=9)
+        assert again.resume(tmp_path / wish)
+        assert again.progress.epoch == 2
+
+
+def test_checkpoints_come_by_time_and_at_the_end(train, tmp_path):
+    rare = train(checkpoint_seconds=1e6)
+    rare.run(3, go, tmp_path)
+    often = train(checkpoint_seconds=0.0)
+    often.run(3, go, tmp_path)
+    saved = [[r["epoch"] for r in t.records if r["record"] == "checkpoint"] for t in (rare, often)]
+    assert saved == [[3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("limit", [1e-3, 0.2, None])
+def test_gradients_are_clipped_to_the_norm(train, monkeypatch, limit):
+    trainer = train(clip_norm=limit)
+    seen = []
+    before = module.nn.utils.get_total_norm
+    monkeypatch.setattr(
+        module.nn.utils, "get_total_norm", lambda g: seen.append(before(g).item()) or before(g)
+    )
+    after = []
+    step = trainer.optimizer.step
+
+    def watched():
+        grads = [p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]
+        after.append(torch.cat(grads).norm().item())
+        step()
+
+    trainer.optimizer.step = watched
+    trainer.run(1, go)
+    assert len(seen) == len(after) == 4
+    assert min(seen) > 1e-3, "else nothing is clipped"
+    expected = [min(norm, limit or norm) for norm in seen]
+    assert after == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_course_of_the_learning_rate_is_laid_over_the_full_budget(train):
+    trainer = train(epochs=10, warmup=0.2)
+    trainer.run(3, go)  # a rung
+    told = [r["learning_rate"] for r in epochs(trainer)]
+    config = trainer.config.training
+    assert trainer.total_steps == 40
+    assert told == [learning_rate(config, step, 40) for step in (3, 7, 11)]
+
+
+def test_records_say_the_training_loss_over_the_whole_epoch(train, columns):
+    """With no step size to speak of, the loss is that of the first weights."""
+    heads = {"energy": {"loss": "mse"}, "push": {"loss": "mae"}}
+    trainer = train(conv="painn", heads=heads, learning_rate=1e-12, weight_decay=0.0)
+    rows = columns.indices_of("train")
+    with torch.no_grad():
+        batch = trainer.feed.batch(rows)
+        predicted = trainer.model(batch)
+    expected = {}
+    for name, head in heads.items():
+        error = (predicted[name] - batch.targets[name]) / trainer.model.std(name)
+        error = error[batch.masks[name]]
+        expected[name] = (error.square() if head["loss"] == "mse" else error.abs()).mean().item()
+    trainer.run(1, go)
+    (record,) = epochs(trainer)
+    assert record["loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_blow_up_names_epoch_step_and_place(train):
+    trainer = train(learning_rate=1e200, clip_norm=None, warmup=0.0)
+    with pytest.raises(Diverged, match=r"^epoch 1, step 2: the gradient of \S+ is not finite$"):
+        trainer.run(4, go)
+
+
+def poisoned(columns, split, value):
+    rows = columns.indices_of(split)
+    row = rows[columns.masks["energy"][rows]][0]
+    targets = {**columns.targets, "energy": columns.targets["energy"].copy()}
+    targets["energy"][row] = value
+    return replace(columns, targets=targets)
+
+
+def test_a_nan_target_diverges_in_its_epoch_and_leaves_no_weights(train, columns, tmp_path):
+    trainer = train(columns=poisoned(columns, "train", np.nan))
+    with pytest.raises(Diverged, match=r"^epoch 1, step [1-4]: the gradient of "):
+        trainer.run(4, go, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_validation_that_is_not_finite_diverges(train, columns):
+    trainer = train(columns=poisoned(columns, "val", np.inf))
+    with pytest.raises(Diverged, match=r"^epoch 1: validation MAE .*'energy': inf.* not finite"):
+        trainer.run(4, go)
+    assert trainer.best == {}
+
+
+def test_a_head_without_any_validation_target_is_refused(train, columns):
+    masks = {**columns.masks, "energy": columns.masks["energy"].copy()}
+    masks["energy"][columns.indices_of("val")] = False
+    with pytest.raises(DataError, match=r"head 'energy': .*validation split .*; drop the head"):
+        train(columns=replace(columns, masks=masks))
+
+
+def test_counts_are_components_that_a_graph_has(train, columns):
+    trainer = train(conv="painn", heads={"energy": {}, "charge": {}, "push": {}})
+    for graph in range(columns.num_graphs):
+        nodes = range(columns.node_offset[graph], columns.node_offset[graph + 1])
+        assert trainer.counts["energy"][graph] == int(graph % 5 != 0)
+        assert trainer.counts["charge"][graph] == sum(i % 3 != 0 for i in range(len(nodes)))
+        assert trainer.counts["push"][graph] == 3 * len(nodes)
+
+
+def test_the_seed_of_the_trial_is_the_seed_of_the_model_and_of_the_order(train):
+    torch.manual_seed(99)
+    one = train(seed=4)
+    torch.manual_seed(1)
+    torch.rand(7)
+    same, other = train(seed=4), train(seed=5)
+    assert torch.equal(weights(one), weights(same))
+    assert not torch.equal(weights(one), weights(other))
+    one.run(2, go)
+    torch.rand(3)  # nobody draws from the global generator while training
+    same.run(2, go)
+    assert torch.equal(weights(one), weights(same))

@@ -1,0 +1,249 @@
+"""A trial's directory in, its result and predictions out: one real rank on a tiny store."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.trial import INTERRUPTED, PEER_LOST, PlacementConfig
+from hydragnn_hpo.errors import ConfigError, DataError, StorageError
+from hydragnn_hpo.records import read_records
+from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training import trial as module
+from hydragnn_hpo.training.trainer import Diverged
+from hydragnn_hpo.training.trial import _reason, load_trial, rank_main, run_by_hand
+
+
+@pytest.fixture(autouse=True)
+def _as_before(bench):
+    kept = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+    torch.set_flush_denormal(False)
+
+
+def result_of(bench, attempt=1):
+    return json.loads((bench.trial.attempt(attempt) / "result.json").read_text())
+
+
+def records_of(bench, attempt=1):
+    return list(read_records(bench.trial.attempt(attempt) / "metrics.jsonl"))
+
+
+def test_a_completed_trial(bench, columns):
+    config = bench.configure(epochs=3)
+    assert rank_main(bench.place(epochs=3)) == 0
+    result = result_of(bench)
+    assert result["status"] == "completed"
+    assert result["reason"] is None
+    assert (result["epochs"], result["width"], result["trial"]) == (3, 1, "trial")
+    assert result["units"] == {"energy": "eV", "charge": "e"}
+    told = [r for r in records_of(bench) if r["record"] == "epoch"]
+    best = min(told, key=lambda r: r["objective"])
+    assert result["best_epoch"] == best["epoch"]
+    assert result["objective"] == best["objective"]
+    assert result["val_mae"] == best["val_mae"]
+    assert result["train_seconds"] > 0
+    _, state = checkpoint.read(bench.trial.best)
+    assert state["seed"] == config.seed
+    kinds = [r["record"] for r in records_of(bench)]
+    assert kinds[:3] == ["start", "ready", "first_step"]
+    assert kinds.count("first_step") == 1
+    assert records_of(bench)[0]["units"] == result["units"]
+
+
+def test_predictions_are_of_the_best_epoch_and_never_of_test(bench, columns):
+    bench.configure(epochs=3)
+    rank_main(bench.place(epochs=3))
+    arrays = load_file(bench.trial.attempt(1) / "predictions.safetensors")
+    heads = ("energy", "charge")
+    assert set(arrays) == {f"{s}/{n}" for s in ("val", "sel", "cal") for n in ("index", *heads)}
+    test = set(columns.indices_of("test").tolist()) | set(columns.indices_of("train").tolist())
+    for split in ("val", "sel", "cal"):
+        assert arrays[f"{split}/index"].tolist() == columns.indices_of(split).tolist()
+        assert not test & set(arrays[f"{split}/index"].tolist())
+    rows = columns.indices_of("val")
+    mask = columns.masks["energy"][rows]
+    error = np.abs(arrays["val/energy"] - columns.targets["energy"][rows])[mask].mean()
+    assert error == pytest.approx(result_of(bench)["val_mae"]["energy"], rel=1e-12)
+    assert len(arrays["sel/charge"]) == columns.num_nodes()[columns.indices_of("sel")].sum()
+
+
+def test_a_rung_stops_and_the_next_attempt_goes_on(bench, tmp_path):
+    bench.configure(epochs=4, ema=0.5)
+    assert rank_main(bench.place(1, epochs=2)) == 0
+    assert result_of(bench)["status"] == "stopped"
+    assert result_of(bench)["epochs"] == 2
+    assert rank_main(bench.place(2, epochs=4)) == 0
+    assert result_of(bench, 2)["status"] == "completed"
+    ready = records_of(bench, 2)[1]
+    assert (ready["record"], ready["resumed"], ready["reached"]) == ("ready", True, 2)
+    told = [r["objective"] for a in (1, 2) for r in records_of(bench, a) if r["record"] == "epoch"]
+
+    unbroken = type(bench)(tmp_path / "unbroken", bench.store)
+    unbroken.configure(epochs=4, ema=0.5)
+    rank_main(unbroken.place(1, epochs=4))
+    assert told == [r["objective"] for r in records_of(unbroken) if r["record"] == "epoch"]
+    assert len(told) == 4
+    one = load_file(bench.trial.attempt(2) / "predictions.safetensors")
+    other = load_file(unbroken.trial.attempt(1) / "predictions.safetensors")
+    assert all(np.array_equal(one[name], other[name]) for name in other)
+
+
+def test_early_stopping_is_completed_with_its_reason(bench):
+    bench.configure(epochs=40, patience=1, learning_rate=0.3, schedule="constant")
+    assert rank_main(bench.place(epochs=40)) == 0
+    result = result_of(bench)
+    assert (result["status"], result["reason"]) == ("completed", "early_stopping")
+    assert result["epochs"] == result["best_epoch"] + 1 < 40
+
+
+def failed(bench, **settings):
+    bench.configure(**settings)
+    assert rank_main(bench.place()) == 1
+    result = result_of(bench)
+    assert result["status"] == "failed"
+    assert "objective" not in result, "a failed trial has no score (Law 9)"
+    return result
+
+
+def test_a_cutoff_beyond_the_store_is_a_bad_config(bench):
+    result = failed(bench, model={"cutoff": 4.5})
+    assert result["reason"] == "bad_config"
+    assert "model.cutoff is 4.5 angstrom, the store's edges end at 4:" in result["message"]
+
+
+def test_a_head_without_target_is_a_bad_config(bench):
+    result = failed(bench, heads={"enrgy": {}})
+    assert result["reason"] == "bad_config"
+    assert "unknown target of a head 'enrgy'. Did you mean 'energy'?" in result["message"]
+
+
+def test_a_vector_head_needs_a_conv_with_vectors(bench):
+    result = failed(bench, conv="schnet", heads={"push": {}})
+    assert result["reason"] == "bad_config"
+    assert "conv 'schnet' carries no vectors: use painn" in result["message"]
+
+
+def test_divergence_is_a_reason(bench):
+    result = failed(bench, learning_rate=1e200, clip_norm=None, warmup=0.0)
+    assert result["reason"] == "diverged"
+    assert result["message"].startswith("epoch 1, step 2: the gradient of ")
+
+
+def test_control_stop_cancels_with_a_result(bench):
+    bench.configure(epochs=9)
+    spec = bench.place(epochs=9)
+    bench.trial.control.write_text('{"wish": "stop"}')
+    assert rank_main(spec) == 0
+    assert result_of(bench)["status"] == "cancelled"
+    assert result_of(bench)["epochs"] == 1
+
+
+def test_control_yield_leaves_a_checkpoint_and_no_result(bench):
+    bench.configure(epochs=3)
+    spec = bench.place(1, epochs=3)
+    bench.trial.control.write_text('{"wish": "yield"}')
+    assert rank_main(spec) == INTERRUPTED
+    assert not (bench.trial.attempt(1) / "result.json").exists()
+    assert records_of(bench)[-1]["record"] == "interrupted"
+    bench.trial.control.unlink()
+    assert rank_main(bench.place(2, epochs=3)) == 0
+    assert records_of(bench, 2)[1]["reached"] == 1
+    assert result_of(bench, 2)["status"] == "completed"
+
+
+@pytest.mark.parametrize("content", ['{"wish": "st', "", "[1]", '{"wish": "dance"}', "{}"])
+def test_a_control_file_that_says_nothing_ends_nothing(bench, content):
+    bench.configure(epochs=2)
+    spec = bench.place(epochs=2)
+    bench.trial.control.write_text(content)
+    assert rank_main(spec) == 0
+    assert result_of(bench)["status"] == "completed"
+
+
+def test_a_signal_interrupts_at_the_end_of_the_epoch(bench, monkeypatch):
+    bench.configure(epochs=9)
+    spec = bench.place(epochs=9)
+    real = module._record
+
+    def kick(writer, kind, **values):
+        real(writer, kind, **values)
+        if kind == "first_step":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(module, "_record", kick)
+    assert rank_main(spec) == INTERRUPTED
+    told = records_of(bench)
+    assert [r["epoch"] for r in told if r["record"] == "epoch"] == [1]
+    assert (bench.trial.checkpoints / "last.safetensors").exists()
+
+
+def test_by_hand_makes_its_own_attempts_at_the_full_budget(bench):
+    bench.configure(epochs=2)
+    code, sentence = run_by_hand(bench.trial)
+    assert code == 0
+    assert "completed after epoch 2, val MAE energy " in sentence
+    assert " eV, charge " in sentence
+    placement = load(bench.trial.attempt(1) / "placement.toml", PlacementConfig)
+    assert (placement.attempt, placement.epochs, placement.width) == (1, 2, 1)
+    assert run_by_hand(bench.trial)[0] == 0, "a finished trial only predicts again"
+    assert records_of(bench, 2)[1]["reached"] == 2
+    assert bench.trial.attempts() == [1, 2]
+
+
+def test_by_hand_a_bad_config_is_exit_code_2_and_a_sentence(bench):
+    bench.configure(heads={"enrgy": {}})
+    code, sentence = run_by_hand(bench.trial)
+    assert code == 2
+    assert sentence.startswith("error: bad_config: ")
+    bench.trial.control.write_text('{"wish": "yield"}')
+    bench.configure(epochs=3)
+    code, sentence = run_by_hand(bench.trial)
+    assert code == INTERRUPTED
+    assert sentence.endswith("interrupted; run the same command again to go on.")
+
+
+def test_load_trial_finds_a_store_relative_to_the_trial(bench, store):
+    bench.configure()
+    text = bench.trial.config.read_text()
+    (bench.trial.path / "here.bp").symlink_to(store)
+    bench.trial.config.write_text(text.replace(str(store), "here.bp"))
+    config, columns = load_trial(bench.trial)
+    assert config.data.store == "here.bp"
+    assert columns.num_graphs == 40
+    bench.trial.config.write_text(text.replace(str(store), "gone.bp"))
+    with pytest.raises(DataError, match=r"gone.bp: is not a graph store"):
+        load_trial(bench.trial)
+
+
+def test_every_error_has_its_reason():
+    with pytest.raises(RuntimeError) as full:
+        torch.empty(1 << 60)
+    reasons = {
+        "diverged": [Diverged("x")],
+        "out_of_memory": [MemoryError(), torch.OutOfMemoryError("x"), full.value],
+        "bad_config": [ConfigError("x"), DataError("x")],
+        "bug": [ValueError("x"), StorageError("x"), RuntimeError("mat1 and mat2")],
+    }
+    for reason, errors in reasons.items():
+        assert [_reason(error)[0] for error in errors] == [reason] * len(errors)
+    assert _reason(MemoryError())[1] == "no memory left"
+
+
+def test_a_lost_peer_is_no_failure(bench, monkeypatch):
+    bench.configure()
+    spec = bench.place()
+
+    def lost(*_):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+
+    monkeypatch.setattr(module, "join", lost)
+    assert rank_main(spec) == PEER_LOST
+    assert not (bench.trial.attempt(1) / "result.json").exists()
