@@ -1,0 +1,236 @@
+"""Files, records, units, errors, shipped files, layout: the floor all others stand on."""
+
+import errno
+import json
+import os
+import stat
+
+import ase.units
+import pytest
+
+from hydragnn_hpo import files, records
+from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError, unknown
+from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
+from hydragnn_hpo.records import RecordWriter, finite, read_records
+from hydragnn_hpo.shipped import find, shipped
+from hydragnn_hpo.units import inside
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_is_written_whole(tmp_path):
+    path = tmp_path / "a.json"
+    files.write_bytes(path, b"old")
+    files.write_bytes(path, b"new" * 1000)
+    assert path.read_bytes() == b"new" * 1000
+    assert names(tmp_path) == ["a.json"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_a_sentence(tmp_path, monkeypatch, step):
+    path = tmp_path / "a.json"
+    files.write_text(path, "old")
+    monkeypatch.setattr(files.os, step, full_disk)
+    with pytest.raises(StorageError) as caught:
+        files.write_text(path, "new")
+    assert str(caught.value) == (
+        f"{path}: cannot be written (No space left on device); make room or choose another place."
+    )
+    monkeypatch.undo()
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_content_is_on_disk_before_the_name_and_the_folder_after(tmp_path, monkeypatch):
+    order = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+
+        def watched(*arguments, name=name, real=real):
+            order.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(files.os, name, watched)
+    files.write_bytes(tmp_path / "a", b"x")
+    assert order == ["fsync", "replace", "fsync"]
+
+
+def test_an_interrupt_leaves_nothing_half_written(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_bytes(tmp_path / "a", b"x")
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_is_a_sentence(tmp_path):
+    with pytest.raises(StorageError, match=r"gone/a: cannot be written \(No such file"):
+        files.write_bytes(tmp_path / "gone" / "a", b"x")
+
+
+def test_json_round_trip_and_its_sentences(tmp_path):
+    path = tmp_path / "a.json"
+    value = {"a": [1, 0.1 + 0.2, None, "\u00e5"], "b": {}}
+    files.write_json(path, value)
+    assert files.read_json(path) == value
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json(path, {"a": float("nan")})
+    assert files.read_json(path) == value
+    path.write_text('{"a": 1')
+    with pytest.raises(StorageError, match=r"a.json: is damaged \(.*\); remove it and run again"):
+        files.read_json(path)
+    with pytest.raises(StorageError, match=r"b.json: cannot be read \(No such file"):
+        files.read_json(tmp_path / "b.json")
+
+
+def test_a_folder_appears_whole_and_replaces_the_old_one(tmp_path):
+    target = tmp_path / "deep" / "store"
+    for round_ in ("one", "two"):
+        with files.whole_folder(target) as work:
+            (work / round_).write_text(round_)
+            if round_ == "one":
+                assert not target.exists()
+    assert names(target) == ["two"]
+    assert names(target.parent) == ["store"]
+
+
+def test_a_folder_that_fails_leaves_the_old_one(tmp_path):
+    target = tmp_path / "store"
+    with files.whole_folder(target) as work:
+        (work / "old").touch()
+    with pytest.raises(ZeroDivisionError), files.whole_folder(target) as work:
+        (work / "new").write_text(str(1 / 0))
+    with pytest.raises(StorageError, match="No space left"), files.whole_folder(target):
+        full_disk()
+    assert names(target) == ["old"]
+    assert names(tmp_path) == ["store"]
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    writer = RecordWriter(path)
+    writer.write("epoch", 1.5, loss={"a": 0.1, "b": float("nan")}, word="\n\u00e5")
+    writer.close()
+    again = RecordWriter(path)
+    again.write("end", 2.5)
+    again.close()
+    assert list(read_records(path)) == [
+        {"record": "epoch", "time": 1.5, "loss": {"a": 0.1, "b": None}, "word": "\n\u00e5"},
+        {"record": "end", "time": 2.5},
+    ]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"record": "a"}\n{"record": "b"}')
+    assert list(read_records(path)) == [{"record": "a"}]
+    assert list(read_records(tmp_path / "none")) == []
+
+
+def test_a_line_that_only_half_fits_is_an_error(tmp_path, monkeypatch):
+    writer = RecordWriter(tmp_path / "metrics.jsonl")
+    real = os.write
+    monkeypatch.setattr(records.os, "write", lambda to, content: real(to, content[:5]))
+    with pytest.raises(StorageError, match="No space left on device"):
+        writer.write("epoch", 1.0)
+    monkeypatch.undo()
+    assert list(read_records(writer.path)) == []
+
+
+def test_finite_goes_all_the_way_down():
+    inf = float("inf")
+    value = {"a": [1, inf, (float("nan"), 2.0)], "b": {"c": -inf, "d": "inf"}, "e": True}
+    assert finite(value) == {"a": [1, None, [None, 2.0]], "b": {"c": None, "d": "inf"}, "e": True}
+    json.dumps(finite(value), allow_nan=False)
+
+
+def test_a_hint_for_an_unknown_name():
+    assert unknown("conv", "schent", ["schnet", "pna", "gin"]) == (
+        "unknown conv 'schent'. Did you mean 'schnet'? Known: gin, pna, schnet."
+    )
+    assert unknown("conv", "zzz", ["gin"]) == "unknown conv 'zzz'. Known: gin."
+
+
+def test_exit_codes():
+    assert {error.exit_code for error in (HydraError, ConfigError, StorageError)} == {2}
+    assert JobError.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("unit", "ours"),
+    [
+        ("eV", "eV"), ("meV", "eV"), ("Hartree", "eV"), ("Rydberg", "eV"), ("kcal/mol", "eV"),
+        ("kJ/mol", "eV"), ("angstrom", "angstrom"), ("bohr", "angstrom"), ("nm", "angstrom"),
+        ("Hartree/bohr", "eV/angstrom"), ("meV/nm", "eV/angstrom"), ("meV/atom", "eV/atom"),
+        ("kcal/mol/angstrom", "eV/angstrom"), ("e", "e"), ("muB", "muB"), ("1", "1"),
+        ("muB/atom", "muB/atom"), ("1/cm", "1/cm"), ("GPa", "GPa"), ("log10(GPa)", "log10(GPa)"),
+    ],
+)  # fmt: skip
+def test_factors_against_ase(unit, ours):
+    table = ase.units.create_units("2018")
+    sizes = {
+        "eV": 1.0, "meV": 1e-3, "Hartree": table["Hartree"], "Rydberg": table["Rydberg"],
+        "kcal/mol": table["kcal"] / table["mol"], "kJ/mol": table["kJ"] / table["mol"],
+        "angstrom": 1.0, "bohr": table["Bohr"], "nm": table["nm"],
+        "Hartree/bohr": table["Hartree"] / table["Bohr"], "meV/nm": 1e-3 / table["nm"],
+        "meV/atom": 1e-3, "kcal/mol/angstrom": table["kcal"] / table["mol"],
+    }  # fmt: skip
+    factor, name = inside(unit)
+    assert name == ours
+    assert factor == pytest.approx(sizes.get(unit, 1.0), rel=1e-9)
+    assert inside(name) == (1.0, name), "our own units stay as they are"
+
+
+def test_an_unknown_unit_is_a_sentence():
+    with pytest.raises(ConfigError, match=r"unknown unit 'Hartre'. Did you mean 'Hartree'\?"):
+        inside("Hartre")
+
+
+def test_shipped_files_are_found():
+    assert shipped("graph_datasets/g2_xtb.toml").is_file()
+    with pytest.raises(ConfigError, match="is not part of this installation"):
+        shipped("graph_datasets/none.toml")
+
+
+def test_an_argument_is_a_path_or_a_shipped_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ours = shipped("graph_datasets/g2_xtb.toml")
+    assert find("g2_xtb", "graph_datasets") == ours
+    assert find("graph_datasets/g2_xtb.toml", "graph_datasets") == ours
+    (tmp_path / "my.toml").touch()
+    assert find("my.toml", "graph_datasets").resolve() == tmp_path / "my.toml"
+    with pytest.raises(ConfigError, match=r"^other.toml: no such file"):
+        find("other.toml", "graph_datasets")
+    with pytest.raises(ConfigError, match=r"unknown name .* 'g2_xbt'. Did you mean 'g2_xtb'\?"):
+        find("g2_xbt", "graph_datasets")
+
+
+def test_seeds_are_stable_and_differ_in_every_part():
+    """Written down on the day this was agreed: another value breaks every old campaign."""
+    assert derive_seed(0, "trial", "model") == 1_229_194_539
+    parts = [(s, t, p) for s in range(20) for t in ("a", "b") for p in ("model", "order")]
+    seeds = [derive_seed(*part) for part in parts]
+    assert len(set(seeds)) == len(parts)
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_where_things_lie(tmp_path):
+    trial = RunDir(tmp_path).trial("t0001")
+    assert trial == TrialDir(tmp_path / "trials" / "t0001")
+    assert trial.best == trial.path / "checkpoints" / "best.safetensors"
+    assert trial.attempts() == []
+    for number in (2, 10, 1):
+        trial.attempt(number).mkdir(parents=True)
+    (trial.path / "attempts" / "notes").mkdir()
+    assert trial.attempts() == [1, 2, 10]
+    assert trial.attempt(10).name == "010"
