@@ -5,7 +5,8 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -77,17 +78,21 @@ def _keys_at(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
     """Give the field names of the config found along a location, or none."""
     current: Any = schema
     for part in location:
-        if isinstance(part, int):
-            continue
-        fields = getattr(current, "model_fields", {})
-        if part in fields:
-            current = fields[part].annotation
-        candidates = [current, *getattr(current, "__args__", ())]
-        models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-        if not models:
-            continue
-        current = models[0]
-    return list(getattr(current, "model_fields", {}))
+        if not _is_config(current):  # the part is an index of a list or a name of the user's
+            current = next(filter(_holds_config, get_args(current)), None)
+        elif part in current.model_fields:
+            current = current.model_fields[part].annotation
+            if NoneType in get_args(current):
+                current = next(filter(_holds_config, get_args(current)), None)
+    return list(current.model_fields) if _is_config(current) else []
+
+
+def _is_config(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _holds_config(annotation: Any) -> bool:
+    return _is_config(annotation) or any(map(_holds_config, get_args(annotation)))
 
 
 def _shown(value: Any) -> str:
@@ -132,7 +137,7 @@ def _is_table_array(value: Any) -> bool:
 
 def _key(key: str) -> str:
     bare = key and all(c.isascii() and (c.isalnum() or c in "-_") for c in key)
-    return key if bare else json.dumps(key, ensure_ascii=False)
+    return key if bare else _string(key)
 
 
 def _value(value: Any) -> str:
@@ -145,4 +150,8 @@ def _value(value: Any) -> str:
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, (int, float)):
         return repr(value)
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return _string(str(value))
+
+
+def _string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
