@@ -1,0 +1,177 @@
+"""TOML in and out, and the sentence for everything that can be wrong in a file."""
+
+import math
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import dump, load, parse, read_toml, to_toml
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.errors import ConfigError
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+SCALAR = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    TEXT,
+)
+VALUE = st.recursive(
+    SCALAR,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+def same(one, other):
+    """Equal, with types and the sign of zero."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return one == other and math.copysign(1, one) == math.copysign(1, other)
+    return one == other
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(TEXT, VALUE, max_size=5))
+def test_what_is_written_is_read_again(values):
+    assert same(tomllib.loads(to_toml(values)), values)
+
+
+def test_nan_is_written_as_toml_has_it():
+    assert math.isnan(tomllib.loads(to_toml({"a": math.nan}))["a"])
+
+
+def test_none_is_left_out():
+    values = {"a": None, "b": {"c": None, "d": 1}, "e": [{"f": None, "g": 2}]}
+    assert tomllib.loads(to_toml(values)) == {"b": {"d": 1}, "e": [{"g": 2}]}
+
+
+def test_it_reads_like_written_by_hand():
+    values = {"t": {"x": 1.0, "deep": {"y": [1, 2]}}, "name": "a", "rows": [{"p": "q"}, {}]}
+    assert to_toml(values) == (
+        'name = "a"\n\n[t]\nx = 1.0\n\n[t.deep]\ny = [1, 2]\n\n[[rows]]\np = "q"\n\n[[rows]]\n'
+    )
+
+
+TRIAL = {
+    "data": {"store": "s.bp"},
+    "model": {"conv": "painn"},
+    "heads": {"energy": {}},
+}
+
+
+def test_a_dumped_config_is_resolved_and_comes_back_equal(tmp_path):
+    config = parse(TRIAL, TrialConfig, "x")
+    path = tmp_path / "trial.toml"
+    path.write_text(dump(config))
+    assert load(path, TrialConfig) == config
+    assert read_toml(path)["training"]["global_batch"] == 32
+    assert read_toml(path)["model"]["options"] == {"activation": "silu"}
+
+
+def card(**target):
+    return {"name": "x", "files": [{"path": "a"}], "targets": {"energy": target}}
+
+
+CAMPAIGN = {
+    "name": "c",
+    "data": [{"card": "g2_xtb"}],
+    "trial": {},
+    "space": {"model.features": [8, 16]},
+    "search": {"trials": 9, "rungs": [2, 4]},
+}
+
+WRONG = [
+    (TrialConfig, {**TRIAL, "tranining": {}},
+     "unknown key 'tranining'. Did you mean 'training'? "
+     "Known: data, heads, model, seed, training, trial."),
+    (TrialConfig, {**TRIAL, "training": {"epoch": 3}},
+     "unknown key 'training.epoch'. Did you mean 'epochs'? Known: checkpoint_seconds, "),
+    (TrialConfig, {**TRIAL, "heads": {"energy": {"wieght": 2}}},
+     "unknown key 'heads.energy.wieght'. Did you mean 'weight'? Known: baseline, hidden, "),
+    # A head and a target may have the name of a key of their own config.
+    (TrialConfig, {**TRIAL, "heads": {"loss": {"wieght": 2}}},
+     "unknown key 'heads.loss.wieght'. Did you mean 'weight'?"),
+    (CardConfig, card(level="graph", unit="eV", shpe="x"),
+     "unknown key 'targets.energy.shpe'. Did you mean 'shape'? Known: description, energy, "),
+    (CardConfig, {**card(level="graph", unit="eV"), "files": [{"path": "a"}, {"pth": "b"}]},
+     "'files.1.path' is missing; add it."),
+    (CampaignConfig, {**CAMPAIGN, "data": [{"card": "a", "crad": "b"}]},
+     "unknown key 'data.0.crad'. Did you mean 'card'? Known: card."),
+    (CampaignConfig, {**CAMPAIGN, "space": {"model.features": {"lwo": 1, "high": 2}}},
+     "unknown key 'space.model.features.lwo'. Did you mean 'low'?"),
+    (CampaignConfig, {**CAMPAIGN, "trial": {"modle": {}}},
+     "unknown key 'trial.modle'. Known: heads, model, training."),
+    (TrialConfig, {k: v for k, v in TRIAL.items() if k != "data"}, "'data' is missing; add it."),
+    (TrialConfig, {**TRIAL, "heads": {}}, "'heads' is {}: "),
+    (TrialConfig, {**TRIAL, "training": {"epochs": "many"}},
+     "'training.epochs' is \"many\": input should be a valid integer"),
+    (TrialConfig, {**TRIAL, "training": {"epochs": 0}},
+     "'training.epochs' is 0: input should be greater than 0."),
+    (TrialConfig, {**TRIAL, "training": {"learning_rate": math.nan}}, "'training.learning_rate' "),
+    (TrialConfig, {**TRIAL, "model": {"conv": "schent"}},
+     "'model': unknown conv 'schent'. Did you mean 'schnet'? Known: egnn, painn, schnet."),
+    (TrialConfig, {**TRIAL, "model": {"conv": "schnet", "options": {"filtres": 3}}},
+     "'model': options of conv 'schnet': unknown key 'filtres'. Did you mean 'filters'? "
+     "Known: filters."),
+    (TrialConfig, {**TRIAL, "model": {"conv": 3}}, "'model': unknown conv '3'."),
+    (TrialConfig, {**TRIAL, "model": 3}, "'model' is 3: "),
+    (CardConfig, card(level="graph", unit="ev"), "'targets.energy.unit': unknown unit 'ev'."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "values", "sentence"), WRONG)
+def test_sentences(schema, values, sentence):
+    with pytest.raises(ConfigError) as caught:
+        parse(values, schema, "here.toml")
+    said = str(caught.value)
+    assert said.startswith(f"here.toml: {sentence}"), said
+    assert "\n" not in said
+    assert "pydantic" not in said
+
+
+class Inner(Config):
+    """Inside."""
+
+    width: int = 1
+
+
+class Outer(Config):
+    """Outside."""
+
+    maybe: Inner | None = None
+    rows: tuple[Inner, ...] | None = None
+
+
+@pytest.mark.parametrize("values", [{"maybe": {"widht": 1}}, {"rows": [{"widht": 1}]}])
+def test_hints_reach_into_what_may_be_absent(values):
+    with pytest.raises(ConfigError, match=r"widht'. Did you mean 'width'\? Known: width\.$"):
+        parse(values, Outer, "x")
+
+
+def test_long_values_are_cut():
+    with pytest.raises(ConfigError) as caught:
+        parse({**TRIAL, "seed": "x" * 500}, TrialConfig, "x")
+    assert len(str(caught.value)) < 200
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    path = tmp_path / "a.toml"
+    with pytest.raises(ConfigError, match=r"a.toml: cannot be read \(No such file"):
+        read_toml(path)
+    path.write_text("a = 1\na = 2\n")
+    with pytest.raises(ConfigError, match=r"a.toml: is not valid TOML: .*line 2"):
+        read_toml(path)
+    path.write_bytes(b"a = '\xff\xfe'")
+    with pytest.raises(ConfigError, match=r"a.toml: is not a text file \(invalid start byte\)"):
+        read_toml(path)

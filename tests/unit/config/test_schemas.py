@@ -1,0 +1,183 @@
+"""What the configs accept, resolve and refuse."""
+
+import pytest
+from pydantic import ValidationError
+
+from hydragnn_hpo.config.convs import CONV_SPECS, Dimensions
+from hydragnn_hpo.config.data import CardConfig, SplitConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.model import (
+    HeadConfig,
+    Heads,
+    ModelConfig,
+    forward_flops,
+    head_parameters,
+    parameters,
+)
+from hydragnn_hpo.config.search import ParameterConfig, SearchConfig
+from hydragnn_hpo.config.training import TrainConfig
+from hydragnn_hpo.errors import ConfigError
+
+
+def parameter(value):
+    return ParameterConfig.model_validate(value)
+
+
+def test_a_list_is_choices():
+    assert parameter([8, 16]).choices == (8, 16)
+    assert parameter([8, 16]) == parameter({"choices": [8, 16]})
+
+
+def test_choices_keep_their_types():
+    found = parameter([True, 1, 1.0, "1"]).choices
+    assert [type(value) for value in found] == [bool, int, float, str]
+
+
+def test_two_integers_make_an_integer_range():
+    assert parameter({"low": 1, "high": 9}).integer
+    assert not parameter({"low": 1.0, "high": 9}).integer
+    assert not parameter({"low": 1e-4, "high": 1e-2, "log": True}).integer
+
+
+ONE_KIND = "give either choices, or low and high"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({}, ONE_KIND),
+        ({"low": 1}, ONE_KIND),
+        ({"high": 1}, ONE_KIND),
+        ({"choices": [1, 2], "low": 1, "high": 2}, ONE_KIND),
+        ({"choices": [1, 2], "low": 1}, ONE_KIND),
+        ({"choices": [1, 2], "high": 0}, ONE_KIND),
+        ({"choices": [1, 2], "log": True}, ONE_KIND),
+        ({"choices": [1, 2], "step": 1}, ONE_KIND),
+        ([], "choices are empty: name at least one."),
+        ([1, 2, 1], "choices repeat a value: name each once."),
+        ({"low": 2, "high": 2}, "low 2 is not below high 2."),
+        ({"low": 3.5, "high": 2}, "low 3.5 is not below high 2."),
+        ({"low": 0, "high": 2, "log": True}, "a log range needs low > 0, found 0."),
+        ({"low": 1, "high": 9, "log": True, "step": 2}, "either log or step, not both."),
+        ({"low": 1, "high": 9, "step": 0}, "greater than 0"),
+        ({"low": 1, "high": float("inf")}, "finite"),
+    ],
+)
+def test_parameters_that_make_no_sense(value, reason):
+    with pytest.raises(ValidationError) as caught:
+        parameter(value)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"low": 8, "high": 64, "step": 8},
+        {"low": 0, "high": 1},
+        {"low": -1.0, "high": 0.0},
+        {"choices": [16], "when": {"model.conv": ["schnet", "painn"]}},
+    ],
+)
+def test_parameters_that_do(value):
+    assert parameter(value)
+
+
+@pytest.mark.parametrize("rungs", [[4, 2], [3, 3]])
+def test_rungs_rise(rungs):
+    with pytest.raises(ConfigError, match=r"search.rungs \[\d, \d\] must rise"):
+        parse({"trials": 9, "rungs": rungs}, SearchConfig, "x")
+    assert parse({"trials": 9, "rungs": sorted({1, *rungs})[:2]}, SearchConfig, "x")
+
+
+def test_finalists_are_among_the_trials():
+    with pytest.raises(ConfigError, match=r"search.finalists is 6, search.trials 5: ask for fewer"):
+        parse({"trials": 5, "rungs": [2]}, SearchConfig, "x")
+    assert parse({"trials": 6, "rungs": [2]}, SearchConfig, "x").finalists == 6
+
+
+def test_shares_sum_to_one():
+    assert sum(SplitConfig().shares) == pytest.approx(1.0)
+    assert SplitConfig(shares=(0.8, 0.05, 0.05, 0.05, 0.05))
+    for shares in ((0.6, 0.1, 0.1, 0.1, 0.2), (0.6, 0.2, 0.1, 0.1), (1.0, 0.0, 0.0, 0.0, 0.0)):
+        with pytest.raises(ValidationError):
+            SplitConfig(shares=shares)
+    with pytest.raises(ConfigError, match=r"split.shares sum to 1.1: let them sum to 1"):
+        parse({"shares": [0.7, 0.1, 0.1, 0.1, 0.1]}, SplitConfig, "x")
+
+
+@pytest.mark.parametrize("name", ["9lives", "a-b", "a.b", "a/b", "", "../x"])
+def test_names_become_file_names_and_stay_harmless(name):
+    target = {"level": "graph", "unit": "eV"}
+    for wrong in ({"name": name}, {"targets": {name: target}}):
+        values = {"name": "x", "files": [{"path": "a"}], "targets": {"e": target}, **wrong}
+        with pytest.raises(ConfigError):
+            parse(values, CardConfig, "x")
+
+
+def test_configs_do_not_change_and_defaults_are_checked():
+    config = TrainConfig()
+    with pytest.raises(ValidationError, match="frozen"):
+        config.epochs = 3
+    for field in TrainConfig.model_fields.values():
+        assert field.description, "every field says what it is"
+
+
+def test_options_of_a_conv_are_resolved():
+    assert ModelConfig(conv="schnet").options == {"filters": 64}
+    assert ModelConfig(conv="schnet", options={"filters": 9}).conv_options.filters == 9
+    assert ModelConfig(conv="egnn").options == {"attention": True}
+    resolved = ModelConfig(conv="painn", options={"activation": "ssp"})
+    assert ModelConfig.model_validate(resolved.model_dump()) == resolved
+    with pytest.raises(ValidationError, match="options of conv 'egnn': unknown key 'filters'"):
+        ModelConfig(conv="egnn", options={"filters": 9})
+    with pytest.raises(ValidationError, match="options of conv 'schnet': 'filters' is 0: "):
+        ModelConfig(conv="schnet", options={"filters": 0})
+
+
+def fit(conv, **targets):
+    values = {
+        "heads": {name: {} for name in targets},
+        "targets": {name: {"level": lv, "shape": sh} for name, (lv, sh) in targets.items()},
+        "model": {"conv": conv},
+    }
+    return parse(values, Heads, "trial.toml")
+
+
+def test_heads_fit_the_targets_of_the_store():
+    assert fit("schnet", a=("graph", "scalar"), b=("node", "scalar"))
+    assert fit("painn", a=("graph", "scalar"), b=("node", "vector"))
+    for conv in ("schnet", "egnn"):
+        with pytest.raises(ConfigError) as caught:
+            fit(conv, push=("node", "vector"))
+        assert str(caught.value) == (
+            f"trial.toml: head 'push' predicts a vector per atom, conv '{conv}' carries no "
+            "vectors: use painn, or drop the head."
+        )
+    with pytest.raises(ConfigError, match="head 'd': vectors per structure cannot be predicted"):
+        fit("painn", d=("graph", "vector"))
+    values = {"heads": {"enrgy": {}}, "targets": {"energy": {}}, "model": {"conv": "egnn"}}
+    with pytest.raises(ConfigError, match=r"unknown target of a head 'enrgy'. Did you mean 'ener"):
+        parse(values, Heads, "x")
+
+
+def test_parameters_by_hand():
+    """SchNet of 4 channels, 3 filters, 2 radial functions; a head of 4 -> 5 -> 1."""
+    model = ModelConfig(conv="schnet", features=4, layers=2, basis_size=2, options={"filters": 3})
+    filters = (2 * 3 + 3) + (3 * 3 + 3)
+    layer = filters + 4 * 3 + (3 * 4 + 4) + (4 * 4 + 4)
+    head = (4 * 5 + 5) + (5 + 1)
+    expected = 119 * 4 + 2 * (layer + 2 * 4) + head
+    assert head_parameters(4, HeadConfig(hidden=5), vector=False) == head
+    assert parameters(model, {"e": (HeadConfig(hidden=5), False)}) == expected
+
+
+@pytest.mark.parametrize("conv", list(CONV_SPECS))
+def test_cost_grows_with_every_dimension(conv):
+    def flops(nodes=10, edges=80, **settings):
+        return forward_flops(ModelConfig(conv=conv, **settings), nodes, edges)
+
+    assert flops(layers=6) == pytest.approx(2 * flops(layers=3))
+    assert flops(20, 160) == pytest.approx(2 * flops())
+    for more in (flops(nodes=11), flops(edges=81), flops(features=65), flops(basis_size=17)):
+        assert more > flops()
+    assert ModelConfig(conv=conv, features=7, basis_size=5).dimensions == Dimensions(7, 5)
