@@ -31,7 +31,7 @@ def open_run(config: CampaignConfig, path: Path) -> RunDir:
     if run.campaign.exists():
         _same_campaign(config, run)
         return run
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(
             f"{path}: is not empty and holds no campaign; choose another directory with --run."
         )
