@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ PLAIN = ("numbers", "positions", "cell", "pbc", "edges", "edge_shift", "split")
 
 _FILE_NAME = re.compile(r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?$")
 """Names that become file names when a store is staged: they lead nowhere else."""
+
+_MARGIN = 1 << 18
+"""Bytes for what ADIOS2 writes around the columns of a part, generously."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 """ADIOS2 colours what it says."""
@@ -150,6 +154,7 @@ def _write_part(folder: Path, number: int, columns: Columns) -> dict[str, Any]:
     part = folder / f"part-{number:05d}.bp"
     ids = np.frombuffer(json.dumps(list(columns.ids)).encode(), dtype=np.uint8)
     arrays = {**arrays_of(columns), "ids": ids}
+    _see_room(part, sum(array.nbytes for array in arrays.values()) + _MARGIN)
     try:
         with adios2.Stream(str(part), "w") as stream:
             for name, array in arrays.items():
@@ -168,6 +173,12 @@ def _write_part(folder: Path, number: int, columns: Columns) -> dict[str, Any]:
     ]
     described = {name: _describe(array) for name, array in arrays.items()}
     return {"name": part.name, "graphs": columns.num_graphs, "files": files, "columns": described}
+
+
+def _see_room(part: Path, size: int) -> None:
+    """Reserve the bytes of a part once: ADIOS2 aborts the process where a disk is full."""
+    with storage(part), tempfile.TemporaryFile(dir=part.parent) as file:
+        os.posix_fallocate(file.fileno(), 0, size)
 
 
 def _describe(array: NDArray[Any]) -> dict[str, Any]:
