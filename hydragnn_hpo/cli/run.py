@@ -38,9 +38,12 @@ def run(
     log.configure(level=30)
     source = find(campaign, "workflows")
     config = load(source, CampaignConfig)
-    card, card_path = find_card(config, source)
-    targets = {name: target.model_dump() for name, target in card.targets.items()}
-    check_space(config, targets, card.graphs.cutoff)
+    try:
+        card, card_path = find_card(config, source)
+        targets = {name: target.model_dump() for name, target in card.targets.items()}
+        check_space(config, targets, card.graphs.cutoff)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
     where = run_dir or Path("runs") / config.name
     if dry_run:
         _show_plan(config, card_path, where, slots)
