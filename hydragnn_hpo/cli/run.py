@@ -113,7 +113,7 @@ def _forget(opened: "RunDir") -> None:
     from hydragnn_hpo.campaign.leaderboard import read_state
 
     if not read_state(opened).trials:
-        shutil.rmtree(opened.path)
+        shutil.rmtree(opened.path, ignore_errors=True)
 
 
 def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
