@@ -1,0 +1,274 @@
+"""Real commands on a small data set: how to start, watch, kill and judge them."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.io import write
+
+from hydragnn_hpo.campaign.journal import read
+from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.config.loading import to_toml
+from hydragnn_hpo.launching.strays import end_strays, find_strays, run_tag
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "hydragnn_hpo"]
+DEADLINE = 60.0
+
+Values = dict[str, Any]
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
+    """Give the first true value of ``condition``."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(0.02)
+    return found
+
+
+def merged(into: Values, changes: Values) -> Values:
+    """Change nested values; None drops a key."""
+    result = dict(into)
+    for key, value in changes.items():
+        inner = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if inner else value
+    return {key: value for key, value in result.items() if value is not None}
+
+
+def ci_campaign(**changes: Any) -> Values:
+    """Give the shipped test campaign with some values changed."""
+    return merged(tomllib.loads((ROOT / "workflows" / "ci.toml").read_text()), changes)
+
+
+def events(run: Path, *kinds: str) -> list[Values]:
+    """Give the journal's events of some kinds, or all."""
+    return [e for e in read(run / "events.jsonl") if not kinds or e["event"] in kinds]
+
+
+def strays(run: Path) -> list[int]:
+    return find_strays(run_tag(run))
+
+
+def named(run: Path, name: str) -> list[int]:
+    """Give the processes of a run by what they call themselves."""
+
+    def comm(pid: int) -> str:
+        try:
+            return Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:
+            return ""
+
+    return [pid for pid in strays(run) if comm(pid) == name]
+
+
+def molecules(count: int, seed: int = 3) -> list[Atoms]:
+    """Make small chains whose targets are a sum over pairs: enough to train a little on."""
+    random = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        size = int(random.integers(2, 8))
+        atoms = Atoms(random.choice([1, 6, 8], size), positions=np.zeros((size, 3)))
+        atoms.positions[:, 0] = np.cumsum(random.uniform(0.9, 1.4, size))
+        atoms.positions[:, 1] = random.uniform(-0.3, 0.3, size)
+        charges = atoms.numbers - atoms.numbers.mean()
+        atoms.info["energy_like"] = float(np.diff(atoms.positions[:, 0]).mean() - 0.01 * size)
+        atoms.arrays["charge_like"] = 0.1 * charges
+        atoms.arrays["force_like"] = random.normal(size=(size, 3))
+        made.append(atoms)
+    return made
+
+
+CARD: Values = {
+    "name": "tiny",
+    "files": [{"path": "tiny.extxyz"}],
+    "targets": {
+        "energy_like": {"level": "graph", "unit": "eV"},
+        "charge_like": {"level": "node", "unit": "e"},
+        "force_like": {"level": "node", "shape": "vector", "unit": "eV/angstrom"},
+    },
+    "graphs": {"cutoff": 4.0},
+    "split": {"group": "structure"},
+}
+
+TRIAL: Values = {
+    "trial": "tiny",
+    "seed": 5,
+    "data": {"store": "../tiny.bp"},
+    "model": {"conv": "painn", "features": 16, "layers": 2, "cutoff": 4.0},
+    "heads": {"energy_like": {}, "charge_like": {}},
+    "training": {"epochs": 4, "global_batch": 8, "checkpoint_seconds": 0.0},
+}
+
+
+def tiny_campaign(**changes: Any) -> Values:
+    """Give a campaign on the made molecules."""
+    return merged(
+        ci_campaign(
+            data=[{"card": "tiny.toml"}],
+            trial={
+                "heads": {"atomization_energy_per_atom": None, "partial_charge": None},
+                "training": {"global_batch": 8},
+            },
+            space={"model.conv": ["schnet", "painn"]},
+            search={"brain": "random"},
+        ),
+        merged({"trial": {"heads": {"energy_like": {}, "charge_like": {}}}}, changes),
+    )
+
+
+def files_of(folder: Path) -> set[str]:
+    """Name all files below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+class Commands:
+    """Starts commands in a folder, and holds what every test of commands needs.
+
+    It is a fixture because test modules cannot import from each other.
+    """
+
+    wait_for, events, strays, named = map(staticmethod, (wait_for, events, strays, named))
+    merged, ci_campaign = staticmethod(merged), staticmethod(ci_campaign)
+    root = ROOT
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.started = folder, list[subprocess.Popen[str]]()
+
+    def start(
+        self, *arguments: str | Path, preexec_fn: Callable[[], None] | None = None, **env: str
+    ) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            cwd=self.folder,
+            env=os.environ | {"COLUMNS": "200"} | env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=preexec_fn,
+        )
+        self.started.append(process)
+        return process
+
+    def __call__(self, *arguments: str | Path, seconds: float = 120.0, **options: Any) -> Any:
+        """Run a command to its end."""
+        process = self.start(*arguments, **options)
+        out, err = process.communicate(timeout=seconds)
+        return SimpleNamespace(code=process.returncode, out=out, err=err)
+
+    def json(self, *arguments: str | Path) -> Any:
+        """Give what a command that only reads prints as JSON."""
+        done = self.here(*arguments, "--json")
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    def here(self, *arguments: str | Path) -> Any:
+        """Run a command inside the test's own process, which saves a second of imports."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            patch.setattr(sys, "argv", ["hydragnn-hpo", *map(str, arguments)])
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                try:
+                    main()
+                    code = 0
+                except SystemExit as leaving:
+                    code = leaving.code
+        return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
+
+    def refused(
+        self, *arguments: str | Path, says: tuple[str, ...], alone: bool = False, **options: Any
+    ) -> str:
+        """Run a command that must end with one sentence that holds some words.
+
+        Args:
+            arguments: the command.
+            says: words of the sentence.
+            alone: run it in a process of its own.
+            options: environment and the like of that process.
+        """
+        done = self(*arguments, **options) if alone else self.here(*arguments)
+        return self.judge(done, says)
+
+    def judge(self, done: Any, says: tuple[str, ...], code: int = 2) -> str:
+        """See that a command ended with a code and one sentence that holds some words."""
+        assert done.code == code, f"exit code {done.code}: {done.out} {done.err}"
+        assert "Traceback" not in done.err
+        lines = done.err.strip().splitlines()
+        assert len(lines) == 1, f"one sentence was wanted: {done.err}"
+        assert lines[0].startswith("error: ")
+        missing = [word for word in says if word not in lines[0]]
+        assert not missing, f"{missing} not in: {lines[0]}"
+        return lines[0]
+
+    def card(self, atoms: list[Atoms] | None = None, **changes: Any) -> Path:
+        """Write a card and, unless there are none, its structures."""
+        if atoms is not None:
+            write(self.folder / "tiny.extxyz", atoms, format="extxyz")
+        return self.toml("tiny.toml", merged(CARD, changes))
+
+    def store(self) -> Path:
+        """Build a store of small molecules."""
+        done = self("dataset", "build", self.card(molecules(60)))
+        assert done.code == 0, done.err
+        return self.folder / "tiny.bp"
+
+    def trial(self, name: str = "trial", **changes: Any) -> Path:
+        """Write a trial directory on that store."""
+        return self.toml(f"{name}/trial.toml", merged(TRIAL, changes)).parent
+
+    def campaign(self, **changes: Any) -> Path:
+        """Write a campaign on the card of small molecules."""
+        return self.toml("campaign.toml", tiny_campaign(**changes))
+
+    def toml(self, name: str, values: Values) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(to_toml(values))
+        return path
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for run in self.folder.glob("run*"):
+            end_strays(run_tag(run))
+
+    molecules = staticmethod(molecules)
+    files_of = staticmethod(files_of)
+
+
+@pytest.fixture
+def hpo(tmp_path: Path) -> Iterator[Commands]:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job: children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    commands = Commands(tmp_path)
+    yield commands
+    commands.end()
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """One whole campaign, ``workflows/ci.toml``, for all tests that only look at it."""
+    folder = tmp_path_factory.mktemp("finished")
+    commands = Commands(folder)
+    done = commands("run", ROOT / "workflows" / "ci.toml", "--run", folder / "run", "--json")
+    assert done.code == 0, done.err
+    yield SimpleNamespace(run=folder / "run", printed=json.loads(done.out), hpo=commands)
+    commands.end()

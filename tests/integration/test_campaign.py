@@ -1,0 +1,192 @@
+"""A whole campaign: what it leaves behind, and that it repeats itself."""
+
+import csv
+import json
+import os
+import tomllib
+import zipfile
+
+import pytest
+from ase.io import read as read_atoms
+from safetensors.numpy import load_file
+
+TRIALS, FINALISTS = 6, 3
+"""As workflows/ci.toml says."""
+
+
+def test_every_trial_has_an_end_in_the_journal(finished):
+    kinds = [event["event"] for event in finished.hpo.events(finished.run)]
+    assert kinds.count("proposed") == TRIALS
+    assert kinds.count("placed") == kinds.count("ended") == TRIALS + FINALISTS
+    assert kinds.count("promoted") == kinds.count("finished") == 1
+    assert kinds[-1] == "finished"
+
+
+def test_some_attempt_is_two_ranks_wide(finished):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core: no trial can be two ranks wide.")
+    assert max(e["width"] for e in finished.hpo.events(finished.run, "placed")) > 1
+
+
+def test_no_two_attempts_hold_a_slot_at_a_time(finished):
+    held: dict[str, str] = {}
+    for event in finished.hpo.events(finished.run, "placed", "ended"):
+        if event["event"] == "placed":
+            assert len(event["slots"]) == event["width"]
+            for slot in event["slots"]:
+                assert slot not in held
+                held[slot] = event["trial"]
+        else:
+            held = {slot: trial for slot, trial in held.items() if trial != event["trial"]}
+    assert not held
+
+
+def test_results_journal_and_leaderboard_agree(finished):
+    board = finished.hpo.json("leaderboard", finished.run)
+    rows = {row["trial"]: row for row in board["trials"]}
+    ended = finished.hpo.events(finished.run, "ended")
+    assert len(rows) == TRIALS
+    for event in ended:
+        folder = finished.run / "trials" / event["trial"]
+        place = folder / "attempts" / f"{event['attempt']:03d}"
+        result = json.loads((place / "result.json").read_text())
+        config = tomllib.loads((folder / "trial.toml").read_text())
+        assert result["objective"] == event["objective"]
+        assert result["val_mae"] == event["val_mae"]
+        assert result["trial"] == config["trial"] == event["trial"]
+        assert set(result["val_mae"]) == set(config["heads"])
+    for name, row in rows.items():
+        last = [event for event in ended if event["trial"] == name][-1]
+        keys = ("objective", "val_mae")
+        assert {key: row[key] for key in keys} == {key: last[key] for key in keys}
+        assert row["epochs"] == last["reached"] == (6 if row["status"] == "completed" else 3)
+    finalists = [row for row in board["trials"] if row["status"] == "completed"]
+    assert len(finalists) == FINALISTS
+    assert board["trials"][:FINALISTS] == sorted(finalists, key=lambda row: row["objective"])
+
+
+def test_the_proposed_values_are_what_trials_train_with(finished):
+    for event in finished.hpo.events(finished.run, "proposed"):
+        config = tomllib.loads(
+            (finished.run / "trials" / event["trial"] / "trial.toml").read_text()
+        )
+        for key, value in event["values"].items():
+            part, _, name = key.partition(".")
+            assert config[part][name] == value
+
+
+def test_each_split_is_predicted_but_for_train_and_test(finished):
+    splits = finished.hpo.json("dataset", "info", finished.run / "data" / "g2_xtb.bp")["splits"]
+    assert sum(splits.values()) == 1332, "148 molecules of G2, 9 copies each"
+    seen: set[int] = set()
+    path = finished.run / "trials" / "t0000" / "attempts" / "001" / "predictions.safetensors"
+    arrays = load_file(path)
+    for split in ("val", "sel", "cal"):
+        indices = arrays[f"{split}/index"]
+        assert len(indices) == splits[split]
+        assert not seen & set(indices.tolist())
+        seen |= set(indices.tolist())
+    assert {key.split("/")[0] for key in arrays} == {"val", "sel", "cal"}
+
+
+def test_summary_and_status(finished):
+    summary = json.loads((finished.run / "summary.json").read_text())
+    assert summary == finished.printed
+    assert set(summary) == {"ensemble", "leaderboard", "figures"}
+    figures = summary["figures"]
+    assert figures["trials"] == TRIALS
+    assert figures["attempts"] == TRIALS + FINALISTS
+    assert figures["completed"] == FINALISTS
+    assert 0 < figures["first_step_seconds"] < figures["cold_start_seconds"]
+    assert 0 < figures["utilization"] <= 1
+    status = finished.hpo.json("status", finished.run)
+    assert status["finished"]
+    assert status["controller"] is None
+    assert status["running"] == {}
+    assert status["best"] == summary["leaderboard"]["trials"][0]["trial"]
+
+
+def test_the_ensemble_opens_and_tells_what_it_is(finished):
+    with zipfile.ZipFile(finished.run / "ensemble.zip") as packed:
+        assert packed.testzip() is None
+        suffixes = {name.rpartition(".")[2] for name in packed.namelist()}
+    assert suffixes <= {"safetensors", "json", "toml", "md", "SHA256SUMS"}, "no code"
+    info = finished.hpo.json("ensemble", "info", finished.run / "ensemble.zip")
+    assert set(info["heads"]) == {"atomization_energy_per_atom", "partial_charge"}
+    assert sum(member["weight"] for member in info["members"]) == pytest.approx(1.0)
+    assert info == finished.hpo.json("ensemble", "info", finished.run)
+
+
+def test_the_ensemble_beats_predicting_the_mean(finished):
+    for head in finished.printed["ensemble"]["heads"].values():
+        assert head["test_mae"] < 0.6 * head["mean_baseline_mae"]
+
+
+def test_predictions_come_in_every_format(finished):
+    molecules = finished.hpo.root / "workflows" / "molecules.xyz"
+    sizes = [len(atoms) for atoms in read_atoms(molecules, ":")]
+    ensemble = ("--ensemble", finished.run / "ensemble.zip")
+    plain = finished.hpo.json("predict", molecules, *ensemble)
+    assert len(plain["structures"]) == len(sizes)
+    done = finished.hpo.here("predict", molecules, *ensemble, "--out", "new.csv")
+    assert done.code == 0, done.err
+    with (finished.hpo.folder / "new.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    energy = "atomization_energy_per_atom"
+    for row in rows:
+        low, mean, high = (float(row[energy + end]) for end in ("_lo90", "", "_hi90"))
+        assert low < mean < high
+        assert float(row[energy + "_std"]) > 0
+    done = finished.hpo.here("predict", molecules, *ensemble, "--out", "new.extxyz")
+    assert done.code == 0, done.err
+    frames = read_atoms(finished.hpo.folder / "new.extxyz", ":")
+    assert [len(atoms.arrays["partial_charge"]) for atoms in frames] == sizes
+    for atoms, row in zip(frames, rows, strict=True):
+        assert atoms.info[energy] == pytest.approx(float(row[energy]), rel=1e-5)
+
+
+def test_one_bad_structure_does_not_stop_the_others(finished):
+    folder = finished.hpo.folder
+    (folder / "mixed.xyz").write_text(
+        "2\ngood\nC 0 0 0\nO 0 0 1.1\n2\nbad\nC 0 0 0\nO 0 0 0\n2\ngood\nN 0 0 0\nN 0 0 1.1\n"
+    )
+    ensemble = finished.run / "ensemble.zip"
+    done = finished.hpo.here("predict", "mixed.xyz", "--ensemble", ensemble, "--out", "mixed.csv")
+    assert done.code == 0, done.err
+    assert "structure 2" in done.err
+    assert "at one place" in done.err
+    with (folder / "mixed.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [bool(row["error"]) for row in rows] == [False, True, False]
+    assert "at one place" in rows[1]["error"]
+
+
+def test_running_a_finished_campaign_again_changes_nothing(finished):
+    def results() -> dict[str, tuple[int, bytes]]:
+        kept = [p for p in finished.run.rglob("*") if p.is_file() and "controller" not in p.parts]
+        kept = [p for p in kept if p.name not in ("events.jsonl", "agent.log")]
+        return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in kept}
+
+    before = results()
+    placed = len(finished.hpo.events(finished.run, "placed"))
+    done = finished.hpo("run", "ci", "--run", finished.run, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out) == finished.printed
+    assert results() == before
+    assert len(finished.hpo.events(finished.run, "placed")) == placed
+
+
+@pytest.mark.slow
+def test_one_slot_and_one_seed_make_one_campaign(hpo):
+    def course(name: str) -> tuple[list[dict], list[dict]]:
+        run = hpo.folder / name
+        done = hpo("run", "ci", "--run", run, "--slots", "1")
+        assert done.code == 0, done.err
+        proposed = [(e["trial"], e["values"]) for e in hpo.events(run, "proposed")]
+        keys = ("trial", "outcome", "reached", "objective", "val_mae", "best_epoch")
+        ended = [{key: e[key] for key in keys} for e in hpo.events(run, "ended")]
+        return proposed, ended
+
+    first, second = course("run1"), course("run2")
+    assert len(first[0]) == TRIALS
+    assert first == second

@@ -1,0 +1,196 @@
+"""Kill anything, any time (Law 4): no finished result is lost, and the run goes on by itself."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+GONE_SECONDS = 5.0
+"""Within this time nothing of a killed campaign is left."""
+
+EPOCHS = 25
+
+
+def long_campaign(hpo, **search):
+    """Write a campaign whose trials take about a second, with a checkpoint after every epoch."""
+    hpo.card(hpo.molecules(150))
+    return hpo.campaign(
+        trial={"training": {"checkpoint_seconds": 0.0, "global_batch": 8}},
+        machine={"slots": 2, "max_width": 1},
+        search={"trials": 5, "rungs": [EPOCHS], "finalists": 3, **search},
+    )
+
+
+def in_training(hpo, run, *, ended=0, reached=2):
+    """Wait until some trials have ended and another has a checkpoint; give its name."""
+
+    def found():
+        if len(hpo.events(run, "ended")) < ended:
+            return None
+        open_trials = {}
+        for event in hpo.events(run, "placed", "checkpoint", "ended"):
+            match event["event"]:
+                case "placed":
+                    open_trials[event["trial"]] = -1
+                case "checkpoint" if event["trial"] in open_trials:
+                    open_trials[event["trial"]] = event["reached"]
+                case "ended":
+                    open_trials.pop(event["trial"], None)
+        return next((t for t, at in open_trials.items() if reached <= at < EPOCHS - 6), None)
+
+    return hpo.wait_for(found, f"{ended} ended trials and one in training")
+
+
+def results(run):
+    """Give every result that is there: its bytes and the time it was written."""
+    found = run.glob("trials/*/attempts/*/result.json")
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+
+
+def rows_of(board):
+    """Give the leaderboard's entries of trials that ended, without their places."""
+    done = [row for row in board["trials"] if row["status"] == "completed"]
+    return {row["trial"]: {key: row[key] for key in row if key != "rank"} for row in done}
+
+
+def nothing_left(hpo, run):
+    hpo.wait_for(lambda: not hpo.strays(run), "the last process to go", GONE_SECONDS)
+
+
+@pytest.mark.slow
+def test_a_killed_controller_leaves_nothing_and_run_goes_on(hpo):
+    campaign, run = long_campaign(hpo), hpo.folder / "run"
+    controller = hpo.start("run", campaign, "--run", run)
+    in_training(hpo, run, ended=2)
+    controller.kill()
+    controller.wait()
+    nothing_left(hpo, run)
+    before, board = results(run), rows_of(hpo.json("leaderboard", run))
+    assert len(before) >= 2
+    assert board
+    done = hpo("run", campaign, "--run", run)
+    assert done.code == 0, done.err
+    after = results(run)
+    assert {path: after[path] for path in before} == before
+    again = rows_of(hpo.json("leaderboard", run))
+    assert {trial: again[trial] for trial in board} == board
+    assert len(again) == 5
+    assert (run / "ensemble.zip").exists()
+    lost = [e["trial"] for e in hpo.events(run, "ended") if e["reason"] == "host_lost"]
+    assert lost, "what ran when the controller died was interrupted"
+    assert not set(lost) & set(board)
+    assert {event["epoch"] for event in hpo.events(run)} == {1, 2}
+    assert not list(run.rglob(".*")), "no temporary file is left"
+
+
+@pytest.mark.slow
+def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
+    campaign, run = long_campaign(hpo, trials=8), hpo.folder / "run"
+    controller = hpo.start("run", campaign, "--run", run)
+    interrupted = []
+    for part in ("hpo-rank", "hpo-zygote", "hpo-agent"):
+        in_training(hpo, run, ended=len(interrupted) + 1)
+        seen = len(hpo.events(run, "ended"))
+        os.kill(hpo.named(run, part)[0], signal.SIGKILL)
+
+        def lost(seen=seen):
+            new = hpo.events(run, "ended")[seen:]
+            return [e["trial"] for e in new if e["reason"] == "host_lost"]
+
+        interrupted += hpo.wait_for(lost, f"a trial that lost its {part}")
+    out, err = controller.communicate(timeout=120)
+    assert controller.returncode == 0, err
+    kinds = [event["event"] for event in hpo.events(run)]
+    assert "zygote_lost" in kinds
+    assert "agent_lost" in kinds
+    last = {event["trial"]: event["outcome"] for event in hpo.events(run, "ended")}
+    assert len(interrupted) >= 3
+    assert set(last.values()) == {"completed"}
+    assert len(last) == 8
+    for trial in set(interrupted):
+        starts = sorted((run / "trials" / trial / "attempts").glob("*/metrics.jsonl"))
+        records = [json.loads(line) for line in starts[-1].read_text().splitlines()]
+        assert [r["resumed"] for r in records if r["record"] == "ready"] == [True]
+    nothing_left(hpo, run)
+
+
+@pytest.mark.slow
+def test_an_interrupt_pauses_and_run_goes_on(hpo):
+    campaign, run = long_campaign(hpo, trials=3), hpo.folder / "run"
+    controller = hpo.start("run", campaign, "--run", run)
+    trial = in_training(hpo, run)
+    controller.send_signal(signal.SIGINT)
+    out, err = controller.communicate(timeout=30)
+    assert controller.returncode == 1
+    assert "paused" in err
+    assert "Traceback" not in err
+    nothing_left(hpo, run)
+    [end] = [e for e in hpo.events(run, "ended") if e["trial"] == trial]
+    assert end["outcome"] == "interrupted"
+    assert (run / "trials" / trial / "checkpoints" / "last.safetensors").exists()
+    reached = max(e["reached"] for e in hpo.events(run, "checkpoint") if e["trial"] == trial)
+    done = hpo("run", campaign, "--run", run)
+    assert done.code == 0, done.err
+    starts = run / "trials" / trial / "attempts" / "002" / "metrics.jsonl"
+    records = map(json.loads, starts.read_text().splitlines())
+    ready = [record for record in records if record["record"] == "ready"]
+    assert [record["reached"] for record in ready] == [reached], "nothing was trained twice"
+
+
+def test_a_second_controller_is_sent_away(hpo):
+    campaign, run = long_campaign(hpo), hpo.folder / "run"
+    controller = hpo.start("run", campaign, "--run", run)
+    hpo.wait_for(lambda: list(run.glob("controller/*.lease")), "the first controller's lease")
+    hpo.wait_for(lambda: hpo.json("status", run)["controller"], "the controller in the status")
+    hpo.refused("run", campaign, "--run", run, says=(str(controller.pid), "run", "wait"))
+    assert controller.poll() is None
+    assert hpo.json("status", run)["controller"]
+    controller.send_signal(signal.SIGINT)
+    assert "paused" in controller.communicate(timeout=30)[1]
+    nothing_left(hpo, run)
+
+
+def weights(trial: Path):
+    return load_file(trial / "checkpoints" / "best.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_trial_cut_short_equals_an_unbroken_one(hpo, number):
+    hpo.store()
+    settings = {"training": {"epochs": EPOCHS, "ema": 0.9}}
+    whole, cut = hpo.trial("whole", **settings), hpo.trial("cut", **settings)
+    done = hpo("trial", whole)
+    assert done.code == 0, done.err
+    process = hpo.start("trial", cut)
+    metrics = cut / "attempts" / "001" / "metrics.jsonl"
+
+    def checkpoints():
+        return metrics.exists() and metrics.read_text().count('"checkpoint"') >= 3
+
+    hpo.wait_for(checkpoints, "three checkpoints")
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == (-9 if number == signal.SIGKILL else 3)
+    assert not (cut / "attempts" / "001" / "result.json").exists(), "it was killed too late"
+    done = hpo("trial", cut)
+    assert done.code == 0, done.err
+    again = (cut / "attempts" / "002" / "metrics.jsonl").read_text().splitlines()
+    [ready] = [record for record in map(json.loads, again) if record["record"] == "ready"]
+    assert ready["resumed"]
+    assert ready["reached"] >= 3
+    one, two = (
+        json.loads((place / "attempts" / name / "result.json").read_text())
+        for place, name in ((whole, "001"), (cut, "002"))
+    )
+    for key in ("objective", "val_mae", "best_epoch", "epochs"):
+        assert one[key] == two[key]
+    first, second = weights(whole), weights(cut)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert value.equal(second[name]), f"{name} differs in a bit"
+    predicted = whole / "attempts" / "001" / "predictions.safetensors"
+    assert predicted.read_bytes() == (cut / "attempts" / "002" / predicted.name).read_bytes()
