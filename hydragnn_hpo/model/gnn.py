@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.baseline import Baseline
 from hydragnn_hpo.model.heads import HEADS
 from hydragnn_hpo.model.trunk import Trunk
@@ -33,12 +34,20 @@ class MultiHeadGNN(nn.Module):
             heads: heads by the name of their target.
             targets: the store's target statistics (``level shape mean std``, and ``elements``
                 with ``by_number mean std`` where a baseline per element exists) by name.
+
+        Raises:
+            ConfigError: a target has a name that torch does not give away.
         """
         super().__init__()
         self.trunk = Trunk(model)
         self.heads = nn.ModuleDict()
         self.baselines = nn.ModuleDict()
         for name, head in heads.items():
+            if hasattr(self.heads, name):
+                raise ConfigError(
+                    f"head '{name}': torch keeps this name for itself; give the target another "
+                    f"name in the card, with key = \"{name}\" if the file calls it so."
+                )
             target = targets[name]
             self.heads[name] = HEADS[target["level"], target["shape"]](model.features, head)
             self.baselines[name] = Baseline(target, head)

@@ -7,6 +7,7 @@ import torch
 
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.baseline import Baseline
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.model.heads import GraphHead, NodeVectorHead, pool_mean, pool_sum
@@ -141,3 +142,9 @@ def test_numbers_of_the_baseline_are_kept_with_the_weights():
     assert kept["baselines.e.mean"].item() == 9.0
     assert kept["baselines.e.std"].item() == 3.0
     assert kept["baselines.e.elements"][8].item() == -2.0
+
+
+@pytest.mark.parametrize("name", ["type", "values", "half", "training"])
+def test_a_name_that_torch_keeps_is_told(name):
+    with pytest.raises(ConfigError, match=f"head '{name}': torch keeps this name for itself"):
+        MultiHeadGNN(ModelConfig(conv="egnn", features=8), {name: HeadConfig()}, {name: target()})
