@@ -203,6 +203,9 @@ def test_by_hand_a_bad_config_is_exit_code_2_and_a_sentence(bench):
     code, sentence = run_by_hand(bench.trial)
     assert code == 2
     assert sentence.startswith("error: bad_config: ")
+
+
+def test_by_hand_an_interruption_says_how_to_go_on(bench):
     bench.trial.control.write_text('{"wish": "yield"}')
     bench.configure(epochs=3)
     code, sentence = run_by_hand(bench.trial)
