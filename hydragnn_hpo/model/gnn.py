@@ -46,7 +46,7 @@ class MultiHeadGNN(nn.Module):
             if hasattr(self.heads, name):
                 raise ConfigError(
                     f"head '{name}': torch keeps this name for itself; give the target another "
-                    f"name in the card, with key = \"{name}\" if the file calls it so."
+                    f'name in the card, with key = "{name}" if the file calls it so.'
                 )
             target = targets[name]
             self.heads[name] = HEADS[target["level"], target["shape"]](model.features, head)
