@@ -52,6 +52,9 @@ class Columns:
     split: NDArray[np.int8]
     """Index into ``config.data.SPLITS``, [G]; -1 outside of all splits."""
 
+    group: NDArray[np.int32]
+    """Number of each structure's group, [G]; those of one group are not independent."""
+
     ids: tuple[str, ...]
     """Names of the structures."""
 
@@ -104,6 +107,7 @@ def columns_of(
         targets=values,
         masks={name: np.all(np.isfinite(value), axis=1) for name, value in values.items()},
         split=np.full(len(graphs), -1, dtype=np.int8),
+        group=np.unique([g.group for g in graphs], return_inverse=True)[1].astype(np.int32),
         ids=tuple(graph.id for graph in graphs),
         stats=dict(stats or {}),
     )

@@ -25,10 +25,10 @@ from hydragnn_hpo.data.columns import Columns, offsets
 from hydragnn_hpo.errors import DataError, StorageError
 from hydragnn_hpo.files import read_json, storage, whole_folder, write_json, write_text
 
-VERSION = 1
+VERSION = 2
 """Version of the layout; another one is refused."""
 
-PLAIN = ("numbers", "positions", "cell", "pbc", "edges", "edge_shift", "split")
+PLAIN = ("numbers", "positions", "cell", "pbc", "edges", "edge_shift", "split", "group")
 """Columns that are stored as they are."""
 
 _FILE_NAME = re.compile(r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?$")
@@ -129,6 +129,7 @@ def arrays_of(columns: Columns) -> Arrays:
         "edges": columns.edges,
         "edge_shift": columns.edge_shift,
         "split": columns.split,
+        "group": columns.group,
         **{f"target.{name}": value for name, value in columns.targets.items()},
         **{f"mask.{name}": value for name, value in columns.masks.items()},
     }

@@ -263,6 +263,7 @@ def _calibrate(bench: Bench, weights: np.ndarray) -> dict[str, Calibration]:
         out[name] = calibrate(
             (truth - moments.mean)[mask],
             moments.spread[mask],
+            group=bench.columns.group[indices][graph][mask],
             largest=largest,
             scale=bench.scale(name),
         )
@@ -341,7 +342,7 @@ def _warnings(bench: Bench, calibrations: Mapping[str, Calibration]) -> list[str
     for name, calibration in calibrations.items():
         if not calibration.guaranteed(0.9):
             found.append(
-                f"head '{name}' was calibrated on {calibration.rows} values, too few for a "
+                f"head '{name}' was calibrated on {calibration.groups} groups, too few for a "
                 "guaranteed 90 % interval (it takes 9): raise the share of cal."
             )
     return found

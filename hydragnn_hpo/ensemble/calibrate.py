@@ -32,6 +32,8 @@ class Calibration:
     """99th percentile over the calibration structures of their largest spread, in the unit."""
     rows: int
     """Values (rows times components) that it was fitted on."""
+    groups: int
+    """Groups of structures they come from: what counts as independent."""
 
     def sigma(self, spread: np.ndarray) -> np.ndarray:
         """Give the calibrated standard deviation from the members' spread, in the unit."""
@@ -43,24 +45,29 @@ class Calibration:
         return self.quantiles[f"{level:g}"] * sigma
 
     def guaranteed(self, level: float) -> bool:
-        """Whether there were values enough for the conformal guarantee at a level."""
-        return conformal_rank(self.rows, level) <= self.rows
+        """Whether there were groups enough for the conformal guarantee at a level."""
+        return conformal_rank(self.groups, level) <= self.groups
 
 
 def calibrate(
-    residual: np.ndarray, spread: np.ndarray, *, largest: np.ndarray, scale: float
+    residual: np.ndarray,
+    spread: np.ndarray,
+    *,
+    group: np.ndarray,
+    largest: np.ndarray,
+    scale: float,
 ) -> Calibration:
-    """Fit the affine map by Gaussian likelihood, then split-conformal quantiles.
+    """Fit the affine map by Gaussian likelihood, then conformal quantiles.
 
-    The three components of a vector are three values with one sigma. The conformal
-    guarantee asks for exchangeable values. Structures drawn one by one are; the atoms (and
-    components) of one structure, and the structures of one group (copies of a molecule),
-    depend on each other. There the coverage holds on average, with the scatter that the
-    number of structures or groups suggests, not the number of values.
+    The three components of a vector are three values with one sigma. Atoms of one
+    structure and structures of one group (copies of a molecule) depend on each other, so
+    each group weighs the same and the intervals are made for a value of a *new* group.
+    With one value per group that is ordinary split conformal.
 
     Args:
         residual: truth minus mean, [R, w], in the unit.
         spread: the members' spread, [R, 1], in the unit.
+        group: number of each row's group, [R].
         largest: for each calibration structure its largest spread, in the unit.
         scale: the target's standard deviation; keeps b above zero when all fits perfectly.
 
@@ -69,27 +76,47 @@ def calibrate(
     """
     squares = np.square(residual)
     variances = np.broadcast_to(np.square(spread), squares.shape)
-    a, b = fit_affine(variances.ravel(), squares.ravel(), floor=(1e-6 * scale) ** 2)
-    scores = np.abs(residual) / np.sqrt(a * variances + b)
-    quantiles = {f"{level:g}": conformal_quantile(scores.ravel(), level) for level in LEVELS}
-    limit = float(np.quantile(largest, 0.99))
-    return Calibration(a=a, b=b, quantiles=quantiles, spread99=limit, rows=residual.size)
+    weight, groups = group_weights(np.repeat(group, residual.shape[1]))
+    a, b = fit_affine(variances.ravel(), squares.ravel(), weight, floor=(1e-6 * scale) ** 2)
+    scores = (np.abs(residual) / np.sqrt(a * variances + b)).ravel()
+    quantiles = {
+        f"{level:g}": conformal_quantile(scores, level, weight, groups) for level in LEVELS
+    }
+    return Calibration(
+        a=a,
+        b=b,
+        quantiles=quantiles,
+        spread99=float(np.quantile(largest, 0.99)),
+        rows=residual.size,
+        groups=groups,
+    )
 
 
-def fit_affine(variance: np.ndarray, square: np.ndarray, floor: float) -> tuple[float, float]:
-    """Fit a >= 0 and b >= ``floor`` of sigma^2 = a s^2 + b by Gaussian likelihood.
+def group_weights(group: np.ndarray) -> tuple[np.ndarray, int]:
+    """Give each value its share of its group, [n], and the number of groups."""
+    _, place, counts = np.unique(group, return_inverse=True, return_counts=True)
+    weights: np.ndarray = 1.0 / counts[place]
+    return weights, len(counts)
+
+
+def fit_affine(
+    variance: np.ndarray, square: np.ndarray, weight: np.ndarray, floor: float
+) -> tuple[float, float]:
+    """Fit a >= 0 and b >= ``floor`` of sigma^2 = a s^2 + b by weighted Gaussian likelihood.
 
     Args:
         variance: the members' variance s^2, [n].
         square: squared residuals, [n].
+        weight: how much each value counts, [n], > 0.
         floor: smallest b, in the unit squared, > 0.
 
     Returns:
         a and b; the closed form a = 0, b = mean square where the members' variance is
         constant or zero, where there are few values, and where no fit is better.
     """
-    constant = max(float(square.mean()), floor)
-    unit = float(variance.mean())
+    weight = weight / weight.sum()
+    constant = max(float(weight @ square), floor)
+    unit = float(weight @ variance)
     if square.size < _FEW or float(np.ptp(variance)) <= 1e-12 * max(unit, floor):
         return 0.0, constant
     x, y = variance / unit, square / constant
@@ -98,10 +125,10 @@ def fit_affine(variance: np.ndarray, square: np.ndarray, floor: float) -> tuple[
     def negative_log_likelihood(p: np.ndarray) -> tuple[float, np.ndarray]:
         sigma2 = p[0] * x + p[1]
         slope = 0.5 * (1.0 / sigma2 - y / np.square(sigma2))
-        value = 0.5 * float((np.log(sigma2) + y / sigma2).mean())
-        return value, np.array([(slope * x).mean(), slope.mean()])
+        value = 0.5 * float(weight @ (np.log(sigma2) + y / sigma2))
+        return value, np.array([weight @ (slope * x), weight @ slope])
 
-    best, best_value = (0.0, 1.0), 0.5 * float(y.mean())
+    best, best_value = (0.0, 1.0), 0.5 * float(weight @ y)
     for start in _STARTS:
         found = minimize(negative_log_likelihood, start, jac=True, bounds=bounds, method="L-BFGS-B")
         if np.isfinite(found.fun) and found.fun < best_value - 1e-12:
@@ -117,13 +144,26 @@ def conformal_rank(count: int, level: float) -> int:
     return math.ceil((count + 1) * level - 1e-9)
 
 
-def conformal_quantile(scores: np.ndarray, level: float) -> float:
-    """Give the score of the conformal rank.
+def conformal_quantile(scores: np.ndarray, level: float, weight: np.ndarray, groups: int) -> float:
+    """Give the score that covers ``level`` of the values of a new group.
 
-    With too few scores no finite interval has the guarantee; then the larger of the
-    largest score and the Gaussian quantile stands in (``Calibration.guaranteed`` tells).
+    The groups' distributions of scores are pooled with equal weight, and one more group
+    whose scores are all infinite stands for the new one; with one value per group this is
+    the score of the conformal rank. With too few groups no finite interval has the
+    guarantee; then the larger of the largest score and the Gaussian quantile stands in
+    (``Calibration.guaranteed`` tells).
+
+    Args:
+        scores: residual over sigma, [n].
+        level: share to cover.
+        weight: each value's share of its group, [n].
+        groups: number of groups.
+
+    Source: Dunn, Wasserman, Ramdas (2023), J. Am. Stat. Assoc. 118, 2491 (pooling CDFs).
     """
-    rank = conformal_rank(scores.size, level)
-    if rank > scores.size:
+    order = np.argsort(scores, kind="stable")
+    covered = np.cumsum(weight[order])
+    place = int(np.searchsorted(covered, (groups + 1) * level - 1e-9))
+    if place >= len(order):
         return max(float(scores.max()), float(ndtri(0.5 + level / 2)))
-    return float(np.partition(scores, rank - 1)[rank - 1])
+    return float(scores[order[place]])

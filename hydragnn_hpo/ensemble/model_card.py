@@ -22,8 +22,8 @@ and were looked at once:
 
 `mean` always answers with the training mean; `best single` is the trial with the lowest
 validation objective. Intervals are calibrated per head: sigma^2 = a s^2 + b from the spread s of
-the members, then split-conformal quantiles. For values per atom the coverage holds on average
-over atoms; the atoms of one structure are not independent.
+the members, then conformal quantiles for values of a new group of structures: structures that
+were kept together when the data was split, and the atoms of one structure, are not independent.
 
 ## What it learned from
 

@@ -112,7 +112,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path, store: Path) -> None:
         read_stats(tmp_path)
     index = json.loads((store / "index.json").read_text())
     (store / "index.json").write_text(json.dumps({**index, "version": 99}))
-    with pytest.raises(DataError, match="has version 99, this program reads 1"):
+    with pytest.raises(DataError, match="has version 99, this program reads 2"):
         read_stats(store)
 
 

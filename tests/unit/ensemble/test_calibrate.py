@@ -9,6 +9,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     conformal_quantile,
     conformal_rank,
     fit_affine,
+    group_weights,
 )
 
 A, B = 4.0, 0.09
@@ -22,7 +23,8 @@ def synthetic(seed: int, rows: int, width: int = 1) -> tuple[np.ndarray, np.ndar
 
 
 def fitted(residual: np.ndarray, spread: np.ndarray) -> Calibration:
-    return calibrate(residual, spread, largest=spread[:, 0], scale=1.0)
+    alone = np.arange(len(residual))
+    return calibrate(residual, spread, group=alone, largest=spread[:, 0], scale=1.0)
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -36,7 +38,8 @@ def test_known_parameters_come_back(width: int) -> None:
 def test_the_unit_does_not_matter(unit: float) -> None:
     residual, spread = synthetic(1, 2000)
     plain = fitted(residual, spread)
-    other = calibrate(unit * residual, unit * spread, largest=unit * spread[:, 0], scale=unit)
+    alone, large = np.arange(2000), unit * spread[:, 0]
+    other = calibrate(unit * residual, unit * spread, group=alone, largest=large, scale=unit)
     assert other.a == pytest.approx(plain.a, rel=1e-3)
     assert other.b == pytest.approx(plain.b * unit**2, rel=1e-3)
     assert other.quantiles["0.9"] == pytest.approx(plain.quantiles["0.9"], rel=1e-3)
@@ -75,13 +78,46 @@ def test_rank_by_hand(count: int, level: float, rank: int) -> None:
 
 def test_quantile_is_the_score_of_that_rank() -> None:
     scores = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0, 3.5])
-    assert conformal_quantile(scores, 0.9) == 9.0
-    assert conformal_quantile(scores, 0.5) == 3.5
+    assert conformal_quantile(scores, 0.9, np.ones(9), 9) == 9.0
+    assert conformal_quantile(scores, 0.5, np.ones(9), 9) == 3.5
+
+
+def test_pooled_groups_by_hand() -> None:
+    """Nine groups: eight of one score 1 .. 8, one of two scores 0.5 and 9, half each.
+
+    Level 0.5 asks for 10 * 0.5 = 5: 0.5 gives 0.5, then 1 .. 5 give 5.5. Level 0.9 asks for
+    9: all of it, the score 9.
+    """
+    scores = np.array([9.0, 0.5, 1, 2, 3, 4, 5, 6, 7, 8])
+    weight, groups = group_weights(np.array([0, 0, 1, 2, 3, 4, 5, 6, 7, 8]))
+    assert groups == 9
+    assert weight.tolist() == [0.5, 0.5, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert conformal_quantile(scores, 0.5, weight, groups) == 5.0
+    assert conformal_quantile(scores, 0.9, weight, groups) == 9.0
+
+
+def test_copies_of_a_molecule_count_once() -> None:
+    """Coverage of new groups when a group's values share their error: 15 groups of 9."""
+    rng = np.random.default_rng(11)
+    grouped, ignored = [], []
+    for _ in range(400):
+        shared = np.repeat(rng.normal(size=(16, 1)), 9, axis=0)
+        residual = shared + 0.1 * rng.normal(size=shared.shape)
+        spread, group = np.zeros((135, 1)), np.repeat(np.arange(15), 9)
+        for out, numbers in ((grouped, group), (ignored, np.arange(135))):
+            known = calibrate(
+                residual[:135], spread, group=numbers, largest=spread[:, 0], scale=1.0
+            )
+            half = known.half_width(known.sigma(np.zeros(9)))
+            out.append((np.abs(residual[135:, 0]) <= half).mean())
+    assert 0.88 < np.mean(grouped) < 0.97
+    assert np.mean(ignored) < np.mean(grouped) - 0.02
 
 
 def test_too_few_scores_fall_back_and_say_so() -> None:
-    assert conformal_quantile(np.array([0.1, 0.2]), 0.9) == pytest.approx(1.6448536, abs=1e-6)
-    assert conformal_quantile(np.array([0.1, 7.0]), 0.9) == 7.0
+    two = np.ones(2), 2
+    assert conformal_quantile(np.array([0.1, 0.2]), 0.9, *two) == pytest.approx(1.6448536)
+    assert conformal_quantile(np.array([0.1, 7.0]), 0.9, *two) == 7.0
     assert not fitted(*synthetic(6, 8)).guaranteed(0.9)
     assert fitted(*synthetic(6, 9)).guaranteed(0.9)
 
@@ -100,12 +136,14 @@ def test_a_perfect_fit_keeps_sigma_above_zero() -> None:
 
 def test_spread_that_means_nothing_is_not_believed() -> None:
     rng = np.random.default_rng(8)
-    a, b = fit_affine(rng.gamma(2.0, 1.0, 5000), np.square(rng.normal(size=5000)), 1e-12)
+    a, b = fit_affine(
+        rng.gamma(2.0, 1.0, 5000), np.square(rng.normal(size=5000)), np.ones(5000), 1e-12
+    )
     assert a < 0.05
     assert b == pytest.approx(1.0, rel=0.1)
 
 
 def test_the_99th_percentile_is_of_structures() -> None:
     residual, spread = synthetic(9, 200)
-    found = calibrate(residual, spread, largest=np.arange(101.0), scale=1.0)
+    found = calibrate(residual, spread, group=np.arange(200), largest=np.arange(101.0), scale=1.0)
     assert found.spread99 == pytest.approx(99.0)
