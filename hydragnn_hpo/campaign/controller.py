@@ -20,7 +20,7 @@ from hydragnn_hpo.campaign.thinker import Thinker
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import TrialConfig
-from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_text
 from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.launching.strays import end_strays, run_tag
@@ -85,6 +85,7 @@ class Controller:
 
         Raises:
             JobError: trials fail alike, or none has a result.
+            StorageError: the disk is full; the trials that ran may go on.
             ConfigError: the space does not fit the data.
             KeyboardInterrupt: a person asked for a pause; checkpoints are written first.
         """
@@ -95,7 +96,7 @@ class Controller:
         except KeyboardInterrupt:
             self._pause()
             raise
-        except JobError:
+        except (JobError, StorageError):
             self._pause()
             raise
         return self.state
@@ -330,6 +331,10 @@ class Controller:
             (folder / name).unlink(missing_ok=True)
         if trial.status != "queued" and not self.state.promoted:
             self._tell(trial)
+        if trial.reason == "disk_full" and not self.stopping:
+            raise StorageError(
+                f"{folder}: the disk is full; make room, then run the same command again to go on."
+            )
         if self.state.bugs_in_a_row >= self.config.search.max_failures and not self.stopping:
             raise JobError(
                 f"{self.state.bugs_in_a_row} trials in a row failed; the last, {trial.name}, "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.trial import INTERRUPTED
+from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED
 from hydragnn_hpo.files import read_json
 
 LAST_LINES = 3
@@ -30,6 +30,12 @@ def outcome_of(
     path = folder / "result.json"
     if path.exists():
         return _of_result(read_json(path))
+    if DISK_FULL in codes:
+        return {
+            "outcome": "interrupted",
+            "reason": "disk_full",
+            "message": last_lines(folder / "log"),
+        }
     if INTERRUPTED in codes or asked_to_stop:
         return {"outcome": "interrupted", "reason": "walltime"}
     if restarts >= max_restarts:

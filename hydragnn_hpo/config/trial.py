@@ -15,6 +15,9 @@ INTERRUPTED = 3
 PEER_LOST = 4
 """Exit code of a rank that ended because another rank of its trial was lost."""
 
+DISK_FULL = 5
+"""Exit code of a rank that found no room for its files: no result, it may go on later."""
+
 
 class TrialDataConfig(Config):
     """Where the graphs are. Read by ``training.trial``."""

@@ -4,6 +4,7 @@ The directory: ``trial.toml`` - ``attempts/NNN/`` with ``placement.toml``, ``met
 ``log``, ``result.json``, ``predictions.safetensors`` - ``checkpoints/`` - ``control``.
 """
 
+import errno
 import functools
 import logging
 import os
@@ -20,7 +21,13 @@ from safetensors.numpy import save as save_arrays
 from hydragnn_hpo import log
 from hydragnn_hpo.config.loading import dump, load, parse
 from hydragnn_hpo.config.model import Heads
-from hydragnn_hpo.config.trial import INTERRUPTED, PEER_LOST, PlacementConfig, TrialConfig
+from hydragnn_hpo.config.trial import (
+    DISK_FULL,
+    INTERRUPTED,
+    PEER_LOST,
+    PlacementConfig,
+    TrialConfig,
+)
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.staging import open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
@@ -80,7 +87,7 @@ def rank_main(spec: dict[str, Any]) -> int:
         spec: ``trial_dir``, ``attempt``, and ``one_host``: whether all ranks share a host.
 
     Returns:
-        The rank's exit code: 0, 1 for a failure, ``INTERRUPTED`` or ``PEER_LOST``.
+        The rank's exit code: 0, 1 for a failure, ``INTERRUPTED``, ``PEER_LOST`` or ``DISK_FULL``.
     """
     trial = TrialDir(Path(spec["trial_dir"]))
     log.configure(rank=int(os.environ.get("RANK", "0")))
@@ -100,6 +107,8 @@ def run_by_hand(trial: TrialDir) -> tuple[int, str]:
     if os.environ.get("RANK", "0") != "0" or not trial.attempts():
         return code, ""
     path = trial.attempt(trial.attempts()[-1]) / "result.json"
+    if code == DISK_FULL:
+        return StorageError.exit_code, f"error: {trial.path}: make room, then run it again."
     if not path.exists():
         return code, f"{trial.path}: interrupted; run the same command again to go on."
     result = read_json(path)
@@ -126,6 +135,9 @@ def _guarded(trial: TrialDir, attempt: int | None, meeting: Path | None = None) 
         if _lost_peer(error):
             logger.warning("another rank was lost: %s", error)
             return PEER_LOST
+        if _disk_is_full(error):
+            logger.error("%s", error)
+            return DISK_FULL
         reason, message = _reason(error)
         logger.error("failed: %s: %s", reason, message)
         _write_failure(trial, attempt, reason, message)
@@ -231,6 +243,12 @@ def _lost_peer(error: Exception) -> bool:
     if isinstance(error, (dist.DistError, ConnectionError)):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+
+
+def _disk_is_full(error: Exception) -> bool:
+    """Whether there is no room for a file: that says nothing about the trial."""
+    cause = error.__cause__ if isinstance(error, StorageError) else error
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _reason(error: Exception) -> tuple[str, str]:
