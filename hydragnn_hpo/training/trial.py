@@ -124,7 +124,7 @@ def run_by_hand(trial: TrialDir) -> tuple[int, str]:
 def _guarded(trial: TrialDir, attempt: int | None, meeting: Path | None = None) -> int:
     """Run a rank; every failure is a result with a reason (Law 9)."""
     try:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        torch.set_num_threads(1)  # more add up in another order each time: Law 5
         torch.set_flush_denormal(True)
         asked = _Asked(trial)
         ranks = join(meeting)
@@ -162,8 +162,10 @@ def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: "_Asked") -> in
     resumed = trainer.resume(trial.checkpoints)
     record("ready", resumed=resumed, reached=trainer.progress.epoch)
     ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)
+    if ended != "go":
+        record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=asked.reason)
     if ended == "interrupt":
-        record("interrupted", epoch=trainer.progress.epoch, reason="walltime")
+        trial.control.unlink(missing_ok=True)
     else:
         _finish(trainer, folder, ended)
     ranks.leave()
@@ -209,11 +211,13 @@ class _Asked:
     def __init__(self, trial: TrialDir) -> None:
         self.control = trial.control
         self.interrupted = False
+        self.reason: str | None = None
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._interrupt)
 
     def _interrupt(self, number: int, frame: object) -> None:
         self.interrupted = True
+        self.reason = "walltime"
 
     def signal(self) -> Signal:
         if self.interrupted:
@@ -230,6 +234,7 @@ class _Asked:
             logger.warning("%s", error)
             return "go"
         wish = content.get("wish") if isinstance(content, dict) else None
+        self.reason = "paused" if wish == "yield" else self.reason
         return "stop" if wish == "stop" else "interrupt" if wish == "yield" else "go"
 
 
