@@ -3,7 +3,6 @@
 Nothing half-written is left, and nobody sees a traceback.
 """
 
-import contextlib
 import ctypes
 import gzip
 import json
@@ -11,7 +10,6 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -334,17 +332,25 @@ def test_a_file_to_predict_must_exist_and_its_output_have_a_format(finished, hpo
 # -- a full disk -------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    """Mount a small file system; only root may."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    options = f"size={size},mode=0755".encode()
-    if libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, options):
-        pytest.skip(f"no file system can be mounted ({os.strerror(ctypes.get_errno())}).")
-    try:
-        yield
-    finally:
-        libc.umount2(os.fsencode(folder), 2)
+class SmallDisk:
+    """A small file system, mounted on a folder; only root may."""
+
+    def __init__(self, folder: Path, size: str) -> None:
+        self.folder, self.size = os.fsencode(folder), size
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def __enter__(self):
+        if self.libc.mount(b"none", self.folder, b"tmpfs", 0, f"size={self.size}".encode()):
+            why = os.strerror(ctypes.get_errno())
+            pytest.skip(f"no file system can be mounted here ({why}); root may.")
+        return self
+
+    def grow(self, size: str) -> None:
+        remount = 32
+        assert not self.libc.mount(b"none", self.folder, b"tmpfs", remount, f"size={size}".encode())
+
+    def __exit__(self, *error: object) -> None:
+        self.libc.umount2(self.folder, 2)
 
 
 def small_files(size: int):
@@ -361,7 +367,7 @@ def test_a_build_on_a_full_disk_leaves_nothing(hpo):
     card = hpo.card(hpo.molecules(800))
     disk = hpo.folder / "disk"
     disk.mkdir()
-    with small_disk(disk, "64k"):
+    with SmallDisk(disk, "64k"):
         hpo.refused(
             "dataset",
             "build",
@@ -382,15 +388,39 @@ def test_a_build_without_room_for_its_files_leaves_nothing(hpo):
     assert not hpo.files_of(hpo.folder / "out")
 
 
-def test_a_run_on_a_full_disk_says_so_and_goes_on_with_more_room(hpo):
+def test_a_run_on_a_full_disk_leaves_nothing(hpo):
     hpo.card(hpo.molecules(800))
     run = hpo.folder / "run"
     run.mkdir()
-    with small_disk(run, "96k"):
+    with SmallDisk(run, "96k"):
         hpo.refused("run", hpo.campaign(), "--run", run, says=("tiny.bp", "make room"), alone=True)
         left = hpo.files_of(run)
         assert not [name for name in left if name.startswith(("data/", "trials/"))], left
         assert hpo.strays(run) == []
+
+
+@pytest.mark.slow
+def test_a_campaign_that_fills_the_disk_goes_on_when_there_is_room(hpo):
+    hpo.card(hpo.molecules(150))
+    campaign = hpo.campaign(
+        trial={"training": {"checkpoint_seconds": 0.0}}, search={"trials": 4, "rungs": [6]}
+    )
+    disk = hpo.folder / "disk"
+    disk.mkdir()
+    run = disk / "run"
+    with SmallDisk(disk, "900k") as mounted:
+        hpo.refused("run", campaign, "--run", run, says=("disk is full", "make room"), alone=True)
+        reasons = {event["reason"] for event in hpo.events(run, "ended")}
+        assert "disk_full" in reasons
+        assert reasons <= {"disk_full", "walltime", None}, "a full disk is no trial's fault"
+        assert not list(run.rglob(".*.safetensors.*"))
+        assert hpo.strays(run) == []
+        mounted.grow("50m")
+        done = hpo("run", campaign, "--run", run)
+        assert done.code == 0, done.err
+        ends = {event["trial"]: event["outcome"] for event in hpo.events(run, "ended")}
+        assert ends == dict.fromkeys(ends, "completed")
+        assert len(ends) == 4
 
 
 def test_predictions_without_room_are_not_written(finished, hpo):
