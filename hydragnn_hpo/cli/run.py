@@ -13,6 +13,7 @@ from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign.controller import Controller
     from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.config.data import CardConfig
     from hydragnn_hpo.layout import RunDir
 
 
@@ -29,7 +30,7 @@ def run(
 ) -> None:
     """Search, train the best on, and leave one ensemble file; run it again to go on."""
     from hydragnn_hpo import log
-    from hydragnn_hpo.campaign.setup import check_space, find_card, open_run
+    from hydragnn_hpo.campaign.setup import open_run
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load
     from hydragnn_hpo.errors import ConfigError, StorageError
@@ -38,12 +39,7 @@ def run(
     log.configure(level=30)
     source = find(campaign, "workflows")
     config = load(source, CampaignConfig)
-    try:
-        card, card_path = find_card(config, source)
-        targets = {name: target.model_dump() for name, target in card.targets.items()}
-        check_space(config, targets, card.graphs.cutoff)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from error
+    card, card_path = _fitting_card(config, source)
     where = run_dir or Path("runs") / config.name
     if dry_run:
         _show_plan(config, card_path, where, slots)
@@ -58,6 +54,20 @@ def run(
         typer.echo(json.dumps(result))
     else:
         _print(opened, result)
+
+
+def _fitting_card(config: "CampaignConfig", source: Path) -> tuple["CardConfig", Path]:
+    """Give the card of a campaign, when every value of the space fits it."""
+    from hydragnn_hpo.campaign.setup import check_space, find_card
+    from hydragnn_hpo.errors import ConfigError
+
+    try:
+        card, path = find_card(config, source)
+        targets = {name: target.model_dump() for name, target in card.targets.items()}
+        check_space(config, targets, card.graphs.cutoff)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    return card, path
 
 
 def _show_plan(config: "CampaignConfig", card: Path, where: Path, slots: int | None) -> None:
