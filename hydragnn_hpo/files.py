@@ -12,9 +12,9 @@ from typing import Any
 from hydragnn_hpo.errors import StorageError
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames inside a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make renames inside a folder, or the content of a file, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -51,7 +51,7 @@ def write_bytes(path: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -89,11 +89,17 @@ def whole_folder(target: Path) -> Iterator[Path]:
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
             yield work
-            sync_folder(work)
+            for path in work.rglob("*"):
+                sync(path)
+            sync(work)
             if target.exists():
-                shutil.rmtree(target)
-            os.rename(work, target)
+                aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+                os.rename(target, aside / "old")
+                os.rename(work, target)
+                shutil.rmtree(aside)
+            else:
+                os.rename(work, target)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
-        sync_folder(target.parent)
+        sync(target.parent)

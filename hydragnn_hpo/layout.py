@@ -37,7 +37,7 @@ class TrialDir:
 
     def attempts(self) -> list[int]:
         """Give the numbers of all attempts, rising."""
-        return sorted(int(p.name) for p in (self.path / "attempts").glob("[0-9][0-9][0-9]"))
+        return sorted(int(p.name) for p in (self.path / "attempts").glob("[0-9]*"))
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def outcome_of(
             "message": last_lines(folder / "log"),
         }
     if INTERRUPTED in codes or asked_to_stop:
-        return {"outcome": "interrupted", "reason": "walltime"}
+        return {"outcome": "interrupted", "reason": "paused" if asked_to_stop else "walltime"}
     if restarts >= max_restarts:
         return {
             "outcome": "failed",

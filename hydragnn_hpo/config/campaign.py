@@ -20,11 +20,12 @@ class CampaignDataConfig(Config):
 class EnsembleConfig(Config):
     """How the winners become one predictor. Read by ``ensemble.build``."""
 
-    members: PositiveInt = 5
+    members: PositiveInt = 6
     """Members of the top-K ensemble; greedy selection takes at least 4 where there are 4."""
 
-    method: Literal["greedy", "top"] = "greedy"
-    """Which of the two is kept: greedy selection on ``sel``, or the K best on ``val``."""
+    method: Literal["greedy", "top"] = "top"
+    """Which is kept: the K best on ``val``, equally weighted, or greedy selection on ``sel``,
+    which pays where ``sel`` holds hundreds of independent structures."""
 
     rounds: PositiveInt = 24
     """Draws of the greedy selection, with replacement."""

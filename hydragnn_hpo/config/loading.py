@@ -150,7 +150,9 @@ def _value(value: Any) -> str:
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, (int, float)):
         return repr(value)
-    return _string(str(value))
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} has no place in TOML")
+    return _string(value)
 
 
 def _string(text: str) -> str:

@@ -33,7 +33,7 @@ class HeadConfig(Config):
 
     pool: Literal["mean", "sum", "contributions"] = "mean"
     """How a graph head gathers its nodes: ``mean`` or ``sum`` of features before its MLP, or
-    the mean of per-node ``contributions`` after it (energies per atom)."""
+    per-node ``contributions`` after it: their mean, or their sum for total energies."""
 
 
 class ModelConfig(Config):

@@ -49,7 +49,8 @@ class MultiHeadGNN(nn.Module):
                     f'name in the card, with key = "{name}" if the file calls it so.'
                 )
             target = targets[name]
-            self.heads[name] = HEADS[target["level"], target["shape"]](model.features, head)
+            build = HEADS[target["level"], target["shape"]]
+            self.heads[name] = build(model.features, head, target.get("energy") == "total")
             self.baselines[name] = Baseline(target, head)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:

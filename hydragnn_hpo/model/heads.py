@@ -27,18 +27,18 @@ def _widths(features: int, config: HeadConfig) -> tuple[int, ...]:
 
 
 class GraphHead(nn.Module):
-    """One number per graph: pooled features through an MLP, or a mean of contributions."""
+    """One number per graph: pooled features through an MLP, or pooled contributions."""
 
-    def __init__(self, features: int, config: HeadConfig) -> None:
-        """Build the MLP."""
+    def __init__(self, features: int, config: HeadConfig, total: bool = False) -> None:
+        """Build the MLP; contributions add up to a ``total``, else to their mean."""
         super().__init__()
-        self.pool = config.pool
+        self.pool, self.gather = config.pool, pool_sum if total else pool_mean
         self.mlp = mlp(_widths(features, config))
 
     def forward(self, scalars: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
         """Predict, [G, 1]."""
         if self.pool == "contributions":
-            return pool_mean(self.mlp(scalars), batch)
+            return self.gather(self.mlp(scalars), batch)
         pool = pool_mean if self.pool == "mean" else pool_sum
         result: Tensor = self.mlp(pool(scalars, batch))
         return result
@@ -47,7 +47,7 @@ class GraphHead(nn.Module):
 class NodeHead(nn.Module):
     """One number per node, from that node's features."""
 
-    def __init__(self, features: int, config: HeadConfig) -> None:
+    def __init__(self, features: int, config: HeadConfig, total: bool = False) -> None:
         """Build the MLP."""
         super().__init__()
         self.mlp = mlp(_widths(features, config))
@@ -61,7 +61,7 @@ class NodeHead(nn.Module):
 class NodeVectorHead(nn.Module):
     """One vector per node that turns with the structure: mixed channels times a gate."""
 
-    def __init__(self, features: int, config: HeadConfig) -> None:
+    def __init__(self, features: int, config: HeadConfig, total: bool = False) -> None:
         """Build the mix of channels and the gate."""
         super().__init__()
         self.mix = nn.Linear(features, 1, bias=False)

@@ -45,22 +45,25 @@ class CostModel:
     observed: dict[str, list[float]] = field(default_factory=dict)
     """Ratios of measured to predicted seconds, by conv."""
 
-    def raw(self, config: TrialConfig) -> float:
-        """Price one epoch on one slot in seconds, before correction."""
+    def raw(self, config: TrialConfig, width: int = 1) -> float:
+        """Price one epoch on ``width`` slots in seconds, before correction.
+
+        Arithmetic is shared out among the ranks, what a step costs beside it is not.
+        """
         nodes = float(self.stats["train_nodes"])
         edges = nodes * mean_degree(self.stats, config.model.cutoff)
         flops: float = BACKWARD * forward_flops(config.model, nodes, edges)
-        steps = math.ceil(self.stats["splits"]["train"] / config.training.global_batch)
-        seconds: float = flops / FLOPS_PER_SECOND + steps * STEP_SECONDS
-        return seconds
+        steps = math.ceil(int(self.stats["splits"]["train"]) / config.training.global_batch)
+        shared: float = flops / FLOPS_PER_SECOND / (width * efficiency(width))
+        return shared + steps * STEP_SECONDS
 
     def epoch_seconds(self, config: TrialConfig, width: int = 1) -> float:
         """Price one epoch on ``width`` slots in seconds."""
         every = [ratio for ratios in self.observed.values() for ratio in ratios]
         ratios = self.observed.get(config.model.conv) or every or [1.0]
-        return self.raw(config) * statistics.median(ratios) / (width * efficiency(width))
+        return self.raw(config, width) * statistics.median(ratios)
 
     def learn(self, config: TrialConfig, width: int, seconds: float) -> None:
         """Take in the measured seconds of one epoch at some width."""
-        ratio = seconds * width * efficiency(width) / self.raw(config)
+        ratio = seconds / self.raw(config, width)
         self.observed.setdefault(config.model.conv, []).append(ratio)

@@ -26,7 +26,7 @@ def test_the_table_holds_what_the_reader_wants(make_run: Make) -> None:
 
     table = build_ensemble(run)
 
-    assert table["method"] == "greedy"
+    assert table["method"] == "top"
     assert Path(table["path"]) == run / "ensemble.zip"
     assert sum(member["weight"] for member in table["members"]) == pytest.approx(1.0)
     assert len(table["members"]) >= 4
@@ -35,7 +35,7 @@ def test_the_table_holds_what_the_reader_wants(make_run: Make) -> None:
     wanted = {"unit", "test_mae", "single_mae", "mean_baseline_mae", "ratio_to_mean", "coverage90"}
     for scores in table["heads"].values():
         assert wanted | {"test_mae_top_k", "test_mae_greedy"} <= set(scores)
-        assert scores["test_mae"] == scores["test_mae_greedy"]
+        assert scores["test_mae"] == scores["test_mae_top_k"]
     assert table["heads"]["energy"]["unit"] == "eV/atom"
 
 
@@ -193,7 +193,7 @@ def test_a_missing_store_is_named(make_run: Make) -> None:
 def test_the_job_answers_with_the_table_or_the_sentence(make_run: Make, tmp_path: Path) -> None:
     run, answer = make_run(trials=2), tmp_path / "answer.json"
     assert job_main({"run": str(run), "answer": str(answer)}) == 0
-    assert json.loads(answer.read_text())["method"] == "greedy"
+    assert json.loads(answer.read_text())["method"] == "top"
     shutil.rmtree(run / "trials")
     assert job_main({"run": str(run), "answer": str(answer)}) == 0
     assert "nothing to build an ensemble from" in json.loads(answer.read_text())["error"]

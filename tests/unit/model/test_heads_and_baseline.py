@@ -84,10 +84,14 @@ def test_graph_head_pools():
     for pool, gather in (("mean", pool_mean), ("sum", pool_sum)):
         head = GraphHead(4, HeadConfig(pool=pool))
         torch.testing.assert_close(head(scalars, None, batch), head.mlp(gather(scalars, batch)))
+    total = GraphHead(4, HeadConfig(pool="contributions"), total=True)
     head = GraphHead(4, HeadConfig(pool="contributions"))
+    total.load_state_dict(head.state_dict())
     each = head.mlp(scalars).flatten()
     expected = torch.stack(((each[0] + each[1]) / 2, each[2])).unsqueeze(-1)
     torch.testing.assert_close(head(scalars, None, batch), expected)
+    summed = torch.stack((each[0] + each[1], each[2])).unsqueeze(-1)
+    torch.testing.assert_close(total(scalars, None, batch), summed)
 
 
 def test_layers_and_width_of_a_head():

@@ -56,11 +56,12 @@ def test_mean_degree_between_what_is_known(cutoff, expected):
 def test_first_price_by_hand():
     trial = config()
     flops = BACKWARD * forward_flops(trial.model, 1000, 1000 * 10.0)
-    expected = flops / FLOPS_PER_SECOND + 3 * STEP_SECONDS
+    compute, steps = flops / FLOPS_PER_SECOND, 3 * STEP_SECONDS
+    expected = compute + steps
     costs = CostModel(STATS)
     assert costs.raw(trial) == pytest.approx(expected)
     assert costs.epoch_seconds(trial) == pytest.approx(expected)
-    assert costs.epoch_seconds(trial, 4) == pytest.approx(expected * 1.36 / 4)
+    assert costs.epoch_seconds(trial, 4) == pytest.approx(compute * 1.36 / 4 + steps)
 
 
 def test_smaller_batches_mean_more_steps():
@@ -74,9 +75,11 @@ def test_what_was_measured_is_predicted(width):
     costs = CostModel(STATS)
     costs.learn(config(), width, 7.0)
     assert costs.epoch_seconds(config(), width) == pytest.approx(7.0)
-    assert costs.epoch_seconds(config(), 2 * width) == pytest.approx(
-        7.0 * width * efficiency(width) / (2 * width * efficiency(2 * width))
-    )
+    # Twice the ranks share the arithmetic, not what each step costs beside it.
+    plain = CostModel(STATS)
+    ratio = plain.raw(config(), 2 * width) / plain.raw(config(), width)
+    assert costs.epoch_seconds(config(), 2 * width) == pytest.approx(7.0 * ratio)
+    assert 0.5 < ratio < 1.0
 
 
 def test_one_measurement_gone_wrong_changes_little():

@@ -152,8 +152,9 @@ def test_control_yield_leaves_a_checkpoint_and_no_result(bench):
     bench.trial.control.write_text('{"wish": "yield"}')
     assert rank_main(spec) == INTERRUPTED
     assert not (bench.trial.attempt(1) / "result.json").exists()
-    assert records_of(bench)[-1]["record"] == "interrupted"
-    bench.trial.control.unlink()
+    last = records_of(bench)[-1]
+    assert (last["record"], last["wish"], last["reason"]) == ("obeyed", "interrupt", "paused")
+    assert not bench.trial.control.exists(), "obeyed once"
     assert rank_main(bench.place(2, epochs=3)) == 0
     assert records_of(bench, 2)[1]["reached"] == 1
     assert result_of(bench, 2)["status"] == "completed"
