@@ -118,7 +118,8 @@ def _ended(state: State, event: Event) -> None:
     outcome, trial.reason = event["outcome"], event.get("reason")
     trial.message = event.get("message")
     if outcome == "interrupted":
-        trial.status, trial.restarts = "queued", trial.restarts + 1
+        trial.status = "queued"
+        trial.restarts += trial.reason == "host_lost"
         trial.epoch = state.checkpoints.get(trial.name, 0)
         return
     trial.status = outcome

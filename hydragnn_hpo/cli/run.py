@@ -119,10 +119,11 @@ def _run(
 
 
 def _forget(opened: "RunDir") -> None:
-    """Remove a run directory in which nothing was ever proposed: the user will edit and retry."""
+    """Remove a run directory in which nothing was done yet: the user will edit and retry."""
     from hydragnn_hpo.campaign.leaderboard import read_state
 
-    if not read_state(opened).trials:
+    built = any(opened.data.glob("*/index.json"))
+    if not built and not read_state(opened).trials:
         shutil.rmtree(opened.path, ignore_errors=True)
 
 

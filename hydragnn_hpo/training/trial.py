@@ -31,7 +31,7 @@ from hydragnn_hpo.config.trial import (
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.staging import open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
-from hydragnn_hpo.files import read_json, write_bytes, write_json, write_text
+from hydragnn_hpo.files import read_json, storage, write_bytes, write_json, write_text
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
 from hydragnn_hpo.training.ddp import Ranks, join
@@ -56,7 +56,8 @@ def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
         reason="started by hand",
     )
     folder = trial.attempt(placement.attempt)
-    folder.mkdir(parents=True, mode=0o700)
+    with storage(folder):
+        folder.mkdir(parents=True, mode=0o700)
     write_text(folder / "placement.toml", dump(placement))
     return placement
 
