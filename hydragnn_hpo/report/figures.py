@@ -68,18 +68,20 @@ def draw_parity(run: Path, out: Path) -> None:
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     table, panels = read_report(run)
-    columns = len(panels) + 1
-    layout = ConstrainedLayoutEngine(wspace=0.06)
-    figure = Figure(figsize=(4.3 * columns, 4.3), dpi=150, layout=layout)
+    places = len(panels) + 1
+    columns = 2 if places == 4 else min(places, 3)
+    lines = -(-places // columns)
+    figure = Figure(figsize=(4.3 * columns, 4.3 * lines), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, columns, squeeze=False)[0]
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axis in axes[places:]:
+        axis.set_axis_off()
     for axis, panel in zip(axes, panels, strict=False):
         draw_panel(axis, panel)
     members = {member["trial"]: member["weight"] for member in table["members"]}
-    draw_leaderboard(axes[-1], table["leaderboard"], members)
+    draw_leaderboard(axes[places - 1], table["leaderboard"], members)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
     write_bytes(out, buffer.getvalue())
@@ -140,9 +142,9 @@ def draw_panel(axis: "Axes", panel: Panel) -> None:
         f"         {scores['mean_baseline_mae']:.3g} training mean",
         f"90 % bars hold {100 * scores['coverage90']:.0f} %",
     )
-    axis.text(
-        0.035, 0.965, "\n".join(lines), transform=axis.transAxes, va="top", fontsize=8, color=_INK
-    )
+    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2.0}
+    place: dict[str, Any] = {"transform": axis.transAxes, "va": "top", "bbox": box}
+    axis.text(0.035, 0.965, "\n".join(lines), fontsize=8, color=_INK, **place)
     _tidy(axis)
 
 
