@@ -114,5 +114,5 @@ class Display:
         )
         if not controller.ready:
             headline += "  (preparing data and a warm process)"
-        lines = [f"best so far: {best[0].name} {best[0].objective:.4f} ({describe(best[0])})"]
-        return Group(headline, table, *(lines if best else []))
+        lines = [f"best so far: {b.name} {b.objective:.4f} ({describe(b)})" for b in best[:1]]
+        return Group(headline, table, *lines)
