@@ -18,10 +18,9 @@ from hydragnn_hpo.campaign.setup import check_space, trial_config
 from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.campaign.thinker import Thinker
 from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
-from hydragnn_hpo.files import read_json, storage, write_text
+from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.launching.strays import end_strays, run_tag
 from hydragnn_hpo.layout import RunDir, derive_seed
@@ -246,10 +245,6 @@ class Controller:
             self._tell(self.state.trials[name])
             return
         self.dispatch.configs[name] = config
-        folder = self.run_dir.trial(name)
-        with storage(folder.path):
-            (folder.path / "attempts").mkdir(parents=True, exist_ok=True)
-        write_text(folder.config, dump(config))
 
     def _promote(self) -> None:
         """Once all trials have run, train the best on to the full budget."""

@@ -52,7 +52,11 @@ class Dispatch:
         )
 
     def prepare(self, trial: Trial, decision: Decision) -> Job:
-        """Write the placement of a trial's next attempt, and give the order for the backend."""
+        """Write the placement of a trial's next attempt, and give the order for the backend.
+
+        ``trial.toml`` is written here too, once, so that a trial that was proposed just before
+        a crash has one.
+        """
         attempt = trial.attempt + 1
         folder = self.run_dir.trial(trial.name)
         place = folder.attempt(attempt)
@@ -66,6 +70,8 @@ class Dispatch:
         with storage(place):
             place.mkdir(parents=True, exist_ok=True)
             folder.control.unlink(missing_ok=True)
+        if not folder.config.exists():
+            write_text(folder.config, dump(self.configs[trial.name]))
         write_text(place / "placement.toml", dump(placement))
         slots = tuple(self.slots[name] for name in decision.slots)
         one_host = len({slot.host for slot in slots}) == 1

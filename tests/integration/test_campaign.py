@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import tomllib
 import zipfile
 
@@ -190,3 +191,26 @@ def test_one_slot_and_one_seed_make_one_campaign(hpo):
     first, second = course("run1"), course("run2")
     assert len(first[0]) == TRIALS
     assert first == second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", ["proposed", "placed"])
+def test_a_journal_that_ends_anywhere_goes_on(hpo, last):
+    """A crash right behind an event that was written, before anything was done about it."""
+    campaign = hpo.root / "workflows" / "ci.toml"
+    assert hpo("run", campaign, "--run", "run").code == 0
+    journal = hpo.folder / "run" / "events.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    end = next(n for n, line in enumerate(lines) if f'"event":"{last}"'.encode() in line)
+    journal.write_bytes(b"".join(lines[: end + 1]))
+    for made in ("trials", "report"):
+        shutil.rmtree(hpo.folder / "run" / made)
+    for made in ("ensemble.zip", "summary.json"):
+        (hpo.folder / "run" / made).unlink()
+
+    done = hpo("run", campaign, "--run", "run")
+
+    assert done.code == 0, done.err
+    names = {event["trial"] for event in hpo.events(hpo.folder / "run", "proposed")}
+    assert len(names) == TRIALS
+    assert {path.parent.name for path in hpo.folder.glob("run/trials/*/trial.toml")} == names
