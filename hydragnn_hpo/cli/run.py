@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -169,7 +170,8 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
     out.print(f"Figure: {opened.report / 'parity.png'}")
     out.print("Try next:", style="bold")
     file = _example(opened)
-    out.print(f"  hydragnn-hpo predict {file} --ensemble {opened.ensemble}", soft_wrap=True)
+    program = "hydragnn-hpo" if shutil.which("hydragnn-hpo") else sys.argv[0]
+    out.print(f"  {program} predict {file} --ensemble {opened.ensemble}", soft_wrap=True)
 
 
 def _example(opened: "RunDir") -> str:
