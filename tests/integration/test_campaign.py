@@ -214,3 +214,17 @@ def test_a_journal_that_ends_anywhere_goes_on(hpo, last):
     names = {event["trial"] for event in hpo.events(hpo.folder / "run", "proposed")}
     assert len(names) == TRIALS
     assert {path.parent.name for path in hpo.folder.glob("run/trials/*/trial.toml")} == names
+
+
+def test_no_number_comes_from_a_log(finished, tmp_path):
+    """Law 2: garbage in every log changes no leaderboard, no status and no ensemble."""
+    run = tmp_path / "run"
+    shutil.copytree(finished.run, run)
+    logs = [*run.glob("*.log"), *run.glob("trials/*/attempts/*/log")]
+    assert len(logs) > TRIALS
+    for log in logs:
+        log.write_text("val MAE 0.0000 objective -1 epoch 999\n")
+    board = finished.hpo.json("leaderboard", run)
+    assert board == finished.hpo.json("leaderboard", finished.run)
+    built = finished.hpo.json("ensemble", "build", run)
+    assert built["heads"] == finished.printed["ensemble"]["heads"]
