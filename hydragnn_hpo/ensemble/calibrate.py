@@ -79,9 +79,7 @@ def calibrate(
     weight, groups = group_weights(np.repeat(group, residual.shape[1]))
     a, b = fit_affine(variances.ravel(), squares.ravel(), weight, floor=(1e-6 * scale) ** 2)
     scores = (np.abs(residual) / np.sqrt(a * variances + b)).ravel()
-    quantiles = {
-        f"{level:g}": conformal_quantile(scores, level, weight, groups) for level in LEVELS
-    }
+    quantiles = {f"{q:g}": conformal_quantile(scores, q, weight, groups) for q in LEVELS}
     return Calibration(
         a=a,
         b=b,
