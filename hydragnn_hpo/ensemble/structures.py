@@ -70,11 +70,13 @@ def read_structures(
 def _graphs(
     path: Path, column: str | None, rules: Rules
 ) -> Iterator[tuple[str, Graph | DataError]]:
-    """Give each structure's name, and its graph or why there is none."""
+    """Give each structure's name (its own, if it has one), and its graph or why there is none."""
     number = 1
     try:
         for name, atoms in reader_of(path)(Source(path, structure_column=column)):
-            yield name, _graph(atoms, Place(path, number, name), rules)
+            own = atoms.info.get("name")
+            shown = own if isinstance(own, str) else name
+            yield shown, _graph(atoms, Place(path, number, shown), rules)
             number += 1
     except DataError as error:
         yield f"{path.name}:{number}", error
