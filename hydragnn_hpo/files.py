@@ -12,6 +12,19 @@ from typing import Any
 from hydragnn_hpo.errors import StorageError
 
 
+PART = ".part"
+"""How the names of files and folders end that are not whole yet."""
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left unfinished below a folder; nobody may be writing there."""
+    for path in list(folder.rglob(f".*{PART}")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def sync(path: Path) -> None:
     """Make renames inside a folder, or the content of a file, durable."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -40,7 +53,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         StorageError: the disk is full or the folder not writable; nothing is left behind.
     """
     with storage(path):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
@@ -86,14 +99,16 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """
     with storage(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=PART, dir=target.parent))
         try:
             yield work
             for path in work.rglob("*"):
                 sync(path)
             sync(work)
             if target.exists():
-                aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+                aside = Path(
+                    tempfile.mkdtemp(prefix=f".{target.name}.", suffix=PART, dir=target.parent)
+                )
                 os.rename(target, aside / "old")
                 os.rename(work, target)
                 shutil.rmtree(aside)

@@ -20,7 +20,7 @@ from hydragnn_hpo.campaign.thinker import Thinker
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
-from hydragnn_hpo.files import read_json, storage
+from hydragnn_hpo.files import read_json, storage, sweep
 from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.launching.strays import end_strays, run_tag
 from hydragnn_hpo.layout import RunDir, derive_seed
@@ -69,6 +69,7 @@ class Controller:
         strays = end_strays(run_tag(run.path))
         if strays:
             logger.warning("ended %d processes that a lost controller had left", len(strays))
+        sweep(run.path)
         self.clock = clock
         self.journal = Journal(run.journal, self.lease.epoch, clock)
         self.state = fold(self.journal.events)

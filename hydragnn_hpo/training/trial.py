@@ -31,7 +31,7 @@ from hydragnn_hpo.config.trial import (
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.staging import open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
-from hydragnn_hpo.files import read_json, storage, write_bytes, write_json, write_text
+from hydragnn_hpo.files import read_json, storage, sweep, write_bytes, write_json, write_text
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
 from hydragnn_hpo.training.ddp import Ranks, join
@@ -160,6 +160,7 @@ def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: "_Asked") -> in
     record("start", attempt=placement.attempt, world=ranks.world, units=units)
     if ranks.first:
         trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
+        sweep(trial.checkpoints)
     resumed = trainer.resume(trial.checkpoints)
     record("ready", resumed=resumed, reached=trainer.progress.epoch)
     ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import ase.units
 import pytest
@@ -234,3 +236,23 @@ def test_where_things_lie(tmp_path):
     (trial.path / "attempts" / "notes").mkdir()
     assert trial.attempts() == [1, 2, 10]
     assert trial.attempt(10).name == "010"
+
+
+def test_what_a_kill_left_unfinished_is_swept(tmp_path):
+    """A writer that is killed between its temporary name and the rename."""
+    killed = (
+        "import os, signal, sys; from pathlib import Path; from hydragnn_hpo import files;"
+        "files.os.replace = files.os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
+    )
+    (tmp_path / "below").mkdir()
+    for act in ("files.write_text(Path(sys.argv[1]), 'half')", "folder(Path(sys.argv[1]))"):
+        code = f"{killed}\ndef folder(path):\n    with files.whole_folder(path): pass\n{act}"
+        done = subprocess.run([sys.executable, "-c", code, tmp_path / "below" / "x"], check=False)
+        assert done.returncode == -9
+    (tmp_path / ".kept").write_text("not ours")
+    (tmp_path / "below" / "whole").write_text("whole")
+    assert len(list(tmp_path.rglob(".x*"))) == 2
+
+    files.sweep(tmp_path)
+
+    assert {path.name for path in tmp_path.rglob("*")} == {"below", "whole", ".kept"}
