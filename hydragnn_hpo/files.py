@@ -11,7 +11,6 @@ from typing import Any
 
 from hydragnn_hpo.errors import StorageError
 
-
 PART = ".part"
 """How the names of files and folders end that are not whole yet."""
 

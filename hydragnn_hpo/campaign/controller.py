@@ -63,14 +63,13 @@ class Controller:
         Raises:
             RunError: another controller is at work there, or its journal is damaged.
         """
-        self.config, self.run_dir, self.watch = config, run, watch
+        self.config, self.run_dir, self.watch, self.clock = config, run, watch, clock
         self.card, self.data = card, data
         self.lease = Lease(run.path)
         strays = end_strays(run_tag(run.path))
         if strays:
             logger.warning("ended %d processes that a lost controller had left", len(strays))
         sweep(run.path)
-        self.clock = clock
         self.journal = Journal(run.journal, self.lease.epoch, clock)
         self.state = fold(self.journal.events)
         self.backend = make_backend()
