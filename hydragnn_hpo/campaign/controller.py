@@ -14,6 +14,7 @@ from hydragnn_hpo.campaign.errand import Errand
 from hydragnn_hpo.campaign.journal import Journal
 from hydragnn_hpo.campaign.lease import Lease
 from hydragnn_hpo.campaign.outcome import outcome_of
+from hydragnn_hpo.campaign.pause import NEVER, Pause
 from hydragnn_hpo.campaign.setup import check_space, trial_config
 from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.campaign.thinker import Thinker
@@ -47,9 +48,10 @@ class Controller:
         data: str,
         make_backend: Callable[[], Backend],
         watch: Watch = lambda *_: None,
+        pause: Pause = NEVER,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take the run directory; starts nothing but ends strays of a dead controller.
+        """Take the run directory and end strays of a dead controller.
 
         Args:
             config: the campaign.
@@ -58,24 +60,23 @@ class Controller:
             data: the card's name, and so the store's.
             make_backend: starts the backend.
             watch: called after each turn with the state, for a display.
+            pause: looked at in each turn.
             clock: gives seconds since the epoch.
 
         Raises:
             RunError: another controller is at work there, or its journal is damaged.
         """
-        self.config, self.run_dir, self.watch, self.clock = config, run, watch, clock
-        self.card, self.data = card, data
+        self.config, self.run_dir, self.card, self.data = config, run, card, data
+        self.watch, self.pause, self.clock = watch, pause, clock
         self.lease = Lease(run.path)
-        strays = end_strays(run_tag(run.path))
-        if strays:
+        if strays := end_strays(run_tag(run.path)):
             logger.warning("ended %d processes that a lost controller had left", len(strays))
         sweep(run.path)
         self.journal = Journal(run.journal, self.lease.epoch, clock)
         self.state = fold(self.journal.events)
         self.backend = make_backend()
         self.slots = {slot.name: slot for slot in self.backend.slots}
-        self.errands = 0
-        self.dispatch = Dispatch(config, run, self.backend.slots)
+        self.dispatch, self.errands = Dispatch(config, run, self.backend.slots), 0
         self.thinker: Thinker | None = None
         self.ready = self.stopping = self.exhausted = False
 
@@ -178,6 +179,8 @@ class Controller:
         self.watch(self.state, self)
 
     def _listen(self) -> list[Event]:
+        if self.pause.wanted and not self.stopping:
+            raise KeyboardInterrupt
         events = self.backend.poll(POLL_SECONDS)
         for event in events:
             if event.kind == "ready":

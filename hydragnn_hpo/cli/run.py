@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,11 +90,11 @@ def _run(
     quiet: bool,
 ) -> dict[str, Any]:
     from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.campaign.pause import Pause
     from hydragnn_hpo.cli.display import Display
     from hydragnn_hpo.launching.local import LocalBackend
 
-    machine = config.machine
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end is a pause
+    machine, pause = config.machine, Pause()
 
     def make_backend() -> LocalBackend:
         return LocalBackend(
@@ -104,9 +103,15 @@ def _run(
             run_dir=opened.path,
         )
 
-    with Display(config.search.trials, quiet) as display:
+    with pause.heard(), Display(config.search.trials, quiet) as display:
         controller = Controller(
-            config, opened, data=data[0], card=data[1], make_backend=make_backend, watch=display
+            config,
+            opened,
+            data=data[0],
+            card=data[1],
+            make_backend=make_backend,
+            watch=display,
+            pause=pause,
         )
         display.begin(controller.state)
         try:

@@ -140,6 +140,16 @@ def test_an_interrupt_pauses_and_run_goes_on(hpo):
     assert [record["reached"] for record in ready] == [reached], "nothing was trained twice"
 
 
+def test_an_interrupt_while_the_controller_starts_pauses_too(hpo):
+    campaign, run = long_campaign(hpo), hpo.folder / "run"
+    controller = hpo.start("run", campaign, "--run", run)
+    hpo.wait_for(lambda: list(run.glob("controller/*.lease")), "the lease")
+    controller.send_signal(signal.SIGINT)
+    assert "paused" in controller.communicate(timeout=30)[1]
+    assert controller.returncode == 1
+    nothing_left(hpo, run)
+
+
 def test_a_second_controller_is_sent_away(hpo):
     campaign, run = long_campaign(hpo), hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)

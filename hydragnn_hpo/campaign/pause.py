@@ -1,0 +1,37 @@
+"""A wish to stop, from a person or a scheduler, that is heard at safe places only."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+
+class Pause:
+    """Holds whether somebody wished to stop.
+
+    An exception out of a signal handler can strike between any two lines, also while a
+    lease is half taken. So the first signal only sets a flag that the controller's loop
+    looks at; the second is from somebody who will not wait, and interrupts at once.
+    """
+
+    wanted = False
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Take Ctrl-C and SIGTERM as the wish to stop, inside the ``with``."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._hear) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
+
+
+NEVER = Pause()
+"""A wish that nobody has: no signal is heard."""
