@@ -19,13 +19,23 @@ _MAGNETIC = {"muB": 1.0}
 _PURE = {"1": 1.0}
 _INVERSE_LENGTH = {"1/cm": 1.0}
 _PRESSURE = {"GPa": 1.0, "log10(GPa)": 1.0}
+_STRESS = {
+    "eV/angstrom^3": 1.0,
+    "GPa(stress)": 0.006241509074460763,
+    "kbar(stress)": 6.241509074460763e-4,
+}
+"""GPa and kbar as a derivative of an energy; as a property of its own GPa stays GPa."""
+_TEMPERATURE = {"K": 1.0}
 
 
 def _known() -> dict[str, tuple[float, str]]:
     """Every unit a card may name, with its factor and the unit it becomes inside."""
     table: dict[str, tuple[float, str]] = {}
-    bases = ("eV", "angstrom", "e", "muB", "1", "1/cm", "GPa")
-    families = (_ENERGY, _LENGTH, _CHARGE, _MAGNETIC, _PURE, _INVERSE_LENGTH, _PRESSURE)
+    bases = ("eV", "angstrom", "e", "muB", "1", "1/cm", "GPa", "eV/angstrom^3", "K")
+    families = (
+        *(_ENERGY, _LENGTH, _CHARGE, _MAGNETIC, _PURE),
+        *(_INVERSE_LENGTH, _PRESSURE, _STRESS, _TEMPERATURE),
+    )
     for base, family in zip(bases, families, strict=True):
         for name, factor in family.items():
             inside = base if name in family and factor != 1.0 else name

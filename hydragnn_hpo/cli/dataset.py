@@ -57,7 +57,7 @@ def info(
 ) -> None:
     """Show what a graph store holds."""
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.data.store import read_stats
+    from hydragnn_hpo.data.store.index import read_stats
     from hydragnn_hpo.errors import DataError
 
     if store.suffix == ".toml":

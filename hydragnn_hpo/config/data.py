@@ -13,6 +13,15 @@ SPLITS = ("train", "val", "sel", "cal", "test")
 """Train, search, ensemble selection, calibration, test: Law 6."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+Vector = tuple[float, float, float]
+
+
+def _known_unit(value: str) -> str:
+    try:
+        inside(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return value
 
 
 class FileConfig(Config):
@@ -27,6 +36,18 @@ class FileConfig(Config):
     published: Name | None = None
     """The published split that all structures of this file belong to."""
 
+    reader: str | None = None
+    """How to read it, see ``READERS``; chosen by what the path is if left out."""
+
+    cell: Annotated[tuple[Vector, ...], Len(3, 3)] | None = None
+    """Lattice vectors in angstrom, for formats that have none (LSMS text)."""
+
+    pbc: tuple[bool, bool, bool] | None = None
+    """Periodic directions, for formats that have none."""
+
+    columns: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    """Columns of a text format by what they hold, counted from 0, see its reader."""
+
 
 class TargetConfig(Config):
     """One property to learn. Read by ``data.build`` and by the heads."""
@@ -37,14 +58,21 @@ class TargetConfig(Config):
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
 
-    shape: Literal["scalar", "vector"] = "scalar"
-    """A number, or three components that turn with the structure."""
+    shape: Literal["scalar", "vector", "tensor"] = "scalar"
+    """A number, three components that turn with the structure, or a symmetric 3 x 3 tensor."""
 
     unit: str
     """Unit in the file; converted to eV, angstrom, e, muB at the door."""
 
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies: an ASE calculator multiplies ``per_atom`` by the number of atoms."""
+
+    per_atom: bool = False
+    """Divide the file's value by the number of atoms; ``unit`` is that of the undivided value."""
+
+    derived_from: str | None = None
+    """The total energy this is a derivative of: forces (a vector per atom, minus the gradient) or
+    stress (a tensor per structure, positive when tensile, as in ASE)."""
 
     optional: bool = False
     """Structures (or atoms) may lack it: absent, an empty cell or NaN; they do not count for it."""
@@ -55,16 +83,43 @@ class TargetConfig(Config):
     @field_validator("unit")
     @classmethod
     def _unit_is_known(cls, value: str) -> str:
-        try:
-            inside(value)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        return value
+        return _known_unit(value)
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> Self:
+        if self.per_atom and (self.level != "graph" or self.energy is not None):
+            raise ValueError(
+                "per_atom divides graph-level values; energies say so by their own "
+                'energy = "total" or "per_atom": drop one of the two.'
+            )
+        if self.shape == "tensor" and self.derived_from is None:
+            raise ValueError(
+                "a tensor is only known as stress: set derived_from, or another shape."
+            )
+        return self
 
     @property
     def width(self) -> int:
         """Number of components."""
-        return 3 if self.shape == "vector" else 1
+        return {"scalar": 1, "vector": 3, "tensor": 9}[self.shape]
+
+
+class AttributeConfig(Config):
+    """A known property of whole structures: charge, spin. Read by ``data.structure``."""
+
+    key: str | None = None
+    """Name in the file (``atoms.info``); the attribute's own name if left out."""
+
+    unit: str = "1"
+    """Unit in the file."""
+
+    default: float | None = None
+    """Value of structures that lack it, in that unit; without one they are bad."""
+
+    @field_validator("unit")
+    @classmethod
+    def _unit_is_known(cls, value: str) -> str:
+        return _known_unit(value)
 
 
 class SplitConfig(Config):
@@ -102,6 +157,9 @@ class GraphConfig(Config):
     min_distance: PositiveFloat = 0.1
     """Two atoms closer than this (angstrom) are at one place: an error in the data."""
 
+    laplacian: Annotated[int, Field(ge=0, le=64)] = 0
+    """Number of Laplacian positional encodings per node; 0: none."""
+
 
 class CardConfig(Config):
     """A data set: where it comes from and what it holds. Read by ``data.build``."""
@@ -133,8 +191,35 @@ class CardConfig(Config):
     targets: Annotated[dict[Name, TargetConfig], Len(1)]
     """Properties by name."""
 
+    attributes: dict[Name, AttributeConfig] = Field(default_factory=dict)
+    """Known properties of whole structures, by name."""
+
+    max_bad: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
+    """Share of structures that may be bad: they are set aside with their reasons, in
+    ``quarantine.jsonl`` of the store; more of them, and nothing is built."""
+
     graphs: GraphConfig = GraphConfig()
     """Cutoff and sanity limits."""
 
     split: SplitConfig = SplitConfig()
     """Shares, seed and groups."""
+
+    @model_validator(mode="after")
+    def _derivatives_have_an_energy(self) -> Self:
+        for name, target in self.targets.items():
+            if target.derived_from is None:
+                continue
+            energy = self.targets.get(target.derived_from)
+            if energy is None or energy.energy != "total":
+                raise ValueError(
+                    f"targets.{name}.derived_from is '{target.derived_from}', which is no target "
+                    'with energy = "total": correct the name, or set energy there.'
+                )
+            kinds = {("node", "vector"): "eV/angstrom", ("graph", "tensor"): "eV/angstrom^3"}
+            unit = kinds.get((target.level, target.shape))
+            if unit is None or inside(target.unit)[1] != unit:
+                raise ValueError(
+                    f"targets.{name} is neither forces (level node, shape vector, unit like "
+                    "eV/angstrom) nor stress (level graph, shape tensor, unit like eV/angstrom^3)."
+                )
+        return self

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from hydragnn_hpo.data.columns import Columns, offsets
+from hydragnn_hpo.data.columns import Columns, offsets, ragged_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ def make_batch(
         targets: names of the properties to carry.
     """
     rows = np.asarray(indices, dtype=np.int64).reshape(-1)
-    node_rows, node_counts = _ragged_rows(columns.node_offset, rows)
+    node_rows, node_counts = ragged_rows(columns.node_offset, rows)
     positions = columns.positions[node_rows]
     edges, shift = _edges(columns, rows, positions, node_counts, cutoff)
     values, masks = _targets(columns, targets, rows, node_rows)
@@ -105,7 +105,7 @@ def _edges(
     cutoff: float | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Give the edges of the chosen graphs, [E, 2], and their shifts in angstrom, [E, 3]."""
-    edge_rows, edge_counts = _ragged_rows(columns.edge_offset, rows)
+    edge_rows, edge_counts = ragged_rows(columns.edge_offset, rows)
     graph_of_edge = np.repeat(np.arange(len(rows)), edge_counts)
     edges = columns.edges[edge_rows] + offsets(node_counts)[graph_of_edge, None]
     shift = _cartesian(columns.edge_shift[edge_rows], columns.cell[rows], graph_of_edge)
@@ -114,17 +114,6 @@ def _edges(
     vectors = positions[edges[:, 1]] + shift - positions[edges[:, 0]]
     near = np.einsum("ec,ec->e", vectors, vectors) <= cutoff * cutoff
     return edges[near], shift[near]
-
-
-def _ragged_rows(
-    offset: NDArray[np.int64], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give all rows of the chosen ragged pieces, and how many each piece has."""
-    first = offset[rows]
-    counts = offset[rows + 1] - first
-    starts = offsets(counts)
-    within = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
-    return np.repeat(first, counts) + within, counts
 
 
 def _cartesian(
@@ -143,8 +132,7 @@ def _targets(
     """Gather properties with zeros for the missing ones."""
     values, masks = {}, {}
     for name in names:
-        # As many nodes as graphs: every graph has one node, and the two levels coincide.
-        node_level = len(columns.masks[name]) == len(columns.numbers)
+        node_level = columns.levels[name] == "node"
         chosen = node_rows if node_level else rows
         masks[name] = columns.masks[name][chosen]
         values[name] = np.where(masks[name][:, None], columns.targets[name][chosen], 0.0)

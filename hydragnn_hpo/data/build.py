@@ -17,7 +17,8 @@ from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.data.split import split_of
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.data.store import sha256_of, write_store
+from hydragnn_hpo.data.store.index import sha256_of
+from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import DataError, HydraError
 from hydragnn_hpo.files import write_json

@@ -3,9 +3,9 @@
 Shapes: G graphs, N nodes, E edges (of all graphs together).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,39 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config.data import SPLITS, TargetConfig
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.errors import DataError, unknown
+
+
+class Names(Sequence[str]):
+    """Names end to end in one array of bytes: millions cost no objects until they are asked for."""
+
+    def __init__(self, text: NDArray[np.uint8], offset: NDArray[np.int64]) -> None:
+        """Take the UTF-8 bytes, [C], and the first byte of each name, and the end, [G + 1]."""
+        self.text, self.offset = text, offset
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> "Names":
+        """Lay names end to end."""
+        encoded = [name.encode() for name in names]
+        sizes = np.array([len(name) for name in encoded], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets(sizes))
+
+    def __len__(self) -> int:
+        return len(self.offset) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        row = range(len(self))[index]
+        return bytes(self.text[self.offset[row] : self.offset[row + 1]]).decode()
+
+    def take(self, rows: NDArray[np.int64]) -> "Names":
+        """Give the names of some rows."""
+        chars, sizes = ragged_rows(self.offset, rows)
+        return Names(self.text[chars], offsets(sizes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +82,26 @@ class Columns:
     masks: dict[str, NDArray[np.bool_]]
     """Where a property is known, [G] or [N]."""
 
+    levels: dict[str, str]
+    """Whether a property belongs to the ``graph`` or to each ``node``."""
+
     split: NDArray[np.int8]
     """Index into ``config.data.SPLITS``, [G]; -1 outside of all splits."""
 
     group: NDArray[np.int32]
     """Number of each structure's group, [G]; those of one group are not independent."""
 
-    ids: tuple[str, ...]
+    ids: Names
     """Names of the structures."""
+
+    attributes: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Known properties of whole structures by name (charge, spin, temperature), [G]."""
+
+    laplacian: NDArray[np.float32] | None = None
+    """Laplacian positional encodings, [N, k], where the card asks for them."""
+
+    windows: NDArray[np.int64] | None = None
+    """First graph of each window of the store, and the end; one window if left out."""
 
     stats: dict[str, Any] = field(default_factory=dict)
     """The content of ``stats.json``."""
@@ -80,11 +125,49 @@ class Columns:
         """Edges of each graph, [G]."""
         return np.diff(self.edge_offset)
 
+    def known(self, name: str) -> NDArray[np.int64]:
+        """Count the rows of a target that each graph has: 0 or 1, or nodes, [G]."""
+        mask = self.masks[name]
+        if self.levels[name] == "graph":
+            return mask.astype(np.int64)
+        sums = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
+        counted: NDArray[np.int64] = sums[self.node_offset[1:]] - sums[self.node_offset[:-1]]
+        return counted
+
+    def take(self, rows: NDArray[np.int64]) -> "Columns":
+        """Copy some graphs, in the order of ``rows``."""
+        nodes, num_nodes = ragged_rows(self.node_offset, rows)
+        edges, num_edges = ragged_rows(self.edge_offset, rows)
+
+        def chosen(name: str) -> NDArray[np.int64]:
+            return rows if self.levels[name] == "graph" else nodes
+
+        return Columns(
+            numbers=self.numbers[nodes],
+            positions=self.positions[nodes],
+            cell=self.cell[rows],
+            pbc=self.pbc[rows],
+            node_offset=offsets(num_nodes),
+            edge_offset=offsets(num_edges),
+            edges=self.edges[edges],
+            edge_shift=self.edge_shift[edges],
+            targets={name: value[chosen(name)] for name, value in self.targets.items()},
+            masks={name: mask[chosen(name)] for name, mask in self.masks.items()},
+            levels=self.levels,
+            split=self.split[rows],
+            group=self.group[rows],
+            ids=self.ids.take(rows),
+            attributes={name: value[rows] for name, value in self.attributes.items()},
+            laplacian=None if self.laplacian is None else self.laplacian[nodes],
+            stats=self.stats,
+        )
+
 
 def columns_of(
     graphs: Sequence[Graph],
     targets: Mapping[str, TargetConfig],
     stats: Mapping[str, Any] | None = None,
+    attributes: Iterable[str] = (),
 ) -> Columns:
     """Lay graphs end to end; splits are left open (-1).
 
@@ -92,6 +175,7 @@ def columns_of(
         graphs: in the order of the rows.
         targets: the properties to carry; may be empty, for structures to be predicted.
         stats: what is known about the whole data set.
+        attributes: names of the attributes to carry.
     """
     nodes = np.array([len(graph.numbers) for graph in graphs], dtype=np.int64)
     values = {name: _target(graphs, name, target) for name, target in targets.items()}
@@ -106,9 +190,15 @@ def columns_of(
         edge_shift=_end_to_end([graph.edge_shift for graph in graphs], (3,), np.int16),
         targets=values,
         masks={name: np.all(np.isfinite(value), axis=1) for name, value in values.items()},
+        levels={name: target.level for name, target in targets.items()},
         split=np.full(len(graphs), -1, dtype=np.int8),
         group=np.unique([g.group for g in graphs], return_inverse=True)[1].astype(np.int32),
-        ids=tuple(graph.id for graph in graphs),
+        ids=Names.of(graph.id for graph in graphs),
+        attributes={
+            name: np.array([graph.attributes[name] for graph in graphs], dtype=np.float64)
+            for name in attributes
+        },
+        laplacian=_laplacian(graphs),
         stats=dict(stats or {}),
     )
 
@@ -116,6 +206,24 @@ def columns_of(
 def offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give the first row of each ragged piece, and the end."""
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def ragged_rows(
+    offset: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give all rows of the chosen ragged pieces, and how many each piece has."""
+    first = offset[rows]
+    counts = offset[rows + 1] - first
+    starts = offsets(counts)
+    within = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
+    return np.repeat(first, counts) + within, counts
+
+
+def _laplacian(graphs: Sequence[Graph]) -> NDArray[np.float32] | None:
+    pieces = [graph.laplacian for graph in graphs if graph.laplacian is not None]
+    if not pieces:
+        return None
+    return _end_to_end(pieces, (pieces[0].shape[1],), np.float32)
 
 
 def _target(graphs: Sequence[Graph], name: str, target: TargetConfig) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ two edges. The vector from sender to receiver is
 ``positions[receiver] + edge_shift @ cell - positions[sender]``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,3 +45,9 @@ class Graph:
 
     published: str | None
     """The published split this structure belongs to, if there is one."""
+
+    attributes: dict[str, float] = field(default_factory=dict)
+    """Known properties of the whole structure by name, in our own units."""
+
+    laplacian: NDArray[np.float32] | None = None
+    """Laplacian positional encodings, [N, k], where they are wanted."""

@@ -18,8 +18,8 @@ from hydragnn_hpo.units import inside
 def target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> dict[str, Any]:
     """Describe every target; all numbers are in our own units and from ``train`` alone.
 
-    A scalar has its mean and standard deviation. A vector has mean 0 and the root mean
-    square of its components: only a common factor keeps it a vector. ``mad`` is the mean
+    A scalar has its mean and standard deviation. A vector or tensor has mean 0 and the
+    root mean square of its components: only a common factor keeps it a vector. ``mad`` is the mean
     absolute deviation from the mean, what predicting the mean costs on the training split.
     A target that never changes has ``std`` 1, so that one can divide by it.
 
@@ -38,14 +38,14 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> dict[str, An
             f"target '{name}' has no value in the training split: drop it from the card, or "
             "add structures that have it."
         )
-    vector = target.shape == "vector"
-    mean = 0.0 if vector else float(values.mean())
+    mean = float(values.mean()) if target.shape == "scalar" else 0.0
     spread = float(np.sqrt(np.square(values - mean).mean()))
     return {
         "level": target.level,
         "shape": target.shape,
-        "unit": inside(target.unit)[1],
+        "unit": _unit(target),
         "energy": target.energy,
+        "derived_from": target.derived_from,
         "description": target.description,
         "mean": mean,
         "std": spread if spread > 1e-12 * max(1.0, abs(mean)) else 1.0,
@@ -55,3 +55,9 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> dict[str, An
         "mad": float(np.abs(values - mean).mean()),
         "elements": element_baseline(columns, name, target, mean),
     }
+
+
+def _unit(target: TargetConfig) -> str:
+    """Name the unit inside; a divided value says so."""
+    unit = inside(target.unit)[1]
+    return f"{unit}/atom" if target.per_atom else unit

@@ -4,7 +4,7 @@ Shapes: N nodes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.config.data import AttributeConfig, TargetConfig
 from hydragnn_hpo.config.model import MAX_ELEMENT
 from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.laplacian import encodings_of
 from hydragnn_hpo.data.neighbors import edge_vectors, edges_of
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside
@@ -48,6 +49,10 @@ class Rules:
     """``composition``, ``structure`` (each for itself), or a key of ``atoms.info``."""
     published: str | None = None
     """Key of ``atoms.info`` with the published split."""
+    attributes: Mapping[str, AttributeConfig] = field(default_factory=dict)
+    """Known properties to take along."""
+    laplacian: int = 0
+    """Number of Laplacian positional encodings."""
 
 
 def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
@@ -75,6 +80,11 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         targets={name: value for name, value in targets.items() if value is not None},
         group=_group(atoms, place, rules.group),
         published=published,
+        attributes={
+            name: _attribute(atoms, name, attribute, place)
+            for name, attribute in rules.attributes.items()
+        },
+        laplacian=encodings_of(len(atoms), edges, rules.laplacian) if rules.laplacian else None,
     )
 
 
@@ -181,7 +191,25 @@ def target_of(
         raise place.error(f"has '{key}' = {value[bad][0]}{where}", cure)
     if np.isnan(value).all():
         return None
-    return value * inside(target.unit)[0]
+    return value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
+
+
+def _attribute(atoms: Atoms, name: str, attribute: AttributeConfig, place: Place) -> float:
+    """Look an attribute up and convert it."""
+    key = attribute.key or name
+    found = atoms.info.get(key, attribute.default)
+    if found is None:
+        raise place.error(
+            f"has no '{key}' for attribute '{name}'",
+            "add it, correct the attribute's key, or give it a default in the card",
+        )
+    try:
+        value = float(found)
+    except (TypeError, ValueError):
+        raise place.error(f"has '{key}' = {_short(found)}, which is no number", "mend it") from None
+    if not np.isfinite(value):
+        raise place.error(f"has '{key}' = {value}", "mend it")
+    return value * inside(attribute.unit)[0]
 
 
 _RENAMED = {"charge": "charges"}
@@ -201,6 +229,8 @@ def _shaped(
     value: NDArray[np.float64], num_atoms: int, key: str, target: TargetConfig, place: Place
 ) -> NDArray[np.float64]:
     """Give the value as [width] or [N, width]."""
+    if target.shape == "tensor":
+        value = _flat_tensor(value)
     shape = (target.width,) if target.level == "graph" else (num_atoms, target.width)
     allowed = {shape, shape[:-1]} if target.width == 1 else {shape}
     if value.shape not in allowed:
@@ -209,6 +239,16 @@ def _shaped(
             f"mend it, or correct level and shape of the target ({target.level}, {target.shape})",
         )
     return value.reshape(shape)
+
+
+_VOIGT = np.array([[0, 5, 4], [5, 1, 3], [4, 3, 2]])
+"""Where ASE keeps the components of a stress."""
+
+
+def _flat_tensor(value: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give a stress in ASE's order (xx, yy, zz, yz, xz, xy) or as a matrix row by row, [9]."""
+    full = value[_VOIGT] if value.shape == (6,) else value
+    return np.asarray(full, dtype=np.float64).reshape(-1) if full.shape == (3, 3) else value
 
 
 def _group(atoms: Atoms, place: Place, group: str) -> str:

@@ -20,7 +20,7 @@ from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.staging import open_store
+from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.ensemble import artefact, rows
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
 from hydragnn_hpo.ensemble.candidates import (

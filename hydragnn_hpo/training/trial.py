@@ -29,7 +29,7 @@ from hydragnn_hpo.config.trial import (
     TrialConfig,
 )
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.staging import open_store
+from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.files import read_json, storage, sweep, write_bytes, write_json, write_text
 from hydragnn_hpo.layout import TrialDir

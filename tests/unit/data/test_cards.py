@@ -15,7 +15,8 @@ from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.data.build import build_store, find_file
 from hydragnn_hpo.data.readers.ase_file import read_ase_file
 from hydragnn_hpo.data.readers.source import Source
-from hydragnn_hpo.data.store import read_store, sha256_of
+from hydragnn_hpo.data.store.index import sha256_of
+from hydragnn_hpo.data.store.parts import read_store
 from hydragnn_hpo.shipped import find, shipped
 
 FOLDER = shipped("graph_datasets/g2_xtb.toml").parent

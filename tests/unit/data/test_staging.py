@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.data.build import build_store
-from hydragnn_hpo.data.staging import open_store
-from hydragnn_hpo.data.store import arrays_of, read_store
+from hydragnn_hpo.data.store.arrays import arrays_of
+from hydragnn_hpo.data.store.parts import read_store
+from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.errors import DataError, StorageError
 
 
@@ -66,7 +67,7 @@ def test_a_staged_store_is_reused_without_adios(store: Path, scratch: Path) -> N
     before = staged(scratch).stat().st_ino
     code = (
         "import sys; from pathlib import Path\n"
-        "from hydragnn_hpo.data.staging import open_store\n"
+        "from hydragnn_hpo.data.store.staging import open_store\n"
         "assert open_store(Path(sys.argv[1]), Path(sys.argv[2])).num_graphs == 18\n"
         "assert 'adios2' not in sys.modules and 'torch' not in sys.modules\n"
     )
@@ -99,7 +100,7 @@ def test_a_damaged_store_leaves_no_stage(store: Path, scratch: Path) -> None:
 SLOW = """
 import sys, time
 from pathlib import Path
-import hydragnn_hpo.data.staging as staging
+import hydragnn_hpo.data.store.staging as staging
 read = staging.read_store
 def slow(path):
     Path(sys.argv[3]).touch()

@@ -17,7 +17,10 @@ from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.data.build import build_store
 from hydragnn_hpo.data.columns import Columns, columns_of
-from hydragnn_hpo.data.store import arrays_of, read_index, read_stats, read_store, write_store
+from hydragnn_hpo.data.store.arrays import arrays_of
+from hydragnn_hpo.data.store.index import read_index, read_stats
+from hydragnn_hpo.data.store.parts import read_store
+from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.errors import DataError, StorageError
 
 

@@ -13,7 +13,8 @@ from ase.io import read, write
 
 from hydragnn_hpo.config.data import SPLITS
 from hydragnn_hpo.data.build import build_store, find_file, graphs_from_file, job_main
-from hydragnn_hpo.data.store import read_stats, read_store
+from hydragnn_hpo.data.store.index import read_stats
+from hydragnn_hpo.data.store.parts import read_store
 from hydragnn_hpo.errors import ConfigError, DataError
 
 

@@ -17,8 +17,8 @@ from hydragnn_hpo.config.loading import dump, parse
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.normalize import target_stats
-from hydragnn_hpo.data.staging import open_store
-from hydragnn_hpo.data.store import write_store
+from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.member import DTYPES, Member

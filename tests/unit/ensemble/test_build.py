@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from hydragnn_hpo.data.staging import open_store
+from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.ensemble import artefact
 from hydragnn_hpo.ensemble.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.predictor import Ensemble

@@ -10,7 +10,7 @@ from ase import Atoms
 from ase.build import molecule
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.staging import open_store
+from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.ensemble.moments import Moments, moments_of
 from hydragnn_hpo.ensemble.predictor import Ensemble, Prediction
 from hydragnn_hpo.errors import DataError

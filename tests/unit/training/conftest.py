@@ -14,7 +14,7 @@ from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.data.store import write_store
+from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store import Index, arrays_of, columns_from, read_index, read_store
+from hydragnn_hpo.data.store.arrays import arrays_of, columns_from, offsets_of
+from hydragnn_hpo.data.store.index import Index, read_index
+from hydragnn_hpo.data.store.parts import read_store
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json, storage, whole_folder, write_json
 
@@ -100,7 +102,10 @@ def _stage(index: Index, target: Path) -> None:
     with whole_folder(target) as folder:
         for name, array in arrays_of(columns).items():
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        (folder / "ids.json").write_text(json.dumps(columns.ids), encoding="utf-8")
+        assert columns.windows is not None
+        np.save(folder / "windows.npy", columns.windows, allow_pickle=False)
+        for name, offset in offsets_of(columns).items():
+            np.save(folder / f"{name}.npy", offset, allow_pickle=False)
         (folder / "stats.json").write_text(json.dumps(columns.stats), encoding="utf-8")
         sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
         write_json(folder / "manifest.json", {"store": str(index.folder), "files": sizes})
@@ -111,4 +116,4 @@ def _mapped(target: Path) -> Columns:
     stats: dict[str, Any] = read_json(target / "stats.json")
     files = [file for file in target.iterdir() if file.suffix == ".npy"]
     arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
-    return columns_from(arrays, read_json(target / "ids.json"), stats)
+    return columns_from(arrays, stats)

@@ -1,0 +1,131 @@
+"""Columns as named arrays that concatenate: what parts, stages and windows are made of.
+
+Counts stand instead of offsets, so that pieces of a store lie end to end without a change.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.data.columns import Columns, Names, offsets
+
+Arrays = dict[str, NDArray[Any]]
+Per = Literal["graph", "node", "edge", "char"]
+
+PERS: tuple[Per, ...] = ("graph", "node", "edge", "char")
+"""What a row of an array stands for; the columns of a table of sizes, in this order."""
+
+_FIXED: dict[str, Per] = {
+    "numbers": "node",
+    "positions": "node",
+    "cell": "graph",
+    "pbc": "graph",
+    "num_nodes": "graph",
+    "num_edges": "graph",
+    "edges": "edge",
+    "edge_shift": "edge",
+    "split": "graph",
+    "group": "graph",
+    "id_size": "graph",
+    "id_text": "char",
+    "laplacian": "node",
+}
+
+LIGHT = ("num_nodes", "num_edges", "split", "group")
+"""Arrays that every reader holds whole: what decides which graph is when on which rank."""
+
+
+def per_of(name: str, levels: Mapping[str, str]) -> Per:
+    """Tell what a row of an array stands for.
+
+    Args:
+        name: of the array, as ``arrays_of`` gives it.
+        levels: ``graph`` or ``node`` by target.
+    """
+    if name in _FIXED:
+        return _FIXED[name]
+    kind, _, target = name.partition(".")
+    if kind == "attribute":
+        return "graph"
+    return "graph" if levels[target] == "graph" else "node"
+
+
+def arrays_of(columns: Columns) -> Arrays:
+    """Give the columns as named arrays, in a fixed order."""
+    arrays: Arrays = {
+        "numbers": columns.numbers,
+        "positions": columns.positions,
+        "cell": columns.cell,
+        "pbc": columns.pbc,
+        "num_nodes": columns.num_nodes().astype(np.int32),
+        "num_edges": columns.num_edges().astype(np.int32),
+        "edges": columns.edges,
+        "edge_shift": columns.edge_shift,
+        "split": columns.split,
+        "group": columns.group,
+        "id_size": np.diff(columns.ids.offset).astype(np.int32),
+        "id_text": columns.ids.text,
+    }
+    arrays |= {f"target.{name}": value for name, value in columns.targets.items()}
+    arrays |= {f"mask.{name}": value for name, value in columns.masks.items()}
+    arrays |= {f"attribute.{name}": value for name, value in columns.attributes.items()}
+    if columns.laplacian is not None:
+        arrays["laplacian"] = columns.laplacian
+    return arrays
+
+
+def columns_from(arrays: Arrays, stats: dict[str, Any]) -> Columns:
+    """Put named arrays back together.
+
+    ``node_offset``, ``edge_offset`` and ``id_offset`` are taken where they are given, as a stage
+    has them mapped, and counted from the sizes elsewhere; ``windows`` is taken if it is given.
+    """
+
+    def offset(name: str, sizes: str) -> NDArray[np.int64]:
+        return arrays[name] if name in arrays else offsets(arrays[sizes])
+
+    def named(prefix: str) -> Arrays:
+        return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+    return Columns(
+        numbers=arrays["numbers"],
+        positions=arrays["positions"],
+        cell=arrays["cell"],
+        pbc=arrays["pbc"],
+        node_offset=offset("node_offset", "num_nodes"),
+        edge_offset=offset("edge_offset", "num_edges"),
+        edges=arrays["edges"],
+        edge_shift=arrays["edge_shift"],
+        split=arrays["split"],
+        group=arrays["group"],
+        ids=Names(arrays["id_text"], offset("id_offset", "id_size")),
+        targets=named("target."),
+        masks=named("mask."),
+        levels={name: target["level"] for name, target in stats["targets"].items()},
+        attributes=named("attribute."),
+        laplacian=arrays.get("laplacian"),
+        windows=arrays.get("windows"),
+        stats=stats,
+    )
+
+
+def offsets_of(columns: Columns) -> Arrays:
+    """Give the offsets, which a stage keeps so that no rank has to count them for itself."""
+    return {
+        "node_offset": columns.node_offset,
+        "edge_offset": columns.edge_offset,
+        "id_offset": columns.ids.offset,
+    }
+
+
+def joined(pieces: Sequence[Arrays]) -> Arrays:
+    """Lay pieces of a store end to end; there is at least one."""
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def sizes_of(arrays: Arrays) -> NDArray[np.int64]:
+    """Count graphs, nodes, edges and characters, in the order of ``PERS``, [4]."""
+    rows = [arrays[name].shape[0] for name in ("num_nodes", "numbers", "edges", "id_text")]
+    return np.array(rows, dtype=np.int64)

@@ -1,0 +1,208 @@
+"""What a graph store says about itself: ``index.json``, ``windows.npy``, ``stats.json``.
+
+``NAME.bp/`` holds ``part-00000.bp`` (ADIOS2 BP5, one part per writing host), ``index.json``
+(columns, parts, every file's size and SHA-256), ``windows.npy`` (size and checksums of every
+window), ``stats.json``, ``card.toml`` and ``quarantine.jsonl``. A window is a run of graphs
+that is read, checked and kept as one; parts hold whole windows.
+
+ADIOS2 hangs on a truncated file, so the files are looked at before it opens one.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.data.store.arrays import PERS, Per
+from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.files import read_json
+
+VERSION = 3
+"""Version of the layout; another one is refused."""
+
+_FILE_NAME = re.compile(r"^[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*$")
+"""Names that become file names here or when a store is staged: they lead nowhere else."""
+
+_SMALL = 1 << 26
+"""Files up to this size (metadata, small parts) are compared byte for byte before opening."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One array of a store."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    """Of one row."""
+    per: Per
+    """What a row stands for."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one host has written."""
+
+    folder: Path
+    windows: int
+    """How many windows it holds."""
+    files: tuple[dict[str, Any], ...]
+    """``path``, ``bytes``, ``sha256`` of each file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """A store, known without opening a part."""
+
+    folder: Path
+    checksum: str
+    """SHA-256 over the checksums of all windows and the statistics: equal content, equal sum."""
+    columns: tuple[Column, ...]
+    parts: tuple[Part, ...]
+    windows: NDArray[np.int64]
+    """For each window its size in graphs, nodes, edges and characters, then the CRC-32 of each
+    column, [W, 4 + columns]."""
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """First graph, node, edge and character of each window, and the ends, [W + 1, 4]."""
+        sums = np.cumsum(self.windows[:, : len(PERS)], axis=0)
+        return np.vstack((np.zeros((1, len(PERS)), dtype=np.int64), sums))
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs of the whole store."""
+        return int(self.starts[-1, 0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        rows = dict(zip(PERS, self.starts[-1].tolist(), strict=True))
+        return sum(rows[c.per] * c.dtype.itemsize * int(np.prod(c.shape)) for c in self.columns)
+
+
+def checksum_of(windows: NDArray[np.int64], stats: dict[str, Any]) -> str:
+    """Sum up the content: what the windows hold and what is said about them."""
+    said = json.dumps(stats, sort_keys=True).encode()
+    table = np.ascontiguousarray(windows, dtype="<i8").tobytes()
+    return hashlib.sha256(table + said).hexdigest()
+
+
+def read_index(path: Path) -> Index:
+    """Read what a store holds, without opening its parts.
+
+    Raises:
+        DataError: this is no store, one of another version, or its index is damaged.
+    """
+    file = path / "index.json"
+    if not file.is_file():
+        raise DataError(f"{path}: is not a graph store (it has no index.json); build one first.")
+    content = read_json(file)
+    found = content.get("version") if isinstance(content, dict) else None
+    if found != VERSION:
+        raise DataError(
+            f"{file}: has version {found}, this program reads {VERSION}; build the store again."
+        )
+    try:
+        index = _index(path, content)
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
+    _check_names(file, index)
+    return index
+
+
+def _index(path: Path, content: dict[str, Any]) -> Index:
+    columns = tuple(
+        Column(c["name"], np.dtype(c["dtype"]), tuple(c["shape"]), c["per"])
+        for c in content["columns"]
+    )
+    windows = np.load(path / "windows.npy", allow_pickle=False)
+    if hashlib.sha256(windows.tobytes()).hexdigest() != content["windows_sha256"]:
+        raise ValueError("windows.npy was altered")
+    parts = tuple(
+        Part(path / str(p["name"]), int(p["windows"]), tuple(p["files"])) for p in content["parts"]
+    )
+    held = sum(part.windows for part in parts)
+    if windows.shape != (held, len(PERS) + len(columns)):
+        raise ValueError(f"windows.npy has shape {windows.shape} for {held} windows")
+    return Index(path, str(content["checksum"]), columns, parts, windows)
+
+
+def _check_names(file: Path, index: Index) -> None:
+    files = [str(entry["path"]) for part in index.parts for entry in part.files]
+    columns = [column.name for column in index.columns]
+    names = [index.checksum, *columns, *files, *(part.folder.name for part in index.parts)]
+    if strange := [name for name in names if not _FILE_NAME.match(name)]:
+        raise DataError(f"{file}: is damaged (name {strange[0]!r}); build the store again.")
+
+
+def read_stats(path: Path) -> dict[str, Any]:
+    """Give the statistics of a store.
+
+    Raises:
+        DataError: this is no store, or its statistics are not those it was built with.
+    """
+    index = read_index(path)
+    stats: dict[str, Any] = read_json(path / "stats.json")
+    said = {key: value for key, value in stats.items() if key != "checksum"}
+    if checksum_of(index.windows, said) != index.checksum:
+        raise DataError(f"{path / 'stats.json'}: was altered; build the store again.")
+    return stats
+
+
+def check_files(store: Path, part: Part, *, whole: bool = False) -> None:
+    """Look at the files of a part before ADIOS2 opens them.
+
+    Sizes are compared always, contents of small files too: a bit flip in metadata shows nowhere
+    else. Large files hold columns, whose windows are checked as they are read.
+
+    Args:
+        store: named in errors.
+        part: the part.
+        whole: compare the contents of large files too.
+
+    Raises:
+        DataError: a file is missing, cut off or altered.
+    """
+    for entry in part.files:
+        file = part.folder / entry["path"]
+        found = file.stat().st_size if file.is_file() else None
+        if found is None:
+            raise DataError(f"{file}: is missing; build the store {store} again.")
+        if found != entry["bytes"]:
+            raise DataError(
+                f"{file}: has {found} bytes instead of {entry['bytes']}; "
+                f"it was cut off or altered: build the store {store} again."
+            )
+        if (whole or found <= _SMALL) and sha256_of(file) != entry["sha256"]:
+            raise DataError(
+                f"{file}: was altered (SHA-256 differs); build the store {store} again."
+            )
+
+
+def sha256_of(file: Path) -> str:
+    """Give the SHA-256 of a file.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise StorageError(f"{file}: cannot be read ({error.strerror}).") from error
+
+
+def columns_to_json(columns: Iterable[Column]) -> list[dict[str, Any]]:
+    """Describe columns for ``index.json``."""
+    return [
+        {"name": c.name, "dtype": c.dtype.name, "shape": list(c.shape), "per": c.per}
+        for c in columns
+    ]
