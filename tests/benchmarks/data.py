@@ -1,0 +1,305 @@
+"""Batches, shares, memory, opening and neighbours of the data floor, each beside its peer.
+
+PyG's ``DataLoader`` over the same graphs, PyG's two ways of keeping graphs on disk, random
+sharding, and the neighbour lists of ASE and pymatgen. Ours and the peer take turns; medians of
+5 ratios. ``--quick`` has fewer turns, a smaller store and fewer crystals. Needs
+``HYDRAGNN_HPO_DATA``; pymatgen is measured where it is installed (extra ``bench``).
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import graphs
+import numpy as np
+import torch
+from ase.neighborlist import neighbor_list
+from record import finish
+from torch_geometric.loader import DataLoader
+
+from hydragnn_hpo.data.batch import make_batch
+from hydragnn_hpo.data.loader import epoch_steps, shares
+from hydragnn_hpo.data.neighbors import edges_of
+from hydragnn_hpo.data.store.parts import read_store
+from hydragnn_hpo.data.store.staging import open_store
+
+BATCH = 64
+RANKS, GLOBAL_BATCH = 8, 128
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Give the CPU time of some work: the machine is shared, other processes do not count."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def turns(ours: Callable[[], object], peer: Callable[[], object], count: int) -> dict[str, float]:
+    """Let both do the same work in turns; medians of times, and of the ratio of neighbours."""
+    pairs = [(seconds(ours), seconds(peer)) for _ in range(count)]
+    return {
+        "ours": statistics.median(a for a, _ in pairs),
+        "peer": statistics.median(b for _, b in pairs),
+        "ratio": statistics.median(b / a for a, b in pairs),
+    }
+
+
+def batches(path: Path, count: int) -> dict[str, float]:
+    """Batches of 64 out of memory, in the same random order."""
+    columns = read_store(path)
+    data, targets = graphs.as_data(columns), tuple(columns.targets)
+    rows = np.arange(columns.num_graphs)
+
+    def ours() -> None:
+        for indices in epoch_steps(rows, BATCH, 0, 0):
+            make_batch(columns, indices, cutoff=columns.stats["cutoff"], targets=targets)
+
+    order = torch.from_numpy(np.concatenate(epoch_steps(rows, BATCH, 0, 0))).tolist()
+    loader = DataLoader(data, batch_size=BATCH, sampler=order, num_workers=0)
+    measured = turns(ours, lambda: [None for _ in loader], count)
+    graphs_per_second = {k: columns.num_graphs / measured[k] for k in ("ours", "peer")}
+    return {**graphs_per_second, "ratio": measured["ratio"]}
+
+
+def from_disk(path: Path, folder: Path, count: int) -> dict[str, float]:
+    """One pass over a store that is on disk: opened anew each time, no object is kept."""
+    columns = read_store(path)
+    data, targets = graphs.as_data(columns), tuple(columns.targets)
+    samples = folder / "samples"
+    samples.mkdir()
+    for row, one in enumerate(data):
+        torch.save(one, samples / f"{row}.pt")
+    graphs.Stored(folder / "one_file", data)
+    rows = np.arange(columns.num_graphs)
+    order = np.concatenate(epoch_steps(rows, BATCH, 0, 0)).tolist()
+    cutoff = columns.stats["cutoff"]
+
+    def ours() -> None:
+        opened = open_store(path, folder / "stage")
+        for indices in epoch_steps(rows, BATCH, 0, 0):
+            make_batch(opened, indices, cutoff=cutoff, targets=targets)
+
+    class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return len(data)
+
+        def __getitem__(self, row: int) -> object:
+            return torch.load(samples / f"{row}.pt", weights_only=False)
+
+    def one_pickle_each() -> None:
+        for _ in DataLoader(Samples(), batch_size=BATCH, sampler=order):
+            pass
+
+    def one_file() -> None:
+        for _ in DataLoader(graphs.Stored(folder / "one_file"), batch_size=BATCH, sampler=order):
+            pass
+
+    each, whole = turns(ours, one_pickle_each, count), turns(ours, one_file, count)
+    return {"pickles": each["ratio"], "one_file": whole["ratio"]}
+
+
+def imbalance(edges: np.ndarray, costs: np.ndarray, *, random: bool = False) -> float:
+    """Largest share of edges over the mean share, averaged over the full steps of an epoch."""
+    found = []
+    for step in epoch_steps(np.arange(len(edges)), GLOBAL_BATCH, 0, 0):
+        if len(step) < GLOBAL_BATCH:
+            continue
+        split = np.array_split(np.arange(len(step)), RANKS)
+        parts = split if random else shares(costs[step], RANKS)
+        loads = [edges[step][part].sum() for part in parts]
+        found.append(max(loads) / np.mean(loads))
+    return float(np.mean(found))
+
+
+def bound(edges: np.ndarray) -> float:
+    """Give what no sharding can be better than: the largest graph of a step is on one rank."""
+    steps = [s for s in epoch_steps(np.arange(len(edges)), GLOBAL_BATCH, 0, 0) if len(s) == 128]
+    return float(np.mean([max(1.0, edges[s].max() * RANKS / edges[s].sum()) for s in steps]))
+
+
+TOUCH = """
+import sys, time
+from pathlib import Path
+from hydragnn_hpo.data.store.staging import open_store
+columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]))
+arrays = [columns.numbers, columns.positions, columns.edges, columns.edge_shift]
+total = sum(float(a.sum(dtype=float)) for a in arrays)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def memory_growth(path: Path, stage: Path) -> float:
+    """Give what each further rank adds to the mappings of a store, as a share of the store."""
+    open_store(path, stage)
+    command = [sys.executable, "-c", TOUCH, str(path), str(stage)]
+    ranks = []
+    sums = {}
+    try:
+        for number in range(1, RANKS + 1):
+            rank = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
+            ranks.append(rank)
+            assert rank.stdout
+            assert rank.stdout.readline().strip() == "ready"
+            sums[number] = sum(mapped_bytes(r.pid, str(stage)) for r in ranks)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    return (sums[RANKS] - sums[1]) / (RANKS - 1) / sums[1]
+
+
+def mapped_bytes(pid: int, below: str) -> int:
+    """Sum the proportional set size of a process's mappings of files below a folder."""
+    total, ours = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            ours = below in line
+        elif ours and line.startswith("Pss:"):
+            total += 1024 * int(line.split()[1])
+    return total
+
+
+OPEN = """
+import json, resource, sys, time
+from pathlib import Path
+import numpy as np
+from hydragnn_hpo.data.batch import make_batch
+from hydragnn_hpo.data.loader import epoch_steps
+from hydragnn_hpo.data.store.staging import open_store
+def resident():
+    line = next(l for l in open("/proc/self/status") if l.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+before, started = resident(), time.perf_counter()
+columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]), access=sys.argv[3])
+opened = time.perf_counter() - started
+train = columns.indices_of("train")
+first = epoch_steps(train, 64, 0, 0)[0] if sys.argv[3] == "stage" else train[:64]
+make_batch(columns, first, cutoff=5.0, targets=("energy",))
+batch = time.perf_counter() - started
+print(json.dumps({"open": opened, "batch": batch, "rss": resident(), "base": before}))
+"""
+
+
+def opening(path: Path, stage: Path, access: str, count: int) -> dict[str, float]:
+    """Open a store and make the first batch in fresh processes; wall time, peak memory in MB."""
+    runs = []
+    for _ in range(count):
+        command = [sys.executable, "-c", OPEN, str(path), str(stage), access]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        runs.append(json.loads(done.stdout))
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+
+
+def neighbors(count: int, times: int) -> dict[str, float]:
+    """Neighbour lists within 5 angstrom, the crystals cut into as many parts as there are turns."""
+    every = np.array_split(np.arange(count), times)
+    atoms = graphs.structures(count)
+    has_pymatgen = importlib.util.find_spec("pymatgen") is not None
+    ratios: dict[str, list[float]] = {"ase": [], "pymatgen": []}
+    rates = []
+    for part in every:
+        chosen = [atoms[row] for row in part]
+        mine = seconds(
+            lambda c=chosen: [edges_of(a.positions, a.cell.array, a.pbc, 5.0) for a in c]
+        )
+        rates.append(len(chosen) / mine)
+        ratios["ase"].append(
+            seconds(lambda c=chosen: [neighbor_list("ijS", a, 5.0) for a in c]) / mine
+        )
+        if has_pymatgen:
+            ratios["pymatgen"].append(seconds(lambda c=chosen: in_pymatgen(c)) / mine)
+    medians = {name: statistics.median(found) for name, found in ratios.items() if found}
+    return {"rate": statistics.median(rates), **medians}
+
+
+def in_pymatgen(chosen: list[object]) -> None:
+    """Find the same neighbours by pymatgen's own routine, structures made before are not kept."""
+    from pymatgen.optimization.neighbors import find_points_in_spheres
+
+    for atoms in chosen:
+        positions = np.ascontiguousarray(atoms.positions)
+        cell, pbc = np.ascontiguousarray(atoms.cell.array), np.array([1, 1, 1], dtype=np.int64)
+        find_points_in_spheres(positions, positions, 5.0, pbc, cell, 1e-8)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer turns, not recorded")
+    quick = parser.parse_args().quick
+    count, many = (3, 100_000) if quick else (5, 2_000_000)
+    torch.set_num_threads(1)
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        sets = {"molecules": graphs.molecules(folder), "crystals": graphs.crystals(folder)}
+        for name, path in sets.items():
+            found = batches(path, count)
+            figures[f"{name}_per_second"] = found["ours"]
+            figures[f"{name}_batches_over_pyg"] = found["ratio"]
+            (folder / name).mkdir()
+            disk = from_disk(path, folder / name, count)
+            figures[f"{name}_disk_over_pickles"] = disk["pickles"]
+            figures[f"{name}_disk_over_one_file"] = disk["one_file"]
+        figures["batches_over_pyg"] = min(figures[f"{n}_batches_over_pyg"] for n in sets)
+        figures["disk_over_pyg"] = min(figures[f"{n}_disk_over_pickles"] for n in sets)
+        figures |= balance(sets["crystals"])
+        figures |= stores(folder, many, count)
+    found = neighbors(1_000 if quick else 20_000, count)
+    figures["neighbors_per_second"] = found["rate"]
+    figures["neighbors_over_ase"] = found["ase"]
+    if "pymatgen" in found:
+        figures["neighbors_over_pymatgen"] = found["pymatgen"]
+    finish(
+        __file__, {name: float(f"{value:.4g}") for name, value in figures.items()}, keep=not quick
+    )
+
+
+def balance(path: Path) -> dict[str, float]:
+    """Shares of edges among 8 ranks: ours, random ones beside them, and what is possible."""
+    columns = read_store(path)
+    sizes = {"crystals": (columns.num_nodes(), columns.num_edges())}
+    sizes["skewed"] = graphs.skewed_sizes(12_800, "uniform")
+    sizes["lognormal"] = graphs.skewed_sizes(12_800, "lognormal")
+    figures = {}
+    for name, (nodes, edges) in sizes.items():
+        figures[f"imbalance_{name}"] = imbalance(edges, nodes + edges)
+        figures[f"imbalance_{name}_random"] = imbalance(edges, edges, random=True)
+        figures[f"imbalance_{name}_bound"] = bound(edges)
+    return figures
+
+
+def stores(folder: Path, many: int, count: int) -> dict[str, float]:
+    """A store of many small graphs: opened, first batch, resident memory, shared by ranks."""
+    path, stage = folder / "small.bp", folder / "stage"
+    graphs.small_graphs(path, many)
+    windows = opening(path, stage, "windows", count)
+    started = time.perf_counter()
+    opening(path, stage, "stage", 1)
+    staging = time.perf_counter() - started
+    staged = opening(path, stage, "stage", count)
+    return {
+        "graphs_opened": many,
+        "stage_once_seconds": staging,
+        "open_seconds": staged["open"],
+        "first_batch_seconds": staged["batch"],
+        "open_rss_mb": staged["rss"],
+        "import_rss_mb": staged["base"],
+        "open_seconds_windows": windows["open"],
+        "first_batch_seconds_windows": windows["batch"],
+        "open_rss_mb_windows": windows["rss"],
+        "rank_memory_growth": memory_growth(path, stage),
+    }
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
