@@ -3,15 +3,18 @@
 Shapes: G graphs, N nodes, E edges of the batch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from hydragnn_hpo.data.columns import Columns, offsets, ragged_rows
+from hydragnn_hpo.data.cap import capped
+from hydragnn_hpo.data.columns import Columns, offsets, translations
+from hydragnn_hpo.data.graph_set import GraphSet
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +40,7 @@ class Batch:
     """Number of graphs, G; they may have no nodes only when G is 0."""
 
     targets: dict[str, Tensor]
-    """Properties by name, [G, width] or [N, width]; 0 where missing."""
+    """Properties by name, fp64, [G, width] or [N, width]; 0 where missing."""
 
     masks: dict[str, Tensor]
     """Where a property is known, bool, [G] or [N]."""
@@ -45,97 +48,183 @@ class Batch:
     graph_index: Tensor
     """Rows of the graphs in the columns, long, [G]."""
 
-    def to(self, device: torch.device | str) -> "Batch":
+    attributes: dict[str, Tensor] = field(default_factory=dict)
+    """Known properties of whole graphs by name, [G]."""
+
+    laplacian: Tensor | None = None
+    """Laplacian positional encodings, [N, k], where the store has them."""
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Give the same batch on another device."""
-        return Batch(
-            numbers=self.numbers.to(device),
-            positions=self.positions.to(device),
-            edge_index=self.edge_index.to(device),
-            edge_shift=self.edge_shift.to(device),
-            graph_of_node=self.graph_of_node.to(device),
-            num_graphs=self.num_graphs,
-            targets={name: value.to(device) for name, value in self.targets.items()},
-            masks={name: value.to(device) for name, value in self.masks.items()},
-            graph_index=self.graph_index.to(device),
-        )
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin(self) -> "Batch":
+        """Give the same batch in page-locked memory, from where a GPU copies by itself."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        changed: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                changed[name] = change(value)
+            elif isinstance(value, dict):
+                changed[name] = {key: change(tensor) for key, tensor in value.items()}
+        return replace(self, **changed)
+
+
+class _Runs:
+    """The rows of some graphs in a ragged column, as slices: those copy at the speed of memory."""
+
+    def __init__(self, offset: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        first, last = offset[rows], offset[rows + 1]
+        self.counts = last - first
+        self.starts = offsets(self.counts)
+        self._slices = list(map(slice, first.tolist(), last.tolist()))
+
+    def of(self, column: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+        """Copy the rows out of a column."""
+        if not self._slices:
+            return np.zeros((0, *column.shape[1:]), dtype or column.dtype)
+        pieces = [column[rows] for rows in self._slices]
+        return np.concatenate(pieces, dtype=dtype, casting="unsafe")
 
 
 def make_batch(
-    columns: Columns,
+    graphs: GraphSet,
     indices: ArrayLike,
     *,
     cutoff: float | None,
     dtype: torch.dtype = torch.float32,
     targets: Sequence[str] = (),
+    max_neighbors: int | None = None,
 ) -> Batch:
-    """Gather graphs into one batch; no loop over graphs, no objects in between.
+    """Gather graphs into one batch; no objects in between.
 
     Args:
-        columns: the graphs, in memory or memory-mapped.
+        graphs: in memory, memory-mapped, or anything that gives ``Columns``.
         indices: rows of the graphs, in the order they shall have; may be empty.
         cutoff: longest edge kept, in angstrom; ``None`` keeps them all.
-        dtype: of positions, shifts and targets.
+        dtype: of positions, shifts and attributes. Targets are fp64: a total energy of many
+            atoms has more digits than fp32.
         targets: names of the properties to carry.
+        max_neighbors: cap on the neighbours of a node, see ``data.cap``.
     """
     rows = np.asarray(indices, dtype=np.int64).reshape(-1)
-    node_rows, node_counts = ragged_rows(columns.node_offset, rows)
-    positions = columns.positions[node_rows]
-    edges, shift = _edges(columns, rows, positions, node_counts, cutoff)
-    values, masks = _targets(columns, targets, rows, node_rows)
+    columns, inside = graphs, rows
+    if not isinstance(columns, Columns):
+        columns, inside = graphs.take(rows), np.arange(len(rows))
+    nodes, edges = _Runs(columns.node_offset, inside), _Runs(columns.edge_offset, inside)
+    positions = nodes.of(columns.positions)
+    edge_index = _edge_index(edges, columns.edges, nodes.starts)
+    shift = _shift(columns, inside, edges, dtype == torch.float64)
+    if _reaches_beyond(columns, cutoff) or max_neighbors is not None:
+        keep = _near(edge_index, positions, shift, cutoff, max_neighbors)
+        edge_index, shift = edge_index.take(keep, axis=1), shift.take(keep, axis=0)
+    values, masks = _targets(columns, targets, inside, nodes)
+    laplacian = None if columns.laplacian is None else nodes.of(columns.laplacian)
     batch = Batch(
-        numbers=torch.from_numpy(columns.numbers[node_rows].astype(np.int64)),
+        numbers=torch.from_numpy(nodes.of(columns.numbers, np.int64)),
         positions=torch.from_numpy(positions).to(dtype),
-        edge_index=torch.from_numpy(np.ascontiguousarray(edges.T)),
-        edge_shift=torch.from_numpy(shift).to(dtype),
-        graph_of_node=torch.from_numpy(np.repeat(np.arange(len(rows)), node_counts)),
+        edge_index=torch.from_numpy(edge_index),
+        edge_shift=torch.from_numpy(shift),
+        graph_of_node=torch.from_numpy(np.repeat(np.arange(len(rows)), nodes.counts)),
         num_graphs=len(rows),
-        targets={name: torch.from_numpy(value).to(dtype) for name, value in values.items()},
+        targets={name: torch.from_numpy(value) for name, value in values.items()},
         masks={name: torch.from_numpy(mask) for name, mask in masks.items()},
         graph_index=torch.from_numpy(rows.copy()),
+        attributes={
+            name: torch.from_numpy(value[inside]).to(dtype)
+            for name, value in columns.attributes.items()
+        },
+        laplacian=None if laplacian is None else torch.from_numpy(laplacian).to(dtype),
     )
     _check(batch)
     return batch
 
 
-def _edges(
-    columns: Columns,
-    rows: NDArray[np.int64],
-    positions: NDArray[np.float64],
-    node_counts: NDArray[np.int64],
-    cutoff: float | None,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Give the edges of the chosen graphs, [E, 2], and their shifts in angstrom, [E, 3]."""
-    edge_rows, edge_counts = ragged_rows(columns.edge_offset, rows)
-    graph_of_edge = np.repeat(np.arange(len(rows)), edge_counts)
-    edges = columns.edges[edge_rows] + offsets(node_counts)[graph_of_edge, None]
-    shift = _cartesian(columns.edge_shift[edge_rows], columns.cell[rows], graph_of_edge)
-    if cutoff is None:
-        return edges, shift
-    vectors = positions[edges[:, 1]] + shift - positions[edges[:, 0]]
-    near = np.einsum("ec,ec->e", vectors, vectors) <= cutoff * cutoff
-    return edges[near], shift[near]
+def _edge_index(
+    runs: _Runs, edges: NDArray[np.int32], first_node: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Give sender and receiver counted over the whole batch, [2, E].
 
-
-def _cartesian(
-    shift: NDArray[np.int16], cell: NDArray[np.float64], graph_of_edge: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Turn shifts in lattice vectors into angstrom; most of them are zero."""
-    result = np.zeros(shift.shape, dtype=np.float64)
-    moved = np.flatnonzero(shift.any(axis=1))
-    result[moved] = np.einsum("ek,ekc->ec", shift[moved], cell[graph_of_edge[moved]])
+    Two 32-bit numbers are one 64-bit word: sender below, receiver above (little endian). The
+    first node of a graph is added to both at once, and the halves come apart by a mask and a
+    shift; casts and strides would cost several times more.
+    """
+    words = runs.of(edges).view("<i8")[:, 0]
+    words += np.repeat(first_node[:-1] * ((1 << 32) + 1), runs.counts)
+    result = np.empty((2, len(words)), dtype=np.int64)
+    np.bitwise_and(words, 0xFFFFFFFF, out=result[0])
+    np.right_shift(words, 32, out=result[1])
     return result
 
 
+def _shift(columns: Columns, rows: NDArray[np.int64], runs: _Runs, fp64: bool) -> NDArray[Any]:
+    """Give the shifts of the edges in angstrom, [E, 3]."""
+    if columns.edge_translation is not None and not fp64:
+        return runs.of(columns.edge_translation)
+    shifts, ends = runs.of(columns.edge_shift, np.float64), runs.starts.tolist()
+    return translations(shifts, columns.cell[rows], ends).astype(np.float64 if fp64 else np.float32)
+
+
+def _reaches_beyond(columns: Columns, cutoff: float | None) -> bool:
+    """Tell whether the columns may hold edges longer than the cutoff."""
+    return cutoff is not None and cutoff < columns.stats.get("cutoff", np.inf)
+
+
+def _near(
+    edge_index: NDArray[np.int64],
+    positions: NDArray[np.float64],
+    shift: NDArray[Any],
+    cutoff: float | None,
+    max_neighbors: int | None,
+) -> NDArray[np.int64]:
+    """Give the edges within the cutoff and the cap, ascending."""
+    squared = _squared_lengths(edge_index, positions, shift)
+    near = np.flatnonzero(squared <= (np.inf if cutoff is None else cutoff * cutoff))
+    if max_neighbors is not None:
+        lengths = np.sqrt(squared[near], dtype=np.float64)
+        near = near[capped(edge_index[:, near], lengths, len(positions), max_neighbors)]
+    return near
+
+
+def _squared_lengths(
+    edge_index: NDArray[np.int64], positions: NDArray[np.float64], shift: NDArray[Any]
+) -> NDArray[Any]:
+    """Give squared lengths in the type of the shifts, [E].
+
+    A row of four fp32 is copied as one 16-byte number, several times faster than as a row. What
+    fp32 decides otherwise lies at the cutoff, where every message has weight 0.
+    """
+    sender, receiver = edge_index
+    if shift.dtype == np.float64:
+        vectors = positions[receiver] - positions[sender] + shift
+        return np.asarray(np.einsum("ec,ec->e", vectors, vectors))
+    padded = np.zeros((len(positions), 4), dtype=np.float32)
+    padded[:, :3] = positions
+    whole = padded.view(np.complex128)[:, 0]
+    ends = (whole.take(end).view(np.float32).reshape(-1, 4) for end in (receiver, sender))
+    vectors = np.subtract(*ends)
+    squared = np.zeros(len(shift), dtype=np.float32)
+    for axis in range(3):  # long strides are quicker than many rows of three
+        component = vectors[:, axis] + shift[:, axis]
+        squared += component * component
+    return squared
+
+
 def _targets(
-    columns: Columns, names: Sequence[str], rows: NDArray[np.int64], node_rows: NDArray[np.int64]
+    columns: Columns, names: Sequence[str], rows: NDArray[np.int64], nodes: _Runs
 ) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.bool_]]]:
     """Gather properties with zeros for the missing ones."""
     values, masks = {}, {}
     for name in names:
-        node_level = columns.levels[name] == "node"
-        chosen = node_rows if node_level else rows
-        masks[name] = columns.masks[name][chosen]
-        values[name] = np.where(masks[name][:, None], columns.targets[name][chosen], 0.0)
+        mask, value = columns.masks[name], columns.targets[name]
+        if columns.levels[name] == "node":
+            masks[name], found = nodes.of(mask), nodes.of(value)
+        else:
+            masks[name], found = mask[rows], value[rows]
+        found[~masks[name]] = 0.0
+        values[name] = found
     return values, masks
 
 

@@ -100,6 +100,9 @@ class Columns:
     laplacian: NDArray[np.float32] | None = None
     """Laplacian positional encodings, [N, k], where the card asks for them."""
 
+    edge_translation: NDArray[np.float32] | None = None
+    """The shifts in angstrom, [E, 3]: derived, kept where batches shall be quick."""
+
     windows: NDArray[np.int64] | None = None
     """First graph of each window of the store, and the end; one window if left out."""
 
@@ -159,6 +162,9 @@ class Columns:
             ids=self.ids.take(rows),
             attributes={name: value[rows] for name, value in self.attributes.items()},
             laplacian=None if self.laplacian is None else self.laplacian[nodes],
+            edge_translation=(
+                None if self.edge_translation is None else self.edge_translation[edges]
+            ),
             stats=self.stats,
         )
 
@@ -206,6 +212,22 @@ def columns_of(
 def offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give the first row of each ragged piece, and the end."""
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def translations(
+    shifts: NDArray[np.float64], cells: NDArray[np.float64], ends: Sequence[int]
+) -> NDArray[np.float64]:
+    """Turn shifts in lattice vectors into angstrom, graph by graph.
+
+    Args:
+        shifts: of the edges, [E, 3].
+        cells: lattice vectors as rows in angstrom, [G, 3, 3].
+        ends: first edge of each graph, and the end, [G + 1].
+    """
+    result = np.empty(shifts.shape)
+    for cell, first, last in zip(cells, ends, ends[1:], strict=False):
+        np.dot(shifts[first:last], cell, out=result[first:last])
+    return result
 
 
 def ragged_rows(

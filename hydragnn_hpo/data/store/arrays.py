@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.columns import Columns, Names, offsets
+from hydragnn_hpo.data.columns import Columns, Names, offsets, translations
 
 Arrays = dict[str, NDArray[Any]]
 Per = Literal["graph", "node", "edge", "char"]
@@ -106,6 +106,7 @@ def columns_from(arrays: Arrays, stats: dict[str, Any]) -> Columns:
         levels={name: target["level"] for name, target in stats["targets"].items()},
         attributes=named("attribute."),
         laplacian=arrays.get("laplacian"),
+        edge_translation=arrays.get("edge_translation"),
         windows=arrays.get("windows"),
         stats=stats,
     )
@@ -118,6 +119,13 @@ def offsets_of(columns: Columns) -> Arrays:
         "edge_offset": columns.edge_offset,
         "id_offset": columns.ids.offset,
     }
+
+
+def translations_of(arrays: Arrays) -> NDArray[np.float32]:
+    """Give the shifts of all edges in angstrom, [E, 3]."""
+    ends = offsets(arrays["num_edges"]).tolist()
+    shifts = arrays["edge_shift"].astype(np.float64)
+    return translations(shifts, arrays["cell"], ends).astype(np.float32)
 
 
 def joined(pieces: Sequence[Arrays]) -> Arrays:

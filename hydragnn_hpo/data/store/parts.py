@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.arrays import PERS, Arrays, columns_from, sizes_of
+from hydragnn_hpo.data.store.arrays import PERS, Arrays, columns_from, sizes_of, translations_of
 from hydragnn_hpo.data.store.index import (
     Column,
     Index,
@@ -240,4 +240,5 @@ def read_store(path: Path) -> Columns:
     index = read_index(path)
     with WindowReader(index) as reader:
         arrays = reader.read(0, len(index.windows)) | {"windows": index.starts[:, 0]}
+        arrays["edge_translation"] = translations_of(arrays)
         return columns_from(arrays, read_stats(path))

@@ -1,5 +1,7 @@
 """Batches by index arithmetic against a slow, obvious loop over graphs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -44,6 +46,69 @@ def test_a_batch_is_its_graphs_end_to_end(columns: Columns, cutoff: float | None
     assert torch.equal(batch.graph_of_node, slow["owner"])
     assert batch.graph_index.tolist() == rows
     assert batch.num_graphs == len(rows)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed"])
+def test_single_precision_holds_the_same_edges(columns: Columns, kept: bool) -> None:
+    rows = [4, 0, 2, 17, 5, 3, 3]
+    moved = np.vstack(
+        [
+            columns.edge_shift[columns.edge_offset[g] : columns.edge_offset[g + 1]]
+            @ columns.cell[g]
+            for g in range(columns.num_graphs)
+        ]
+    ).astype(np.float32)
+    given = replace(columns, edge_translation=moved if kept else None)
+    for cutoff in (None, 3.0):
+        batch, slow = make_batch(given, rows, cutoff=cutoff), slow_batch(columns, rows, cutoff)
+        assert torch.equal(batch.edge_index.T, slow["edges"].long())
+        torch.testing.assert_close(batch.edge_shift, slow["shift"].float(), rtol=0, atol=1e-6)
+
+
+def test_an_own_cutoff_of_the_store_drops_nothing(columns: Columns) -> None:
+    whole = make_batch(columns, [0, 3], cutoff=None)
+    columns.stats["cutoff"] = 4.5
+    assert make_batch(columns, [0, 3], cutoff=4.5).edge_index.shape == whole.edge_index.shape
+    assert make_batch(columns, [0, 3], cutoff=4.4).edge_index.shape < whole.edge_index.shape
+
+
+class Elsewhere:
+    """Graphs that are not in memory: all they can is to give some."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.take = columns.take
+
+
+def test_graphs_from_elsewhere_give_the_same_batch(columns: Columns) -> None:
+    rows = [5, 5, 1, 12]
+    ours = make_batch(columns, rows, cutoff=3.5, targets=NAMES)
+    other = make_batch(Elsewhere(columns), rows, cutoff=3.5, targets=NAMES)
+    for name, value in vars(ours).items():
+        same = [(value, getattr(other, name))]
+        if isinstance(value, dict):
+            same = [(tensor, getattr(other, name)[key]) for key, tensor in value.items()]
+        for left, right in same:
+            assert torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+
+
+def test_attributes_and_encodings_come_along(columns: Columns) -> None:
+    charges = np.arange(columns.num_graphs, dtype=np.float64)
+    codes = np.arange(2.0 * len(columns.numbers), dtype=np.float32).reshape(-1, 2)
+    given = replace(columns, attributes={"charge": charges}, laplacian=codes)
+    batch = make_batch(given, [4, 0], cutoff=None, dtype=torch.float64)
+    assert batch.attributes["charge"].tolist() == [4.0, 0.0]
+    assert batch.laplacian is not None
+    first = columns.node_offset[4]
+    expected = np.concatenate((codes[first : first + 12], codes[:1]))
+    assert batch.laplacian.tolist() == expected.tolist()
+    assert batch.to("meta").attributes["charge"].device.type == "meta"
+
+
+def test_large_energies_keep_their_digits(columns: Columns) -> None:
+    # fp32 has 24 bits: at 1e5 eV its steps are 1/128 eV.
+    columns.targets["energy"][0, 0] = -123456.001
+    batch = make_batch(columns, [0], cutoff=None, targets=["energy"])
+    assert batch.targets["energy"].item() == -123456.001
 
 
 def test_missing_targets_are_zero_and_masked(columns: Columns) -> None:
