@@ -1,0 +1,126 @@
+"""Sizes, elements and degrees, against shells and sizes counted by hand."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, molecule
+
+from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.statistics import (
+    LARGEST_DEGREE,
+    SizeTally,
+    bytes_per_graph,
+    degrees_of,
+    edge_lengths,
+    histogram,
+    size_stats,
+)
+from hydragnn_hpo.data.store.arrays import arrays_of
+
+
+def spread(columns: Columns) -> Columns:
+    split = np.arange(columns.num_graphs) % 5
+    return replace(columns, split=split.astype(np.int8))
+
+
+@pytest.fixture
+def fcc(graph: Callable[..., object]) -> Columns:
+    """Copper, a = 3.61: shells of 12 at 2.55, 6 at 3.61 (a conventional cell of 4 atoms)."""
+    return spread(columns_of([graph(bulk("Cu", a=3.61, cubic=True))], {}))
+
+
+def test_shells_of_fcc(fcc: Columns) -> None:
+    stats = size_stats(fcc, 4.0)
+    assert stats["degree"] == {"3.0": 12.0, "4.0": 18.0}
+    nearest, both = stats["degrees"]["3.0"]["all"], stats["degrees"]["4.0"]["train"]
+    assert nearest == [0] * 12 + [4]
+    assert both == [0] * 18 + [4]
+
+
+def test_three_shells_of_fcc(graph: Callable[..., object]) -> None:
+    # a = 3.0: 12 at a / sqrt(2), 6 at a, 24 at a * sqrt(3 / 2) = 3.67: 42 within 4.
+    columns = spread(columns_of([graph(bulk("Cu", a=3.0))], {}))
+    stats = size_stats(columns, 4.0)
+    # The second shell stands at the cutoff itself.
+    assert stats["degree"] == {"3.0": 18.0, "4.0": 42.0}
+
+
+def test_degrees_of_molecules_and_lone_atoms(graph: Callable[..., object]) -> None:
+    columns = spread(columns_of([graph(Atoms("Ar")), graph(molecule("H2O"))], {}))
+    stats = size_stats(columns, 4.0)
+    assert stats["degrees"]["3.0"] == {"train": [1], "all": [1, 0, 3]}
+    assert stats["element_counts"] == {
+        "H": {"atoms": 2, "structures": 1},
+        "O": {"atoms": 1, "structures": 1},
+        "Ar": {"atoms": 1, "structures": 1},
+    }
+    assert stats["elements"] == [1, 8, 18]
+
+
+def test_the_result_does_not_depend_on_the_pieces(columns: Columns) -> None:
+    whole = spread(columns)
+    expected = size_stats(whole, 4.5)
+    one, other = SizeTally(4.5), SizeTally(4.5)
+    for number, rows in enumerate(([17, 3], list(range(4, 17)), [0], [2, 1])):
+        piece = whole.take(np.array(rows))
+        tally = one if number % 2 else other
+        tally.add(piece, degrees_of(piece, 4.5) if number else None)
+    one.merge(other)
+    assert one.result() == expected
+    assert sum(expected["degrees"]["4.5"]["all"]) == len(columns.numbers)
+    inside = (edge_lengths(whole) <= 3.0).sum() / len(whole.numbers)
+    assert expected["degree"]["3.0"] == inside
+
+
+def test_an_empty_piece_changes_nothing(columns: Columns) -> None:
+    whole, tally = spread(columns), SizeTally(4.5)
+    tally.add(whole)
+    tally.add(whole.take(np.array([], dtype=np.int64)))
+    assert tally.result() == size_stats(whole, 4.5)
+
+
+def test_edge_lengths_are_those_of_the_vectors(columns: Columns) -> None:
+    expected = []
+    for g in range(columns.num_graphs):
+        first = columns.node_offset[g]
+        for e in range(columns.edge_offset[g], columns.edge_offset[g + 1]):
+            i, j = columns.edges[e] + first
+            shift = columns.edge_shift[e] @ columns.cell[g]
+            step = columns.positions[j] + shift - columns.positions[i]
+            expected.append(np.sqrt((step**2).sum()))
+    np.testing.assert_allclose(edge_lengths(columns), expected, rtol=1e-14)
+
+
+def test_bytes_are_those_of_the_columns(columns: Columns) -> None:
+    found = bytes_per_graph(columns)
+    assert found.sum() == sum(array.nbytes for array in arrays_of(columns).values())
+    for row in (0, 4):
+        one = columns.take(np.array([row]))
+        assert found[row] == sum(array.nbytes for array in arrays_of(one).values())
+
+
+def test_very_many_neighbours_share_the_last_entry(columns: Columns) -> None:
+    whole, tally = spread(columns), SizeTally(3.0)
+    degrees = np.full((len(whole.numbers), 1), 5 * LARGEST_DEGREE, dtype=np.int32)
+    tally.add(whole, degrees)
+    stats = tally.result()
+    assert stats["degree"] == {"3.0": 5.0 * LARGEST_DEGREE}
+    assert stats["degrees"]["3.0"]["all"] == [0] * LARGEST_DEGREE + [len(whole.numbers)]
+
+
+@pytest.mark.parametrize(
+    ("values", "edges", "counts"),
+    [
+        ([5] * 3, [5, 6], [3]),
+        ([0, 1, 1, 4], [0, 1, 2, 3, 4, 5], [1, 2, 0, 0, 1]),
+        ([2, 168, 9, 10], list(range(0, 171, 10)), [2, 1, *[0] * 14, 1]),
+        ([1, 1, 1, 1, 100], [0, 1, 2, 4, 8, 16, 32, 64, 128], [0, 4, 0, 0, 0, 0, 0, 1]),
+    ],
+    ids=["equal", "few", "tens", "doubling"],
+)
+def test_bins_are_round(values: list[int], edges: list[int], counts: list[int]) -> None:
+    found = histogram(*np.unique(values, return_counts=True))
+    assert found == {"edges": edges, "counts": counts}
