@@ -37,8 +37,11 @@ class Baseline(nn.Module):
         self.register_buffer("std", torch.tensor(float(start["std"]) or 1.0))
 
     def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
-        """Give the prediction in the target's unit, of the shape of ``numbers``."""
-        shift = self.elements[batch.numbers].unsqueeze(-1)
+        """Give the prediction in the target's unit, fp64, of the shape of ``numbers``.
+
+        The sum over many atoms has more digits than fp32: the head's small number would drown.
+        """
+        shift = self.elements.double()[batch.numbers].unsqueeze(-1)
         if self.level == "graph":
             shift = (pool_sum if self.total else pool_mean)(shift, batch)
-        return torch.addcmul(self.mean + shift, numbers, self.std)
+        return torch.addcmul(self.mean.double() + shift, numbers.double(), self.std.double())

@@ -28,10 +28,12 @@ def head_sums(
     """Sum each head's loss over the rows of this batch that have the target.
 
     Errors are in units of the target's standard deviation; missing targets count nothing.
+    Predictions and targets are fp64, their difference is small again and as precise as the net.
     """
     sums = {}
     for name, head in heads.items():
-        error = (predictions[name] - batch.targets[name]) / model.std(name)
+        std = model.std(name)
+        error = (predictions[name] - batch.targets[name]).to(std.dtype) / std
         sums[name] = (LOSSES[head.loss](error) * batch.masks[name].unsqueeze(-1)).sum()
     return sums
 

@@ -30,7 +30,7 @@ def test_scalars_stay_and_vectors_turn(net, make, dtype, tolerance, periodic, mi
     for name in before:
         expected = before[name]
         if name == "force":
-            expected = expected @ torch.as_tensor(turn.T, dtype=dtype)
+            expected = expected @ torch.as_tensor(turn.T)
             assert expected.abs().max() > 1e-3
         close(after[name], expected, tolerance)
 

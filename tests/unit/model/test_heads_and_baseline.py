@@ -54,7 +54,7 @@ def test_baseline_counts_elements_in_a_graph(energy, graph_shift):
     baseline = Baseline(target(energy=energy), HeadConfig())
     found = baseline(torch.tensor([[0.0], [2.0]]), batch_of([1, 8, 1], [8]))
     expected = [[9.0 + graph_shift], [9.0 - 2.0 + 2.0 * 3.0]]
-    torch.testing.assert_close(found, torch.tensor(expected))
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_baseline_of_nodes_is_their_own_element():
@@ -152,3 +152,10 @@ def test_numbers_of_the_baseline_are_kept_with_the_weights():
 def test_a_name_that_torch_keeps_is_told(name):
     with pytest.raises(ConfigError, match=f"head '{name}': torch keeps this name for itself"):
         MultiHeadGNN(ModelConfig(conv="egnn", features=8), {name: HeadConfig()}, {name: target()})
+
+
+def test_a_large_total_energy_keeps_its_digits():
+    # Steps of fp32 at 3e5 eV are 1/32 eV; the head adds a thousandth of the spread.
+    described = target(energy="total") | {"elements": None, "mean": -300_000.0, "std": 1.0}
+    found = Baseline(described, HeadConfig())(torch.tensor([[1e-3]]), batch_of([1, 8]))
+    assert found.item() == pytest.approx(-300_000.0 + 1e-3, abs=1e-8)
