@@ -51,6 +51,10 @@ class ModelConfig(Config):
     cutoff: PositiveFloat = 5.0
     """Longest edge used, in angstrom; at most the store's cutoff."""
 
+    max_neighbors: PositiveInt | None = None
+    """Cap on the neighbours of a node: whole shells up to about so many, see ``data.cap``. The
+    energy jumps where neighbours change places, so there are no forces with it."""
+
     basis: Literal["bessel", "gaussian"] = "bessel"
     """Radial functions that expand an edge's length."""
 
@@ -131,6 +135,17 @@ class Heads(Config):
         for name in self.heads:
             if name not in self.targets:
                 raise ValueError(unknown("target of a head", name, self.targets))
+            if self.targets[name]["shape"] == "tensor":
+                energy = self.targets[name].get("derived_from")
+                raise ValueError(
+                    f"head '{name}' is the stress of '{energy}', a gradient of that head and no "
+                    "head of its own: drop it."
+                )
+            if self.model.max_neighbors is not None and self.targets[name].get("derived_from"):
+                raise ValueError(
+                    f"head '{name}' predicts forces, which jump with model.max_neighbors: drop the "
+                    "cap or the head."
+                )
             if self.targets[name]["shape"] == "vector":
                 self._vector_fits(name)
         return self

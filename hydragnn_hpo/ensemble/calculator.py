@@ -123,6 +123,12 @@ def energy_head(ensemble: Ensemble, target: str | None) -> str:
             f"the ensemble predicts {have}, none of them an energy: set 'energy' of a target in "
             "the card and train again, or use predict."
         )
+    capped = [member.trial for member in ensemble.members if member.max_neighbors is not None]
+    if capped:
+        raise ConfigError(
+            f"the ensemble's member {capped[0]} caps its neighbours (model.max_neighbors), its "
+            "energy jumps and has no forces: train without the cap, or use predict."
+        )
     if target is None and len(heads) == 1:
         return next(iter(heads))
     if target is None:

@@ -30,6 +30,8 @@ class Member:
     """Longest edge it uses, in angstrom."""
     dtype: torch.dtype
     """Floating point type of its weights."""
+    max_neighbors: int | None = None
+    """Cap on the neighbours of a node."""
 
     def in_precision(self, precision: str) -> Self:
         """Give the same member computing in ``fp32`` or ``fp64``."""
@@ -75,7 +77,8 @@ def make_member(
             f"({reason}); build the ensemble anew."
         ) from error
     model.eval().requires_grad_(False)
-    return Member(config.trial, weight, model, config.model.cutoff, dtype)
+    cap = config.model.max_neighbors
+    return Member(config.trial, weight, model, config.model.cutoff, dtype, cap)
 
 
 def _check(

@@ -204,11 +204,17 @@ def member_batches(
     members: Iterable[Member], columns: Columns, indices: np.ndarray, device: torch.device
 ) -> Iterator[tuple[Member, Batch]]:
     """Pair members with batches of some graphs, each masked to the member's own cutoff."""
-    made: dict[tuple[float, torch.dtype], Batch] = {}
+    made: dict[tuple[float, torch.dtype, int | None], Batch] = {}
     for member in members:
-        key = (member.cutoff, member.dtype)
+        key = (member.cutoff, member.dtype, member.max_neighbors)
         if key not in made:
-            batch = make_batch(columns, indices, cutoff=member.cutoff, dtype=member.dtype)
+            batch = make_batch(
+                columns,
+                indices,
+                cutoff=member.cutoff,
+                dtype=member.dtype,
+                max_neighbors=member.max_neighbors,
+            )
             made[key] = batch.to(device)
         yield member, made[key]
 

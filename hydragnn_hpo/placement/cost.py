@@ -51,7 +51,8 @@ class CostModel:
         Arithmetic is shared out among the ranks, what a step costs beside it is not.
         """
         nodes = float(self.stats["train_nodes"])
-        edges = nodes * mean_degree(self.stats, config.model.cutoff)
+        degree = mean_degree(self.stats, config.model.cutoff)
+        edges = nodes * min(degree, config.model.max_neighbors or degree)
         flops: float = BACKWARD * forward_flops(config.model, nodes, edges)
         steps = math.ceil(int(self.stats["splits"]["train"]) / config.training.global_batch)
         shared: float = flops / FLOPS_PER_SECOND / (width * efficiency(width))

@@ -27,11 +27,17 @@ class Feed:
     targets: tuple[str, ...]
     ranks: Ranks
     costs: np.ndarray
+    max_neighbors: int | None = None
 
     def batch(self, indices: np.ndarray) -> Batch:
         """Make one batch on this rank's device."""
         made = make_batch(
-            self.columns, indices, cutoff=self.cutoff, dtype=self.dtype, targets=self.targets
+            self.columns,
+            indices,
+            cutoff=self.cutoff,
+            dtype=self.dtype,
+            targets=self.targets,
+            max_neighbors=self.max_neighbors,
         )
         return made.to(self.ranks.device)
 

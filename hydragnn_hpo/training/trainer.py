@@ -97,6 +97,7 @@ class Trainer:
             targets=tuple(self.heads),
             ranks=ranks,
             costs=graph_costs(columns),
+            max_neighbors=config.model.max_neighbors,
         )
         self.counts = {name: _counts(columns, name) for name in self.heads}
         self.train, self.val = columns.indices_of("train"), columns.indices_of("val")

@@ -160,6 +160,26 @@ def test_heads_fit_the_targets_of_the_store():
         parse(values, Heads, "x")
 
 
+@pytest.mark.parametrize(
+    ("target", "model", "says"),
+    [
+        (
+            {"level": "graph", "shape": "tensor", "derived_from": "energy"},
+            {"conv": "painn"},
+            "head 'it' is the stress of 'energy', a gradient of that head and no head of its own",
+        ),
+        (
+            {"level": "node", "shape": "vector", "derived_from": "energy"},
+            {"conv": "painn", "max_neighbors": 12},
+            "head 'it' predicts forces, which jump with model.max_neighbors",
+        ),
+    ],
+)
+def test_gradients_of_an_energy_are_no_heads_like_others(target, model, says):
+    with pytest.raises(ConfigError, match=says):
+        parse({"heads": {"it": {}}, "targets": {"it": target}, "model": model}, Heads, "x")
+
+
 def test_parameters_by_hand():
     """SchNet of 4 channels, 3 filters, 2 radial functions; a head of 4 -> 5 -> 1."""
     model = ModelConfig(conv="schnet", features=4, layers=2, basis_size=2, options={"filters": 3})

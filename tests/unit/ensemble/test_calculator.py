@@ -1,5 +1,6 @@
 """Forces and stress against finite differences, and what a calculator promises to ASE."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,14 @@ def test_no_energy_head_is_one_sentence(built_zip: Path) -> None:
     values["heads"]["energy"]["energy"] = None
     with pytest.raises(ConfigError, match="predicts energy, charge, none of them an energy"):
         EnsembleCalculator(Ensemble(Manifest.model_validate(values), ensemble.members))
+
+
+def test_a_cap_on_neighbours_has_no_forces(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip)
+    first, *others = ensemble.members
+    capped = Ensemble(ensemble.manifest, (replace(first, max_neighbors=12), *others))
+    with pytest.raises(ConfigError, match=f"member {first.trial} caps its neighbours"):
+        EnsembleCalculator(capped)
 
 
 def test_a_wrong_target_is_named(built_zip: Path) -> None:
