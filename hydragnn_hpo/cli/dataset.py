@@ -1,6 +1,7 @@
 """``hydragnn-hpo dataset``: build graph stores and look at them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,24 +51,81 @@ def build(
     typer.echo(json.dumps(stats) if as_json else _sentence(target, stats))
 
 
+FigureOption = Annotated[Path | None, typer.Option("--figure", help="PNG to draw, too.")]
+
+
 @app.command()
 def info(
     store: Annotated[Path, typer.Argument(help="Graph store (NAME.bp).")],
+    figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a graph store holds."""
-    from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.data.store.index import read_stats
+    """Show what a graph store holds: sizes, elements, neighbours, targets by split."""
+    from hydragnn_hpo.cli.dataset_tables import overview_blocks
+    from hydragnn_hpo.data.overview import describe_store
+
+    _refuse_card(store)
+    found = describe_store(store)
+    if figure is not None:
+        from hydragnn_hpo.report.data_figures import draw_dataset
+
+        draw_dataset(figure, found)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    typer.echo(_sentence(store, found))
+    _show(overview_blocks(found))
+
+
+@app.command()
+def check(
+    store: Annotated[Path, typer.Argument(help="Graph store (NAME.bp).")],
+    figure: FigureOption = None,
+    limit: Annotated[int, typer.Option(min=0, help="Most findings named of each kind.")] = 5,
+    tolerance: Annotated[
+        float, typer.Option(min=1e-6, help="Structures this near are duplicates (angstrom).")
+    ] = 0.01,
+    z_limit: Annotated[
+        float, typer.Option("--z", min=1.0, help="Robust z-score of an outlier.")
+    ] = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for damage, duplicates, leakage and outliers; exit 1 for damage or leakage."""
+    from rich.console import Console
+
+    from hydragnn_hpo.cli.dataset_tables import findings_blocks
+    from hydragnn_hpo.data.check import check_store
+
+    _refuse_card(store)
+    with Console(stderr=True).status("reading") as line:
+        found = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
+    if figure is not None and found.scan is not None:
+        from hydragnn_hpo.data.overview import describe_store
+        from hydragnn_hpo.report.data_figures import draw_dataset
+
+        draw_dataset(figure, describe_store(store), found.report)
+    if as_json:
+        typer.echo(json.dumps(found.report))
+    else:
+        _show(findings_blocks(found.report, limit))
+    if found.serious:
+        raise typer.Exit(1)
+
+
+def _refuse_card(store: Path) -> None:
     from hydragnn_hpo.errors import DataError
 
     if store.suffix == ".toml":
         raise DataError(f"{store}: is a card; build it with: hydragnn-hpo dataset build {store}")
-    stats = read_stats(store)
-    if as_json:
-        typer.echo(json.dumps(stats))
-        return
-    typer.echo(_sentence(store, stats))
-    console().print(_targets(stats))
+
+
+def _show(blocks: Sequence[Any]) -> None:
+    """Print tables and lines; brackets in names are no markup."""
+    from hydragnn_hpo.cli.tables import console
+
+    out = console()
+    for block in blocks:
+        out.print(block, markup=False, highlight=False)
 
 
 def _sentence(store: Path, stats: dict[str, Any]) -> str:
@@ -77,17 +135,3 @@ def _sentence(store: Path, stats: dict[str, Any]) -> str:
         f"{stats['edges']['mean']:.1f} edges on average within {stats['cutoff']:g} angstrom, "
         f"{len(stats['elements'])} elements; {splits}"
     )
-
-
-def _targets(stats: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    table = Table(title="Targets (mean and spread on the training split)", title_justify="left")
-    for name in ("target", "level", "shape", "unit", "values", "mean", "std", "min", "max"):
-        table.add_column(name, justify="left" if name in ("target", "level") else "right")
-    for name, target in stats["targets"].items():
-        numbers = [f"{target[key]:.4g}" for key in ("mean", "std", "min", "max")]
-        table.add_row(
-            name, target["level"], target["shape"], target["unit"], str(target["count"]), *numbers
-        )
-    return table

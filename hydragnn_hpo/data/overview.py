@@ -19,7 +19,10 @@ BINS = 40
 """Bins of the histogram of a target."""
 
 REACH = 8.0
-"""Robust standard deviations around the median that the bins cover."""
+"""Robust standard deviations around the median that the bins cover at most."""
+
+TAIL = 0.5
+"""Percent of the values at each end that may lie beyond the bins."""
 
 
 def describe_store(path: Path) -> dict[str, Any]:
@@ -92,7 +95,9 @@ def _bins(values: NDArray[np.float64]) -> NDArray[np.float64]:
     middle, scale = centre_and_scale(values)
     low, high = float(values.min()), float(values.max())
     if scale > 0:
-        low, high = max(low, middle - REACH * scale), min(high, middle + REACH * scale)
+        tails = np.percentile(values, (TAIL, 100.0 - TAIL))
+        low = max(low, min(float(tails[0]), middle - REACH * scale))
+        high = min(high, max(float(tails[1]), middle + REACH * scale))
     if not high > low:
         room = max(abs(low), 1.0) * 0.5
         low, high = low - room, high + room

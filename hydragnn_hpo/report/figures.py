@@ -13,8 +13,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.files import read_json, write_bytes
+from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.look import COLOURS, INK, blank, tidy, title, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +24,6 @@ POINTS = 1500
 """Most points of a parity panel."""
 BARS = 20
 """Most trials of the leaderboard."""
-
-# Okabe and Ito (2008): told apart with any colour vision.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-_INK, _FAINT = "#222222", "#8A8A8A"
 
 _LEGEND: dict[str, Any] = {
     "fontsize": 8,
@@ -64,17 +61,11 @@ def draw_parity(run: Path, out: Path) -> None:
     Raises:
         RunError: there is no ensemble yet, or its report is damaged.
     """
-    import io
-
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     table, panels = read_report(run)
     places = len(panels) + 1
     columns = 2 if places == 4 else min(places, 3)
     lines = -(-places // columns)
-    figure = Figure(figsize=(4.3 * columns, 4.3 * lines), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(4.3 * columns, 4.3 * lines)
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     for axis in axes[places:]:
         axis.set_axis_off()
@@ -82,9 +73,7 @@ def draw_parity(run: Path, out: Path) -> None:
         draw_panel(axis, panel)
     members = {member["trial"]: member["weight"] for member in table["members"]}
     draw_leaderboard(axes[places - 1], table["leaderboard"], members)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
-    write_bytes(out, buffer.getvalue())
+    write_png(figure, out)
 
 
 def read_report(run: Path) -> tuple[dict[str, Any], list[Panel]]:
@@ -125,17 +114,17 @@ def draw_panel(axis: "Axes", panel: Panel) -> None:
     # Few points: plain bars. Many: faint ones, or they hide each other.
     faint = float(np.clip(40.0 / np.sqrt(len(shown)) / 5.0, 0.12, 0.55))
     axis.errorbar(
-        truth, mean, yerr=half, fmt="none", ecolor=_COLOURS[0], elinewidth=0.7, alpha=faint
+        truth, mean, yerr=half, fmt="none", ecolor=COLOURS[0], elinewidth=0.7, alpha=faint
     )
-    axis.scatter(truth, mean, s=11, color=_COLOURS[0], linewidths=0, alpha=min(1.0, faint + 0.35))
+    axis.scatter(truth, mean, s=11, color=COLOURS[0], linewidths=0, alpha=min(1.0, faint + 0.35))
     low, high = _limits(truth, mean)
-    axis.plot([low, high], [low, high], color=_INK, linewidth=0.9, zorder=0)
+    axis.plot([low, high], [low, high], color=INK, linewidth=0.9, zorder=0)
     axis.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     unit = "" if panel.unit == "1" else f" ({panel.unit})"
     axis.set_xlabel(f"reference{unit}")
     axis.set_ylabel(f"predicted{unit}")
     scores = panel.scores
-    axis.set_title(f"{panel.name.replace('_', ' ')}", loc="left", fontweight="bold", fontsize=11)
+    title(axis, panel.name.replace("_", " "))
     lines = (
         f"MAE  {scores['test_mae']:.3g} ensemble",
         f"         {scores['single_mae']:.3g} best single",
@@ -144,8 +133,8 @@ def draw_panel(axis: "Axes", panel: Panel) -> None:
     )
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2.0}
     place: dict[str, Any] = {"transform": axis.transAxes, "va": "top", "bbox": box}
-    axis.text(0.035, 0.965, "\n".join(lines), fontsize=8, color=_INK, **place)
-    _tidy(axis)
+    axis.text(0.035, 0.965, "\n".join(lines), fontsize=8, color=INK, **place)
+    tidy(axis)
 
 
 def draw_leaderboard(
@@ -161,7 +150,7 @@ def draw_leaderboard(
     scored = [row for row in rows if row["objective"] is not None]
     shown = scored[:BARS] + [row for row in scored[BARS:] if row["trial"] in members]
     convs = sorted({row["conv"] for row in scored})
-    colours = {conv: _COLOURS[k % len(_COLOURS)] for k, conv in enumerate(convs)}
+    colours = {conv: COLOURS[k % len(COLOURS)] for k, conv in enumerate(convs)}
     places = np.arange(len(shown))
     values = np.array([row["objective"] for row in shown], dtype=np.float64)
     axis.barh(places, values, height=0.72, color=[colours[row["conv"]] for row in shown])
@@ -171,7 +160,7 @@ def draw_leaderboard(
     # One trial that went astray must not squeeze all others.
     limit = 1.1 * float(min(values.max(), 3.0 * np.median(values))) if len(values) else 1.0
     ends = np.minimum(values, limit / 1.1)
-    axis.scatter(ends[member] + 0.03 * limit, member, s=18, color=_INK, label="member")
+    axis.scatter(ends[member] + 0.03 * limit, member, s=18, color=INK, label="member")
     names = [row["trial"] if row["status"] == "completed" else f"{row['trial']}*" for row in shown]
     axis.set_yticks(places, names, fontsize=7)
     axis.set(xlim=(0, limit), ylim=(len(shown) - 0.4, -0.6))
@@ -181,7 +170,7 @@ def draw_leaderboard(
     count = f"best {len(shown)} of {len(rows)} trials" if len(shown) < len(rows) else "trials"
     axis.set_ylabel(count)
     axis.legend(loc="lower right", ncols=len(convs) + 1, **_LEGEND)
-    _tidy(axis)
+    tidy(axis)
 
 
 def _limits(truth: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
@@ -189,10 +178,3 @@ def _limits(truth: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
     low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
     room = 0.06 * (high - low) or 0.5
     return low - room, high + room
-
-
-def _tidy(axis: "Axes") -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.tick_params(labelsize=8, color=_FAINT)
-    axis.grid(color="#EEEEEE", linewidth=0.6)
-    axis.set_axisbelow(True)

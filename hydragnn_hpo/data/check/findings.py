@@ -258,12 +258,19 @@ def _outliers(scan: Scan, name: str, spread: Spread, limit: float) -> dict[str, 
     return {
         "level": target["level"],
         "unit": target["unit"],
+        "scale_unit": _compared_unit(scan, name),
         "subtracted": spread.subtracted,
         "scale": float(np.median(spread.scale[known])) if known.any() else 0.0,
         "values": int(known.sum()),
         "count": len(far),
         "rows": rows,
     }
+
+
+def _compared_unit(scan: Scan, name: str) -> str:
+    """Name the unit of differences: total energies are compared per atom."""
+    target = scan.stats["targets"][name]
+    return f"{target['unit']}/atom" if target["energy"] == "total" else str(target["unit"])
 
 
 def _geometry(scan: Scan, windows: Iterable[Geometry]) -> dict[str, Any]:
@@ -294,7 +301,7 @@ def _conflicts(scan: Scan, spreads: dict[str, Spread], twins: list[Twins]) -> li
             if conflict is not None:
                 ids = [scan.ids[row] for row in conflict["rows"]]
                 splits = [_split(scan, row) for row in conflict["rows"]]
-                unit = scan.stats["targets"][name]["unit"]
-                found.append(conflict | {"ids": ids, "splits": splits, "unit": unit})
+                unit = {"unit": _compared_unit(scan, name)}
+                found.append(conflict | {"ids": ids, "splits": splits} | unit)
     tiny = np.finfo(np.float64).tiny
     return sorted(found, key=lambda one: -one["difference"] / max(one["allowed"], tiny))

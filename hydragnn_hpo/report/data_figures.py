@@ -1,0 +1,189 @@
+"""One picture of a data set: sizes, neighbours, elements, targets, and what is odd.
+
+It computes nothing that ``data.overview`` and ``data.check`` do not say.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hydragnn_hpo.config.data import SPLITS
+from hydragnn_hpo.report.look import ALARM, COLOURS, FAINT, INK, blank, tidy, title, write_png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ELEMENTS = 24
+"""Most elements shown."""
+
+PLACES = 4
+"""Panels side by side."""
+
+_SHARED = (
+    ("twins", "duplicate in train", ALARM),
+    ("groups", "group in train", COLOURS[1]),
+    ("compositions", "composition in train", COLOURS[4]),
+)
+
+
+def draw_dataset(
+    out: Path, overview: Mapping[str, Any], findings: Mapping[str, Any] | None = None
+) -> None:
+    """Draw a data set into one PNG.
+
+    Args:
+        out: the PNG to write, whole.
+        overview: what ``data.overview.describe_store`` gives.
+        findings: the report of ``data.check.check_store``; without it outliers are not marked
+            and the panel of leakage is left out.
+
+    Raises:
+        StorageError: the PNG cannot be written.
+    """
+    targets = overview["targets"]
+    count = 4 + len(targets) + (findings is not None)
+    lines = -(-count // PLACES)
+    figure = blank(3.9 * PLACES, 3.3 * lines)
+    axes = figure.subplots(lines, PLACES, squeeze=False).ravel()
+    for axis in axes[count:]:
+        axis.set_axis_off()
+    draw_sizes(axes[0], overview, "nodes", "atoms per graph")
+    draw_sizes(axes[1], overview, "edges", f"edges per graph within {overview['cutoff']:g} A")
+    draw_degrees(axes[2], overview)
+    draw_elements(axes[3], overview["element_counts"])
+    for axis, (name, target) in zip(axes[4:], targets.items(), strict=False):
+        outliers = None if findings is None else findings["outliers"][name]
+        draw_target(axis, name, target, overview["target_splits"][name], outliers)
+    if findings is not None:
+        draw_leakage(axes[count - 1], findings)
+    text = f"{overview['name']}: {overview['num_graphs']:,} graphs"
+    figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
+    write_png(figure, out)
+
+
+def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) -> None:
+    """Draw how many graphs are how large; doubling bins stand on a logarithmic axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    found = overview["histograms"][key]
+    edges, counts = np.array(found["edges"], dtype=np.float64), found["counts"]
+    widths = np.diff(edges)
+    doubling = len(widths) > 2 and widths[-1] > 2 * widths[0]
+    if doubling:
+        edges = np.maximum(edges, 0.5)
+        axis.set_xscale("log")
+    whole = len(widths) and widths[0] == 1 and not doubling
+    shift = 0.5 if whole else 0.0  # a bin of one number stands over it
+    axis.bar(
+        edges[:-1] - shift, counts, np.diff(edges), align="edge", color=COLOURS[0],
+        edgecolor="white", linewidth=0.4,
+    )  # fmt: skip
+    if whole:
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set(xlabel=label, ylabel="graphs")
+    title(axis, f"{overview[key]['mean']:,.1f} {key} on average")
+    tidy(axis)
+
+
+def draw_degrees(axis: "Axes", overview: Mapping[str, Any]) -> None:
+    """Draw how many neighbours atoms have, a line per cutoff."""
+    total = max(overview["nodes"]["total"], 1)
+    found = list(overview["degrees"].items())
+    # Of many cutoffs the smallest, the largest, and some between.
+    chosen = np.unique(np.linspace(0, len(found) - 1, min(len(found), 5)).round().astype(int))
+    for place, number in enumerate(chosen.tolist()):
+        cutoff, degrees = found[number]
+        shares = 100.0 * np.array(degrees["all"]) / total
+        colour = COLOURS[place % len(COLOURS)]
+        label = f"{float(cutoff):g} A: {overview['degree'][cutoff]:.1f}"
+        axis.stairs(shares, np.arange(len(shares) + 1) - 0.5, color=colour, label=label)
+    axis.set(xlabel="neighbours", ylabel="atoms (%)", ylim=(0, None))
+    axis.legend(title="cutoff: mean", fontsize=8, title_fontsize=8, frameon=False)
+    title(axis, "neighbours of an atom")
+    tidy(axis)
+
+
+def draw_elements(axis: "Axes", counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Draw in how many structures the most frequent elements stand."""
+    ranked = sorted(counts.items(), key=lambda pair: -pair[1]["structures"])[:ELEMENTS]
+    names = [symbol for symbol, _ in ranked]
+    places = np.arange(len(ranked))
+    axis.bar(places, [found["structures"] for _, found in ranked], color=COLOURS[2], width=0.75)
+    axis.set_xticks(places, names)
+    axis.set_ylabel("structures with it")
+    many = f"the first {len(ranked)} of {len(counts)}" if len(ranked) < len(counts) else "all"
+    title(axis, f"elements ({many})")
+    tidy(axis)
+    axis.tick_params(axis="x", labelsize=7 if len(ranked) > 12 else 8, length=0)
+    axis.grid(visible=False, axis="x")
+
+
+def draw_target(
+    axis: "Axes",
+    name: str,
+    target: Mapping[str, Any],
+    splits: Mapping[str, Any],
+    outliers: Mapping[str, Any] | None,
+) -> None:
+    """Draw the share of values per bin for every split; outliers as marks above the axis."""
+    edges = np.array(splits["bins"])
+    for place, split in enumerate(SPLITS):
+        counts = np.array(splits[split]["counts"], dtype=np.float64)
+        if counts.sum():
+            first = split == "train"
+            shares = 100.0 * counts / counts.sum()
+            axis.stairs(
+                shares, edges, label=split, fill=first, alpha=0.35 if first else 1.0,
+                color=COLOURS[place], linewidth=1.0,
+            )  # fmt: skip
+    unit = "" if target["unit"] == "1" else f" ({target['unit']})"
+    norm = "" if target["shape"] == "scalar" else "norm, "
+    what = f"{norm}per {'atom' if target['level'] == 'node' else 'structure'}{unit}"
+    axis.set(xlabel=what, ylabel="share of the split (%)", ylim=(0, None))
+    missing = splits["train"]["missing"]
+    title(axis, name.replace("_", " ") + (f" ({100 * missing:.0f} % missing)" if missing else ""))
+    if outliers is not None:
+        _mark(axis, edges, [row["value"] for row in outliers["rows"]], outliers["count"])
+    axis.legend(fontsize=8, frameon=False, loc="upper right", handlelength=1.2)
+    tidy(axis)
+
+
+def _mark(axis: "Axes", edges: np.ndarray, values: Sequence[float], count: int) -> None:
+    """Put a mark for each structure with an outlier; those beyond the axis stand at its end."""
+    if not values:
+        return
+    places = np.clip(values, edges[0], edges[-1])
+    label = f"{count:,} outlier{'' if count == 1 else 's'}"
+    base = axis.get_xaxis_transform()
+    axis.scatter(
+        places, np.full(len(places), 0.02), s=16, marker="v", color=ALARM, linewidths=0,
+        alpha=0.7, transform=base, label=label, clip_on=False, zorder=3,
+    )  # fmt: skip
+
+
+def draw_leakage(axis: "Axes", findings: Mapping[str, Any]) -> None:
+    """Draw what share of each split train knows, and say how many duplicates there are."""
+    found = findings["leakage"]["splits"]
+    places = np.arange(len(found))
+    height = 0.26
+    for offset, (key, label, colour) in zip((-1, 0, 1), _SHARED, strict=True):
+        counts = [split[key] for split in found.values()]
+        shares = [100.0 * split[key] / max(split["structures"], 1) for split in found.values()]
+        where = places + offset * height
+        axis.barh(where, shares, height=height * 0.9, color=colour, label=label)
+        for y, share, count in zip(where, shares, counts, strict=True):
+            ink = FAINT if not count else INK
+            axis.text(share + 1.2, y, f"{count:,}", va="center", fontsize=7, color=ink)
+    axis.set_yticks(places, [f"{name} ({split['structures']:,})" for name, split in found.items()])
+    axis.set(xlim=(0, 112), ylim=(len(found) - 0.5, -0.5), xlabel="share of the split (%)")
+    axis.set_xticks([0, 25, 50, 75, 100])
+    duplicates = findings["duplicates"]
+    text = f"{duplicates['structures']:,} duplicates in {duplicates['groups']:,} sets"
+    title(axis, text if duplicates["groups"] else "no duplicates")
+    axis.legend(
+        fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=3,
+        columnspacing=0.8, handlelength=1.0, handletextpad=0.4,
+    )  # fmt: skip
+    tidy(axis)

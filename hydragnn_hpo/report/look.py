@@ -1,0 +1,51 @@
+"""How all figures look."""
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydragnn_hpo.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Okabe and Ito (2008): told apart with any colour vision."""
+
+INK, FAINT, ALARM = "#222222", "#8A8A8A", "#B00020"
+
+
+def blank(width: float, height: float) -> "Figure":
+    """Give an empty figure that draws into a file only.
+
+    Args:
+        width: in inches.
+        height: in inches.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_png(figure: "Figure", out: Path) -> None:
+    """Write a PNG whole; the same figure gives the same bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
+    write_bytes(out, buffer.getvalue())
+
+
+def title(axis: "Axes", text: str) -> None:
+    """Say what a panel shows."""
+    axis.set_title(text, loc="left", fontweight="bold", fontsize=11)
+
+
+def tidy(axis: "Axes") -> None:
+    """Leave out what says nothing."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(labelsize=8, color=FAINT)
+    axis.grid(color="#EEEEEE", linewidth=0.6)
+    axis.set_axisbelow(True)
