@@ -15,11 +15,14 @@ from hydragnn_hpo.report.look import ALARM, COLOURS, FAINT, INK, blank, tidy, ti
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ELEMENTS = 24
+ELEMENTS = 18
 """Most elements shown."""
 
-PLACES = 4
-"""Panels side by side."""
+PLACES = (4, 3)
+"""Panels side by side, the best first; what leaves the fewest places empty is taken."""
+
+STEEP = 40.0
+"""Share of a bin (%) from which a logarithmic axis shows the others."""
 
 _SHARED = (
     ("twins", "duplicate in train", ALARM),
@@ -44,9 +47,10 @@ def draw_dataset(
     """
     targets = overview["targets"]
     count = 4 + len(targets) + (findings is not None)
-    lines = -(-count // PLACES)
-    figure = blank(3.9 * PLACES, 3.3 * lines)
-    axes = figure.subplots(lines, PLACES, squeeze=False).ravel()
+    places = min(PLACES, key=lambda wide: -count % wide)
+    lines = -(-count // places)
+    figure = blank(3.9 * places, 3.3 * lines)
+    axes = figure.subplots(lines, places, squeeze=False).ravel()
     for axis in axes[count:]:
         axis.set_axis_off()
     draw_sizes(axes[0], overview, "nodes", "atoms per graph")
@@ -80,10 +84,13 @@ def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) 
         edges[:-1] - shift, counts, np.diff(edges), align="edge", color=COLOURS[0],
         edgecolor="white", linewidth=0.4,
     )  # fmt: skip
+    if len(widths) == 1:
+        axis.set_xlim(edges[0] - 4 * widths[0], edges[-1] + 3 * widths[0])
     if whole:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel=label, ylabel="graphs")
-    title(axis, f"{overview[key]['mean']:,.1f} {key} on average")
+    what = "atoms" if key == "nodes" else key
+    title(axis, f"{overview[key]['mean']:,.1f} {what} on average")
     tidy(axis)
 
 
@@ -112,7 +119,7 @@ def draw_elements(axis: "Axes", counts: Mapping[str, Mapping[str, int]]) -> None
     places = np.arange(len(ranked))
     axis.bar(places, [found["structures"] for _, found in ranked], color=COLOURS[2], width=0.75)
     axis.set_xticks(places, names)
-    axis.set_ylabel("structures with it")
+    axis.set(ylabel="structures with it", xlim=(-0.7, len(ranked) - 0.3))
     many = f"the first {len(ranked)} of {len(counts)}" if len(ranked) < len(counts) else "all"
     title(axis, f"elements ({many})")
     tidy(axis)
@@ -141,25 +148,44 @@ def draw_target(
     unit = "" if target["unit"] == "1" else f" ({target['unit']})"
     norm = "" if target["shape"] == "scalar" else "norm, "
     what = f"{norm}per {'atom' if target['level'] == 'node' else 'structure'}{unit}"
-    axis.set(xlabel=what, ylabel="share of the split (%)", ylim=(0, None))
+    beyond = any(found["max"] is not None and found["max"] > edges[-1] for found in _splits(splits))
+    axis.set(xlabel=f"{what}; last bin: and more" if beyond else what)
+    axis.set_ylabel("share of the split (%)")
+    if (
+        max(max(found["counts"]) * 100.0 / max(found["values"], 1) for found in _splits(splits))
+        > STEEP
+    ):
+        axis.set_yscale("log")
+        axis.set_ylim(top=100.0)
     missing = splits["train"]["missing"]
     title(axis, name.replace("_", " ") + (f" ({100 * missing:.0f} % missing)" if missing else ""))
     if outliers is not None:
         _mark(axis, edges, [row["value"] for row in outliers["rows"]], outliers["count"])
-    axis.legend(fontsize=8, frameon=False, loc="upper right", handlelength=1.2)
+    axis.legend(
+        fontsize=8,
+        loc="best",
+        handlelength=1.2,
+        facecolor="white",
+        framealpha=0.7,
+        edgecolor="none",
+    )
     tidy(axis)
 
 
+def _splits(splits: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [splits[name] for name in SPLITS]
+
+
 def _mark(axis: "Axes", edges: np.ndarray, values: Sequence[float], count: int) -> None:
-    """Put a mark for each structure with an outlier; those beyond the axis stand at its end."""
+    """Put a mark under each bin with an outlier; those beyond the axis are in its end bins."""
     if not values:
         return
-    places = np.clip(values, edges[0], edges[-1])
+    bins = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
+    places = (edges[:-1] + edges[1:])[bins > 0] / 2
     label = f"{count:,} outlier{'' if count == 1 else 's'}"
-    base = axis.get_xaxis_transform()
     axis.scatter(
-        places, np.full(len(places), 0.02), s=16, marker="v", color=ALARM, linewidths=0,
-        alpha=0.7, transform=base, label=label, clip_on=False, zorder=3,
+        places, np.full(len(places), 0.025), s=18, marker="v", color=ALARM, linewidths=0,
+        transform=axis.get_xaxis_transform(), label=label, clip_on=False, zorder=3,
     )  # fmt: skip
 
 
@@ -181,7 +207,7 @@ def draw_leakage(axis: "Axes", findings: Mapping[str, Any]) -> None:
     axis.set_xticks([0, 25, 50, 75, 100])
     duplicates = findings["duplicates"]
     text = f"{duplicates['structures']:,} duplicates in {duplicates['groups']:,} sets"
-    title(axis, text if duplicates["groups"] else "no duplicates")
+    title(axis, f"leakage; {text if duplicates['groups'] else 'no duplicates'}")
     axis.legend(
         fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=3,
         columnspacing=0.8, handlelength=1.0, handletextpad=0.4,

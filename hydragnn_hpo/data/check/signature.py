@@ -1,15 +1,15 @@
 """Numbers that stay as they are when a structure is turned, moved, renumbered or repeated.
 
 Every atom has its distances to the 1st, 2nd, 3rd ... nearest atom of each element, the cutoff
-standing for those beyond it. They are averaged over the atoms of one element, and over bands of
-ranks: once plainly, once as root mean square of what is missing to the cutoff. Moving every atom
-by less than ``d`` changes no number by more than ``2 d``, and a supercell has the same numbers
-as its cell. Such numbers tell almost all structures of one composition apart, but mirror images
-are one structure to them, and so are different orderings on one ideal lattice that agree in
-all pair distances.
+standing for those beyond it. Over the atoms of one element and a band of ranks, their quantiles
+and their mean are taken. Moving every atom by less than ``d`` changes no number by more than
+``2 d``, and a supercell has the same numbers as its cell. Such numbers tell almost all structures
+of one composition apart, but mirror images are one structure to them, and so are different
+orderings on one ideal lattice that agree in all pair distances.
 
 Source: average minimum distances, Widdowson, Mosca, Pulido, Cooper, Kurlin (2022), MATCH
-Commun. Math. Comput. Chem. 87, 529; here per pair of elements, and with a second moment.
+Commun. Math. Comput. Chem. 87, 529; here per pair of elements, and with
+quantiles: averages of shaken copies of one crystal hardly differ.
 
 Shapes: G graphs, N nodes, E edges, D numbers of a structure.
 """
@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 from hydragnn_hpo.data.columns import Columns, offsets
 from hydragnn_hpo.data.statistics import ELEMENTS, edge_lengths
 
-BANDS = np.array([0, 1, 2, 4, 8, 12, 20, 32, 64])
+BANDS = np.array([0, 1, 4, 12, 20, 64])
 """First rank (counted from 0) of each band of neighbours, and the end. The fourth shell of fcc
 and hcp metals, where they differ, lies within."""
 
-WIDTH = 2 * (len(BANDS) - 1)
+QUANTILES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+"""Powers of one half: their places in a supercell are found without rounding."""
+
+WIDTH = (len(BANDS) - 1) * (len(QUANTILES) + 1)
 """Numbers for each ordered pair of elements."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -80,22 +83,26 @@ def signatures_of(columns: Columns, cutoff: float) -> tuple[NDArray[np.float32],
     first = np.searchsorted(met, np.append(graphs, columns.num_graphs) * count)
     kinds = np.diff(first)
     pairs = offsets(kinds * kinds)
-    slot, missing, band = _missing_to_cutoff(columns, kind - first[owner], pairs, cutoff)
+    place, lengths = _nearest(columns, kind - first[owner], pairs, cutoff)
     bands = len(BANDS) - 1
-    size = int(pairs[-1]) * bands
-    place = slot * bands + band
-    sums = np.bincount(place, weights=missing, minlength=size).reshape(-1, bands)
-    squares = np.bincount(place, weights=missing**2, minlength=size).reshape(-1, bands)
-    # The atoms of the receiving element, once for each element that may send.
-    share = np.repeat(atoms, np.repeat(kinds, kinds))[:, None] * np.diff(BANDS)
-    numbers = np.concatenate((cutoff - sums / share, np.sqrt(squares / share)), axis=1)
+    counts = np.bincount(place, minlength=int(pairs[-1]) * bands)
+    # As many as there would be without a cutoff: receiving atoms times ranks of the band.
+    full = np.repeat(atoms, np.repeat(kinds, kinds))[:, None] * np.diff(BANDS)
+    wanted = np.maximum(np.ceil(full.reshape(-1, 1) * QUANTILES).astype(np.int64) - 1, 0)
+    there = wanted < counts[:, None]
+    begin = (np.cumsum(counts) - counts)[:, None]
+    quantiles = np.full(wanted.shape, cutoff)
+    quantiles[there] = lengths[(begin + wanted)[there]]
+    missing = np.bincount(place, weights=cutoff - lengths, minlength=len(counts))
+    means = cutoff - missing / full.reshape(-1)
+    numbers = np.concatenate((quantiles, means[:, None]), axis=1)
     return numbers.astype(np.float32).reshape(-1), kinds * kinds * WIDTH
 
 
-def _missing_to_cutoff(
+def _nearest(
     columns: Columns, kind: NDArray[np.int64], pairs: NDArray[np.int64], cutoff: float
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Give pair of elements, cutoff less length, and band of every edge near enough to count.
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Give the edges near enough to count, sorted: pair of elements and band, and length.
 
     Args:
         columns: graphs.
@@ -105,7 +112,7 @@ def _missing_to_cutoff(
     """
     graph = np.repeat(np.arange(columns.num_graphs), columns.num_edges())
     ends = columns.edges + columns.node_offset[graph, None]
-    lengths = edge_lengths(columns)
+    lengths = np.minimum(edge_lengths(columns), cutoff)
     group = ends[:, 1].astype(np.int64) * ELEMENTS + kind[ends[:, 0]]
     order = np.lexsort((lengths, group))
     group = group[order]
@@ -115,8 +122,10 @@ def _missing_to_cutoff(
     order, rank = order[near], rank[near]
     width = np.sqrt(np.diff(pairs)).round().astype(np.int64)[graph[order]]
     slot = pairs[graph[order]] + kind[ends[order, 1]] * width + kind[ends[order, 0]]
-    missing = np.maximum(cutoff - lengths[order], 0.0)
-    return slot, missing, np.searchsorted(BANDS, rank, side="right") - 1
+    place = slot * (len(BANDS) - 1) + np.searchsorted(BANDS, rank, side="right") - 1
+    lengths = lengths[order]
+    again = np.lexsort((lengths, place))
+    return place[again], lengths[again]
 
 
 def _unsigned(values: NDArray[np.int64]) -> NDArray[np.uint64]:
