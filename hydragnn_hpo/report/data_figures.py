@@ -49,7 +49,7 @@ def draw_dataset(
     count = 4 + len(targets) + (findings is not None)
     places = min(PLACES, key=lambda wide: -count % wide)
     lines = -(-count // places)
-    figure = blank(3.9 * places, 3.3 * lines)
+    figure = blank(3.9 * places, 3.3 * lines, pad=0.08)
     axes = figure.subplots(lines, places, squeeze=False).ravel()
     for axis in axes[count:]:
         axis.set_axis_off()

@@ -16,17 +16,20 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 INK, FAINT, ALARM = "#222222", "#8A8A8A", "#B00020"
 
 
-def blank(width: float, height: float) -> "Figure":
+def blank(width: float, height: float, *, pad: float = 0.04) -> "Figure":
     """Give an empty figure that draws into a file only.
 
     Args:
         width: in inches.
         height: in inches.
+        pad: room around each panel in inches.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad)
+    figure = Figure(figsize=(width, height), dpi=150, layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
