@@ -25,9 +25,9 @@ STEEP = 40.0
 """Share of a bin (%) from which a logarithmic axis shows the others."""
 
 _SHARED = (
-    ("twins", "duplicate in train", ALARM),
-    ("groups", "group in train", COLOURS[1]),
-    ("compositions", "composition in train", COLOURS[4]),
+    ("twins", "duplicate", ALARM),
+    ("groups", "group", COLOURS[1]),
+    ("compositions", "composition", COLOURS[4]),
 )
 
 
@@ -203,7 +203,7 @@ def draw_leakage(axis: "Axes", findings: Mapping[str, Any]) -> None:
             ink = FAINT if not count else INK
             axis.text(share + 1.2, y, f"{count:,}", va="center", fontsize=7, color=ink)
     axis.set_yticks(places, [f"{name} ({split['structures']:,})" for name, split in found.items()])
-    axis.set(xlim=(0, 112), ylim=(len(found) - 0.5, -0.5), xlabel="share of the split (%)")
+    axis.set(xlim=(0, 112), ylim=(len(found) - 0.5, -0.5), xlabel="share that train has, too (%)")
     axis.set_xticks([0, 25, 50, 75, 100])
     duplicates = findings["duplicates"]
     text = f"{duplicates['structures']:,} duplicates in {duplicates['groups']:,} sets"
