@@ -5,7 +5,7 @@ One thread decides; the journal is written before anything is acted on.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from hydragnn_hpo.campaign.journal import Journal
 from hydragnn_hpo.campaign.lease import Lease
 from hydragnn_hpo.campaign.outcome import outcome_of
 from hydragnn_hpo.campaign.pause import NEVER, Pause
-from hydragnn_hpo.campaign.setup import check_space, trial_config
+from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
 from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.campaign.thinker import Thinker
 from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.mixture import united
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, storage, sweep
@@ -44,8 +45,7 @@ class Controller:
         config: CampaignConfig,
         run: RunDir,
         *,
-        card: Path,
-        data: str,
+        cards: Mapping[Path, str],
         make_backend: Callable[[], Backend],
         watch: Watch = lambda *_: None,
         pause: Pause = NEVER,
@@ -56,8 +56,7 @@ class Controller:
         Args:
             config: the campaign.
             run: its directory, opened by ``setup.open_run``.
-            card: path of the data set's card.
-            data: the card's name, and so the store's.
+            cards: path of each data set's card, and its name, which is the store's too.
             make_backend: starts the backend.
             watch: called after each turn with the state, for a display.
             pause: looked at in each turn.
@@ -66,7 +65,7 @@ class Controller:
         Raises:
             RunError: another controller is at work there, or its journal is damaged.
         """
-        self.config, self.run_dir, self.card, self.data = config, run, card, data
+        self.config, self.run_dir, self.cards = config, run, cards
         self.watch, self.pause, self.clock = watch, pause, clock
         self.lease = Lease(run.path)
         if strays := end_strays(run_tag(run.path)):
@@ -131,12 +130,7 @@ class Controller:
     # -- opening ---------------------------------------------------------------------
 
     def _open(self) -> None:
-        store = self.run_dir.store(self.data)
-        if not (store / "index.json").exists():
-            with storage(self.run_dir.data):
-                self.run_dir.data.mkdir(exist_ok=True)
-            self.job("build", {"card": str(self.card), "out": str(store)})
-        stats = read_json(store / "stats.json")
+        stats = self._build_stores()
         self.dispatch.costs.stats = stats
         check_space(self.config, stats["targets"], stats["cutoff"])
         units = {name: target["unit"] for name, target in stats["targets"].items()}
@@ -149,6 +143,18 @@ class Controller:
         self.exhausted = len(self.state.trials) >= self.config.search.trials
         if not self.exhausted:
             self._wake_brain()
+
+    def _build_stores(self) -> dict[str, Any]:
+        """Build the stores that are not there yet; gives what they hold together."""
+        every = []
+        for path, name in self.cards.items():
+            store = self.run_dir.store(name)
+            if not (store / "index.json").exists():
+                with storage(self.run_dir.data):
+                    self.run_dir.data.mkdir(exist_ok=True)
+                self.job("build", {"card": str(path), "out": str(store)})
+            every.append(read_json(store / "stats.json"))
+        return united(every, self.config.data, self.config.shared)
 
     def _wake_brain(self) -> None:
         search = self.config.search
@@ -164,7 +170,8 @@ class Controller:
         )
 
     def _configure(self, name: str, values: dict[str, Any]) -> TrialConfig:
-        return trial_config(self.config, name, values, f"../../data/{self.data}.bp")
+        stores = stores_of(self.config, list(self.cards.values()))
+        return trial_config(self.config, name, values, stores)
 
     # -- one turn --------------------------------------------------------------------
 

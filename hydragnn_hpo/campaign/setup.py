@@ -1,7 +1,7 @@
 """Open a run directory for a campaign, and refuse a bad one before anything starts."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +63,49 @@ def _differences(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[st
         yield ".".join(path), old, new
 
 
-def find_card(config: CampaignConfig, source: Path) -> tuple[CardConfig, Path]:
-    """Find the card of a campaign: a path beside the campaign file, or a shipped name."""
-    name = config.data[0].card
-    beside = source.parent / name
-    path = beside if beside.is_file() else find(name, "graph_datasets")
-    return load(path, CardConfig), path.resolve()
+def find_cards(config: CampaignConfig, source: Path) -> dict[Path, CardConfig]:
+    """Find the cards of a campaign: paths beside the campaign file, or shipped names.
+
+    Raises:
+        ConfigError: one is missing or wrong, or two have the same name.
+    """
+    found: dict[Path, CardConfig] = {}
+    for entry in config.data:
+        beside = source.parent / entry.card
+        path = beside if beside.is_file() else find(entry.card, "graph_datasets")
+        card = load(path, CardConfig)
+        if card.name in {other.name for other in found.values()}:
+            raise ConfigError(
+                f"two cards of the campaign are named '{card.name}': name one differently, or drop "
+                "one."
+            )
+        found[path.resolve()] = card
+    return found
+
+
+def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Give the ``[[data]]`` entries of a trial.
+
+    Args:
+        config: the campaign.
+        names: of the cards, and so of the stores.
+    """
+    return [
+        {"store": f"../../data/{name}.bp", "prefix": entry.prefix, "ratio": entry.ratio}
+        for name, entry in zip(names, config.data, strict=True)
+    ]
 
 
 def trial_config(
-    config: CampaignConfig, name: str, values: Mapping[str, Any], store: str
+    config: CampaignConfig, name: str, values: Mapping[str, Any], stores: list[dict[str, Any]]
 ) -> TrialConfig:
     """Make a trial's whole configuration from the campaign's template and searched values.
+
+    Args:
+        config: the campaign.
+        name: of the trial.
+        values: searched values.
+        stores: where the graphs are, see ``stores_of``.
 
     Raises:
         ConfigError: the values do not make a valid trial.
@@ -85,7 +116,8 @@ def trial_config(
     filled |= {
         "trial": name,
         "seed": derive_seed(config.seed, name, "training"),
-        "data": {"store": store},
+        "data": stores,
+        "shared": config.shared,
     }
     return parse(filled, TrialConfig, where=f"trial {name}")
 
@@ -109,7 +141,8 @@ def check_space(config: CampaignConfig, targets: Mapping[str, Any], cutoff: floa
         for value in _values(config, key):
             values = _activate(config, {**plain, key: value}, key)
             chosen = space.active(config.space, values)
-            made = trial_config(config, f"with {key} = {value}", chosen, "")
+            entries = stores_of(config, [entry.card for entry in config.data])
+            made = trial_config(config, f"with {key} = {value}", chosen, entries)
             fit = {"heads": made.heads, "targets": dict(targets), "model": made.model}
             parse(fit, Heads, where=f"campaign '{config.name}', {key} = {value}")
             if made.model.cutoff > cutoff:

@@ -13,7 +13,6 @@ from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign.controller import Controller
     from hydragnn_hpo.config.campaign import CampaignConfig
-    from hydragnn_hpo.config.data import CardConfig
     from hydragnn_hpo.layout import RunDir
 
 
@@ -39,14 +38,14 @@ def run(
     log.configure(level=30)
     source = find(campaign, "workflows")
     config = load(source, CampaignConfig)
-    card, card_path = _fitting_card(config, source)
+    cards = _fitting_cards(config, source)
     where = run_dir or Path("runs") / config.name
     if dry_run:
-        _show_plan(config, card_path, where, slots)
+        _show_plan(config, cards, where, slots)
         return
     opened = open_run(config, where)
     try:
-        result = _run(config, opened, (card.name, card_path), slots, quiet=as_json)
+        result = _run(config, opened, cards, slots, quiet=as_json)
     except (ConfigError, StorageError):
         _forget(opened)
         raise
@@ -56,26 +55,31 @@ def run(
         _print(opened, result)
 
 
-def _fitting_card(config: "CampaignConfig", source: Path) -> tuple["CardConfig", Path]:
-    """Give the card of a campaign, when every value of the space fits it."""
-    from hydragnn_hpo.campaign.setup import check_space, find_card
+def _fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
+    """Give path and name of a campaign's cards, when every value of the space fits them."""
+    from hydragnn_hpo.campaign.setup import check_space, find_cards
+    from hydragnn_hpo.config.mixture import united_targets
     from hydragnn_hpo.errors import ConfigError
 
     try:
-        card, path = find_card(config, source)
-        targets = {name: target.model_dump() for name, target in card.targets.items()}
-        check_space(config, targets, card.graphs.cutoff)
+        cards = find_cards(config, source)
+        plain = [card.model_dump()["targets"] for card in cards.values()]
+        targets = united_targets(plain, config.data, config.shared)
+        check_space(config, targets, min(card.graphs.cutoff for card in cards.values()))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
-    return card, path
+    return {path: card.name for path, card in cards.items()}
 
 
-def _show_plan(config: "CampaignConfig", card: Path, where: Path, slots: int | None) -> None:
+def _show_plan(
+    config: "CampaignConfig", cards: dict[Path, str], where: Path, slots: int | None
+) -> None:
     from hydragnn_hpo.launching.slots import detect_slots
 
     found = detect_slots(slots or config.machine.slots)
     rungs = " -> ".join(map(str, config.search.rungs))
-    typer.echo(f"campaign {config.name} into {where}, data set {card}")
+    names = ", ".join(map(str, cards))
+    typer.echo(f"campaign {config.name} into {where}, data set {names}")
     typer.echo(f"{config.search.trials} trials by {config.search.brain}, epochs {rungs}")
     for slot in found:
         typer.echo(f"slot {slot.name}: {slot.device}, cores {','.join(map(str, slot.cores))}")
@@ -85,7 +89,7 @@ def _show_plan(config: "CampaignConfig", card: Path, where: Path, slots: int | N
 def _run(
     config: "CampaignConfig",
     opened: "RunDir",
-    data: tuple[str, Path],
+    cards: dict[Path, str],
     slots: int | None,
     quiet: bool,
 ) -> dict[str, Any]:
@@ -107,8 +111,7 @@ def _run(
         controller = Controller(
             config,
             opened,
-            data=data[0],
-            card=data[1],
+            cards=cards,
             make_backend=make_backend,
             watch=display,
             pause=pause,

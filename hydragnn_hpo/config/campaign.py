@@ -2,15 +2,15 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Len
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from hydragnn_hpo.config.data import Name
+from hydragnn_hpo.config.mixture import DataSets, MixedConfig, check_ratios
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.search import SearchConfig, Space
 
 
-class CampaignDataConfig(Config):
+class CampaignDataConfig(MixedConfig):
     """One data set of a campaign. Read by the ``build`` job."""
 
     card: str
@@ -53,8 +53,11 @@ class CampaignConfig(Config):
     seed: NonNegativeInt = 0
     """Everything random derives from this (Law 5)."""
 
-    data: Annotated[tuple[CampaignDataConfig, ...], Len(1, 1)]
-    """The data set: one ``[[data]]`` table."""
+    data: DataSets[CampaignDataConfig]
+    """The data sets: one ``[[data]]`` table for each."""
+
+    shared: tuple[Name, ...] = ()
+    """Targets that several data sets have in common, under one name and one head."""
 
     trial: dict[str, Any]
     """Values common to all trials: ``model``, ``heads``, ``training``."""
@@ -73,6 +76,7 @@ class CampaignConfig(Config):
 
     @model_validator(mode="after")
     def _trial_has_only_known_parts(self) -> Self:
+        check_ratios(self.data)
         extra = set(self.trial) - {"model", "heads", "training"}
         if extra:
             raise ValueError(

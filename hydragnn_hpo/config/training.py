@@ -1,8 +1,8 @@
 """How one trial trains. Read by ``training.trainer``."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from hydragnn_hpo.config.schema import Config
 
@@ -17,6 +17,20 @@ class TrainConfig(Config):
 
     global_batch: PositiveInt = 32
     """Graphs per optimizer step, over all ranks together."""
+
+    batch_atoms: PositiveInt | None = None
+    """Most atoms per optimizer step, over all ranks together; takes the place of
+    ``global_batch``. At least three times the largest graph."""
+
+    batch_edges: PositiveInt | None = None
+    """The same for edges (at the store's cutoff)."""
+
+    steps_per_epoch: PositiveInt | None = None
+    """Steps that are called an epoch; one pass over the largest data set if left out."""
+
+    shuffle_buffer: PositiveInt = 65536
+    """Training graphs that are shuffled at once. In larger data sets the windows of the store
+    are shuffled, and then the graphs of as many windows as hold this many."""
 
     min_graphs_per_rank: PositiveInt = 4
     """A trial is at most ``global_batch / min_graphs_per_rank`` ranks wide."""
@@ -47,3 +61,15 @@ class TrainConfig(Config):
 
     checkpoint_seconds: NonNegativeFloat = 10.0
     """Time between checkpoints, which are taken at the end of an epoch."""
+
+    @model_validator(mode="after")
+    def _one_way_to_batch(self) -> Self:
+        if self.batch_atoms is not None and self.batch_edges is not None:
+            raise ValueError("batch_atoms and batch_edges exclude each other: drop one.")
+        budget = self.batch_atoms or self.batch_edges
+        if budget is not None and self.steps_per_epoch is not None:
+            raise ValueError(
+                "steps_per_epoch goes with global_batch; with a budget of atoms or edges the steps "
+                "of an epoch follow from the data: drop one."
+            )
+        return self

@@ -1,13 +1,18 @@
 """One training of one configuration. Read by ``training.trial``."""
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 from annotated_types import Len
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
+from hydragnn_hpo.config.data import Name
+from hydragnn_hpo.config.mixture import DataSets, MixedConfig, check_ratios
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.training import TrainConfig
+
+Access = Literal["auto", "stage", "windows", "distributed"]
+"""Staged on the host, read in windows from disk, or spread over the memory of all hosts."""
 
 INTERRUPTED = 3
 """Exit code of a rank that was asked to end and left a checkpoint."""
@@ -19,11 +24,14 @@ DISK_FULL = 5
 """Exit code of a rank that found no room for its files: no result, it may go on later."""
 
 
-class TrialDataConfig(Config):
-    """Where the graphs are. Read by ``training.trial``."""
+class TrialDataConfig(MixedConfig):
+    """Where graphs are. Read by ``training.trial``."""
 
     store: str
     """Path of the graph store, absolute or relative to the trial's directory."""
+
+    access: Access = "auto"
+    """How its graphs are reached; never changes a result, see ``data.store.opening``."""
 
 
 class TrialConfig(Config):
@@ -35,8 +43,11 @@ class TrialConfig(Config):
     seed: NonNegativeInt = 0
     """Seed of the initial weights and of the order of graphs."""
 
-    data: TrialDataConfig
-    """The graphs."""
+    data: DataSets[TrialDataConfig]
+    """The graphs: one ``[data]`` table, or ``[[data]]`` for each of several data sets."""
+
+    shared: tuple[Name, ...] = ()
+    """Targets that several data sets have in common, under one name and one head."""
 
     model: ModelConfig
     """The trunk."""
@@ -46,6 +57,17 @@ class TrialConfig(Config):
 
     training: TrainConfig = TrainConfig()
     """Optimizer, schedule, batches."""
+
+    @model_validator(mode="after")
+    def _budgets_go_without_ratios(self) -> Self:
+        check_ratios(self.data)
+        budget = self.training.batch_atoms or self.training.batch_edges
+        if budget is not None and self.data[0].ratio is not None:
+            raise ValueError(
+                "data sets with ratios go with training.global_batch, not with a budget of atoms "
+                "or edges: drop one."
+            )
+        return self
 
 
 class PlacementConfig(Config):

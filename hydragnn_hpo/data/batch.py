@@ -40,7 +40,8 @@ class Batch:
     """Number of graphs, G; they may have no nodes only when G is 0."""
 
     targets: dict[str, Tensor]
-    """Properties by name, fp64, [G, width] or [N, width]; 0 where missing."""
+    """Properties by name, [G, width] or [N, width]; 0 where missing. They are fp64: a total energy
+    of many atoms has more digits than fp32."""
 
     masks: dict[str, Tensor]
     """Where a property is known, bool, [G] or [N]."""
@@ -104,15 +105,12 @@ def make_batch(
         graphs: in memory, memory-mapped, or anything that gives ``Columns``.
         indices: rows of the graphs, in the order they shall have; may be empty.
         cutoff: longest edge kept, in angstrom; ``None`` keeps them all.
-        dtype: of positions, shifts and attributes. Targets are fp64: a total energy of many
-            atoms has more digits than fp32.
+        dtype: of positions, shifts and attributes; targets are fp64.
         targets: names of the properties to carry.
         max_neighbors: cap on the neighbours of a node, see ``data.cap``.
     """
     rows = np.asarray(indices, dtype=np.int64).reshape(-1)
-    columns, inside = graphs, rows
-    if not isinstance(columns, Columns):
-        columns, inside = graphs.take(rows), np.arange(len(rows))
+    columns, inside = _in_memory(graphs, rows)
     nodes, edges = _Runs(columns.node_offset, inside), _Runs(columns.edge_offset, inside)
     positions = nodes.of(columns.positions)
     edge_index = _edge_index(edges, columns.edges, nodes.starts)
@@ -120,8 +118,6 @@ def make_batch(
     if _reaches_beyond(columns, cutoff) or max_neighbors is not None:
         keep = _near(edge_index, positions, shift, cutoff, max_neighbors)
         edge_index, shift = edge_index.take(keep, axis=1), shift.take(keep, axis=0)
-    values, masks = _targets(columns, targets, inside, nodes)
-    laplacian = None if columns.laplacian is None else nodes.of(columns.laplacian)
     batch = Batch(
         numbers=torch.from_numpy(nodes.of(columns.numbers, np.int64)),
         positions=torch.from_numpy(positions).to(dtype),
@@ -129,17 +125,31 @@ def make_batch(
         edge_shift=torch.from_numpy(shift),
         graph_of_node=torch.from_numpy(np.repeat(np.arange(len(rows)), nodes.counts)),
         num_graphs=len(rows),
-        targets={name: torch.from_numpy(value) for name, value in values.items()},
-        masks={name: torch.from_numpy(mask) for name, mask in masks.items()},
         graph_index=torch.from_numpy(rows.copy()),
-        attributes={
-            name: torch.from_numpy(value[inside]).to(dtype)
-            for name, value in columns.attributes.items()
-        },
-        laplacian=None if laplacian is None else torch.from_numpy(laplacian).to(dtype),
+        **_properties(columns, targets, inside, nodes),
+        **_conditions(columns, inside, nodes, dtype),
     )
-    _check(batch)
-    return batch
+    return _checked(batch)
+
+
+def _in_memory(graphs: GraphSet, rows: NDArray[np.int64]) -> tuple[Columns, NDArray[np.int64]]:
+    """Give columns that hold the graphs, and their rows there."""
+    if isinstance(graphs, Columns):
+        return graphs, rows
+    return graphs.take(rows), np.arange(len(rows))
+
+
+def _conditions(
+    columns: Columns, rows: NDArray[np.int64], nodes: _Runs, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Gather what models may be conditioned on."""
+    attributes = {
+        name: torch.from_numpy(value[rows]).to(dtype) for name, value in columns.attributes.items()
+    }
+    if columns.laplacian is None:
+        return {"attributes": attributes}
+    codes = torch.from_numpy(nodes.of(columns.laplacian)).to(dtype)
+    return {"attributes": attributes, "laplacian": codes}
 
 
 def _edge_index(
@@ -212,23 +222,22 @@ def _squared_lengths(
     return squared
 
 
-def _targets(
+def _properties(
     columns: Columns, names: Sequence[str], rows: NDArray[np.int64], nodes: _Runs
-) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.bool_]]]:
-    """Gather properties with zeros for the missing ones."""
-    values, masks = {}, {}
+) -> dict[str, Any]:
+    """Gather properties with zeros for the missing ones, and their masks."""
+    values: dict[str, Tensor] = {}
+    masks: dict[str, Tensor] = {}
     for name in names:
         mask, value = columns.masks[name], columns.targets[name]
-        if columns.levels[name] == "node":
-            masks[name], found = nodes.of(mask), nodes.of(value)
-        else:
-            masks[name], found = mask[rows], value[rows]
-        found[~masks[name]] = 0.0
-        values[name] = found
-    return values, masks
+        node = columns.levels[name] == "node"
+        known, found = (nodes.of(mask), nodes.of(value)) if node else (mask[rows], value[rows])
+        found[~known] = 0.0
+        masks[name], values[name] = torch.from_numpy(known), torch.from_numpy(found)
+    return {"targets": values, "masks": masks}
 
 
-def _check(batch: Batch) -> None:
+def _checked(batch: Batch) -> Batch:
     """Check shapes, once for everything downstream."""
     num_nodes, num_edges = len(batch.numbers), batch.edge_index.shape[1]
     assert batch.positions.shape == (num_nodes, 3)
@@ -239,3 +248,4 @@ def _check(batch: Batch) -> None:
         assert len(value) in (batch.num_graphs, num_nodes), name
         assert value.dim() == 2, name
         assert batch.masks[name].shape == value.shape[:1], name
+    return batch

@@ -21,7 +21,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from hydragnn_hpo.config.loading import dump, parse
-from hydragnn_hpo.config.trial import TrialConfig, TrialDataConfig
+from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.ensemble.manifest import FORMAT, Manifest
 from hydragnn_hpo.ensemble.model_card import model_card
 from hydragnn_hpo.errors import ConfigError, DataError
@@ -60,8 +60,9 @@ def save(path: Path, content: Content) -> None:
     entries = {MANIFEST: (text + "\n").encode(), CARD: model_card(manifest).encode()}
     for member in manifest.members:
         config = content.configs[member.trial]
-        public = TrialDataConfig(store=f"{manifest.data.name}.bp")
-        entries[member.config_file] = dump(config.model_copy(update={"data": public})).encode()
+        public = [e.model_copy(update={"store": Path(e.store).name}) for e in config.data]
+        shown = config.model_copy(update={"data": tuple(public)})
+        entries[member.config_file] = dump(shown).encode()
         tensors = {
             k: v.detach().cpu().contiguous() for k, v in content.weights[member.trial].items()
         }

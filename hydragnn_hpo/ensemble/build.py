@@ -19,8 +19,7 @@ from hydragnn_hpo import __version__, log
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.ensemble import artefact, rows
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
 from hydragnn_hpo.ensemble.candidates import (
@@ -45,6 +44,7 @@ from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.trial import open_graphs
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +59,14 @@ class Bench:
 
     run: RunDir
     campaign: CampaignConfig
-    card: CardConfig
-    columns: Columns
+    cards: tuple[CardConfig, ...]
+    graphs: GraphSet
     candidates: list[Candidate]
 
     @property
     def targets(self) -> dict[str, dict[str, Any]]:
         """Give the statistics of the targets that the heads predict."""
-        return {n: self.columns.stats["targets"][n] for n in self.candidates[0].config.heads}
+        return {n: self.graphs.stats["targets"][n] for n in self.candidates[0].config.heads}
 
     def scale(self, name: str) -> float:
         """Give what a trial's objective divides a head's MAE by: the target's spread."""
@@ -74,12 +74,12 @@ class Bench:
 
     def stored(self, split: str) -> dict[str, np.ndarray]:
         """Give what all candidates predicted on a split, by head, [C, R, w]."""
-        each = [stored_predictions(c, split, self.columns) for c in self.candidates]
+        each = [stored_predictions(c, split, self.graphs) for c in self.candidates]
         return {name: np.stack([one[name] for one in each]) for name in self.targets}
 
     def truth(self, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Give a target on a split, [R, w], and which rows have it, [R]; at least one does."""
-        values, mask = rows.truth(self.columns, name, self.columns.indices_of(split))
+        values, mask = rows.truth(self.graphs, name, self.graphs.indices_of(split))
         if not mask.any():
             raise RunError(
                 f"{self.run.path}: no structure of the split '{split}' has the target '{name}': "
@@ -162,12 +162,12 @@ def _write_report(run: RunDir, table: dict[str, Any], arrays: dict[str, np.ndarr
 
 def _open(run: RunDir) -> Bench:
     campaign = load(run.campaign, CampaignConfig)
-    stores = sorted(run.data.glob("*.bp"))
-    if len(stores) != 1:
-        found = ", ".join(path.name for path in stores) or "none"
-        raise RunError(f"{run.data}: one graph store is expected, found {found}: run it again.")
-    card = load(stores[0] / "card.toml", CardConfig)
-    return Bench(run, campaign, card, open_store(stores[0]), find_candidates(run))
+    candidates = find_candidates(run)
+    first = candidates[0]
+    graphs = open_graphs(first.folder, first.config)
+    stores = [first.folder.path / entry.store for entry in first.config.data]
+    cards = tuple(load(store / "card.toml", CardConfig) for store in stores)
+    return Bench(run, campaign, cards, graphs, candidates)
 
 
 def _select(bench: Bench) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -212,10 +212,10 @@ def _member(bench: Bench, candidate: int, tensors: Mapping[str, Tensor]) -> Memb
 
 def _check_members(bench: Bench, members: Mapping[int, Member], device: str) -> None:
     """Make sure that weights and stored predictions belong to the same epoch."""
-    few = bench.columns.indices_of("cal")[:_CHECKED]
-    again = _predict(list(members.values()), bench.columns, few, device)
+    few = bench.graphs.indices_of("cal")[:_CHECKED]
+    again = _predict(list(members.values()), bench.graphs, few, device)
     for row, candidate in enumerate(members):
-        stored = stored_predictions(bench.candidates[candidate], "cal", bench.columns)
+        stored = stored_predictions(bench.candidates[candidate], "cal", bench.graphs)
         for name, values in again.items():
             kept = stored[name][: values.shape[1]]
             gap = np.abs(values[row] - kept).max(initial=0.0)
@@ -231,15 +231,15 @@ def _check_members(bench: Bench, members: Mapping[int, Member], device: str) -> 
 
 @torch.no_grad()
 def _predict(
-    members: Sequence[Member], columns: Columns, indices: np.ndarray, device: str
+    members: Sequence[Member], graphs: GraphSet, indices: np.ndarray, device: str
 ) -> dict[str, np.ndarray]:
     """Predict with each member alone: by head, [M, R, w] in fp64."""
     place = torch.device(device)
     for member in members:
         member.model.to(place)
     parts: list[dict[str, list[np.ndarray]]] = [{} for _ in members]
-    for piece in pieces(columns, indices, EDGES_PER_BATCH):
-        for row, (member, batch) in enumerate(member_batches(members, columns, piece, place)):
+    for piece in pieces(graphs, indices, EDGES_PER_BATCH):
+        for row, (member, batch) in enumerate(member_batches(members, graphs, piece, place)):
             for name, values in member.model(batch).items():
                 parts[row].setdefault(name, []).append(values.double().cpu().numpy())
     names = parts[0]
@@ -247,18 +247,18 @@ def _predict(
 
 
 def _calibrate(bench: Bench, weights: np.ndarray) -> dict[str, Calibration]:
-    stored, indices = bench.stored("cal"), bench.columns.indices_of("cal")
+    stored, indices = bench.stored("cal"), bench.graphs.indices_of("cal")
     out = {}
     for name in bench.targets:
         truth, mask = bench.truth(name, "cal")
         moments = moments_of(stored[name], weights)
-        node = rows.is_node(bench.columns, name)
-        graph = rows.graph_of_row(bench.columns, node=node, indices=indices)
+        node = rows.is_node(bench.graphs, name)
+        graph = rows.graph_of_row(bench.graphs, node=node, indices=indices)
         largest = rows.largest_per_graph(moments.spread[:, 0], graph, len(indices))
         out[name] = calibrate(
             (truth - moments.mean)[mask],
             moments.spread[mask],
-            group=bench.columns.group[indices][graph][mask],
+            group=bench.graphs.group[indices][graph][mask],
             largest=largest,
             scale=bench.scale(name),
         )
@@ -273,8 +273,8 @@ def _evaluate(
     device: str,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
     """Look at the test split, once: the table by head, and the arrays of the figure."""
-    indices, rows_of = bench.columns.indices_of("test"), list(members)
-    predictions = _predict(list(members.values()), bench.columns, indices, device)
+    indices, rows_of = bench.graphs.indices_of("test"), list(members)
+    predictions = _predict(list(members.values()), bench.graphs, indices, device)
     method, single = bench.campaign.ensemble.method, rows_of.index(0)
     table, arrays = {}, {"index": indices}
     for name, target in bench.targets.items():
@@ -299,7 +299,7 @@ def _manifest(
     calibrations: Mapping[str, Calibration],
     evaluation: dict[str, dict[str, Any]],
 ) -> Manifest:
-    stats, campaign = bench.columns.stats, bench.campaign
+    stats, campaign = bench.graphs.stats, bench.campaign
     chosen = [(bench.candidates[c], float(weights[c])) for c in np.flatnonzero(weights)]
     keys = ("level", "shape", "unit", "energy", "description", "mean", "std")
     heads = {
@@ -308,7 +308,8 @@ def _manifest(
         )
         for name, target in bench.targets.items()
     }
-    card = bench.card.model_dump(include={"name", "title", "origin", "licence", "cite"})
+    said = ("name", "title", "origin", "licence", "cite")
+    card = {key: "; ".join(getattr(card, key) for card in bench.cards) for key in said}
     method = campaign.ensemble.method
     return Manifest(
         package=__version__,

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.config.trial import TrialConfig
-from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir, TrialDir
@@ -80,7 +80,7 @@ def find_candidates(run: RunDir) -> list[Candidate]:
     )
 
 
-def stored_predictions(candidate: Candidate, split: str, columns: Columns) -> dict[str, np.ndarray]:
+def stored_predictions(candidate: Candidate, split: str, graphs: GraphSet) -> dict[str, np.ndarray]:
     """Give what a trial predicted on ``val``, ``sel`` or ``cal``, by head, [R, w] in fp64.
 
     Raises:
@@ -92,7 +92,7 @@ def stored_predictions(candidate: Candidate, split: str, columns: Columns) -> di
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path}: cannot be read ({error}); run the campaign again.") from error
     index = arrays.get(f"{split}/index")
-    if index is None or not np.array_equal(index, columns.indices_of(split)):
+    if index is None or not np.array_equal(index, graphs.indices_of(split)):
         raise RunError(
             f"{path}: is about other structures than the store's split '{split}'; "
             "the store was changed after the trial: start a new run directory."

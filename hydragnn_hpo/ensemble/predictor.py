@@ -14,6 +14,7 @@ from ase.data import chemical_symbols
 
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.ensemble import artefact
 from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.member import Member, make_member
@@ -193,7 +194,7 @@ class Ensemble:
         return graph_of_row(columns, node=node, indices=indices)
 
 
-def pieces(columns: Columns, indices: np.ndarray, limit: int) -> Iterator[np.ndarray]:
+def pieces(columns: GraphSet, indices: np.ndarray, limit: int) -> Iterator[np.ndarray]:
     """Cut graphs into batches of about ``limit`` edges and nodes, order kept."""
     size = np.cumsum(columns.num_edges()[indices] + columns.num_nodes()[indices])
     group = (size - 1) // limit
@@ -201,7 +202,7 @@ def pieces(columns: Columns, indices: np.ndarray, limit: int) -> Iterator[np.nda
 
 
 def member_batches(
-    members: Iterable[Member], columns: Columns, indices: np.ndarray, device: torch.device
+    members: Iterable[Member], columns: GraphSet, indices: np.ndarray, device: torch.device
 ) -> Iterator[tuple[Member, Batch]]:
     """Pair members with batches of some graphs, each masked to the member's own cutoff."""
     made: dict[tuple[float, torch.dtype, int | None], Batch] = {}

@@ -6,9 +6,10 @@ Shapes: G graphs, R rows: graphs for a graph-level target, all their nodes for a
 import numpy as np
 
 from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.graph_set import GraphSet
 
 
-def is_node(columns: Columns, target: str) -> bool:
+def is_node(columns: GraphSet, target: str) -> bool:
     """Whether a target has one value per node."""
     return bool(columns.stats["targets"][target]["level"] == "node")
 
@@ -22,22 +23,16 @@ def node_rows(columns: Columns, indices: np.ndarray) -> np.ndarray:
     return rows
 
 
-def target_rows(columns: Columns, target: str, indices: np.ndarray) -> np.ndarray:
-    """Give the rows of a target that belong to some graphs, [R]."""
-    return node_rows(columns, indices) if is_node(columns, target) else np.asarray(indices)
-
-
-def graph_of_row(columns: Columns, *, node: bool, indices: np.ndarray) -> np.ndarray:
+def graph_of_row(columns: GraphSet, *, node: bool, indices: np.ndarray) -> np.ndarray:
     """Give for each row of a node- or graph-level head the position of its graph, [R]."""
     positions = np.arange(len(indices))
     return np.repeat(positions, columns.num_nodes()[indices]) if node else positions
 
 
-def truth(columns: Columns, target: str, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Give a target's values, [R, w] in fp64, and which rows have one, [R]."""
-    rows = target_rows(columns, target, indices)
-    values = np.asarray(columns.targets[target][rows], dtype=np.float64)
-    return values, np.asarray(columns.masks[target][rows], dtype=bool)
+    columns = graphs.take(indices)
+    return columns.targets[target], columns.masks[target]
 
 
 def largest_per_graph(values: np.ndarray, graph: np.ndarray, graphs: int) -> np.ndarray:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.data.batch import Batch, make_batch
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.loader import shares
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.shares import shares
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks
 
@@ -19,9 +19,9 @@ EDGES_PER_BATCH = 40_000
 
 @dataclass(frozen=True)
 class Feed:
-    """What is needed to make batches: columns, cutoff, type, targets, ranks."""
+    """What is needed to make batches: graphs, cutoff, type, targets, ranks."""
 
-    columns: Columns
+    graphs: GraphSet
     cutoff: float
     dtype: torch.dtype
     targets: tuple[str, ...]
@@ -31,15 +31,19 @@ class Feed:
 
     def batch(self, indices: np.ndarray) -> Batch:
         """Make one batch on this rank's device."""
+        return self.made(indices).to(self.ranks.device)
+
+    def made(self, indices: np.ndarray) -> Batch:
+        """Make one batch in this process's memory, from where a GPU can fetch it by itself."""
         made = make_batch(
-            self.columns,
+            self.graphs,
             indices,
             cutoff=self.cutoff,
             dtype=self.dtype,
             targets=self.targets,
             max_neighbors=self.max_neighbors,
         )
-        return made.to(self.ranks.device)
+        return made.pin() if self.ranks.device.type == "cuda" else made
 
     def share(self, indices: np.ndarray) -> np.ndarray:
         """Take this rank's part of some graphs, balanced by cost."""
@@ -49,7 +53,7 @@ class Feed:
 
     def pieces(self, indices: np.ndarray) -> Iterator[Batch]:
         """Go through graphs in batches of bounded size."""
-        edges = self.columns.num_edges()[indices]
+        edges = self.graphs.num_edges()[indices]
         groups = np.cumsum(edges) // EDGES_PER_BATCH
         for group in np.unique(groups):
             yield self.batch(indices[groups == group])
@@ -76,7 +80,7 @@ def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[
     Returns:
         By target: [len(indices), w] for graphs, rows of all their nodes for nodes, fp64.
     """
-    nodes = feed.columns.num_nodes()[indices]
+    nodes = feed.graphs.num_nodes()[indices]
     starts = np.concatenate(([0], np.cumsum(nodes)))
     position = {int(graph): row for row, graph in enumerate(indices)}
     out: dict[str, Tensor] = {}
@@ -94,12 +98,12 @@ def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[
 
 
 def _per_node(feed: Feed, name: str) -> bool:
-    return bool(feed.columns.stats["targets"][name]["level"] == "node")
+    return bool(feed.graphs.stats["targets"][name]["level"] == "node")
 
 
 def _whole(out: dict[str, Tensor], name: str, feed: Feed, graphs: int, nodes: int) -> Tensor:
     if name not in out:
-        width = 3 if feed.columns.stats["targets"][name]["shape"] == "vector" else 1
+        width = 3 if feed.graphs.stats["targets"][name]["shape"] == "vector" else 1
         rows = nodes if _per_node(feed, name) else graphs
         out[name] = torch.zeros(rows, width, dtype=torch.float64)
     return out[name]

@@ -14,8 +14,13 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.model import HeadConfig
 from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.loader import epoch_steps, graph_costs
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.mixture import Mixture
+from hydragnn_hpo.data.order import Order
+from hydragnn_hpo.data.prefetch import Ahead
+from hydragnn_hpo.data.shares import graph_costs
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
@@ -54,12 +59,19 @@ def objective_of(
     return sum(head.weight / total * mae[name] / std[name] for name, head in heads.items())
 
 
-def build_model(config: TrialConfig, columns: Columns) -> MultiHeadGNN:
+def build_model(config: TrialConfig, graphs: GraphSet) -> MultiHeadGNN:
     """Build the net of a trial; its initial weights depend on the trial's seed alone."""
     torch.manual_seed(config.seed)
-    return MultiHeadGNN(config.model, config.heads, columns.stats["targets"]).to(
+    return MultiHeadGNN(config.model, config.heads, graphs.stats["targets"]).to(
         DTYPES[config.training.precision]
     )
+
+
+def order_of(config: TrialConfig, graphs: GraphSet) -> Order:
+    """Lay out which graphs a trial trains on in which step."""
+    ends = graphs.ends.tolist() if isinstance(graphs, Mixture) else ()
+    ratios = [entry.ratio for entry in config.data]
+    return Order.of(graphs, config.training, config.seed, ratios, ends)
 
 
 class Trainer:
@@ -68,7 +80,7 @@ class Trainer:
     def __init__(
         self,
         config: TrialConfig,
-        columns: Columns,
+        graphs: GraphSet,
         ranks: Ranks,
         record: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
@@ -76,36 +88,35 @@ class Trainer:
 
         Args:
             config: the trial.
-            columns: the staged store.
+            graphs: the data, one set or several as one.
             ranks: this rank among the others.
             record: called with a record's kind and its values; rank 0 writes them down.
 
         Raises:
             DataError: a head cannot be compared, nothing in ``val`` has its target.
         """
-        self.config, self.columns, self.ranks, self.record = config, columns, ranks, record
+        self.config, self.graphs, self.ranks, self.record = config, graphs, ranks, record
         self.heads = dict(config.heads)
-        self.model = build_model(config, columns).to(ranks.device)
+        self.model = build_model(config, graphs).to(ranks.device)
         self.wrapped = ranks.wrap(self.model)
         self.optimizer = make_optimizer(self.model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(self.model, decay) if decay else None
         self.feed = Feed(
-            columns=columns,
+            graphs=graphs,
             cutoff=config.model.cutoff,
             dtype=DTYPES[config.training.precision],
             targets=tuple(self.heads),
             ranks=ranks,
-            costs=graph_costs(columns),
+            costs=graph_costs(graphs, config.model),
             max_neighbors=config.model.max_neighbors,
         )
-        self.counts = {name: _counts(columns, name) for name in self.heads}
-        self.train, self.val = columns.indices_of("train"), columns.indices_of("val")
+        self.counts = {name: _counts(graphs, name) for name in self.heads}
+        self.val, self.order = graphs.indices_of("val"), order_of(config, graphs)
         self._check_val()
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
-        steps = math.ceil(len(self.train) / config.training.global_batch)
-        self.total_steps = steps * config.training.epochs
+        self.total_steps = self.order.steps_per_epoch * config.training.epochs
 
     def _check_val(self) -> None:
         for name, counts in self.counts.items():
@@ -148,12 +159,14 @@ class Trainer:
 
     def _epoch(self, signal: Callable[[], Signal]) -> Signal:
         started = time.perf_counter()
-        config, progress = self.config, self.progress
-        steps = epoch_steps(self.train, config.training.global_batch, config.seed, progress.epoch)
+        progress = self.progress
+        steps = self.order.steps(progress.epoch)
         losses = torch.zeros(len(self.heads), dtype=torch.float64, device=self.ranks.device)
         self.model.train()
-        for indices in steps:
-            losses += self._step(indices)
+        shares = (self.feed.share(indices) for indices in steps)
+        with Ahead(self.feed.made, shares, self._depth()) as batches:
+            for indices, batch in zip(steps, batches, strict=True):
+                losses += self._step(indices, batch.to(self.ranks.device, non_blocking=True))
         progress.epoch += 1
         trained = time.perf_counter()
         sums, asked = self._validate(losses, signal())
@@ -165,26 +178,40 @@ class Trainer:
         self.record(
             "epoch",
             epoch=progress.epoch,
-            loss=self._mean_losses(sums[:, 2]),
+            loss=self._mean_losses(sums[:, 2], np.concatenate(steps)),
             val_mae=mae,
             objective=objective,
             best_objective=progress.best_objective,
             learning_rate=self.optimizer.param_groups[0]["lr"],
             train_seconds=trained - started,
             val_seconds=ended - trained,
-            graphs_per_second=len(self.train) / (trained - started),
+            graphs_per_second=sum(map(len, steps)) / (trained - started),
         )
         return asked
 
-    def _mean_losses(self, sums: np.ndarray) -> dict[str, float]:
-        """Divide summed losses by what the training split holds of each target."""
-        rows = {name: self.counts[name][self.train].sum() for name in self.heads}
-        return {name: float(sums[row] / rows[name]) for row, name in enumerate(self.heads)}
+    def _mean_losses(self, sums: np.ndarray, rows: np.ndarray) -> dict[str, float]:
+        """Divide summed losses by what the graphs of the epoch hold of each target."""
+        known = {name: max(int(self.counts[name][rows].sum()), 1) for name in self.heads}
+        return {name: float(sums[row] / known[name]) for row, name in enumerate(self.heads)}
 
-    def _step(self, indices: np.ndarray) -> Tensor:
-        """Take one optimizer step on a global batch; gives this rank's loss sums per head."""
+    def _depth(self) -> int:
+        """Give how many batches are made ahead: while a GPU computes, or a disk is read.
+
+        On a CPU nothing is won where the graphs are in memory: a rank has one thread.
+        """
+        if self.ranks.device.type == "cuda":
+            return 2
+        sets = self.graphs.sets if isinstance(self.graphs, Mixture) else (self.graphs,)
+        return 0 if all(isinstance(graphs, Columns) for graphs in sets) else 1
+
+    def _step(self, indices: np.ndarray, batch: Batch) -> Tensor:
+        """Take one optimizer step on a global batch; gives this rank's loss sums per head.
+
+        Args:
+            indices: the graphs of all ranks.
+            batch: this rank's share of them.
+        """
         progress, training = self.progress, self.config.training
-        batch = self.feed.batch(self.feed.share(indices))
         sums = head_sums(self.model, self.wrapped(batch), batch, self.heads)
         counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
         self.optimizer.zero_grad(set_to_none=True)
@@ -238,7 +265,7 @@ class Trainer:
         return table, asked
 
     def _stds(self) -> dict[str, float]:
-        targets = self.columns.stats["targets"]
+        targets = self.graphs.stats["targets"]
         return {name: float(targets[name]["std"]) or 1.0 for name in self.heads}
 
     def _keep_best(self, objective: float, mae: dict[str, float]) -> None:
@@ -289,15 +316,10 @@ class Trainer:
         self.model.eval()
 
 
-def _counts(columns: Columns, name: str) -> np.ndarray:
+def _counts(graphs: GraphSet, name: str) -> np.ndarray:
     """Count the components of a target that each graph has, [G]."""
-    mask: np.ndarray = columns.masks[name]
-    width = int(columns.targets[name].shape[1])
-    if columns.stats["targets"][name]["level"] == "graph":
-        rows: np.ndarray = mask.astype(np.int64) * width
-        return rows
-    sums = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
-    counted: np.ndarray = (sums[columns.node_offset[1:]] - sums[columns.node_offset[:-1]]) * width
+    width = 3 if graphs.stats["targets"][name]["shape"] == "vector" else 1
+    counted: np.ndarray = graphs.known(name) * width
     return counted
 
 

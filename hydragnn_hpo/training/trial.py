@@ -28,7 +28,8 @@ from hydragnn_hpo.config.trial import (
     PlacementConfig,
     TrialConfig,
 )
-from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.mixture import unite
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.files import read_json, storage, sweep, write_bytes, write_json, write_text
@@ -62,23 +63,37 @@ def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
     return placement
 
 
-def load_trial(trial: TrialDir) -> tuple[TrialConfig, Columns]:
-    """Read ``trial.toml``, open its store, and check that they fit.
+def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
+    """Read ``trial.toml``, open its stores, and check that they fit.
 
     Raises:
         ConfigError: a key is wrong, or the model cannot fit the data's heads.
     """
     path = trial.config
     config = load(path, TrialConfig)
-    columns = open_store(trial.path / config.data.store)
-    fit = {"heads": config.heads, "targets": columns.stats["targets"], "model": config.model}
+    graphs = open_graphs(trial, config)
+    fit = {"heads": config.heads, "targets": graphs.stats["targets"], "model": config.model}
     parse(fit, Heads, where=str(path))
-    if config.model.cutoff > columns.stats["cutoff"]:
+    if config.model.cutoff > graphs.stats["cutoff"]:
         raise ConfigError(
             f"{path}: model.cutoff is {config.model.cutoff:g} angstrom, the store's edges end at "
-            f"{columns.stats['cutoff']:g}: lower it, or build the store with a larger cutoff."
+            f"{graphs.stats['cutoff']:g}: lower it, or build the store with a larger cutoff."
         )
-    return config, columns
+    return config, graphs
+
+
+def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
+    """Open the stores of a trial, as one data set.
+
+    Raises:
+        ConfigError: the data sets do not go together.
+        DataError: a store is damaged or missing.
+    """
+    sets = [open_store(trial.path / entry.store) for entry in config.data]
+    try:
+        return unite(sets, config.data, config.shared)
+    except ConfigError as error:
+        raise ConfigError(f"{trial.config}: {error}") from error
 
 
 def rank_main(spec: dict[str, Any]) -> int:
@@ -129,9 +144,9 @@ def _guarded(trial: TrialDir, attempt: int | None, meeting: Path | None = None) 
         torch.set_flush_denormal(True)
         asked = _Asked(trial)
         ranks = join(meeting)
-        config, columns = load_trial(trial)
+        config, graphs = load_trial(trial)
         attempt = attempt or _agree(trial, config, ranks)
-        return _run(trial.attempt(attempt), trial, Trainer(config, columns, ranks), asked)
+        return _run(trial.attempt(attempt), trial, Trainer(config, graphs, ranks), asked)
     except Exception as error:
         if _lost_peer(error):
             logger.warning("another rank was lost: %s", error)
@@ -153,10 +168,10 @@ def _agree(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int:
 
 def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: "_Asked") -> int:
     placement = load(folder / "placement.toml", PlacementConfig)
-    ranks, columns = trainer.ranks, trainer.columns
+    ranks, targets = trainer.ranks, trainer.graphs.stats["targets"]
     writer = RecordWriter(folder / "metrics.jsonl") if ranks.first else None
     trainer.record = record = functools.partial(_record, writer)
-    units = {name: columns.stats["targets"][name]["unit"] for name in trainer.heads}
+    units = {name: targets[name]["unit"] for name in trainer.heads}
     record("start", attempt=placement.attempt, world=ranks.world, units=units)
     if ranks.first:
         trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
@@ -181,7 +196,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
     trainer.use_best()
     arrays = {}
     for split in PREDICTED:
-        indices = trainer.columns.indices_of(split)
+        indices = trainer.graphs.indices_of(split)
         arrays[f"{split}/index"] = indices
         for name, values in predict_split(trainer.model, trainer.feed, indices).items():
             arrays[f"{split}/{name}"] = values
@@ -198,7 +213,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
         "best_epoch": progress.best_epoch,
         "objective": progress.best_objective,
         "val_mae": progress.best_val,
-        "units": {n: trainer.columns.stats["targets"][n]["unit"] for n in trainer.heads},
+        "units": {n: trainer.graphs.stats["targets"][n]["unit"] for n in trainer.heads},
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "width": trainer.ranks.world,
         "train_seconds": progress.train_seconds,

@@ -1,7 +1,7 @@
 """Train the same trial at several widths in forked ranks; print the parameters as JSON.
 
-Run as ``python ranks.py CONV BATCH EPOCHS``. This process only imports and forks: torch must
-not have run anything before a fork.
+Run as ``python ranks.py CONV BATCH EPOCHS WAY``, a way to fill batches. This process only
+imports and forks: torch must not have run anything before a fork.
 """
 
 import json
@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.config.data import SPLITS, TargetConfig
+from hydragnn_hpo.config.mixture import MixedConfig
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.mixture import unite
 from hydragnn_hpo.training.ddp import join
 from hydragnn_hpo.training.evaluate import predict_split
 from hydragnn_hpo.training.trainer import Trainer
@@ -75,10 +77,35 @@ def config(conv, batch, epochs, precision):
     )  # fmt: skip
 
 
-def train(world, out, conv, batch, epochs):
+def several(columns):
+    """Cut the graphs into two data sets of which the second knows no energy."""
+    first, second = (columns.take(rows) for rows in (np.arange(0, 70, 2), np.arange(1, 70, 2)))
+    known = {name: {**target, "count": 1, "min": 0.0, "max": 1.0, "mad": 1.0}
+             for name, target in columns.stats["targets"].items()}  # fmt: skip
+    sizes = {"total": 1, "min": 1, "max": 1}
+    common = {"name": "x", "num_graphs": 1, "cutoff": 6.0, "elements": [], "nodes": sizes,
+              "edges": sizes, "degree": {}, "train_nodes": 1, "train_edges": 1,
+              "splits": dict.fromkeys(SPLITS, 1)}  # fmt: skip
+    first = replace(first, stats={**common, "targets": known})
+    second = replace(second, stats={**common, "targets": {"charge": known["charge"]}},
+                     levels={"charge": "node"}, targets={"charge": second.targets["charge"]},
+                     masks={"charge": second.masks["charge"]})  # fmt: skip
+    entries = [MixedConfig(ratio=2.0), MixedConfig(ratio=1.0)]
+    return unite([first, second], entries, ["charge"])
+
+
+def train(world, out, conv, batch, epochs, way):
     torch.set_num_threads(1)
     ranks = join()
-    trainer = Trainer(config(conv, batch, epochs, "fp64"), random_columns(), ranks)
+    made, graphs = config(conv, batch, epochs, "fp64"), random_columns()
+    if way == "mixture":
+        graphs = several(graphs)
+        sets = [made.data[0].model_copy(update={"ratio": ratio}) for ratio in (2.0, 1.0)]
+        made = made.model_copy(update={"data": tuple(sets)})
+    if way == "budget":
+        training = made.training.model_copy(update={"batch_atoms": 200})
+        made = made.model_copy(update={"training": training})
+    trainer = Trainer(made, graphs, ranks)
     trainer.run(epochs, lambda: "go")
     trainer.use_best()
     predictions = predict_split(trainer.model, trainer.feed, trainer.val)
@@ -118,13 +145,13 @@ def fork_ranks(world, port, *arguments):
 
 
 def main():
-    conv, batch, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    conv, batch, epochs, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for world in (1, 2, 4):
             out = Path(folder) / f"{world}.json"
             port = 21000 + (os.getpid() * 8 + world) % 8000
-            fork_ranks(world, port, str(out), conv, batch, epochs)
+            fork_ranks(world, port, str(out), conv, batch, epochs, way)
             found[world] = json.loads(out.read_text())
     print(json.dumps(found))
 

@@ -14,7 +14,7 @@ from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.ensemble import artefact
 from hydragnn_hpo.ensemble.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.predictor import Ensemble
-from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.errors import DataError, RunError
 from hydragnn_hpo.report.figures import draw_parity
 from hydragnn_hpo.training import checkpoint
 
@@ -118,7 +118,7 @@ def test_the_zip_says_where_it_comes_from_and_no_path_of_this_machine(make_run: 
     assert len(manifest.data.checksum) == 64
     assert manifest.elements == (1, 6, 7, 8)
     assert manifest.cutoff == max(c.model.cutoff for c in content.configs.values())
-    assert {c.data.store for c in content.configs.values()} == {"toy.bp"}
+    assert {c.data[0].store for c in content.configs.values()} == {"toy.bp"}
     assert str(run.parent).encode() not in (run / "ensemble.zip").read_bytes()
 
 
@@ -186,7 +186,7 @@ def test_predictions_about_another_split_are_refused(make_run: Make) -> None:
 def test_a_missing_store_is_named(make_run: Make) -> None:
     run = make_run(trials=1)
     shutil.rmtree(run / "data/toy.bp")
-    with pytest.raises(RunError, match="one graph store is expected, found none"):
+    with pytest.raises(DataError, match=r"toy.bp: is not a graph store .*build one first"):
         build_ensemble(run)
 
 

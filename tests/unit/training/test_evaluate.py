@@ -44,8 +44,8 @@ def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
     pieces = list(trainer.feed.pieces(indices))
     assert torch.cat([piece.graph_index for piece in pieces]).tolist() == indices.tolist()
     assert len(pieces) > 5
-    largest = trainer.columns.num_edges().max()
-    edges = trainer.columns.num_edges()
+    largest = trainer.graphs.num_edges().max()
+    edges = trainer.graphs.num_edges()
     assert all(edges[p.graph_index.numpy()].sum() <= 25 + largest for p in pieces)
 
 

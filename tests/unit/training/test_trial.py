@@ -220,7 +220,7 @@ def test_load_trial_finds_a_store_relative_to_the_trial(bench, store):
     (bench.trial.path / "here.bp").symlink_to(store)
     bench.trial.config.write_text(text.replace(str(store), "here.bp"))
     config, columns = load_trial(bench.trial)
-    assert config.data.store == "here.bp"
+    assert config.data[0].store == "here.bp"
     assert columns.num_graphs == 40
     bench.trial.config.write_text(text.replace(str(store), "gone.bp"))
     with pytest.raises(DataError, match=r"gone.bp: is not a graph store"):

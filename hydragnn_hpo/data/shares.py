@@ -1,4 +1,4 @@
-"""Which graphs are in which step, and which rank holds which of them (Law 1).
+"""Which rank holds which graphs of a step, balanced by what they cost.
 
 Shapes: G graphs.
 """
@@ -8,22 +8,24 @@ import heapq
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.config.model import ModelConfig, forward_flops
+from hydragnn_hpo.data.graph_set import GraphSet
 
 
-def epoch_steps(
-    train_indices: ArrayLike, global_batch: int, seed: int, epoch: int
-) -> list[NDArray[np.int64]]:
-    """Give the graphs of every step of an epoch; the last step may be smaller.
+def graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.float64]:
+    """Predict what each graph costs, [G], by the conv's own count of operations.
 
-    Depends on the seed and the epoch alone: never on how many ranks there are.
+    It is linear in nodes and edges. Moving an edge's numbers costs as much as some arithmetic on
+    them, whatever the conv: ``MOVED`` operations per feature.
     """
-    shuffled = np.random.default_rng([seed, epoch]).permutation(
-        np.asarray(train_indices, dtype=np.int64)
-    )
-    return [
-        shuffled[start : start + global_batch] for start in range(0, len(shuffled), global_batch)
-    ]
+    moved = MOVED * model.layers * model.features
+    per_node = forward_flops(model, 1.0, 0.0) + moved
+    per_edge = forward_flops(model, 0.0, 1.0) + moved
+    return per_node * graphs.num_nodes() + per_edge * graphs.num_edges()
+
+
+MOVED = 64.0
+"""Operations that a CPU does in the time it takes to gather and scatter one number."""
 
 
 def shares(costs: ArrayLike, world: int) -> list[NDArray[np.int64]]:
@@ -38,6 +40,8 @@ def shares(costs: ArrayLike, world: int) -> list[NDArray[np.int64]]:
 
     Returns:
         For each rank its positions in the step, ascending.
+
+    Source: Graham (1969), SIAM J. Appl. Math. 17, 416: longest processing time first.
     """
     weights = np.asarray(costs, dtype=np.float64)
     ranks = [(0.0, rank) for rank in range(world)]
@@ -47,8 +51,3 @@ def shares(costs: ArrayLike, world: int) -> list[NDArray[np.int64]]:
         owned[rank].append(position)
         heapq.heapreplace(ranks, (load + weights[position], rank))
     return [np.array(sorted(mine), dtype=np.int64) for mine in owned]
-
-
-def graph_costs(columns: Columns) -> NDArray[np.int64]:
-    """Estimate what a graph costs to train on: its nodes and its edges, [G]."""
-    return columns.num_nodes() + columns.num_edges()

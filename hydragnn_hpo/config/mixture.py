@@ -1,0 +1,165 @@
+"""Several data sets in one training: entries, and what is known about them together.
+
+Read by ``data.mixture`` and by the campaign, which prices and checks without a graph in hand.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+from annotated_types import Len
+from pydantic import BeforeValidator, Field, PositiveFloat
+
+from hydragnn_hpo.config.data import SPLITS
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.errors import ConfigError
+
+C = TypeVar("C", bound=Config)
+Stats = dict[str, Any]
+
+_AGREE = ("level", "shape", "unit", "energy")
+"""What must be the same where data sets share a target."""
+
+
+class MixedConfig(Config):
+    """How one data set takes part in a training. Read by ``data.order`` and ``data.mixture``."""
+
+    ratio: PositiveFloat | None = None
+    """Share of the graphs that are drawn from this set, relative to the others; every graph once
+    per epoch if left out everywhere."""
+
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9_]*)?$")] = ""
+    """Put before the names of this set's targets."""
+
+
+def _several(value: Any) -> Any:
+    return [value] if isinstance(value, (Mapping, Config)) else value
+
+
+DataSets = Annotated[tuple[C, ...], Len(1), BeforeValidator(_several)]
+"""One table or several."""
+
+
+def check_ratios(entries: Sequence[MixedConfig]) -> None:
+    """Raise ``ValueError`` where some data sets have a ratio and others have none."""
+    given = [entry.ratio is not None for entry in entries]
+    if any(given) and not all(given):
+        raise ValueError("some data sets have a ratio and others have none: give all or none.")
+
+
+def united(
+    stats: Sequence[Stats], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
+) -> Stats:
+    """Give the statistics of several data sets as one.
+
+    Args:
+        stats: the content of each set's ``stats.json``.
+        entries: how each takes part.
+        shared: targets that sets have in common.
+
+    Raises:
+        ConfigError: two sets have a target of one name that is not declared as shared, or what
+            they share differs in level, shape or unit.
+    """
+    if len(stats) == 1 and not entries[0].prefix:
+        return stats[0]
+    degrees = [set(each["degree"]) for each in stats]
+    nodes = [each["nodes"]["total"] for each in stats]
+    return {
+        "name": "+".join(str(each["name"]) for each in stats),
+        "title": "; ".join(str(each.get("title", "")) for each in stats),
+        "num_graphs": sum(each["num_graphs"] for each in stats),
+        "cutoff": min(each["cutoff"] for each in stats),
+        "elements": sorted(set().union(*(each["elements"] for each in stats))),
+        "splits": {s: sum(each["splits"][s] for each in stats) for s in SPLITS},
+        "nodes": _sizes([each["nodes"] for each in stats], stats),
+        "edges": _sizes([each["edges"] for each in stats], stats),
+        "degree": {
+            key: sum(n * each["degree"][key] for n, each in zip(nodes, stats, strict=True))
+            / sum(nodes)
+            for key in sorted(set.intersection(*degrees), key=float)
+        },
+        "train_nodes": sum(each["train_nodes"] for each in stats),
+        "train_edges": sum(each["train_edges"] for each in stats),
+        "targets": united_targets([each["targets"] for each in stats], entries, shared),
+        "checksum": "-".join(str(each.get("checksum", "")) for each in stats),
+    }
+
+
+def united_targets(
+    targets: Sequence[Mapping[str, Stats]],
+    entries: Sequence[MixedConfig],
+    shared: Sequence[str] = (),
+) -> dict[str, Stats]:
+    """Give the targets of several data sets by their names in the mixture.
+
+    Raises:
+        ConfigError: see ``united``.
+    """
+    found: dict[str, list[Stats]] = {}
+    for number, (own, entry) in enumerate(zip(targets, entries, strict=True)):
+        for name, target in own.items():
+            derived = target.get("derived_from")
+            renamed = {**target, "derived_from": derived and entry.prefix + derived, "set": number}
+            found.setdefault(entry.prefix + name, []).append(renamed)
+    for name, several in found.items():
+        if len(several) > 1:
+            _check_shared(name, several, shared)
+    unknown = sorted(set(shared) - {name for name, several in found.items() if len(several) > 1})
+    if unknown:
+        raise ConfigError(
+            f"shared names '{unknown[0]}', which no two data sets have: correct or drop it."
+        )
+    return {name: _pooled(several) for name, several in found.items()}
+
+
+def _check_shared(name: str, several: Sequence[Stats], shared: Sequence[str]) -> None:
+    if name not in shared:
+        raise ConfigError(
+            f"data sets {several[0]['set'] + 1} and {several[1]['set'] + 1} both have a target "
+            f"'{name}': give one of them a prefix, or, if both mean the same quantity, name it in "
+            "shared."
+        )
+    for key in _AGREE:
+        values = [str(target.get(key)) for target in several]
+        if len(set(values)) > 1:
+            raise ConfigError(
+                f"the shared target '{name}' has {key} {values[0]} in one data set and "
+                f"{values[1]} in another: give one of them a prefix."
+            )
+
+
+def _pooled(several: Sequence[Stats]) -> Stats:
+    """Pool centre and spread over the train splits; a baseline per element cannot be pooled."""
+    first = {key: value for key, value in several[0].items() if key != "set"}
+    if len(several) == 1 or "mean" not in first:
+        return first
+    counts = [target["count"] for target in several]
+    total: int = sum(counts)
+
+    def mean_of(values: Sequence[float]) -> float:
+        weighted: float = math.fsum(n * v for n, v in zip(counts, values, strict=True))
+        return weighted / total
+
+    mean = mean_of([target["mean"] for target in several])
+    squares = [target["std"] ** 2 + (target["mean"] - mean) ** 2 for target in several]
+    return {
+        **first,
+        "mean": mean,
+        "std": math.sqrt(mean_of(squares)) or 1.0,
+        "min": min(target["min"] for target in several),
+        "max": max(target["max"] for target in several),
+        "mad": mean_of([target["mad"] for target in several]),
+        "count": total,
+        "elements": None,
+    }
+
+
+def _sizes(sizes: Sequence[Mapping[str, float]], stats: Sequence[Stats]) -> dict[str, float]:
+    total = sum(size["total"] for size in sizes)
+    return {
+        "mean": total / sum(each["num_graphs"] for each in stats),
+        "min": min(size["min"] for size in sizes),
+        "max": max(size["max"] for size in sizes),
+        "total": total,
+    }

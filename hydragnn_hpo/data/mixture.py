@@ -1,0 +1,183 @@
+"""Several data sets as one.
+
+Shapes: G graphs, N nodes, of all sets together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.config.data import SPLITS, TargetConfig
+from hydragnn_hpo.config.mixture import MixedConfig, united
+from hydragnn_hpo.data.baseline import element_baseline
+from hydragnn_hpo.data.columns import Columns, Names, offsets
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.errors import DataError, unknown
+
+_PIECE = 4096
+"""Graphs that are looked at together where a baseline is fitted."""
+
+
+def unite(
+    sets: Sequence[GraphSet], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
+) -> GraphSet:
+    """Give one or several data sets as one.
+
+    Raises:
+        ConfigError: targets of one name are not declared as shared, or differ.
+    """
+    if len(sets) == 1 and not entries[0].prefix:
+        return sets[0]
+    return Mixture(sets, entries, shared)
+
+
+class Mixture:
+    """Data sets end to end; a target that a set lacks is masked there."""
+
+    def __init__(
+        self, sets: Sequence[GraphSet], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
+    ) -> None:
+        """Take the sets.
+
+        Args:
+            sets: in the order of the rows.
+            entries: how each takes part.
+            shared: targets that sets have in common.
+
+        Raises:
+            ConfigError: targets of one name are not declared as shared, or differ.
+        """
+        self.sets = tuple(sets)
+        self.prefixes = tuple(entry.prefix for entry in entries)
+        self.stats = united([graphs.stats for graphs in sets], entries, shared)
+        targets = self.stats["targets"]
+        self.levels: dict[str, str] = {name: str(t["level"]) for name, t in targets.items()}
+        self.ends = np.cumsum([graphs.num_graphs for graphs in sets])
+        self.starts = self.ends - [graphs.num_graphs for graphs in sets]
+        self.split = np.concatenate([graphs.split for graphs in sets])
+        sizes = [int(graphs.group.max(initial=-1)) + 1 for graphs in sets]
+        self.first_group = np.cumsum(sizes) - sizes  # sets know nothing of each other's groups
+        groups = [g.group + first for g, first in zip(sets, self.first_group, strict=True)]
+        self.group: NDArray[np.int32] = np.concatenate(groups).astype(np.int32)
+        for name in shared:
+            targets[name]["elements"] = self._refit(name)
+
+    @cached_property
+    def windows(self) -> NDArray[np.int64]:
+        """First graph of each window, and the end."""
+        first = [
+            start + (np.array([0]) if graphs.windows is None else graphs.windows[:-1])
+            for start, graphs in zip(self.starts, self.sets, strict=True)
+        ]
+        return np.concatenate([*first, [self.num_graphs]]).astype(np.int64)
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs, G."""
+        return int(self.ends[-1])
+
+    def indices_of(self, split: str) -> NDArray[np.int64]:
+        """Give the rows of a split, ascending."""
+        if split not in SPLITS:
+            raise DataError(unknown("split", split, SPLITS))
+        return np.flatnonzero(self.split == SPLITS.index(split))
+
+    def num_nodes(self) -> NDArray[np.int64]:
+        """Nodes of each graph, [G]."""
+        return np.concatenate([graphs.num_nodes() for graphs in self.sets])
+
+    def num_edges(self) -> NDArray[np.int64]:
+        """Edges of each graph, [G]."""
+        return np.concatenate([graphs.num_edges() for graphs in self.sets])
+
+    def known(self, name: str) -> NDArray[np.int64]:
+        """Count the rows of a target that each graph has, [G]; 0 in sets without the target."""
+        counts = []
+        for graphs, prefix in zip(self.sets, self.prefixes, strict=True):
+            own = _own(name, prefix, graphs)
+            none = np.zeros(graphs.num_graphs, dtype=np.int64)
+            counts.append(none if own is None else graphs.known(own))
+        return np.concatenate(counts)
+
+    def take(self, rows: NDArray[np.int64]) -> Columns:
+        """Copy some graphs into memory, in the order of ``rows``."""
+        rows = np.asarray(rows, dtype=np.int64)
+        owner = np.searchsorted(self.ends, rows, side="right")
+        chosen = [rows[owner == number] - start for number, start in enumerate(self.starts)]
+        parts = [
+            self._renamed(graphs.take(own), number)
+            for number, (graphs, own) in enumerate(zip(self.sets, chosen, strict=True))
+        ]
+        place = np.empty(len(rows), dtype=np.int64)
+        place[np.argsort(owner, kind="stable")] = np.arange(len(rows))
+        return self._joined(parts).take(place)
+
+    def _renamed(self, columns: Columns, number: int) -> Columns:
+        """Give a set's columns with the mixture's targets, missing ones unknown."""
+        targets, masks = {}, {}
+        for name, level in self.levels.items():
+            own = _own(name, self.prefixes[number], columns)
+            count = columns.num_graphs if level == "graph" else len(columns.numbers)
+            width = {"scalar": 1, "vector": 3, "tensor": 9}[self.stats["targets"][name]["shape"]]
+            targets[name] = np.full((count, width), np.nan) if own is None else columns.targets[own]
+            masks[name] = np.zeros(count, dtype=bool) if own is None else columns.masks[own]
+        group = (columns.group + self.first_group[number]).astype(np.int32)
+        return replace(columns, targets=targets, masks=masks, levels=self.levels, group=group)
+
+    def _joined(self, parts: Sequence[Columns]) -> Columns:
+        attributes = set.intersection(*(set(part.attributes) for part in parts))
+        codes = [part.laplacian for part in parts if part.laplacian is not None]
+        moved = [p.edge_translation for p in parts if p.edge_translation is not None]
+
+        def end_to_end(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(part, name) for part in parts])
+
+        def every(name: str, key: str) -> NDArray[Any]:
+            return np.concatenate([getattr(part, name)[key] for part in parts])
+
+        return Columns(
+            **{name: end_to_end(name) for name in ("numbers", "positions", "cell", "pbc")},
+            **{name: end_to_end(name) for name in ("edges", "edge_shift", "split", "group")},
+            node_offset=offsets(np.concatenate([part.num_nodes() for part in parts])),
+            edge_offset=offsets(np.concatenate([part.num_edges() for part in parts])),
+            targets={name: every("targets", name) for name in self.levels},
+            masks={name: every("masks", name) for name in self.levels},
+            levels=self.levels,
+            ids=Names.of(name for part in parts for name in part.ids),
+            attributes={name: every("attributes", name) for name in sorted(attributes)},
+            laplacian=np.concatenate(codes) if len(codes) == len(parts) else None,
+            edge_translation=np.concatenate(moved) if len(moved) == len(parts) else None,
+            stats=self.stats,
+        )
+
+    def _refit(self, name: str) -> dict[str, Any] | None:
+        """Fit the baseline per element of a shared target over the train splits of all sets."""
+        said = self.stats["targets"][name]
+        if said["shape"] != "scalar":
+            return None
+        train = self.indices_of("train")
+        pieces = [self.take(train[i : i + _PIECE]) for i in range(0, len(train), _PIECE)]
+        light = [_without_edges(piece) for piece in pieces]
+        target = TargetConfig(level=said["level"], unit="1", energy=said.get("energy"))
+        return element_baseline(self._joined(light), name, target, said["mean"])
+
+
+def _own(name: str, prefix: str, graphs: GraphSet) -> str | None:
+    """Give a set's own name of a target, if it has it."""
+    own = name.removeprefix(prefix) if name.startswith(prefix) else None
+    return own if own in graphs.levels else None
+
+
+def _without_edges(columns: Columns) -> Columns:
+    """Drop what a regression on the composition does not need."""
+    return replace(
+        columns,
+        edges=columns.edges[:0],
+        edge_shift=columns.edge_shift[:0],
+        edge_offset=np.zeros_like(columns.edge_offset),
+        edge_translation=None,
+    )

@@ -1,0 +1,177 @@
+"""Several data sets as one: rows, targets, statistics."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.config.mixture import MixedConfig, united, united_targets
+from hydragnn_hpo.data.batch import make_batch
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.mixture import Mixture, unite
+from hydragnn_hpo.data.statistics import size_stats
+from hydragnn_hpo.errors import ConfigError
+
+PLAIN = MixedConfig()
+ROWS = np.array([17, 2, 20, 2, 0, 25, 19])
+
+
+def described(columns: Columns, name: str) -> Columns:
+    """Give columns the statistics that a build would, by the formulas."""
+    columns.split[:] = np.arange(columns.num_graphs) % 5
+    targets = {}
+    for key, values in columns.targets.items():
+        known = columns.masks[key]
+        train = columns.split == 0
+        if columns.levels[key] == "node":
+            train = np.repeat(train, columns.num_nodes())
+        chosen = values[train & known]
+        targets[key] = {
+            "level": columns.levels[key],
+            "shape": "vector" if values.shape[1] == 3 else "scalar",
+            "unit": "eV",
+            "energy": None,
+            "derived_from": None,
+            "mean": float(chosen.mean()),
+            "std": float(chosen.std()),
+            "min": float(chosen.min()),
+            "max": float(chosen.max()),
+            "mad": float(np.abs(chosen - chosen.mean()).mean()),
+            "count": int(chosen.size),
+            "elements": None,
+        }
+    sizes = size_stats(columns, 4.5)
+    counts = np.bincount(columns.split, minlength=5).tolist()
+    splits = dict(zip(("train", "val", "sel", "cal", "test"), counts, strict=True))
+    return replace(columns, stats={"name": name, "splits": splits, "targets": targets, **sizes})
+
+
+@pytest.fixture
+def sets(columns: Columns) -> list[Columns]:
+    """Two data sets: 18 graphs with energy and charge, 8 of them again with charge and push."""
+    first, second = columns.take(np.arange(18)), columns.take(np.arange(4, 12))
+    for graphs, missing in ((first, "push"), (second, "energy")):
+        for table in (graphs.targets, graphs.masks):
+            del table[missing]
+    keep = [{k: v for k, v in g.levels.items() if k in g.targets} for g in (first, second)]
+    made = [replace(g, levels=k) for g, k in zip((first, second), keep, strict=True)]
+    return [described(graphs, name) for graphs, name in zip(made, ("a", "b"), strict=True)]
+
+
+def test_one_set_stays_itself(sets: list[Columns]) -> None:
+    assert unite(sets[:1], [PLAIN]) is sets[0]
+
+
+def test_rows_lie_end_to_end(sets: list[Columns]) -> None:
+    mixture = Mixture(sets, [PLAIN, PLAIN], ["charge"])
+    assert mixture.num_graphs == 26
+    assert mixture.num_nodes().tolist() == [*sets[0].num_nodes(), *sets[1].num_nodes()]
+    assert mixture.num_edges().tolist() == [*sets[0].num_edges(), *sets[1].num_edges()]
+    for split in ("train", "test"):
+        wanted = [*sets[0].indices_of(split), *(18 + sets[1].indices_of(split))]
+        assert mixture.indices_of(split).tolist() == wanted
+    assert not set(mixture.group[:18].tolist()) & set(mixture.group[18:].tolist())
+    assert mixture.windows.tolist() == [0, 18, 26]
+
+
+def test_graphs_come_as_their_own_set_gives_them(sets: list[Columns]) -> None:
+    taken = Mixture(sets, [PLAIN, PLAIN], ["charge"]).take(ROWS)
+    assert taken.num_graphs == len(ROWS)
+    for place, row in enumerate(ROWS.tolist()):
+        one = taken.take(np.array([place]))
+        own = sets[row >= 18].take(np.array([row - 18 * (row >= 18)]))
+        for name in ("numbers", "positions", "cell", "pbc", "edges", "edge_shift", "split"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(own, name))
+        np.testing.assert_array_equal(one.targets["charge"], own.targets["charge"])
+        assert list(one.ids) == list(own.ids)
+        lacking = "energy" if row >= 18 else "push"
+        assert not one.masks[lacking].any()
+        assert one.masks["energy" if row < 18 else "push"].tolist() == (
+            own.masks["energy" if row < 18 else "push"].tolist()
+        )
+
+
+def test_no_graphs_can_be_taken(sets: list[Columns]) -> None:
+    mixture = Mixture(sets, [PLAIN, PLAIN], ["charge"])
+    assert mixture.take(np.array([], dtype=np.int64)).num_graphs == 0
+
+
+def test_batches_and_counts_know_what_is_missing(sets: list[Columns]) -> None:
+    mixture = Mixture(sets, [PLAIN, PLAIN], ["charge"])
+    batch = make_batch(mixture, ROWS, cutoff=3.0, targets=["energy", "push", "charge"])
+    known = [bool(row < 18 and sets[0].masks["energy"][row]) for row in ROWS]
+    assert batch.masks["energy"].tolist() == known
+    assert batch.graph_index.tolist() == ROWS.tolist()
+    assert mixture.known("energy").tolist() == [*sets[0].known("energy"), *[0] * 8]
+    assert mixture.known("push").tolist() == [*[0] * 18, *sets[1].known("push")]
+    assert mixture.known("charge").tolist() == [*sets[0].known("charge"), *sets[1].known("charge")]
+
+
+def test_a_prefix_keeps_targets_apart(sets: list[Columns]) -> None:
+    mixture = Mixture(sets, [PLAIN, MixedConfig(prefix="b_")])
+    assert set(mixture.levels) == {"energy", "charge", "b_charge", "b_push"}
+    taken = mixture.take(np.array([3, 20]))
+    first = taken.num_nodes()[0]
+    assert not taken.masks["charge"][first:].any()
+    assert not taken.masks["b_charge"][:first].any()
+    assert mixture.stats["targets"]["b_push"] == sets[1].stats["targets"]["push"]
+
+
+def test_shared_targets_have_pooled_statistics(sets: list[Columns]) -> None:
+    stats = Mixture(sets, [PLAIN, PLAIN], ["charge"]).stats["targets"]["charge"]
+    values = []
+    for graphs in sets:
+        train = np.repeat(graphs.split == 0, graphs.num_nodes()) & graphs.masks["charge"]
+        values.append(graphs.targets["charge"][train])
+    every = np.concatenate(values)
+    assert stats["mean"] == pytest.approx(every.mean(), rel=1e-12)
+    assert stats["std"] == pytest.approx(every.std(), rel=1e-12)
+    assert (stats["min"], stats["max"]) == (every.min(), every.max())
+    assert stats["count"] == every.size
+    # Its baseline per element is fitted anew: here the means of the elements, ridge 0.1.
+    numbers = np.concatenate(
+        [
+            np.repeat(0, 0) if not len(v) else g.numbers[
+                np.repeat(g.split == 0, g.num_nodes()) & g.masks["charge"]
+            ]
+            for g, v in zip(sets, values, strict=True)
+        ]
+    )  # fmt: skip
+    carbon = every[numbers == 6, 0] - every.mean()
+    assert stats["elements"]["by_number"][6] == pytest.approx(carbon.sum() / (len(carbon) + 0.1))
+
+
+def test_sizes_add_up(sets: list[Columns]) -> None:
+    sets[1].stats["cutoff"] = 4.0
+    stats = united([graphs.stats for graphs in sets], [PLAIN, PLAIN], ["charge"])
+    assert stats["num_graphs"] == 26
+    assert stats["cutoff"] == 4.0
+    assert stats["splits"]["train"] == sum((graphs.split == 0).sum() for graphs in sets)
+    nodes = np.concatenate([graphs.num_nodes() for graphs in sets])
+    assert stats["nodes"] == {"mean": nodes.mean(), "min": 1, "max": 12, "total": nodes.sum()}
+    degree = [len(graphs.edges) / len(graphs.numbers) for graphs in sets]
+    weights = [len(graphs.numbers) for graphs in sets]
+    assert stats["degree"]["4.5"] == pytest.approx(np.average(degree, weights=weights))
+
+
+TARGET = {"level": "graph", "shape": "scalar", "unit": "eV", "energy": "total"}
+
+
+@pytest.mark.parametrize(
+    ("second", "shared", "says"),
+    [
+        (TARGET, [], r"data sets 1 and 2 both have a target 'e': give one of them a prefix"),
+        ({**TARGET, "unit": "eV/atom"}, ["e"], "'e' has unit eV in one data set and eV/atom in"),
+        ({**TARGET, "level": "node"}, ["e"], "'e' has level graph in one data set and node in"),
+        (TARGET, ["e", "f"], "shared names 'f', which no two data sets have"),
+    ],
+)
+def test_nothing_is_mixed_by_accident(second: dict, shared: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        united_targets([{"e": TARGET}, {"e": second}], [PLAIN, PLAIN], shared)
+
+
+def test_derivatives_follow_their_energy() -> None:
+    force = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "e"}
+    found = united_targets([{"e": TARGET, "f": force}], [MixedConfig(prefix="x_")])
+    assert found["x_f"]["derived_from"] == "x_e"

@@ -1,0 +1,57 @@
+"""Looking ahead: the same items, bounded, and no thread left behind."""
+
+import threading
+import time
+
+import pytest
+
+from hydragnn_hpo.data.prefetch import Ahead
+
+
+def threads() -> int:
+    return sum(thread.name == "look-ahead" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_items_come_in_order(depth: int) -> None:
+    with Ahead(lambda n: n * n, range(20), depth) as items:
+        assert list(items) == [n * n for n in range(20)]
+    assert threads() == 0
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_it_looks_no_further_than_it_may(depth: int) -> None:
+    made: list[int] = []
+    with Ahead(made.append, range(100), depth) as items:
+        next(iter(items))
+        deadline = time.monotonic() + 5
+        while len(made) < depth + 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        # One was taken, ``depth`` wait in the queue, one more waits for room.
+        assert len(made) == depth + 2
+    assert threads() == 0
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_an_error_is_met_at_its_item(depth: int) -> None:
+    def make(n: int) -> int:
+        if n == 3:
+            raise ValueError("three")
+        return n
+
+    with Ahead(make, range(9), depth) as items:
+        given = iter(items)
+        assert [next(given) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="three"):
+            next(given)
+    assert threads() == 0
+
+
+def test_errors_of_the_source_are_met_too() -> None:
+    def broken():
+        yield 1
+        raise OSError("gone")
+
+    with Ahead(str, broken(), 2) as items, pytest.raises(OSError, match="gone"):
+        list(items)
