@@ -167,7 +167,7 @@ def _duplicates(report: Mapping[str, Any], limit: int) -> list[str]:
         return [f"Duplicates: none within {report['tolerance']:g} angstrom."]
     between = ", ".join(f"{pair} {count}" for pair, count in found["between"].items())
     lines = [
-        f"Duplicates: {found['structures']} structures in {found['groups']} sets within "
+        f"Duplicates: {found['structures']} structures in {_sets(found['groups'])} within "
         f"{report['tolerance']:g} angstrom, {found['exact_groups']} of them exact; "
         f"between splits: {between or 'none'}."
     ]
@@ -241,6 +241,10 @@ def _geometry(geometry: Mapping[str, Any], limit: int) -> list[str]:
             names = _few([row["id"] for row in rows], limit)
             lines.append(f"{_structures(rows)} {what}: {names}")
     return lines
+
+
+def _sets(count: int) -> str:
+    return "1 set" if count == 1 else f"{count} sets"
 
 
 def _structures(rows: Sequence[Any]) -> str:

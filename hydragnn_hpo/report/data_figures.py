@@ -146,10 +146,10 @@ def draw_target(
                 color=COLOURS[place], linewidth=1.0,
             )  # fmt: skip
     unit = "" if target["unit"] == "1" else f" ({target['unit']})"
-    norm = "" if target["shape"] == "scalar" else "norm, "
+    norm = "" if target["shape"] == "scalar" else "norm "
     what = f"{norm}per {'atom' if target['level'] == 'node' else 'structure'}{unit}"
     beyond = any(found["max"] is not None and found["max"] > edges[-1] for found in _splits(splits))
-    axis.set(xlabel=f"{what}; last bin: and more" if beyond else what)
+    axis.set_xlabel(f"{what}, last bin: and more" if beyond else what, fontsize=8.5)
     axis.set_ylabel("share of the split (%)")
     if (
         max(max(found["counts"]) * 100.0 / max(found["values"], 1) for found in _splits(splits))
@@ -206,7 +206,8 @@ def draw_leakage(axis: "Axes", findings: Mapping[str, Any]) -> None:
     axis.set(xlim=(0, 112), ylim=(len(found) - 0.5, -0.5), xlabel="share that train has, too (%)")
     axis.set_xticks([0, 25, 50, 75, 100])
     duplicates = findings["duplicates"]
-    text = f"{duplicates['structures']:,} duplicates in {duplicates['groups']:,} sets"
+    sets = f"{duplicates['groups']:,} set{'' if duplicates['groups'] == 1 else 's'}"
+    text = f"{duplicates['structures']:,} duplicates in {sets}"
     title(axis, f"leakage; {text if duplicates['groups'] else 'no duplicates'}")
     axis.legend(
         fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=3,
