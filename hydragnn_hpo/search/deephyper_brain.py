@@ -8,6 +8,7 @@ import contextlib
 import logging
 import math
 import random
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,7 +151,8 @@ class DeepHyperBrain:
         return self._encode(values), "F_diverged" if objective is None else -objective
 
     def _make_search(self, seed: int) -> Any:
-        from deephyper.hpo import CBO, HpProblem
+        with _without_mpi():
+            from deephyper.hpo import CBO, HpProblem
 
         problem = HpProblem()
         for name, parameter in self._known.space.items():
@@ -173,6 +175,23 @@ class DeepHyperBrain:
                 acq_optimizer_kwargs={"n_points": CANDIDATES, "max_total_failures": -1},
                 n_initial_points=self._initial,
             )
+
+
+@contextlib.contextmanager
+def _without_mpi() -> Iterator[None]:
+    """Hide mpi4py from an import.
+
+    Where mpi4py is installed, DeepHyper imports it without initializing MPI. ASE, which takes
+    an imported mpi4py for a running one, then makes MPI end the process (mpi4py 4.1, ASE 3.29).
+    """
+    there = "mpi4py" in sys.modules
+    if not there:
+        sys.modules["mpi4py"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if not there:
+            del sys.modules["mpi4py"]
 
 
 @contextlib.contextmanager

@@ -247,3 +247,20 @@ def test_deephyper_learns_where_chance_does_not() -> None:
     learned = statistics.mean(best("deephyper", seed) for seed in range(3))
     chance = statistics.mean(best("random", seed) for seed in range(20))
     assert learned < 0.5 * chance
+
+
+def test_deephyper_leaves_mpi_alone() -> None:
+    # ASE takes an imported mpi4py for an initialized one: MPI would end the process.
+    code = (
+        "import sys\n"
+        "from hydragnn_hpo.config.search import ParameterConfig\n"
+        "from hydragnn_hpo.search.protocol import make_brain\n"
+        "space = {'x': ParameterConfig(low=0.0, high=1.0)}\n"
+        "make_brain('deephyper', space, seed=1, initial=2)\n"
+        "assert 'deephyper.hpo' in sys.modules\n"
+        "assert 'mpi4py' not in sys.modules\n"
+        "from ase.parallel import world\n"
+        "assert world.size == 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
