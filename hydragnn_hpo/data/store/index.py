@@ -10,6 +10,7 @@ ADIOS2 hangs on a truncated file, so the files are looked at before it opens one
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.data.store.arrays import PERS, Per
 from hydragnn_hpo.errors import DataError, StorageError
-from hydragnn_hpo.files import read_json
 
 VERSION = 3
 """Version of the layout; another one is refused."""
@@ -82,10 +82,27 @@ class Index:
         return int(self.starts[-1, 0])
 
     @property
+    def row_bytes(self) -> NDArray[np.int64]:
+        """Bytes of one graph, node, edge and character, over all columns, [4]."""
+        return np.array(
+            [
+                sum(c.dtype.itemsize * math.prod(c.shape) for c in self.columns if c.per == per)
+                for per in PERS
+            ]
+        )
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all columns."""
-        rows = dict(zip(PERS, self.starts[-1].tolist(), strict=True))
-        return sum(rows[c.per] * c.dtype.itemsize * int(np.prod(c.shape)) for c in self.columns)
+        return int(self.starts[-1] @ self.row_bytes)
+
+
+def runs_of(index: Index, size: int) -> list[tuple[int, int]]:
+    """Cut a store into runs of whole windows of about ``size`` bytes: first, one after the last."""
+    sizes = index.windows[:, : len(PERS)] @ index.row_bytes
+    number = np.cumsum(sizes) // max(size, 1)
+    cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
+    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
 
 
 def checksum_of(windows: NDArray[np.int64], stats: dict[str, Any]) -> str:
@@ -104,16 +121,16 @@ def read_index(path: Path) -> Index:
     file = path / "index.json"
     if not file.is_file():
         raise DataError(f"{path}: is not a graph store (it has no index.json); build one first.")
-    content = read_json(file)
-    found = content.get("version") if isinstance(content, dict) else None
-    if found != VERSION:
+    try:
+        content = json.loads(file.read_bytes())
+        found = content.get("version") if isinstance(content, dict) else None
+        index = _index(path, content) if found == VERSION else None
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
+    if index is None:
         raise DataError(
             f"{file}: has version {found}, this program reads {VERSION}; build the store again."
         )
-    try:
-        index = _index(path, content)
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
     _check_names(file, index)
     return index
 
@@ -123,16 +140,23 @@ def _index(path: Path, content: dict[str, Any]) -> Index:
         Column(c["name"], np.dtype(c["dtype"]), tuple(c["shape"]), c["per"])
         for c in content["columns"]
     )
-    windows = np.load(path / "windows.npy", allow_pickle=False)
-    if hashlib.sha256(windows.tobytes()).hexdigest() != content["windows_sha256"]:
-        raise ValueError("windows.npy was altered")
     parts = tuple(
         Part(path / str(p["name"]), int(p["windows"]), tuple(p["files"])) for p in content["parts"]
     )
-    held = sum(part.windows for part in parts)
-    if windows.shape != (held, len(PERS) + len(columns)):
-        raise ValueError(f"windows.npy has shape {windows.shape} for {held} windows")
-    return Index(path, str(content["checksum"]), columns, parts, windows)
+    shape = (sum(part.windows for part in parts), len(PERS) + len(columns))
+    table = _table(path / "windows.npy", shape)
+    if hashlib.sha256(table.tobytes()).hexdigest() != content["windows_sha256"]:
+        raise ValueError("windows.npy was altered")
+    return Index(path, str(content["checksum"]), columns, parts, table)
+
+
+def _table(file: Path, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Read an array of known shape from the end of its file, whatever the header says."""
+    content = file.read_bytes()
+    begin = len(content) - shape[0] * shape[1] * np.dtype(np.int64).itemsize
+    if begin <= 0:
+        raise ValueError(f"windows.npy is too short for {shape[0]} windows")
+    return np.frombuffer(content, dtype="<i8", offset=begin).reshape(shape)
 
 
 def _check_names(file: Path, index: Index) -> None:
@@ -149,12 +173,25 @@ def read_stats(path: Path) -> dict[str, Any]:
     Raises:
         DataError: this is no store, or its statistics are not those it was built with.
     """
-    index = read_index(path)
-    stats: dict[str, Any] = read_json(path / "stats.json")
-    said = {key: value for key, value in stats.items() if key != "checksum"}
-    if checksum_of(index.windows, said) != index.checksum:
-        raise DataError(f"{path / 'stats.json'}: was altered; build the store again.")
-    return stats
+    return stats_of(read_index(path))
+
+
+def stats_of(index: Index) -> dict[str, Any]:
+    """Give the statistics of a store whose index is known.
+
+    Raises:
+        DataError: they are not those it was built with.
+    """
+    file = index.folder / "stats.json"
+    try:
+        stats = json.loads(file.read_bytes())
+        said = {key: value for key, value in stats.items() if key != "checksum"}
+        whole = checksum_of(index.windows, said) == index.checksum
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
+    if not whole:
+        raise DataError(f"{file}: was altered; build the store again.")
+    return dict(stats)
 
 
 def check_files(store: Path, part: Part, *, whole: bool = False) -> None:
