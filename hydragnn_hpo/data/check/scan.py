@@ -88,7 +88,7 @@ def scan_store(index: Index, stats: dict[str, Any]) -> Scan:
         DataError: a part is missing, cut off or altered.
     """
     there = [column.name for column in index.columns]
-    wanted = ("target.", "mask.", "attribute.")
+    wanted = ("target.", "attribute.")
     names = (*_LIGHT, *(name for name in there if name.startswith(wanted)))
     found = joined([_light(arrays) for arrays in windows_of(index, names)])
     named = {name.partition(".")[::2]: array for name, array in found.items()}
@@ -107,12 +107,10 @@ def scan_store(index: Index, stats: dict[str, Any]) -> Scan:
 
 def _light(arrays: Arrays) -> Arrays:
     """Put one number in place of every value of a target."""
-    light = {name: array for name, array in arrays.items() if not name.startswith("mask.")}
-    for name in arrays:
-        if name.startswith("target."):
-            mask = arrays[name.replace("target.", "mask.", 1)]
-            light[name] = np.where(mask, score_of(arrays[name]), np.nan)
-    return light
+    return {
+        name: score_of(array) if name.startswith("target.") else array
+        for name, array in arrays.items()
+    }
 
 
 def score_of(values: NDArray[np.float64]) -> NDArray[np.float64]:

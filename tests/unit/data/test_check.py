@@ -1,5 +1,6 @@
 """Twins, leakage, outliers, contradictions and damage that were planted must be found."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from ase import Atoms
 from ase.build import bulk, make_supercell, molecule
 
 from hydragnn_hpo.config.data import SPLITS, AttributeConfig, CardConfig, TargetConfig
-from hydragnn_hpo.data.check import check_store
+from hydragnn_hpo.data.check import check_store, duplicates
 from hydragnn_hpo.data.check.duplicates import FEW, Signatures, twins_in
 from hydragnn_hpo.data.check.outliers import centre_and_scale
 from hydragnn_hpo.data.check.signature import composition_keys, signatures_of
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.normalize import target_stats
-from hydragnn_hpo.data.statistics import size_stats
+from hydragnn_hpo.data.statistics import edge_lengths, size_stats
+from hydragnn_hpo.data.store import index as store_index
 from hydragnn_hpo.data.store import write as store_write
 from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
@@ -170,6 +172,27 @@ def test_signatures_of_an_equal_sided_triangle() -> None:
     assert sizes.tolist() == [30]
 
 
+def test_signatures_are_those_of_a_slow_count() -> None:
+    structures = sound(4)
+    columns = lay_bare(structures)
+    values, sizes = signatures_of(columns, CUTOFF)
+    expected: list[float] = []
+    for atoms, one in ((atoms, lay_bare([atoms])) for atoms in structures):
+        lengths = edge_lengths(one)
+        for receiving in sorted(set(atoms.numbers)):
+            for sending in sorted(set(atoms.numbers)):
+                near = []
+                for atom in np.flatnonzero(atoms.numbers == receiving):
+                    of = (one.edges[:, 1] == atom) & (one.numbers[one.edges[:, 0]] == sending)
+                    near.append([*sorted(lengths[of]), *[CUTOFF] * 64][:64])
+                for first, last in ((0, 1), (1, 4), (4, 12), (12, 20), (20, 64)):
+                    band = sorted(d for row in near for d in row[first:last])
+                    places = [max(math.ceil(q * len(band)) - 1, 0) for q in (0, 0.25, 0.5, 0.75, 1)]
+                    expected += [band[place] for place in places] + [sum(band) / len(band)]
+    assert values == pytest.approx(expected, abs=1e-5)
+    assert sizes.sum() == len(expected)
+
+
 def test_compositions_are_reduced() -> None:
     columns = lay_bare(
         [molecule("C2H2"), molecule("C6H6"), molecule("CH4"), Atoms("HC", [[0, 0, 0], [1, 0, 0]])]
@@ -188,7 +211,8 @@ def test_near_twins_depend_on_the_tolerance(checked: Callable[..., Any]) -> None
     assert checked([*structures, near], tolerance=0.0001)["duplicates"]["groups"] == 0
 
 
-def test_many_of_one_composition_are_sorted_like_few() -> None:
+def test_many_of_one_composition_are_sorted_like_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "CHUNK", 100)
     random = np.random.default_rng(2)
     count, width = 3 * FEW, 5
     points = random.uniform(0, 4, (count // 3, width)).astype(np.float32)
@@ -214,6 +238,7 @@ def test_leaks_are_found_and_counted(checked: Callable[..., Any], rotation: np.n
     for split, row in leaks.items():
         structures.append(copy_of(structures[row], rotation, row))
         structures[-1].info["split"] = split
+        structures[-1].positions[0] += 0.002
     report = checked(structures)
     splits = report["leakage"]["splits"]
     assert {name: found["twins"] for name, found in splits.items()} == {
@@ -323,7 +348,10 @@ def test_missing_values_are_left_out(checked: Callable[..., Any]) -> None:
     assert report["conflicts"] == []
 
 
-def test_damage_is_reported_and_nothing_else(checked: Callable[..., Any], tmp_path: Path) -> None:
+def test_damage_is_reported_and_nothing_else(
+    checked: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_index, "_SMALL", 0)  # as large files are
     checked(sound())
     file = tmp_path / "planted.bp" / "part-00000.bp" / "data.0"
     content = bytearray(file.read_bytes())
