@@ -145,18 +145,7 @@ def draw_target(
                 shares, edges, label=split, fill=first, alpha=0.35 if first else 1.0,
                 color=COLOURS[place], linewidth=1.0,
             )  # fmt: skip
-    unit = "" if target["unit"] == "1" else f" ({target['unit']})"
-    norm = "" if target["shape"] == "scalar" else "norm "
-    what = f"{norm}per {'atom' if target['level'] == 'node' else 'structure'}{unit}"
-    beyond = any(found["max"] is not None and found["max"] > edges[-1] for found in _splits(splits))
-    axis.set_xlabel(f"{what}, last bin: and more" if beyond else what, fontsize=8.5)
-    axis.set_ylabel("share of the split (%)")
-    if (
-        max(max(found["counts"]) * 100.0 / max(found["values"], 1) for found in _splits(splits))
-        > STEEP
-    ):
-        axis.set_yscale("log")
-        axis.set_ylim(top=100.0)
+    _scale(axis, target, splits)
     missing = splits["train"]["missing"]
     title(axis, name.replace("_", " ") + (f" ({100 * missing:.0f} % missing)" if missing else ""))
     if outliers is not None:
@@ -170,6 +159,23 @@ def draw_target(
         edgecolor="none",
     )
     tidy(axis)
+
+
+def _scale(axis: "Axes", target: Mapping[str, Any], splits: Mapping[str, Any]) -> None:
+    """Name the axes, and let steep distributions stand on a logarithmic one."""
+    edges = splits["bins"]
+    unit = "" if target["unit"] == "1" else f" ({target['unit']})"
+    norm = "" if target["shape"] == "scalar" else "norm "
+    what = f"{norm}per {'atom' if target['level'] == 'node' else 'structure'}{unit}"
+    beyond = any(found["max"] is not None and found["max"] > edges[-1] for found in _splits(splits))
+    axis.set_xlabel(f"{what}, last bin: and more" if beyond else what, fontsize=8.5)
+    axis.set_ylabel("share of the split (%)")
+    if (
+        max(max(found["counts"]) * 100.0 / max(found["values"], 1) for found in _splits(splits))
+        > STEEP
+    ):
+        axis.set_yscale("log")
+        axis.set_ylim(top=100.0)
 
 
 def _splits(splits: Mapping[str, Any]) -> list[Mapping[str, Any]]:
