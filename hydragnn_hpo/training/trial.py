@@ -89,7 +89,7 @@ def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
         ConfigError: the data sets do not go together.
         DataError: a store is damaged or missing.
     """
-    sets = [open_store(trial.path / entry.store) for entry in config.data]
+    sets = [open_store(trial.path / entry.store, access=entry.access) for entry in config.data]
     try:
         return unite(sets, config.data, config.shared)
     except ConfigError as error:

@@ -25,14 +25,23 @@ from ase.neighborlist import neighbor_list
 from record import finish
 from torch_geometric.loader import DataLoader
 
+from hydragnn_hpo.config.convs import CONV_SPECS
+from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.loader import epoch_steps, shares
 from hydragnn_hpo.data.neighbors import edges_of
+from hydragnn_hpo.data.order import epoch_rows
+from hydragnn_hpo.data.shares import graph_costs, shares
 from hydragnn_hpo.data.store.parts import read_store
 from hydragnn_hpo.data.store.staging import open_store
 
 BATCH = 64
 RANKS, GLOBAL_BATCH = 8, 128
+
+
+def steps_of(count: int, size: int, windows: np.ndarray | None = None) -> list[np.ndarray]:
+    """Give one shuffled epoch of all graphs in steps of ``size``."""
+    rows = epoch_rows(np.arange(count), (0, 0), windows=windows)
+    return np.split(rows, range(size, count, size))
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -56,13 +65,13 @@ def batches(path: Path, count: int) -> dict[str, float]:
     """Batches of 64 out of memory, in the same random order."""
     columns = read_store(path)
     data, targets = graphs.as_data(columns), tuple(columns.targets)
-    rows = np.arange(columns.num_graphs)
+    steps = steps_of(columns.num_graphs, BATCH)
 
     def ours() -> None:
-        for indices in epoch_steps(rows, BATCH, 0, 0):
+        for indices in steps:
             make_batch(columns, indices, cutoff=columns.stats["cutoff"], targets=targets)
 
-    order = torch.from_numpy(np.concatenate(epoch_steps(rows, BATCH, 0, 0))).tolist()
+    order = np.concatenate(steps).tolist()
     loader = DataLoader(data, batch_size=BATCH, sampler=order, num_workers=0)
     measured = turns(ours, lambda: [None for _ in loader], count)
     graphs_per_second = {k: columns.num_graphs / measured[k] for k in ("ours", "peer")}
@@ -78,13 +87,13 @@ def from_disk(path: Path, folder: Path, count: int) -> dict[str, float]:
     for row, one in enumerate(data):
         torch.save(one, samples / f"{row}.pt")
     graphs.Stored(folder / "one_file", data)
-    rows = np.arange(columns.num_graphs)
-    order = np.concatenate(epoch_steps(rows, BATCH, 0, 0)).tolist()
+    steps = steps_of(columns.num_graphs, BATCH)
+    order = np.concatenate(steps).tolist()
     cutoff = columns.stats["cutoff"]
 
     def ours() -> None:
         opened = open_store(path, folder / "stage")
-        for indices in epoch_steps(rows, BATCH, 0, 0):
+        for indices in steps:
             make_batch(opened, indices, cutoff=cutoff, targets=targets)
 
     class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -109,7 +118,7 @@ def from_disk(path: Path, folder: Path, count: int) -> dict[str, float]:
 def imbalance(edges: np.ndarray, costs: np.ndarray, *, random: bool = False) -> float:
     """Largest share of edges over the mean share, averaged over the full steps of an epoch."""
     found = []
-    for step in epoch_steps(np.arange(len(edges)), GLOBAL_BATCH, 0, 0):
+    for step in steps_of(len(edges), GLOBAL_BATCH):
         if len(step) < GLOBAL_BATCH:
             continue
         split = np.array_split(np.arange(len(step)), RANKS)
@@ -121,7 +130,7 @@ def imbalance(edges: np.ndarray, costs: np.ndarray, *, random: bool = False) -> 
 
 def bound(edges: np.ndarray) -> float:
     """Give what no sharding can be better than: the largest graph of a step is on one rank."""
-    steps = [s for s in epoch_steps(np.arange(len(edges)), GLOBAL_BATCH, 0, 0) if len(s) == 128]
+    steps = [s for s in steps_of(len(edges), GLOBAL_BATCH) if len(s) == GLOBAL_BATCH]
     return float(np.mean([max(1.0, edges[s].max() * RANKS / edges[s].sum()) for s in steps]))
 
 
@@ -173,7 +182,7 @@ import json, resource, sys, time
 from pathlib import Path
 import numpy as np
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.loader import epoch_steps
+from hydragnn_hpo.data.order import epoch_rows
 from hydragnn_hpo.data.store.staging import open_store
 def resident():
     line = next(l for l in open("/proc/self/status") if l.startswith("VmHWM"))
@@ -182,7 +191,7 @@ before, started = resident(), time.perf_counter()
 columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]), access=sys.argv[3])
 opened = time.perf_counter() - started
 train = columns.indices_of("train")
-first = epoch_steps(train, 64, 0, 0)[0] if sys.argv[3] == "stage" else train[:64]
+first = epoch_rows(train, (0, 0), windows=columns.windows)[:64]
 make_batch(columns, first, cutoff=5.0, targets=("energy",))
 batch = time.perf_counter() - started
 print(json.dumps({"open": opened, "batch": batch, "rss": resident(), "base": before}))
@@ -263,15 +272,31 @@ def main() -> None:
     )
 
 
+class Sizes:
+    """As much of a data set as its balance needs."""
+
+    def __init__(self, nodes: np.ndarray, edges: np.ndarray) -> None:
+        self.nodes, self.edges = nodes, edges
+
+    def num_nodes(self) -> np.ndarray:
+        return self.nodes
+
+    def num_edges(self) -> np.ndarray:
+        return self.edges
+
+
 def balance(path: Path) -> dict[str, float]:
-    """Shares of edges among 8 ranks: ours, random ones beside them, and what is possible."""
-    columns = read_store(path)
-    sizes = {"crystals": (columns.num_nodes(), columns.num_edges())}
-    sizes["skewed"] = graphs.skewed_sizes(12_800, "uniform")
-    sizes["lognormal"] = graphs.skewed_sizes(12_800, "lognormal")
+    """Shares of edges among 8 ranks: ours (of the worst conv), random ones, what is possible."""
+    every = {
+        "crystals": read_store(path),
+        "skewed": Sizes(*graphs.skewed_sizes(12_800, "uniform")),
+        "lognormal": Sizes(*graphs.skewed_sizes(12_800, "lognormal")),
+    }
     figures = {}
-    for name, (nodes, edges) in sizes.items():
-        figures[f"imbalance_{name}"] = imbalance(edges, nodes + edges)
+    for name, sizes in every.items():
+        edges = sizes.num_edges()
+        found = [imbalance(edges, graph_costs(sizes, ModelConfig(conv=c))) for c in CONV_SPECS]
+        figures[f"imbalance_{name}"] = max(found)
         figures[f"imbalance_{name}_random"] = imbalance(edges, edges, random=True)
         figures[f"imbalance_{name}_bound"] = bound(edges)
     return figures
