@@ -128,6 +128,23 @@ def translations_of(arrays: Arrays) -> NDArray[np.float32]:
     return translations(shifts, arrays["cell"], ends).astype(np.float32)
 
 
+def known_of(
+    mask: NDArray[np.bool_], level: str, num_nodes: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Count the known rows of a target in each graph, [G].
+
+    Args:
+        mask: where it is known, [G] or [N].
+        level: ``graph`` or ``node``.
+        num_nodes: of each graph, [G].
+    """
+    if level == "graph":
+        return mask.astype(np.int32)
+    return np.diff(offsets(mask.astype(np.int64))[offsets(num_nodes.astype(np.int64))]).astype(
+        np.int32
+    )
+
+
 def joined(pieces: Sequence[Arrays]) -> Arrays:
     """Lay pieces of a store end to end; there is at least one."""
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}

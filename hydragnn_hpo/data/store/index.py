@@ -97,12 +97,24 @@ class Index:
         return int(self.starts[-1] @ self.row_bytes)
 
 
-def runs_of(index: Index, size: int) -> list[tuple[int, int]]:
-    """Cut a store into runs of whole windows of about ``size`` bytes: first, one after the last."""
-    sizes = index.windows[:, : len(PERS)] @ index.row_bytes
+def runs_of(
+    index: Index, size: int, first: int = 0, last: int | None = None
+) -> list[tuple[int, int]]:
+    """Cut windows ``first`` to ``last`` (not included) into runs.
+
+    Args:
+        index: of the store.
+        size: bytes of a run, roughly.
+        first: first window.
+        last: one after the last window; all if left out.
+
+    Returns:
+        First window, and one after the last, of each run.
+    """
+    sizes = index.windows[first:last, : len(PERS)] @ index.row_bytes
     number = np.cumsum(sizes) // max(size, 1)
     cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
-    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+    return [(first + a, first + b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
 
 
 def checksum_of(windows: NDArray[np.int64], stats: dict[str, Any]) -> str:

@@ -26,8 +26,10 @@ from hydragnn_hpo.data.store.arrays import (
     Per,
     columns_from,
     joined,
+    known_of,
     translations_of,
 )
+from hydragnn_hpo.data.store.blocks import COUNTS, OFFSETS
 from hydragnn_hpo.data.store.index import Index, read_index, runs_of, stats_of
 from hydragnn_hpo.data.store.parts import WindowReader
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
@@ -40,10 +42,6 @@ _MOST = 1 << 30
 
 _RUN = 1 << 25
 """Bytes of windows that are read in one go at most."""
-
-
-_OFFSETS: dict[Per, str] = {"node": "node_offset", "edge": "edge_offset", "char": "id_offset"}
-_COUNTS: dict[Per, str] = {"node": "num_nodes", "edge": "num_edges", "char": "id_size"}
 
 
 class Windows:
@@ -116,10 +114,7 @@ class Windows:
         for first, last in runs_of(self.index, _RUN):
             mask = self._reader.read(first, last, [f"mask.{name}"])[f"mask.{name}"]
             graphs = slice(*self.index.starts[[first, last], 0])
-            if self.levels[name] == "node":
-                ends = offsets(self._num_nodes[graphs])
-                mask = np.diff(offsets(mask)[ends])
-            counts[graphs] = mask
+            counts[graphs] = known_of(mask, self.levels[name], self._num_nodes[graphs])
         return counts
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
@@ -153,7 +148,7 @@ class Windows:
         owners = [held[number] for number in window.tolist()]
         inside = (rows - self.index.starts[window, 0]).tolist()
         slices = {"graph": [slice(row, row + 1) for row in inside]}
-        for per, name in _OFFSETS.items():
+        for per, name in OFFSETS.items():
             ends = [owner[name] for owner in owners]
             pairs = zip(ends, inside, strict=True)
             slices[per] = [slice(end[row], end[row + 1]) for end, row in pairs]
@@ -200,8 +195,8 @@ class Windows:
         for begin, end in zip(starts, starts[1:], strict=False):
             rows = {per: slice(*pair) for per, *pair in zip(PERS, begin, end, strict=True)}
             window = {name: run[name][rows[per]].copy() for name, per in self._pers.items()}
-            for per, name in _OFFSETS.items():
-                window[name] = offsets(window[_COUNTS[per]])
+            for per, name in OFFSETS.items():
+                window[name] = offsets(window[COUNTS[per]])
             found.append(window)
         return found
 

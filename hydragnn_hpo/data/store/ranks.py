@@ -1,0 +1,181 @@
+"""What ranks of MPI do together: fail together, and share memory within and between hosts."""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.data.store.hosts import Hosts
+from hydragnn_hpo.errors import ConfigError, DataError, HydraError, JobError, StorageError
+
+T = TypeVar("T")
+
+_POLL = 0.0005
+"""Seconds between two calls of a leader's thread, which a fetch may have to wait."""
+
+_SHARED = Path("/dev/shm")
+"""Where Linux counts the memory that processes of one host have in common."""
+
+_ERRORS: dict[str, type[HydraError]] = {
+    kind.__name__: kind for kind in (ConfigError, DataError, StorageError, JobError)
+}
+
+
+def together(comm: Any, work: Callable[[], T]) -> T:
+    """Do something on every rank; where one fails all fail with its sentence, and nobody waits.
+
+    Raises:
+        HydraError: what the lowest rank that failed says; ``JobError`` if that is no error of ours.
+    """
+    from mpi4py import MPI
+
+    result: T | None = None
+    failure: tuple[str, str] | None = None
+    cause: Exception | None = None
+    try:
+        result = work()
+    except HydraError as error:
+        failure, cause = (type(error).__name__, str(error)), error
+    except Exception as error:
+        failure, cause = ("JobError", f"rank {comm.rank}: {error!r}"), error
+    failed = comm.allreduce(comm.size if failure is None else comm.rank, MPI.MIN)
+    if failed < comm.size:
+        kind, said = comm.bcast(failure, root=failed)
+        raise _ERRORS.get(kind, JobError)(said) from cause
+    assert failure is None
+    return result  # type: ignore[return-value]
+
+
+class SharedMemory:
+    """Memory of one host: its own block, which other hosts may read, and one that all have alike.
+
+    Making and freeing it is collective.
+    """
+
+    def __init__(self, comm: Any, hosts: Hosts, own: int, common: int) -> None:
+        """Allocate memory.
+
+        Args:
+            comm: of all ranks.
+            hosts: its ranks by host.
+            own: bytes of the block of this host.
+            common: bytes of the block that all hosts have alike.
+
+        Raises:
+            StorageError: a host has less; every rank raises it.
+        """
+        from mpi4py import MPI
+
+        self._comm, self._hosts = comm, hosts
+        leads = hosts.host.rank == 0
+        size = own + common
+        together(comm, lambda: _see_room(size) if leads else None)
+        self._shared = together(
+            comm, lambda: MPI.Win.Allocate_shared(size if leads else 0, 1, comm=hosts.host)
+        )
+        self._shared.Lock_all(MPI.MODE_NOCHECK)
+        buffer, _ = self._shared.Shared_query(0)
+        memory = np.frombuffer(memoryview(buffer), dtype=np.uint8, count=size)
+        self.own, self.common = memory[:own], memory[own:]
+        self._exposed: Any = None
+        found = hosts.leaders.allgather(comm.rank) if leads else None
+        self._leaders: list[int] = hosts.host.bcast(found)
+
+    def meet(self) -> None:
+        """Wait for all ranks of this host; each then sees what the others wrote."""
+        self._shared.Sync()
+        self._hosts.host.Barrier()
+        self._shared.Sync()
+
+    def expose(self) -> None:
+        """Let other hosts read the block of this one."""
+        from mpi4py import MPI
+
+        memory = self.own if self._hosts.host.rank == 0 and len(self.own) else None
+        self._exposed = together(self._comm, lambda: MPI.Win.Create(memory, 1, comm=self._comm))
+        self._exposed.Lock_all(MPI.MODE_NOCHECK)
+
+    def get(self, host: int, into: NDArray[Any], place: int) -> None:
+        """Ask another host for bytes; they are there after ``wait_for``.
+
+        Args:
+            host: number of the host.
+            into: contiguous; all of it is filled.
+            place: first byte in the block of that host.
+        """
+        from mpi4py import MPI
+
+        target = (place, into.nbytes, MPI.BYTE)
+        view = into.reshape(-1).view(np.uint8)
+        self._exposed.Get([view, MPI.BYTE], self._leaders[host], target)
+
+    def wait_for(self, hosts: Iterable[int]) -> None:
+        """Wait until all bytes asked of some hosts are there."""
+        for host in hosts:
+            self._exposed.Flush(self._leaders[host])
+
+    def free(self) -> None:
+        """Give the memory and the communicators back."""
+        from mpi4py import MPI
+
+        for window in (self._exposed, self._shared):
+            if window is not None:
+                window.Unlock_all()
+                window.Free()
+        for comm in (self._hosts.leaders, self._hosts.host, self._comm):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+
+
+class Poller:
+    """A thread that lets the MPI library answer other hosts while this rank does something else."""
+
+    def __init__(self, comm: Any, *, needed: bool) -> None:
+        """Start polling on a communicator, if it is needed; nobody sends there."""
+        from mpi4py import MPI
+
+        multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        if not together(comm, lambda: _see_threads(needed, multiple)):
+            self.stop: Callable[[], Any] = lambda: None
+            return
+        ended = threading.Event()
+        thread = threading.Thread(target=_poll, args=(comm, ended), daemon=True)
+        thread.start()
+        self.stop = weakref.finalize(self, _end, thread, ended)
+
+
+def _see_threads(needed: bool, multiple: bool) -> bool:
+    if needed and not multiple:
+        raise ConfigError(
+            "MPI was started without support for threads, which a distributed store needs: "
+            "set MPI4PY_RC_THREAD_LEVEL=multiple, or choose access 'stage' or 'windows'."
+        )
+    return needed
+
+
+def _poll(comm: Any, ended: threading.Event) -> None:
+    while not ended.wait(_POLL):
+        comm.Iprobe()
+
+
+def _end(thread: threading.Thread, ended: threading.Event) -> None:
+    ended.set()
+    thread.join()
+
+
+def _see_room(size: int) -> None:
+    """Look whether a host has the memory: where it lacks, the first write kills the process."""
+    if not _SHARED.is_dir():
+        return
+    found = os.statvfs(_SHARED)
+    free = found.f_bavail * found.f_frsize
+    if size > free:
+        raise StorageError(
+            f"{_SHARED}: has {free} bytes left, the share of this host needs {size}; "
+            "use more hosts, or choose access 'stage' or 'windows'."
+        )
