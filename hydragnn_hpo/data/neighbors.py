@@ -29,8 +29,9 @@ def edges_of(
     search = vesin.NeighborList(cutoff=cutoff, full_list=True)
     sender, receiver, shift = search.compute(positions, cell, pbc, "ijS")
     order = np.lexsort((shift[:, 2], shift[:, 1], shift[:, 0], sender, receiver))
-    edges = np.stack((sender, receiver), axis=1)[order]
-    return edges.astype(np.int32), shift[order].astype(np.int16)
+    edges = np.empty((len(order), 2), dtype=np.int32)
+    edges[:, 0], edges[:, 1] = sender[order], receiver[order]
+    return edges, shift[order].astype(np.int16)
 
 
 def edge_vectors(
