@@ -21,34 +21,39 @@ def build(
     out: Annotated[
         Path | None, typer.Option(help="Store to write; NAME.bp here if left out.")
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Processes that convert; one per core if left out.")
+    ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Turn structures and a card into a graph store."""
+    from hydragnn_hpo.cli import building
     from hydragnn_hpo.config.data import CardConfig
     from hydragnn_hpo.config.loading import load
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.shipped import find
 
-    if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
-        raise ConfigError(f"{card}: is no card (TOML): name the card of this data with --card.")
-    path = card_option or find(card, "graph_datasets")
-    config = load(path, CardConfig)
-    target = out or Path(f"{config.name}.bp")
-    files = [card] if card_option else [file.path for file in config.files]
-    if dry_run:
+    comm = building.ranks()
+    with building.one_voice(comm):
+        if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
+            raise ConfigError(f"{card}: is no card (TOML): name the card of this data with --card.")
+        path = card_option or find(card, "graph_datasets")
+        config = load(path, CardConfig)
+        target = out or Path(f"{config.name}.bp")
+        stats = None
+        if not dry_run:
+            given = [Path(card)] if card_option else None
+            stats = building.build(comm, path, target, files=given, processes=processes)
+    if comm is not None and comm.rank > 0:
+        return
+    if stats is None:
+        files = [card] if card_option else [file.path for file in config.files]
         typer.echo(f"would read {', '.join(files)} and write {target}")
         return
-    from rich.console import Console
-
-    from hydragnn_hpo.data.build import build_store
-
-    given = [Path(card)] if card_option else None
-    with Console(stderr=True).status("reading structures") as line:
-        stats = build_store(
-            path, target, lambda done: line.update(f"{done} structures read"), files=given
-        )
     typer.echo(json.dumps(stats) if as_json else _sentence(target, stats))
+    if not as_json and (aside := building.quarantine_sentence(target, stats)):
+        typer.echo(aside)
 
 
 FigureOption = Annotated[Path | None, typer.Option("--figure", help="PNG to draw, too.")]

@@ -4,6 +4,7 @@ Shapes: G graphs.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,10 @@ TEST = SPLITS.index("test")
 
 
 def split_of(
-    groups: Sequence[str], published: Sequence[str | None], config: SplitConfig, name: str
+    groups: Sequence[str] | NDArray[np.int32],
+    published: Sequence[str | None],
+    config: SplitConfig,
+    name: str,
 ) -> NDArray[np.int8]:
     """Give the split of every structure as an index into ``SPLITS``, [G].
 
@@ -24,7 +28,7 @@ def split_of(
     its authors let a group stand on both sides of it.
 
     Args:
-        groups: group of each structure.
+        groups: group of each structure: names, or numbers in the order of the names.
         published: published split of each structure, if any.
         config: shares, seed, and which published value means test.
         name: of the data set, for errors.
@@ -44,7 +48,7 @@ def split_of(
     shares = np.array(config.shares)
     if fixed.any():
         shares[TEST] = 0.0
-    rows = _rows_of_groups([group for group, out in zip(groups, fixed, strict=True) if not out])
+    rows = _rows_of_groups(np.asarray(groups)[~fixed])
     wanted = int((shares > 0).sum())
     if len(rows) < wanted:
         raise DataError(
@@ -56,12 +60,11 @@ def split_of(
     return result
 
 
-def _rows_of_groups(groups: Sequence[str]) -> list[NDArray[np.int64]]:
+def _rows_of_groups(groups: NDArray[Any]) -> list[NDArray[np.int64]]:
     """Give the rows of each group, groups in alphabetical order."""
-    rows: dict[str, list[int]] = {}
-    for row, group in enumerate(groups):
-        rows.setdefault(group, []).append(row)
-    return [np.array(rows[group], dtype=np.int64) for group in sorted(rows)]
+    _, place, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(place, kind="stable").astype(np.int64)
+    return np.split(order, np.cumsum(counts)[:-1])
 
 
 def _fill(

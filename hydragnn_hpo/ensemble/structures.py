@@ -73,10 +73,14 @@ def _graphs(
     """Give each structure's name (its own, if it has one), and its graph or why there is none."""
     number = 1
     try:
-        for name, atoms in reader_of(path)(Source(path, structure_column=column)):
-            own = atoms.info.get("name")
-            shown = own if isinstance(own, str) else name
-            yield shown, _graph(atoms, Place(path, number, shown), rules)
+        source = Source(path, structure_column=column)
+        for name, found in reader_of(source, None).read(source, 0, None):
+            if isinstance(found, DataError):
+                yield name, found
+            else:
+                own = found.info.get("name")
+                shown = own if isinstance(own, str) else name
+                yield shown, _graph(found, Place(path, number, shown), rules)
             number += 1
     except DataError as error:
         yield f"{path.name}:{number}", error

@@ -1,22 +1,37 @@
 """Readers of structures: a plain dict, and the choice by what a path is."""
 
-from pathlib import Path
-
 from hydragnn_hpo.data.readers.ase_file import read_ase_file
+from hydragnn_hpo.data.readers.extxyz import count_extxyz, read_extxyz
 from hydragnn_hpo.data.readers.folder import read_folder
-from hydragnn_hpo.data.readers.source import Reader
+from hydragnn_hpo.data.readers.source import OPENERS, Reader, Source, in_one_piece
 from hydragnn_hpo.data.readers.table import read_table
+from hydragnn_hpo.errors import ConfigError, unknown
 
 READERS: dict[str, Reader] = {
-    "ase_file": read_ase_file,
-    "folder": read_folder,
-    "table": read_table,
+    "ase_file": in_one_piece(read_ase_file),
+    "extxyz": Reader(count_extxyz, read_extxyz),
+    "folder": in_one_piece(read_folder),
+    "table": in_one_piece(read_table),
 }
 
+_BY_SUFFIX = {".xyz": "extxyz", ".extxyz": "extxyz", ".csv": "table"}
+"""Readers by the suffix that is left when that of a compression is taken away."""
 
-def reader_of(path: Path) -> Reader:
-    """Choose by what the path is: a folder, a CSV file, or anything ASE reads."""
+
+def reader_of(source: Source, name: str | None) -> Reader:
+    """Choose by name or, without one, by what the path is.
+
+    A folder, a file with one of the suffixes above, or anything else that ASE reads.
+
+    Raises:
+        ConfigError: there is no reader of this name.
+    """
+    path = source.path
+    if name is not None:
+        if name not in READERS:
+            raise ConfigError(f"{path}: {unknown('reader', name, READERS)}")
+        return READERS[name]
     if path.is_dir():
         return READERS["folder"]
-    is_table = ".csv" in [suffix.lower() for suffix in path.suffixes[-2:]]
-    return READERS["table" if is_table else "ase_file"]
+    inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
+    return READERS[_BY_SUFFIX.get(inner.suffix.lower(), "ase_file")]

@@ -1,13 +1,15 @@
 """What a reader gets and gives, and files as text whatever their compression."""
 
 import bz2
+import contextlib
 import csv
 import gzip
 import io
+import itertools
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +34,48 @@ class Source:
     structure_column: str | None = None
     """For tables: the column with a structure's text or file name."""
 
+    cell: tuple[tuple[float, float, float], ...] | None = None
+    """Lattice vectors in angstrom, for formats that have none."""
 
-Reader = Callable[[Source], Iterator[tuple[str, Atoms]]]
-"""Yields a name and a structure; properties are in ``info``, ``arrays`` or the calculator.
+    pbc: tuple[bool, bool, bool] | None = None
+    """Periodic directions, for formats that have none."""
 
-Raises ``DataError`` for the structure after the last one it gave.
+    columns: Mapping[str, int] = field(default_factory=dict)
+    """Columns of a text format by what they hold, counted from 0."""
+
+
+Item = tuple[str, Atoms | DataError]
+"""A name, and a structure (properties in ``info``, ``arrays`` or the calculator) or why it is bad.
+
+The sentence of a bad one names file and structure, and the next one follows.
 """
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How structures of one kind of file are read."""
+
+    count: Callable[[Source], int | None]
+    """Number of structures, where that is cheap to know."""
+
+    read: Callable[[Source, int, int | None], Iterator[Item]]
+    """Gives structures ``start`` to ``stop`` (counted from 0, not included; None: to the end).
+
+    Names do not depend on them. Raises ``DataError`` where the file cannot be read on.
+    """
+
+    extra: str | None = None
+    """The pip extra it needs."""
+
+
+def in_one_piece(read: Callable[[Source], Iterator[tuple[str, Atoms]]]) -> Reader:
+    """Make a reader of a format that can only be read from its beginning."""
+
+    def some(source: Source, start: int, stop: int | None) -> Iterator[Item]:
+        with contextlib.closing(read(source)) as items:  # type: ignore[type-var]
+            yield from itertools.islice(items, start, stop)
+
+    return Reader(lambda _: None, some)
 
 
 def read_text(path: Path) -> str:

@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import lzma
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def test_every_reader_gives_the_same_structures(
     make: Callable[[Path], Source], tmp_path: Path
 ) -> None:
     source = make(tmp_path)
-    found = list(reader_of(source.path)(source))
+    found = list(reader_of(source, None).read(source, 0, None))
     assert len({name for name, _ in found}) == 3
     for (_, atoms), expected in zip(found, crystals(), strict=True):
         assert sorted(atoms.symbols) == sorted(expected.symbols)
@@ -114,27 +115,37 @@ def test_every_reader_gives_the_same_structures(
 
 
 def test_the_path_chooses_the_reader(tmp_path: Path) -> None:
-    assert reader_of(tmp_path) is READERS["folder"]
-    assert reader_of(Path("a.CSV")) is reader_of(Path("a.csv.gz")) is READERS["table"]
-    assert reader_of(Path("a.cif")) is reader_of(Path("a.csv_old.xyz")) is READERS["ase_file"]
+    names = {
+        str(tmp_path): "folder",
+        "a.CSV": "table",
+        "a.csv.gz": "table",
+        "a.cif": "ase_file",
+        "a.csv_old.xyz": "extxyz",
+        "a.extxyz.xz": "extxyz",
+    }
+    for path, name in names.items():
+        assert reader_of(Source(Path(path)), None) is READERS[name]
+    assert reader_of(Source(tmp_path), "table") is READERS["table"]
+    with pytest.raises(ConfigError, match="unknown reader 'tabel'. Did you mean 'table'?"):
+        reader_of(Source(tmp_path), "tabel")
 
 
 def test_data_of_a_database_may_be_per_atom(tmp_path: Path) -> None:
     source = database(tmp_path)
-    for _, atoms in reader_of(source.path)(source):
+    for _, atoms in reader_of(source, None).read(source, 0, None):
         np.testing.assert_allclose(atoms.arrays["twice"], 2 * atoms.positions)
 
 
 def test_a_folder_without_table_serves_for_predictions(tmp_path: Path) -> None:
     with_header(tmp_path)
     (tmp_path / "id_prop.csv").unlink()
-    names = [name for name, _ in READERS["folder"](Source(tmp_path))]
+    names = [name for name, _ in READERS["folder"].read(Source(tmp_path), 0, None)]
     assert names == ["c0.cif", "c1.cif", "c2.cif"]
 
 
 def refused(source: Source, kind: type[Exception] = DataError) -> str:
     with pytest.raises(kind) as caught:
-        list(reader_of(source.path)(source))
+        list(reader_of(source, None).read(source, 0, None))
     assert str(caught.value).startswith(str(source.path))
     return str(caught.value)
 
@@ -153,15 +164,31 @@ FRAME = '2\ngap=1 pbc="F F F"\nCu 0 0 0\nCu 2 0 0\n'
         (FRAME + FRAME[:-9], "structure 2 cannot be read"),
         ("hello\n", "structure 1 cannot be read as extxyz"),
         ("", "is empty"),
-        ("\n", "holds no structure"),
+        ("\n", "is empty, it holds no structure"),
     ],
     ids=["element", "number", "torn", "garbage", "empty", "blank"],
 )
 def test_unreadable_extxyz(tmp_path: Path, content: str, said: str) -> None:
     path = tmp_path / "bad.extxyz"
     path.write_text(content)
-    with pytest.raises(DataError, match=rf"bad.extxyz: {said}"):
-        list(reader_of(path)(Source(path)))
+    try:
+        items = list(reader_of(Source(path), None).read(Source(path), 0, None))
+        error = next(found for _, found in items if isinstance(found, DataError))
+    except DataError as raised:
+        error = raised
+    assert re.search(rf"bad.extxyz: {said}", str(error))
+
+
+def test_a_bad_frame_does_not_stop_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "some.extxyz"
+    path.write_text(FRAME + FRAME.replace("Cu 2", "Qq 2") + FRAME.replace("Cu 2", "Fe 2"))
+    reader, source = READERS["extxyz"], Source(path)
+    assert reader.count(source) == 3
+    names, found = zip(*reader.read(source, 0, None), strict=True)
+    assert names == ("some.extxyz:1", "some.extxyz:2", "some.extxyz:3")
+    assert isinstance(found[1], DataError)
+    assert str(found[2].symbols) == "CuFe"
+    assert [name for name, _ in reader.read(source, 2, 3)] == ["some.extxyz:3"]
 
 
 @pytest.mark.parametrize("name", ["bad.cif", "POSCAR", "bad.db", "bad.traj", "bad", "bad.xyz"])
@@ -202,7 +229,7 @@ def test_bad_tables_of_folders(tmp_path: Path, table: str, said: str) -> None:
     source = with_header(folder)
     (folder / "id_prop.csv").write_text(table)
     with pytest.raises(DataError, match=said):
-        list(READERS["folder"](source))
+        list(READERS["folder"].read(source, 0, None))
 
 
 def test_bad_tables(tmp_path: Path) -> None:
@@ -224,4 +251,4 @@ def test_bad_tables(tmp_path: Path) -> None:
 def test_one_file_of_a_folder_holds_one_structure(tmp_path: Path) -> None:
     write(tmp_path / "two.extxyz", [bulk("Cu"), bulk("Fe")])
     with pytest.raises(DataError, match="two.extxyz: holds several structures"):
-        list(READERS["folder"](Source(tmp_path)))
+        list(READERS["folder"].read(Source(tmp_path), 0, None))

@@ -1,0 +1,126 @@
+"""How ``dataset build`` looks: a bar on a terminal, a line now and then elsewhere, one voice."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import typer
+
+from hydragnn_hpo.data.build import build_store
+from hydragnn_hpo.data.build.mpi import build_with_ranks, world
+from hydragnn_hpo.data.build.work import work_of
+from hydragnn_hpo.data.build.workers import Watch
+from hydragnn_hpo.errors import ConfigError, HydraError
+
+LINE_SECONDS = 10.0
+"""Time between two lines where there is no terminal."""
+
+
+def ranks() -> Any:
+    """Give the communicator of all ranks; None for a process alone."""
+    return world(os.environ)
+
+
+@contextlib.contextmanager
+def one_voice(comm: Any) -> Iterator[None]:
+    """Let rank 0 alone say why all ranks end."""
+    try:
+        yield
+    except HydraError as error:
+        if comm is None or comm.rank == 0:
+            raise
+        raise typer.Exit(error.exit_code) from error
+
+
+def build(
+    comm: Any, card: Path, out: Path, *, files: Sequence[Path] | None, processes: int | None
+) -> dict[str, Any]:
+    """Build a store and show how it goes.
+
+    Args:
+        comm: of all ranks, if there are several.
+        card: the card.
+        out: the store.
+        files: read these instead of the card's own.
+        processes: local processes, None for the default.
+
+    Raises:
+        ConfigError: ``processes`` is set for ranks, or not positive.
+    """
+    if processes is not None and (comm is not None or processes < 1):
+        raise ConfigError(
+            f"--processes {processes}: give a positive number, or none where mpiexec starts ranks."
+        )
+    try:
+        with _Screen(quiet=comm is not None and comm.rank > 0) as screen:
+            if comm is not None:
+                return build_with_ranks(comm, card, out, progress=screen, files=files)
+            return build_store(card, out, progress=screen, files=files, processes=processes)
+    except (HydraError, KeyboardInterrupt) as error:
+        if work_of(out).is_dir() and (comm is None or comm.rank == 0):
+            typer.echo(f"what is finished stays in {work_of(out)}: start again to go on", err=True)
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(130) from error
+        raise
+
+
+def quarantine_sentence(store: Path, stats: dict[str, Any]) -> str:
+    """Say how many structures were set aside; empty if none was."""
+    bad = stats["quarantined"]
+    if not bad:
+        return ""
+    total = bad + stats["num_graphs"]
+    verb = "was" if bad == 1 else "were"
+    return f"{bad} of {total} structures {verb} set aside, see {store / 'quarantine.jsonl'}"
+
+
+class _Screen(Watch):
+    """A bar on a terminal, lines elsewhere, on stderr; use it in a ``with``."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self.quiet = quiet
+        self.total: int | None = None
+        console = Console(stderr=True)
+        lively = console.is_terminal and not quiet
+        self.bar = Progress(console=console, transient=True) if lively else None
+        self.task = self.bar.add_task("converting structures", total=None) if self.bar else None
+        self._shown = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def begin(self, total: int | None, reused: int) -> None:
+        self.total = total
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, total=total)
+        if reused:
+            self._say(f"going on where an earlier build ended: {reused}{self._of()} are there")
+
+    def __call__(self, done: int) -> None:
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done)
+        elif time.monotonic() - self._shown >= LINE_SECONDS:
+            self._shown = time.monotonic()
+            self._say(f"{done}{self._of()} converted")
+
+    def _of(self) -> str:
+        return " structures" if self.total is None else f" of {self.total} structures"
+
+    def _say(self, sentence: str) -> None:
+        if self.bar is not None:
+            self.bar.console.print(sentence)
+        elif not self.quiet:
+            print(sentence, file=sys.stderr, flush=True)

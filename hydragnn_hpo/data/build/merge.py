@@ -1,0 +1,231 @@
+"""What needs to know all structures: ids that stand twice, splits, groups, target statistics.
+
+Only light columns are held: numbers, counts, targets; never edges and positions of all graphs.
+
+Shapes: G graphs, N nodes, W windows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.config.data import SPLITS, CardConfig
+from hydragnn_hpo.data.build.convert import Record, names_in, read_chunk
+from hydragnn_hpo.data.build.plan import Plan
+from hydragnn_hpo.data.build.quarantine import Bad, refuse, too_many
+from hydragnn_hpo.data.columns import Columns, Names, offsets, ragged_rows
+from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.split import TEST, split_of
+from hydragnn_hpo.data.store.arrays import PERS, Arrays, per_of
+from hydragnn_hpo.data.structure import Place
+from hydragnn_hpo.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A chunk on its way into the store."""
+
+    chunk: str
+    """Name of its file in the work folder."""
+    path: Path
+    """The file its structures are from."""
+    rows: NDArray[np.int64]
+    """Graphs of the chunk that are kept."""
+    whole: bool
+    """Whether all are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A store as it will be, but for what its windows hold."""
+
+    windows: tuple[Window, ...]
+    sizes: NDArray[np.int64]
+    """Graphs, nodes, edges and characters of each window, [W, 4]."""
+    split: NDArray[np.int8]
+    """Of all graphs, [G]."""
+    group: NDArray[np.int32]
+    """Of all graphs, [G]."""
+    bad: tuple[Bad, ...]
+    total: int
+    """Structures that were read, bad ones included."""
+    stats: dict[str, Any]
+    """Statistics of splits and targets."""
+
+
+def merge(plan: Plan, records: Sequence[Record], work: Path, out: Path) -> Layout:
+    """Lay out a store whose pieces are all finished.
+
+    Args:
+        plan: of the build.
+        records: of all its pieces, in order.
+        work: the work folder.
+        out: the store, for the list of bad structures if they are too many.
+
+    Raises:
+        DataError: too many structures are bad, or they cannot be split, or a target has no
+            value in the training split.
+        StorageError: a chunk was altered.
+    """
+    total = sum(record.read for record in records)
+    bad = [one for record in records for one in record.bad]
+    if too_many(len(bad), total, plan.card.max_bad):
+        refuse(bad, total, plan.card.max_bad, out)
+    windows, twins = _windows(plan, records, work)
+    if twins:
+        bad = _in_order(plan, [*bad, *twins])
+        if too_many(len(bad), total, plan.card.max_bad):
+            refuse(bad, total, plan.card.max_bad, out)
+    light, published, sizes = _light(plan.card, windows, work)
+    split = split_of(light.group, published, plan.card.split, plan.card.name)
+    light.split[:] = split
+    counts = np.bincount(split, minlength=len(SPLITS))
+    stats = {
+        "name": plan.card.name,
+        "title": plan.card.title,
+        "splits": dict(zip(SPLITS, counts.tolist(), strict=True)),
+        "test_seen": _test_seen(light),
+        "quarantined": len(bad),
+        "targets": target_stats(light, plan.card.targets),
+    }
+    return Layout(windows, sizes, split, light.group, tuple(bad), total, stats)
+
+
+def kept(arrays: Arrays, rows: NDArray[np.int64], levels: Mapping[str, str]) -> Arrays:
+    """Give the arrays of some graphs of a chunk; those it does not name are left out."""
+    chosen = {"graph": rows}
+    for per, sizes in (("node", "num_nodes"), ("edge", "num_edges"), ("char", "id_size")):
+        chosen[per] = ragged_rows(offsets(arrays[sizes]), rows)[0]
+    return {name: array[chosen[per_of(name, levels)]] for name, array in arrays.items()}
+
+
+def _windows(
+    plan: Plan, records: Sequence[Record], work: Path
+) -> tuple[tuple[Window, ...], list[Bad]]:
+    """Give the windows of the store, and the structures whose id another one has already."""
+    chunks = [
+        (chunk.name, piece.path)
+        for piece, record in zip(plan.pieces, records, strict=True)
+        for chunk in record.chunks
+    ]
+    hashes = [read_chunk(work / name, ["at.id_hash"])["at.id_hash"] for name, _ in chunks]
+    starts = offsets(np.array([len(found) for found in hashes], dtype=np.int64))
+    twins = _twins(chunks, starts, hashes, work)
+    windows = []
+    for (name, path), first, last in zip(chunks, starts, starts[1:], strict=False):
+        gone = [row - first for row in twins if first <= row < last]
+        rows = np.delete(np.arange(last - first), np.array(gone, dtype=np.int64))
+        if len(rows):
+            windows.append(Window(name, path, rows, not gone))
+    return tuple(windows), list(twins.values())
+
+
+def _twins(
+    chunks: Sequence[tuple[str, Path]],
+    starts: NDArray[np.int64],
+    hashes: Sequence[NDArray[np.uint64]],
+    work: Path,
+) -> dict[int, Bad]:
+    """Find the rows whose id stands before; names are compared where their hashes are equal."""
+    whole = np.concatenate([np.zeros(0, dtype=np.uint64), *hashes])
+    _, place, counts = np.unique(whole, return_inverse=True, return_counts=True)
+    first: dict[str, Place] = {}
+    twins: dict[int, Bad] = {}
+    suspects = np.flatnonzero(counts[place] > 1)
+    for chunk in np.unique(np.searchsorted(starts, suspects, side="right") - 1):
+        name, path = chunks[chunk]
+        arrays = read_chunk(work / name, ["id_text", "id_size", "at.number"])
+        ids = Names(arrays["id_text"], offsets(arrays["id_size"]))
+        for row in suspects[(suspects >= starts[chunk]) & (suspects < starts[chunk + 1])]:
+            inside = int(row - starts[chunk])
+            here = Place(path, int(arrays["at.number"][inside]), ids[inside])
+            before = first.setdefault(here.id, here)
+            if before is not here:
+                found = f"has the id of structure {before.number} of {before.file}"
+                reason = str(here.error(found, "give every structure an id of its own"))
+                twins[int(row)] = Bad(str(path), here.number, here.id, reason)
+    return twins
+
+
+def _in_order(plan: Plan, bad: Sequence[Bad]) -> list[Bad]:
+    """Sort bad structures as they stand in the card's files."""
+    files: dict[str, int] = {}
+    for piece in plan.pieces:
+        files.setdefault(str(piece.path), len(files))
+    return sorted(bad, key=lambda one: (files[one.file], one.number))
+
+
+def _light(
+    card: CardConfig, windows: Sequence[Window], work: Path
+) -> tuple[Columns, list[str | None], NDArray[np.int64]]:
+    """Give all graphs without edges and positions, their published splits, and window sizes."""
+    levels = {name: target.level for name, target in card.targets.items()}
+    names = ["numbers", "num_nodes", "num_edges", "id_size", "group"]
+    names += [f"{kind}.{name}" for kind in ("target", "mask") for name in levels]
+    extra = ["at.published", *(f"at.{k}_{p}" for k in ("group", "split") for p in _PARTS)]
+    pieces: list[Arrays] = []
+    groups: list[list[str]] = []
+    published: list[str | None] = []
+    for window in windows:
+        found = read_chunk(work / window.chunk, [*names, *extra])
+        splits = [*names_in(found, "split"), None]
+        published += [splits[place] for place in found["at.published"][window.rows]]
+        groups.append(names_in(found, "group"))
+        arrays = {name: found[name] for name in names}
+        pieces.append(arrays if window.whole else kept(arrays, window.rows, levels))
+    if not pieces:
+        raise DataError(f"{card.name}: its files hold no structure that can be used; mend them.")
+    sizes = [[len(p["group"]), *(p[n].sum() for n in _SIZES)] for p in pieces]
+    arrays = {name: np.concatenate([piece[name] for piece in pieces]) for name in names[:4]}
+    for name in names[5:]:
+        arrays[name] = np.concatenate([piece[name] for piece in pieces])
+    arrays["group"] = _numbered(groups, [piece["group"] for piece in pieces])
+    return _columns(arrays, levels), published, np.array(sizes, dtype=np.int64)
+
+
+_PARTS = ("text", "offset")
+_SIZES = ("num_nodes", "num_edges", "id_size")
+assert PERS == ("graph", "node", "edge", "char")
+
+
+def _numbered(
+    names: Sequence[Sequence[str]], local: Sequence[NDArray[np.int32]]
+) -> NDArray[np.int32]:
+    """Number groups over the whole store, in alphabetical order."""
+    number = {name: place for place, name in enumerate(sorted(set().union(*names)))}
+    whole = [
+        np.array([number[name] for name in own], dtype=np.int64)[rows]
+        for own, rows in zip(names, local, strict=True)
+    ]
+    return np.unique(np.concatenate(whole), return_inverse=True)[1].astype(np.int32)
+
+
+def _columns(arrays: Arrays, levels: Mapping[str, str]) -> Columns:
+    """Give columns without edges and positions; splits are open."""
+    graphs = len(arrays["num_nodes"])
+    return Columns(
+        numbers=arrays["numbers"],
+        positions=np.zeros((0, 3)),
+        cell=np.zeros((0, 3, 3)),
+        pbc=np.zeros((0, 3), dtype=np.bool_),
+        node_offset=offsets(arrays["num_nodes"]),
+        edge_offset=offsets(arrays["num_edges"]),
+        edges=np.zeros((0, 2), dtype=np.int32),
+        edge_shift=np.zeros((0, 3), dtype=np.int16),
+        targets={name: arrays[f"target.{name}"] for name in levels},
+        masks={name: arrays[f"mask.{name}"] for name in levels},
+        levels=dict(levels),
+        split=np.full(graphs, -1, dtype=np.int8),
+        group=arrays["group"],
+        ids=Names.of(()),
+    )
+
+
+def _test_seen(columns: Columns) -> int:
+    """Count test structures whose group is also elsewhere; only a published split has any."""
+    test = columns.split == TEST
+    return int(np.isin(columns.group[test], columns.group[~test]).sum())

@@ -1,0 +1,203 @@
+"""Build with the ranks of an MPI program: every host writes its own part.
+
+``mpiexec -n N python -m mpi4py -m hydragnn_hpo dataset build CARD``. Ranks convert pieces, the
+first rank of each host writes a part, rank 0 ties them. Data files, work folder and store lie on
+a file system that all hosts share. An error on any rank ends all of them with rank 0's sentence.
+"""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ase import parallel
+
+from hydragnn_hpo.data.build.convert import Record, finish_piece, record_of
+from hydragnn_hpo.data.build.merge import Layout, merge
+from hydragnn_hpo.data.build.plan import Plan, plan_of
+from hydragnn_hpo.data.build.quarantine import listing_of, too_many
+from hydragnn_hpo.data.build.share import Share, shares_of, tie, write_share
+from hydragnn_hpo.data.build.work import finish_work, stop_file, work_folder
+from hydragnn_hpo.data.build.workers import Watch, see_limit
+from hydragnn_hpo.data.store.hosts import Hosts, hosts_of
+from hydragnn_hpo.data.store.write import WINDOW, refuse_stranger
+from hydragnn_hpo.errors import ConfigError, HydraError, JobError
+from hydragnn_hpo.files import whole_folder
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SAID_BY_LAUNCHERS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""Environment variables with the number of ranks, from the mpiexec of MPICH and of Open MPI."""
+
+
+def world(environ: Mapping[str, str]) -> Any:
+    """Give the communicator of all ranks, or None for a process alone, which imports no MPI.
+
+    Raises:
+        ConfigError: there are ranks, but mpi4py cannot be imported.
+    """
+    told = any(environ.get(name, "1") not in ("", "1") for name in _SAID_BY_LAUNCHERS)
+    if "mpi4py" not in sys.modules and not told:
+        return None
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ConfigError(
+            f"this is one of several MPI ranks, but mpi4py cannot be imported ({error}): "
+            "pip install 'hydragnn-hpo[mpi]', or start it without mpiexec."
+        ) from error
+    return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+def build_with_ranks(
+    comm: Any,
+    card_path: Path,
+    out: Path,
+    *,
+    progress: Callable[[int], None] | None = None,
+    files: Sequence[Path] | None = None,
+    window: int = WINDOW,
+) -> dict[str, Any]:
+    """Build the store that ``build_store`` builds; all ranks call it together.
+
+    Args:
+        comm: communicator of mpi4py.
+        card_path: the card (TOML).
+        out: the store to write.
+        progress: told on rank 0: a ``Watch`` before, and the sum when all pieces are finished.
+        files: read these instead of the card's own files.
+        window: most graphs of a window.
+
+    Returns:
+        The statistics, on every rank.
+
+    Raises:
+        HydraError: as ``build_store``, the same on every rank.
+    """
+    hosts = hosts_of(comm)
+    with _ase_alone(), ExitStack() as held, ExitStack() as placed:
+
+        def begin() -> tuple[Plan, Path]:
+            refuse_stranger(out)
+            made = plan_of(card_path, files, window)
+            work = held.enter_context(work_folder(out))
+            if isinstance(progress, Watch):
+                before = [record_of(piece, work) for piece in made.pieces]
+                progress.begin(made.total, sum(record.read for record in before if record))
+            return made, work
+
+        plan, work = at_root(comm, begin)
+        layout = _layout(comm, hosts, plan, work, out)
+        if comm.rank == 0 and progress is not None:
+            progress(layout.total)
+        folder = at_root(comm, lambda: placed.enter_context(whole_folder(out)))
+        shares = everywhere(comm, lambda: _share(hosts, layout, folder, work, plan))
+
+        def end() -> dict[str, Any]:
+            stats = tie(folder, layout, [share for share in shares if share], plan.card)
+            placed.close()
+            listing_of(out).unlink(missing_ok=True)
+            finish_work(work)
+            return stats
+
+        return at_root(comm, end)
+
+
+@contextlib.contextmanager
+def _ase_alone() -> Iterator[None]:
+    """Let each rank read by itself: ASE reads on rank 0 and broadcasts wherever it sees mpi4py."""
+    before, parallel.world.comm = parallel.world.comm, parallel.DummyMPI()
+    try:
+        yield
+    finally:
+        parallel.world.comm = before
+
+
+def at_root(comm: Any, act: Callable[[], T]) -> T:
+    """Do something on rank 0 and give all ranks its result, or its error.
+
+    Raises:
+        HydraError: it failed on rank 0.
+    """
+    outcome = _tried(comm, act) if comm.rank == 0 else None
+    result, error = comm.bcast(outcome)
+    if error is not None:
+        raise error
+    given: T = result
+    return given
+
+
+def everywhere(comm: Any, act: Callable[[], T]) -> list[T]:
+    """Do something on all ranks; rank 0 has all results, in order, the others none.
+
+    Raises:
+        HydraError: it failed somewhere; the error of the lowest rank, on all of them.
+    """
+    outcomes = comm.gather(_tried(comm, act))
+    errors = [error for _, error in outcomes or [] if error is not None]
+    error = comm.bcast(errors[0] if errors else None)
+    if error is not None:
+        raise error
+    return [result for result, _ in outcomes or []]
+
+
+def _tried(comm: Any, act: Callable[[], T]) -> tuple[T | None, HydraError | None]:
+    """Give a result or an error: no rank may leave the others waiting for it."""
+    try:
+        return act(), None
+    except HydraError as error:
+        return None, error
+    except Exception as error:  # a bug: shown where it happened, and all ranks end
+        logger.exception("rank %d", comm.rank)
+        return None, JobError(f"MPI rank {comm.rank} failed ({type(error).__name__}: {error}).")
+
+
+def _layout(comm: Any, hosts: Hosts, plan: Plan, work: Path, out: Path) -> Any:
+    """Convert all pieces and lay the store out; the first rank of each host has the layout."""
+    found = everywhere(comm, lambda: _convert(comm, plan, work))
+    made: list[Layout] = []
+
+    def lay_out() -> None:
+        records = {number: record for own in found for number, record in own.items()}
+        ordered = [records[number] for number in sorted(records)]
+        see_limit(plan, ordered, out)
+        assert len(ordered) == len(plan.pieces), "a rank has left out a piece"
+        made.append(merge(plan, ordered, work, out))
+
+    at_root(comm, lay_out)
+    return hosts.leaders.bcast(made[0] if made else None) if hosts.leaders else None
+
+
+def _convert(comm: Any, plan: Plan, work: Path) -> dict[int, Record]:
+    """Finish every piece that is this rank's turn, unless another rank has failed."""
+    records: dict[int, Record] = {}
+    bad = 0
+    try:
+        for piece in plan.pieces[comm.rank :: comm.size]:
+            if stop_file(work).exists():
+                break
+            records[piece.number], _ = finish_piece(plan, piece.number, work, lambda _: None)
+            bad += len(records[piece.number].bad)
+            if plan.total is not None and too_many(bad, plan.total, plan.card.max_bad):
+                stop_file(work).touch()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            stop_file(work).touch()
+        raise
+    return records
+
+
+def _share(hosts: Hosts, layout: Layout, folder: Path, work: Path, plan: Plan) -> Share | None:
+    """Write this host's part, if this rank leads it and there is something left for it."""
+    if not hosts.leaders:
+        return None
+    shares = shares_of(layout, hosts.total)
+    if hosts.number >= len(shares):
+        return None
+    windows = shares[hosts.number]
+    return write_share(folder, hosts.number, layout, windows, work=work, card=plan.card)
