@@ -3,7 +3,12 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from hydragnn_hpo.config.data import CardConfig, FileConfig, TargetConfig
+from hydragnn_hpo.data.columns import Columns, Names, offsets
+from hydragnn_hpo.data.store import write
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -22,3 +27,47 @@ def data_root() -> Path:
     if not root:
         pytest.skip("HYDRAGNN_HPO_DATA is unset: point it at the folder of public data sets.")
     return Path(root)
+
+
+@pytest.fixture
+def random_columns() -> Columns:
+    """Sixty graphs with all kinds of columns, random numbers in them; some have no edges."""
+    random = np.random.default_rng(5)
+    nodes, edges = random.integers(1, 6, 60), random.integers(0, 9, 60)
+    shapes = {"energy": (60, 1), "charge": (nodes.sum(), 1), "push": (nodes.sum(), 3)}
+    values = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    masks = {name: random.random(len(value)) < 0.8 for name, value in values.items()}
+    for name, value in values.items():
+        value[~masks[name]] = np.nan
+    return Columns(
+        numbers=random.integers(1, 90, nodes.sum()).astype(np.int16),
+        positions=random.normal(size=(nodes.sum(), 3)),
+        cell=random.normal(size=(60, 3, 3)),
+        pbc=random.random((60, 3)) < 0.5,
+        node_offset=offsets(nodes),
+        edge_offset=offsets(edges),
+        edges=random.integers(0, np.repeat(nodes, edges)[:, None], (edges.sum(), 2), np.int32),
+        edge_shift=random.integers(-2, 3, (edges.sum(), 3)).astype(np.int16),
+        targets=values,
+        masks=masks,
+        levels={"energy": "graph", "charge": "node", "push": "node"},
+        split=random.integers(-1, 5, 60).astype(np.int8),
+        group=random.integers(0, 20, 60).astype(np.int32),
+        ids=Names.of("graph" * (row % 3) + f"-{row}" for row in range(60)),
+        attributes={"spin": random.normal(size=60)},
+        laplacian=random.normal(size=(nodes.sum(), 2)).astype(np.float32),
+    )
+
+
+@pytest.fixture
+def many_windows(random_columns: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of the random columns in 2 parts and 9 windows of up to 7 graphs."""
+    levels = random_columns.levels
+    targets = {name: TargetConfig(level=levels[name], unit="eV") for name in levels}
+    card = CardConfig(name="random", files=(FileConfig(path="none"),), targets=targets)
+    stats = {"cutoff": 4.0, "targets": {name: {"level": level} for name, level in levels.items()}}
+    parts = [random_columns.take(np.arange(25)), random_columns.take(np.arange(25, 60))]
+    with monkeypatch.context() as patch:
+        patch.setattr(write, "WINDOW", 7)
+        write.write_store(tmp_path / "random.bp", parts, stats, card)
+    return tmp_path / "random.bp"

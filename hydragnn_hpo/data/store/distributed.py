@@ -38,7 +38,7 @@ from hydragnn_hpo.data.store.blocks import (
 from hydragnn_hpo.data.store.hosts import hosts_of
 from hydragnn_hpo.data.store.index import Index, read_index, runs_of, stats_of
 from hydragnn_hpo.data.store.parts import WindowReader
-from hydragnn_hpo.data.store.ranks import Poller, SharedMemory, together
+from hydragnn_hpo.data.store.ranks import Poller, SharedMemory, Wanted, together
 from hydragnn_hpo.errors import DataError, unknown
 
 _RUN = 1 << 25
@@ -129,7 +129,7 @@ class Distributed:
         kinds = heavy_kinds(self._index, {per: int(spans[per][-1]) for per in PERS})
         arrays: Arrays = {name: np.empty(shape, dtype) for name, (dtype, shape) in kinds.items()}
         owner = np.searchsorted(self._first, rows, side="right")
-        asked = set()
+        wanted: dict[int, Wanted] = {}
         for begin, end in _runs(rows, owner):
             host = int(owner[begin])
             into = {per: slice(*spans[per][[begin, end]].tolist()) for per in PERS}
@@ -138,9 +138,10 @@ class Distributed:
                 for name, per in self._pers.items():
                     arrays[name][into[per]] = self._heavy[name][source[per]]
             else:
-                asked.add(host)
-                self._get(host, arrays, into, source)
-        self._memory.wait_for(asked)
+                pieces, places = self._want(host, arrays, into, source)
+                wanted.setdefault(host, ([], []))[0].extend(pieces)
+                wanted[host][1].extend(places)
+        self._memory.fetch(wanted)
         arrays |= {"split": self.split[rows], "group": self.group[rows]}
         return columns_from(
             arrays | {name: spans[per] for per, name in OFFSETS.items()}, self.stats
@@ -155,16 +156,18 @@ class Distributed:
             found[per] = slice(int(offset[first]) - start[per], int(offset[last]) - start[per])
         return found
 
-    def _get(
+    def _want(
         self, host: int, arrays: Arrays, into: dict[Per, slice], source: dict[Per, slice]
-    ) -> None:
-        """Ask for the rows of another host; they are there after waiting for it."""
+    ) -> Wanted:
+        """Tell where the rows of another host go, and where they lie there."""
         places = self._shares[host].block.places
+        pieces, found = [], []
         for name, per in self._pers.items():
             piece = arrays[name][into[per]]
             if piece.size:
-                row = piece.nbytes // len(piece)
-                self._memory.get(host, piece, places[name] + source[per].start * row)
+                pieces.append(piece)
+                found.append(places[name] + source[per].start * (piece.nbytes // len(piece)))
+        return pieces, found
 
     def _load(self) -> None:
         """Read what this rank brings into the share of its host."""

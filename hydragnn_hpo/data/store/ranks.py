@@ -3,7 +3,7 @@
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,9 @@ from hydragnn_hpo.data.store.hosts import Hosts
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, JobError, StorageError
 
 T = TypeVar("T")
+
+Wanted = tuple[list[NDArray[Any]], list[int]]
+"""Contiguous arrays to fill, and where the bytes of each lie."""
 
 _POLL = 0.0005
 """Seconds between two calls of a leader's thread, which a fetch may have to wait."""
@@ -100,24 +103,25 @@ class SharedMemory:
         self._exposed = together(self._comm, lambda: MPI.Win.Create(memory, 1, comm=self._comm))
         self._exposed.Lock_all(MPI.MODE_NOCHECK)
 
-    def get(self, host: int, into: NDArray[Any], place: int) -> None:
-        """Ask another host for bytes; they are there after ``wait_for``.
+    def fetch(self, wanted: Mapping[int, Wanted]) -> None:
+        """Read bytes of other hosts, all of a host in one go.
 
         Args:
-            host: number of the host.
-            into: contiguous; all of it is filled.
-            place: first byte in the block of that host.
+            wanted: by host, what is filled, and the first byte in that host's block of each.
         """
         from mpi4py import MPI
 
-        target = (place, into.nbytes, MPI.BYTE)
-        view = into.reshape(-1).view(np.uint8)
-        self._exposed.Get([view, MPI.BYTE], self._leaders[host], target)
-
-    def wait_for(self, hosts: Iterable[int]) -> None:
-        """Wait until all bytes asked of some hosts are there."""
-        for host in hosts:
+        kinds = []
+        for host, (pieces, places) in wanted.items():
+            sizes = [piece.nbytes for piece in pieces]
+            into = MPI.BYTE.Create_hindexed(sizes, [piece.ctypes.data for piece in pieces]).Commit()
+            source = MPI.BYTE.Create_hindexed(sizes, places).Commit()
+            kinds += [into, source]
+            self._exposed.Get([MPI.BOTTOM, 1, into], self._leaders[host], (0, 1, source))
+        for host in wanted:
             self._exposed.Flush(self._leaders[host])
+        for kind in kinds:
+            kind.Free()
 
     def free(self) -> None:
         """Give the memory and the communicators back."""

@@ -1,26 +1,30 @@
-"""Staging: once per host, whole or not at all, safe with many processes and sudden deaths."""
+"""Staging: once per host, whole or not at all, in the first place that has room."""
 
+import errno
+import fcntl
+import logging
 import os
-import signal
+import shutil
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hydragnn_hpo.data.build import build_store
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.store import scratch as places
+from hydragnn_hpo.data.store import stage
 from hydragnn_hpo.data.store.arrays import arrays_of
+from hydragnn_hpo.data.store.index import read_index
 from hydragnn_hpo.data.store.parts import read_store
 from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.store.windows import Windows
 from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.files import read_json, write_json
 
-
-@pytest.fixture
-def store(card: Path, tmp_path: Path) -> Path:
-    build_store(card, tmp_path / "tiny.bp")
-    return tmp_path / "tiny.bp"
+RESERVE = os.posix_fallocate
 
 
 @pytest.fixture
@@ -29,118 +33,263 @@ def scratch(tmp_path: Path) -> Path:
     return tmp_path / "scratch"
 
 
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test hold its own stages."""
+    monkeypatch.setattr(places, "_used", {})
+
+
 def staged(scratch: Path) -> Path:
-    (folder,) = (entry for entry in scratch.glob("hydragnn-hpo-*/stage/*") if entry.is_dir())
+    (folder,) = stages(scratch)
     return folder
 
 
-def test_staged_columns_are_the_store_and_mapped(store: Path, scratch: Path) -> None:
-    columns, expected = open_store(store, scratch), read_store(store)
+def stages(scratch: Path) -> list[Path]:
+    found = scratch.glob("hydragnn-hpo-*/stage/*")
+    return [entry for entry in found if entry.is_dir() and entry.name[0] != "."]
+
+
+def let_go() -> None:
+    """Do what the end of this process would do."""
+    for descriptor in places._used.values():
+        os.close(descriptor)
+    places._used.clear()
+
+
+def full(bytes_left: int) -> Callable[[int, int, int], None]:
+    """Reserve room on a disk that has so much left for one file."""
+
+    def reserve(descriptor: int, offset: int, size: int) -> None:
+        if size > bytes_left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        RESERVE(descriptor, offset, size)
+
+    return reserve
+
+
+@pytest.mark.parametrize("run", [1, 1 << 25], ids=["window by window", "at once"])
+def test_staged_columns_are_the_store_and_mapped(
+    many_windows: Path, scratch: Path, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "_RUN", run)
+    columns, expected = open_store(many_windows, scratch), read_store(many_windows)
+    assert isinstance(columns, Columns)
     for name, array in arrays_of(columns).items():
+        assert array.dtype == arrays_of(expected)[name].dtype, name
         assert array.tobytes() == arrays_of(expected)[name].tobytes(), name
-    assert columns.ids == expected.ids
+    for name in ("node_offset", "edge_offset", "edge_translation", "windows"):
+        assert getattr(columns, name).tobytes() == getattr(expected, name).tobytes(), name
+    assert list(columns.ids) == list(expected.ids)
     assert columns.stats == expected.stats
-    assert isinstance(columns.positions, np.memmap)
+    assert isinstance(columns.positions.base, np.memmap)
+    assert isinstance(columns.node_offset.base, np.memmap)
     assert not columns.positions.flags.writeable
 
 
-def test_the_folder_is_private(store: Path, scratch: Path) -> None:
-    open_store(store, scratch)
+def test_the_folder_is_private(many_windows: Path, scratch: Path) -> None:
+    open_store(many_windows, scratch)
     (folder,) = scratch.iterdir()
     assert folder.name == f"hydragnn-hpo-{os.getuid()}"
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o755)
     with pytest.raises(StorageError, match="is not a folder that only you can enter"):
-        open_store(store, scratch)
+        open_store(many_windows, scratch)
 
 
-def test_the_environment_names_the_scratch(
-    store: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_link_of_a_stranger_is_not_followed(
+    many_windows: Path, scratch: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("HYDRAGNN_HPO_SCRATCH", str(scratch))
-    open_store(store)
-    assert staged(scratch).is_dir()
+    (tmp_path / "trap").mkdir(mode=0o700)
+    (scratch / f"hydragnn-hpo-{os.getuid()}").symlink_to(tmp_path / "trap")
+    with pytest.raises(StorageError, match="is not a folder that only you can enter"):
+        open_store(many_windows, scratch)
 
 
-def test_a_staged_store_is_reused_without_adios(store: Path, scratch: Path) -> None:
-    open_store(store, scratch)
+def test_a_staged_store_is_reused_without_adios(many_windows: Path, scratch: Path) -> None:
+    open_store(many_windows, scratch)
     before = staged(scratch).stat().st_ino
     code = (
         "import sys; from pathlib import Path\n"
         "from hydragnn_hpo.data.store.staging import open_store\n"
-        "assert open_store(Path(sys.argv[1]), Path(sys.argv[2])).num_graphs == 18\n"
+        "assert open_store(Path(sys.argv[1]), Path(sys.argv[2])).num_graphs == 60\n"
         "assert 'adios2' not in sys.modules and 'torch' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(store), str(scratch)], check=True)
+    subprocess.run([sys.executable, "-c", code, str(many_windows), str(scratch)], check=True)
     assert staged(scratch).stat().st_ino == before
 
 
-def test_a_rebuilt_store_is_staged_anew(store: Path, scratch: Path, card: Path) -> None:
-    open_store(store, scratch)
-    card.write_text(card.read_text().replace("cutoff = 4.0", "cutoff = 3.0"))
-    build_store(card, store)
-    assert open_store(store, scratch).stats["cutoff"] == 3.0
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
 
 
-def test_a_damaged_stage_is_made_anew(store: Path, scratch: Path) -> None:
-    expected = read_store(store).positions
-    open_store(store, scratch)
-    file = staged(scratch) / "positions.npy"
+def shortened(folder: Path) -> None:
+    file = folder / "positions.npy"
     os.truncate(file, file.stat().st_size - 8)
-    np.testing.assert_array_equal(open_store(store, scratch).positions, expected)
 
 
-def test_a_damaged_store_leaves_no_stage(store: Path, scratch: Path) -> None:
-    os.truncate(store / "part-00000.bp" / "data.0", 10)
+def renamed(folder: Path) -> None:
+    """Lie about the layout: as many bytes, but other arrays."""
+    (folder / "positions.npy").write_bytes(b"x" * (folder / "positions.npy").stat().st_size)
+
+
+def older(folder: Path) -> None:
+    said = read_json(folder / "manifest.json")
+    write_json(folder / "manifest.json", {**said, "layout": 1})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        without("positions.npy"),
+        without("manifest.json"),
+        lambda folder: (folder / "manifest.json").write_text("{"),
+        lambda folder: (folder / "manifest.json").write_text("[]"),
+        shortened,
+        renamed,
+        older,
+    ],
+    ids=["no file", "no manifest", "torn manifest", "strange manifest", "cut", "header", "older"],
+)
+def test_a_damaged_stage_is_made_anew(
+    many_windows: Path, scratch: Path, damage: Callable[[Path], None]
+) -> None:
+    expected = read_store(many_windows).positions
+    open_store(many_windows, scratch)
+    let_go()
+    damage(staged(scratch))
+    found = open_store(many_windows, scratch).take(np.arange(60)).positions
+    np.testing.assert_array_equal(found, expected)
+    assert isinstance(open_store(many_windows, scratch), Columns)
+
+
+def test_a_damaged_stage_in_use_holds_nobody_up(many_windows: Path, scratch: Path) -> None:
+    first = open_store(many_windows, scratch)
+    without("numbers.npy")(staged(scratch))
+    places._used.clear()  # As another process would: it does not hold what this one holds.
+    assert open_store(many_windows, scratch).num_graphs == first.num_graphs == 60
+
+
+def test_a_damaged_store_leaves_no_stage(many_windows: Path, scratch: Path) -> None:
+    os.truncate(many_windows / "part-00000.bp" / "data.0", 10)
     with pytest.raises(DataError, match="has 10 bytes instead of"):
-        open_store(store, scratch)
-    assert [entry for entry in scratch.glob("*/stage/*") if entry.is_dir()] == []
+        open_store(many_windows, scratch)
+    assert list(scratch.glob("*/stage/*.part")) == stages(scratch) == []
 
 
-SLOW = """
-import sys, time
-from pathlib import Path
-import hydragnn_hpo.data.store.staging as staging
-read = staging.read_store
-def slow(path):
-    Path(sys.argv[3]).touch()
-    with open(sys.argv[3], "a") as file:
-        file.write("read\\n")
-    time.sleep(float(sys.argv[4]))
-    return read(path)
-staging.read_store = slow
-save = staging.np.save
-def slow_save(*args, **kwargs):
-    save(*args, **kwargs)
-    time.sleep(float(sys.argv[4]) / 20)
-staging.np.save = slow_save
-print(staging.open_store(Path(sys.argv[1]), Path(sys.argv[2])).positions.sum())
-"""
+def test_the_environment_names_places_and_the_first_with_room_wins(
+    many_windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    names = ":".join(str(tmp_path / name) for name in ("file", "a", "", "b"))
+    monkeypatch.setenv("HYDRAGNN_HPO_SCRATCH", names)
+    assert isinstance(open_store(many_windows), Columns)
+    assert (len(stages(tmp_path / "a")), len(stages(tmp_path / "b"))) == (1, 0)
 
 
-def start(store: Path, scratch: Path, log: Path, seconds: float) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", SLOW, str(store), str(scratch), str(log), str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def test_a_stage_in_a_later_place_is_reused(
+    many_windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYDRAGNN_HPO_SCRATCH", f"{tmp_path / 'a'}:{tmp_path / 'b'}")
+    open_store(many_windows, tmp_path / "b")
+    assert isinstance(open_store(many_windows), Columns)
+    assert (len(stages(tmp_path / "a")), len(stages(tmp_path / "b"))) == (0, 1)
 
 
-def test_two_processes_stage_once(store: Path, scratch: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    both = [start(store, scratch, log, 0.5) for _ in range(2)]
-    sums = [process.communicate(timeout=60)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert sums[0] == sums[1]
-    assert log.read_text() == "read\n"
+def test_without_any_room_windows_are_read_with_one_warning(
+    many_windows: Path,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", full(1000))
+    with caplog.at_level(logging.WARNING):
+        graphs = open_store(many_windows, scratch)
+    assert isinstance(graphs, Windows)
+    (record,) = caplog.records
+    assert "is read in windows" in record.getMessage()
+    assert "No space left on device" in record.getMessage()
+    assert stages(scratch) == list(scratch.glob("*/stage/.*")) == []
+    with pytest.raises(StorageError, match="cannot be staged: .*No space left"):
+        open_store(many_windows, scratch, access="stage")
 
 
-def test_a_killed_stager_holds_nobody_up(store: Path, scratch: Path, tmp_path: Path) -> None:
-    victim = start(store, scratch, tmp_path / "log", 4.0)
-    deadline = time.monotonic() + 60
-    while not list(scratch.glob("*/stage/.*/numbers.npy")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    victim.send_signal(signal.SIGKILL)
-    victim.communicate()
-    assert list(scratch.glob("*/stage/.*/"))  # torn, and not under its final name
+def test_asked_for_windows_nothing_is_staged(many_windows: Path, scratch: Path) -> None:
+    assert isinstance(open_store(many_windows, scratch, access="windows"), Windows)
+    assert list(scratch.iterdir()) == []
 
-    assert open_store(store, scratch).num_graphs == 18
-    assert [entry.name for entry in scratch.glob("*/stage/.*")] == []
+
+@pytest.fixture
+def others(many_windows: Path, scratch: Path) -> list[Path]:
+    """Three stages that other stores left, the first one opened last."""
+    open_store(many_windows, scratch)
+    original = staged(scratch)
+    let_go()
+    found = []
+    for age, name in enumerate("abc"):
+        found.append(original.parent / (name * 64))
+        shutil.copytree(original, found[-1])
+        used = found[-1].parent / f"{found[-1].name}.used"
+        used.touch()
+        os.utime(used, (1000 - age, 1000 - age))
+    shutil.rmtree(original)
+    return found
+
+
+def test_unused_stages_make_room_the_oldest_first(
+    many_windows: Path, scratch: Path, others: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reserve(descriptor: int, offset: int, size: int) -> None:
+        full(1 << 40 if len(stages(scratch)) <= 2 else 0)(descriptor, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    assert isinstance(open_store(many_windows, scratch), Columns)
+    assert [other.exists() for other in others] == [True, True, False]
+    assert list(scratch.glob("*/stage/.*")) == []
+
+
+def test_a_stage_that_is_read_stays(
+    many_windows: Path, scratch: Path, others: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = os.open(others[2].parent / f"{others[2].name}.used", os.O_RDWR)
+    made = os.open(others[1].parent / f"{others[1].name}.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(used, fcntl.LOCK_SH)
+    fcntl.flock(made, fcntl.LOCK_EX)
+    monkeypatch.setattr(os, "posix_fallocate", full(0))
+    assert isinstance(open_store(many_windows, scratch), Windows)
+    assert [other.exists() for other in others] == [False, True, True]
+    os.close(used)
+    os.close(made)
+
+
+def test_a_child_holds_what_its_parent_held(many_windows: Path, scratch: Path) -> None:
+    open_store(many_windows, scratch)
+    target = staged(scratch)
+    ends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ends[1])
+        os.read(ends[0], 1)
+        os._exit(0)
+    os.close(ends[0])
+    let_go()
+    assert not places.evict(target.parent / "another")
+    os.close(ends[1])
+    os.waitpid(child, 0)
+    assert places.evict(target.parent / "another")
+    assert stages(scratch) == []
+
+
+def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
+    many_windows: Path, scratch: Path
+) -> None:
+    index = read_index(many_windows)
+    folder = places.stage_folder(scratch)
+    for name in (index.checksum, "d" * 64, "e" * 64):
+        (folder / f".{name}.x1.part").mkdir()
+    living = os.open(folder / f"{'e' * 64}.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(living, fcntl.LOCK_EX)
+    open_store(many_windows, scratch)
+    assert [left.name for left in folder.glob(".*")] == [f".{'e' * 64}.x1.part"]
+    os.close(living)

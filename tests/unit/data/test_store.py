@@ -16,9 +16,9 @@ import pytest
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.data.build import build_store
-from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.columns import Columns, Names, columns_of
 from hydragnn_hpo.data.store.arrays import arrays_of
-from hydragnn_hpo.data.store.index import read_index, read_stats
+from hydragnn_hpo.data.store.index import read_index, read_stats, runs_of
 from hydragnn_hpo.data.store.parts import read_store
 from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.errors import DataError, StorageError
@@ -37,11 +37,11 @@ def assert_equal(found: Columns, expected: Columns) -> None:
         assert array.dtype == right[name].dtype, name
         assert array.shape == right[name].shape, name
         assert array.tobytes() == right[name].tobytes(), name
-    assert found.ids == expected.ids
+    assert list(found.ids) == list(expected.ids)
 
 
 def stats_of(columns: Columns) -> dict[str, object]:
-    return {"targets": dict.fromkeys(columns.targets, {})}
+    return {"targets": {name: {"level": level} for name, level in columns.levels.items()}}
 
 
 def test_a_round_trip_is_bit_equal(columns: Columns, card: Path, tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ def test_reading_litters_nowhere(store: Path) -> None:
 
 
 def test_parts_of_several_hosts_are_one(columns: Columns, card: Path, tmp_path: Path) -> None:
-    other = replace(columns, ids=tuple(f"other {name}" for name in columns.ids))
+    other = replace(columns, ids=Names.of(f"other {name}" for name in columns.ids))
     stats = stats_of(columns)
     write_store(tmp_path / "two.bp", [columns, other], stats, load(card, CardConfig))
     both = read_store(tmp_path / "two.bp")
     assert both.num_graphs == 36
-    assert both.ids == columns.ids + other.ids
+    assert list(both.ids) == [*columns.ids, *other.ids]
     last = slice(both.edge_offset[17 + 18], both.edge_offset[18 + 18])
     expected = slice(columns.edge_offset[17], columns.edge_offset[18])
     np.testing.assert_array_equal(both.edges[last], columns.edges[expected])
@@ -110,18 +110,50 @@ def test_a_damaged_part_is_refused_at_once(
         read_store(store)
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_flip_in_a_large_file_is_caught_by_its_window(
+    many_windows: Path, random_columns: Columns, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hydragnn_hpo.data.store.index._SMALL", 0)
+    file = many_windows / f"part-{part:05d}.bp" / "data.0"
+    content = bytearray(file.read_bytes())
+    content[content.index(random_columns.positions[-part].tobytes()) + 9] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=f"part-{part:05d}.bp: column 'positions' was altered"):
+        read_store(many_windows)
+
+
+@pytest.mark.parametrize("damage", [cut, flip, Path.unlink, lambda file: file.write_bytes(b"")])
+@pytest.mark.parametrize("name", ["windows.npy", "index.json", "stats.json"])
+def test_a_damaged_index_is_refused(store: Path, name: str, damage: Callable[[Path], None]) -> None:
+    damage(store / name)
+    with pytest.raises(DataError, match=r"tiny\.bp.*(again|first)\."):
+        read_store(store)
+
+
+def test_runs_hold_every_window_once(many_windows: Path) -> None:
+    index = read_index(many_windows)
+    assert runs_of(index, 1) == [(n, n + 1) for n in range(9)]
+    assert runs_of(index, 1 << 40) == [(0, 9)]
+    assert runs_of(index, 1 << 40, 3, 5) == [(3, 5)]
+    assert runs_of(index, 1 << 40, 4, 4) == []
+    for size in (500, 2000, 5000):
+        runs = runs_of(index, size, 2, 9)
+        assert [w for first, last in runs for w in range(first, last)] == list(range(2, 9))
+
+
 def test_what_is_no_store_is_refused(tmp_path: Path, store: Path) -> None:
     with pytest.raises(DataError, match="is not a graph store"):
         read_stats(tmp_path)
     index = json.loads((store / "index.json").read_text())
     (store / "index.json").write_text(json.dumps({**index, "version": 99}))
-    with pytest.raises(DataError, match="has version 99, this program reads 2"):
+    with pytest.raises(DataError, match="has version 99, this program reads 3"):
         read_stats(store)
 
 
 def test_a_store_cannot_name_files_elsewhere(store: Path) -> None:
     index = json.loads((store / "index.json").read_text())
-    index["parts"][0]["columns"]["../../evil"] = index["parts"][0]["columns"]["split"]
+    index["columns"][8]["name"] = "../../evil"
     (store / "index.json").write_text(json.dumps(index))
     with pytest.raises(DataError, match=r"is damaged \(name '../../evil'\)"):
         read_store(store)

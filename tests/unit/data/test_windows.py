@@ -1,0 +1,207 @@
+"""Graphs read in windows are the same to the last bit as from columns in memory."""
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.store import windows
+from hydragnn_hpo.data.store.arrays import arrays_of
+from hydragnn_hpo.data.store.index import read_index
+from hydragnn_hpo.data.store.parts import WindowReader, read_store
+from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.store.windows import Windows
+from hydragnn_hpo.errors import ConfigError, DataError
+
+ROWS = {
+    "one": [31],
+    "sorted": list(range(3, 40)),
+    "all": list(range(60)),
+    "backwards": list(range(59, -1, -1)),
+    "repeated": [5, 5, 59, 5, 0, 59],
+    "empty": [],
+    **{f"random {seed}": np.random.default_rng(seed).integers(0, 60, 25) for seed in range(3)},
+}
+ALL = 1 << 30
+
+
+def assert_same(found: Columns, expected: Columns) -> None:
+    left, right = arrays_of(found), arrays_of(expected)
+    for name in ("edge_translation", "node_offset", "edge_offset"):
+        left[name], right[name] = getattr(found, name), getattr(expected, name)
+    left["id_offset"], right["id_offset"] = found.ids.offset, expected.ids.offset
+    assert list(left) == list(right)
+    for name, array in left.items():
+        assert array.dtype == right[name].dtype, name
+        assert array.shape == right[name].shape, name
+        assert array.tobytes() == right[name].tobytes(), name
+    assert (found.levels, found.stats) == (expected.levels, expected.stats)
+    assert found.windows is expected.windows is None
+
+
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("memory", [0, 4000, ALL], ids=["none kept", "few kept", "all kept"])
+def test_windows_and_stage_take_what_columns_take(
+    many_windows: Path, tmp_path: Path, rows: list[int], memory: int
+) -> None:
+    expected = read_store(many_windows).take(np.array(rows, dtype=np.int64))
+    graphs = Windows(many_windows, memory=memory)
+    for _ in range(2):
+        assert_same(graphs.take(np.array(rows, dtype=np.int64)), expected)
+    mapped = open_store(many_windows, tmp_path / "scratch", access="stage")
+    assert_same(mapped.take(np.array(rows, dtype=np.int64)), expected)
+
+
+def test_what_is_held_whole_is_that_of_the_columns(
+    many_windows: Path, random_columns: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "_RUN", 1)
+    graphs = Windows(many_windows)
+    assert graphs.num_graphs == 60
+    np.testing.assert_array_equal(graphs.split, random_columns.split)
+    np.testing.assert_array_equal(graphs.group, random_columns.group)
+    np.testing.assert_array_equal(graphs.num_nodes(), random_columns.num_nodes())
+    np.testing.assert_array_equal(graphs.num_edges(), random_columns.num_edges())
+    np.testing.assert_array_equal(graphs.windows, [0, 7, 14, 21, 25, 32, 39, 46, 53, 60])
+    np.testing.assert_array_equal(
+        graphs.indices_of("val"), [r for r in range(60) if random_columns.split[r] == 1]
+    )
+    for name, mask in random_columns.masks.items():
+        of_node = random_columns.levels[name] == "node"
+        ends = random_columns.node_offset if of_node else np.arange(61)
+        by_hand = [sum(mask[ends[g] : ends[g + 1]].tolist()) for g in range(60)]
+        assert graphs.known(name).tolist() == by_hand, name
+        assert graphs.known(name).dtype == np.int64
+    with pytest.raises(DataError, match="unknown split 'vall'. Did you mean 'val'"):
+        graphs.indices_of("vall")
+
+
+@pytest.mark.parametrize("row", [-1, 60])
+def test_a_row_that_is_not_there_is_no_batch(many_windows: Path, row: int) -> None:
+    with pytest.raises(IndexError):
+        Windows(many_windows).take(np.array([3, row]))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What is read of whole windows."""
+    done: list[tuple[int, int]] = []
+    read = WindowReader.read
+
+    def counted(self: WindowReader, first: int, last: int, names: object = None) -> object:
+        if names is None:
+            done.append((first, last))
+        return read(self, first, last, names)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(WindowReader, "read", counted)
+    return done
+
+
+def test_neighbours_are_read_in_one_go_and_kept(
+    many_windows: Path, reads: list[tuple[int, int]]
+) -> None:
+    graphs = Windows(many_windows, memory=ALL)
+    graphs.take(np.array([30, 59]))
+    graphs.take(np.arange(60))
+    assert reads == [(4, 5), (8, 9), (0, 4), (5, 8)]
+    graphs.take(np.arange(60))
+    assert len(reads) == 4
+
+
+def test_memory_is_bounded_and_the_latest_stay(
+    many_windows: Path, reads: list[tuple[int, int]]
+) -> None:
+    sizes = []
+    for window in range(9):
+        graphs = Windows(many_windows, memory=ALL)
+        graphs.take(graphs.windows[[window]])
+        sizes.append(graphs._held)
+    assert min(sizes) > 0
+    graphs = Windows(many_windows, memory=sizes[0] + sizes[1] + sizes[2])
+    reads.clear()
+    for row in (0, 7, 14, 0, 53):
+        graphs.take(np.array([row]))
+        assert graphs._held <= graphs.memory
+        held = sum(array.nbytes for kept in graphs._kept.values() for array in kept.values())
+        assert graphs._held == held
+    assert reads == [(0, 1), (1, 2), (2, 3), (8, 9)]
+    assert 0 in graphs._kept
+    assert 1 not in graphs._kept
+
+
+def test_kept_windows_own_their_memory(many_windows: Path) -> None:
+    graphs = Windows(many_windows, memory=ALL)
+    graphs.take(np.arange(60))
+    assert all(array.base is None for kept in graphs._kept.values() for array in kept.values())
+
+
+def test_the_environment_bounds_the_memory(
+    many_windows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYDRAGNN_HPO_WINDOW_MEMORY", "12345")
+    assert Windows(many_windows).memory == 12345
+    monkeypatch.setenv("HYDRAGNN_HPO_WINDOW_MEMORY", "1 GB")
+    with pytest.raises(ConfigError, match="WINDOW_MEMORY is '1 GB'; set it to a number of bytes"):
+        Windows(many_windows)
+    monkeypatch.delenv("HYDRAGNN_HPO_WINDOW_MEMORY")
+    assert 0 < Windows(many_windows).memory <= 1 << 30
+
+
+def test_threads_share_a_store(many_windows: Path) -> None:
+    graphs, expected = Windows(many_windows, memory=4000), read_store(many_windows)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            for _ in range(30):
+                rows = random.integers(0, 60, 9)
+                assert_same(graphs.take(rows), expected.take(rows))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_child_reads_for_itself(many_windows: Path) -> None:
+    graphs, expected = Windows(many_windows, memory=0), read_store(many_windows)
+    rows = np.arange(0, 60, 5)
+    graphs.take(rows)
+    child = os.fork()
+    if child == 0:
+        same = graphs.take(rows).positions.tobytes() == expected.take(rows).positions.tobytes()
+        os._exit(0 if same else 1)
+    assert_same(graphs.take(rows), expected.take(rows))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_closed_store_opens_again_and_litters_nowhere(many_windows: Path) -> None:
+    graphs = Windows(read_index(many_windows))
+    graphs.take(np.arange(60))
+    graphs.close()
+    assert list(Path("/tmp").glob(f"*_{os.getpid():x}_profiling.json")) == []
+    assert graphs.take(np.arange(60)).num_graphs == 60
+    graphs.close()
+
+
+def test_a_damaged_window_is_no_batch_and_the_others_are(
+    many_windows: Path, random_columns: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hydragnn_hpo.data.store.index._SMALL", 0)
+    file = many_windows / "part-00001.bp" / "data.0"
+    content = bytearray(file.read_bytes())
+    content[content.index(random_columns.positions[-1].tobytes()) + 9] ^= 1
+    file.write_bytes(content)
+    graphs, rows = Windows(many_windows, memory=ALL), np.arange(50)
+    np.testing.assert_array_equal(graphs.take(rows).cell, random_columns.cell[:50])
+    for _ in range(2):
+        with pytest.raises(DataError, match="part-00001.bp: column 'positions' was altered"):
+            graphs.take(np.array([57]))
