@@ -4,17 +4,19 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import typer
 
 from hydragnn_hpo.data.build import build_store
-from hydragnn_hpo.data.build.mpi import build_with_ranks, world
+from hydragnn_hpo.data.build.mpi import at_root, build_with_ranks, world
 from hydragnn_hpo.data.build.work import work_of
 from hydragnn_hpo.data.build.workers import Watch
 from hydragnn_hpo.errors import ConfigError, HydraError
+
+T = TypeVar("T")
 
 LINE_SECONDS = 10.0
 """Time between two lines where there is no terminal."""
@@ -25,15 +27,24 @@ def ranks() -> Any:
     return world(os.environ)
 
 
+def at_first(comm: Any, act: Callable[[], T]) -> T:
+    """Do something once, on rank 0 if there are ranks, and give all the result or the error."""
+    return act() if comm is None else at_root(comm, act)
+
+
 @contextlib.contextmanager
 def one_voice(comm: Any) -> Iterator[None]:
-    """Let rank 0 alone say why all ranks end."""
+    """Let rank 0 alone say why all ranks end.
+
+    The others leave with code 0: with another one mpi4py would abort them all, perhaps before
+    rank 0 has spoken.
+    """
     try:
         yield
     except HydraError as error:
         if comm is None or comm.rank == 0:
             raise
-        raise typer.Exit(error.exit_code) from error
+        raise typer.Exit from error
 
 
 def build(

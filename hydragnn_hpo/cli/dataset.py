@@ -29,31 +29,37 @@ def build(
 ) -> None:
     """Turn structures and a card into a graph store."""
     from hydragnn_hpo.cli import building
-    from hydragnn_hpo.config.data import CardConfig
-    from hydragnn_hpo.config.loading import load
-    from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.shipped import find
 
     comm = building.ranks()
+    stats = None
     with building.one_voice(comm):
-        if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
-            raise ConfigError(f"{card}: is no card (TOML): name the card of this data with --card.")
-        path = card_option or find(card, "graph_datasets")
-        config = load(path, CardConfig)
-        target = out or Path(f"{config.name}.bp")
-        stats = None
+        path, target, files = building.at_first(comm, lambda: _asked(card, card_option, out))
         if not dry_run:
             given = [Path(card)] if card_option else None
             stats = building.build(comm, path, target, files=given, processes=processes)
     if comm is not None and comm.rank > 0:
         return
     if stats is None:
-        files = [card] if card_option else [file.path for file in config.files]
         typer.echo(f"would read {', '.join(files)} and write {target}")
         return
     typer.echo(json.dumps(stats) if as_json else _sentence(target, stats))
     if not as_json and (aside := building.quarantine_sentence(target, stats)):
         typer.echo(aside)
+
+
+def _asked(card: str, card_option: Path | None, out: Path | None) -> tuple[Path, Path, list[str]]:
+    """Give the card, the store to write, and the files to read."""
+    from hydragnn_hpo.config.data import CardConfig
+    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.errors import ConfigError
+    from hydragnn_hpo.shipped import find
+
+    if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
+        raise ConfigError(f"{card}: is no card (TOML): name the card of this data with --card.")
+    path = card_option or find(card, "graph_datasets")
+    config = load(path, CardConfig)
+    files = [card] if card_option else [file.path for file in config.files]
+    return path, out or Path(f"{config.name}.bp"), files
 
 
 FigureOption = Annotated[Path | None, typer.Option("--figure", help="PNG to draw, too.")]

@@ -62,14 +62,70 @@ def _by_composition(
     Counts are fitted around their mean: a structure of mean size has the mean energy, one of
     no atoms has not. Fractions sum to 1, they need no such care.
     """
-    graph_of_node = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())
-    counts = np.zeros((columns.num_graphs, MAX_ELEMENT + 1))
-    np.add.at(counts, (graph_of_node, columns.numbers), 1.0)
-    if target.energy != "total":
-        counts /= np.maximum(columns.num_nodes(), 1)[:, None]
     rows = (columns.split == 0) & columns.masks[name]
-    design, values = counts[rows], columns.targets[name][rows, 0] - mean
-    around = design - design.mean(axis=0) if target.energy == "total" else design
-    gram = around.T @ around + RIDGE * np.eye(MAX_ELEMENT + 1)
-    numbers = np.linalg.solve(gram, around.T @ values)
-    return numbers, values, values - design @ numbers
+    graph, element, weight = _composition(columns, rows, fractions=target.energy != "total")
+    values = columns.targets[name][rows, 0] - mean
+    size, count = MAX_ELEMENT + 1, len(values)
+    gram = _gram(graph, element, weight)
+    moment = _sums(element, weight * values[graph], size)
+    if target.energy == "total":
+        centre = _sums(element, weight, size) / count
+        gram -= count * centre[:, None] * centre
+        moment -= centre * values.sum()
+    numbers = _solved(gram + RIDGE * np.eye(size), moment)
+    explained = _sums(graph, weight * numbers[element], count)
+    return numbers, values, values - explained
+
+
+def _composition(
+    columns: Columns, rows: NDArray[np.bool_], *, fractions: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+    """Give graph, element and number of atoms (or fraction) wherever there are any, by graph.
+
+    Graphs are counted over the chosen rows. A table over all elements would take a kilobyte for
+    each graph.
+    """
+    nodes = columns.num_nodes()
+    chosen = np.repeat(rows, nodes)
+    graph = np.repeat(np.arange(int(rows.sum())), nodes[rows])
+    key = graph * (MAX_ELEMENT + 1) + columns.numbers[chosen]
+    met, counts = np.unique(key, return_counts=True)
+    graph, element = met // (MAX_ELEMENT + 1), met % (MAX_ELEMENT + 1)
+    weight = counts / nodes[rows][graph] if fractions else counts.astype(np.float64)
+    return graph, element, weight
+
+
+def _gram(graph: NDArray[np.int64], element: NDArray[np.int64], weight: Array) -> Array:
+    """Sum products of the weights of two elements over graphs, [119, 119].
+
+    Not by BLAS: its sums depend on how many threads it has, and with them a store's checksum.
+    """
+    size = MAX_ELEMENT + 1
+    sums = _sums(element * (size + 1), weight * weight, size * size)
+    for step in range(1, size):
+        pairs = np.flatnonzero(graph[step:] == graph[:-step])
+        if not len(pairs):
+            break
+        first, second = element[pairs], element[pairs + step]
+        products = weight[pairs] * weight[pairs + step]
+        for place in (first * size + second, second * size + first):
+            sums += _sums(place, products, size * size)
+    return sums.reshape(size, size)
+
+
+def _sums(place: NDArray[np.int64], weights: Array, size: int) -> Array:
+    """Add weights up by place."""
+    return np.bincount(place, weights=weights, minlength=size).astype(np.float64)
+
+
+def _solved(matrix: Array, right: Array) -> Array:
+    """Solve a symmetric, positive definite system by elimination; not by LAPACK, as above."""
+    work = np.column_stack((matrix, right))
+    for row in range(len(work)):
+        below = work[row + 1 :, row] / work[row, row]
+        work[row + 1 :] -= below[:, None] * work[row]
+    result = np.zeros(len(work))
+    for row in reversed(range(len(work))):
+        known = (work[row, row + 1 : -1] * result[row + 1 :]).sum()
+        result[row] = (work[row, -1] - known) / work[row, row]
+    return result
