@@ -1,0 +1,98 @@
+"""Lists of PyG's ``Data``: a ``.pt`` file, or objects in memory.
+
+A file is read without running anything it names: what ``torch.load(weights_only=True)`` takes,
+and PyG's own containers.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ase import Atoms
+
+from hydragnn_hpo.data.readers.source import Item, Reader, Source
+from hydragnn_hpo.data.readers.tensors import atoms_of
+from hydragnn_hpo.errors import DataError
+
+
+def read_pyg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
+    """Read some entries of a list, or those of a collated ``InMemoryDataset`` file.
+
+    Raises:
+        DataError: the file is damaged, holds something else, or names what must not be run.
+    """
+    path = source.path
+    for number, data in enumerate(_load(path)[start:stop], start=start + 1):
+        name, place = f"{path.name}:{number}", f"{path}: structure {number}"
+        try:
+            yield name, atoms_of_data(data, place)
+        except DataError as error:
+            yield name, error
+
+
+def count_pyg(source: Source) -> int | None:
+    """Count the entries."""
+    return len(_load(source.path))
+
+
+PYG = Reader(count_pyg, read_pyg)
+
+
+def atoms_of_data(data: Any, place: str = "Data") -> Atoms:
+    """Make a structure of one ``torch_geometric.data.Data``; see ``tensors.atoms_of``.
+
+    Raises:
+        DataError: it has no positions or atomic numbers.
+    """
+    import torch
+
+    entries = dict(data.to_dict().items())
+    values = {k: v.detach().cpu().numpy() for k, v in entries.items() if torch.is_tensor(v)}
+    atoms = atoms_of(values, place)
+    plain = {k: v for k, v in entries.items() if isinstance(v, (str, int, float))}
+    atoms.info.update(plain)
+    return atoms
+
+
+def _load(path: Path) -> list[Any]:
+    """Give the ``Data`` of a file."""
+    import torch
+    from torch_geometric import data as pyg
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
+
+    safe = [pyg.Data, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage]
+    if not path.is_file():
+        raise DataError(f"{path}: no such file.")
+    try:
+        with torch.serialization.safe_globals(safe):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch says what it does not like in many classes
+        reason = " ".join(str(error).split())
+        found = "it names what must not be run" if "weights_only" in reason else reason[:80]
+        raise DataError(
+            f"{path}: cannot be read as a list of PyG Data ({found}); save it again as a plain "
+            "list of Data with tensors, numbers and strings."
+        ) from error
+    return _entries(content, path)
+
+
+def _entries(content: Any, path: Path) -> list[Any]:
+    from torch_geometric import data as pyg
+    from torch_geometric.data.separate import separate
+
+    if isinstance(content, pyg.Data):
+        content = [content]
+    if isinstance(content, tuple) and len(content) in (2, 3) and isinstance(content[1], dict):
+        whole, slices = content[:2]  # what InMemoryDataset.save writes
+        whole = pyg.Data.from_dict(whole) if isinstance(whole, dict) else whole
+        count = len(next(iter(slices.values()))) - 1
+        content = [
+            separate(cls=pyg.Data, batch=whole, idx=row, slice_dict=slices, decrement=False)
+            for row in range(count)
+        ]
+    if not isinstance(content, list) or not all(isinstance(d, pyg.Data) for d in content):
+        raise DataError(f"{path}: is no list of PyG Data (found {type(content).__name__}).")
+    if not content:
+        raise DataError(f"{path}: holds no structure; get it again.")
+    return content

@@ -1,0 +1,122 @@
+"""Molecules as SMILES, one per line or in a table; RDKit gives them three dimensions."""
+
+import csv
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, read_text, value_of
+from hydragnn_hpo.errors import ConfigError, DataError, unknown
+
+_TRIES = 20
+"""Conformers that are begun before a molecule counts as bad."""
+
+
+def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
+    """Read some molecules.
+
+    A table (``.csv``) has the SMILES in ``structure_column``, or in a column named ``smiles``;
+    its other columns become ``info``. A ``.smi`` file has a SMILES per line, and after a blank
+    perhaps a name. Each gets hydrogens and the conformer that RDKit's ETKDG finds from a seed
+    made of the SMILES alone, relaxed with MMFF94 where that knows the elements. ``info`` has the
+    SMILES, the formal ``charge`` and ``spin``, the number of unpaired electrons.
+
+    Raises:
+        ConfigError: there is no such column, or RDKit is not installed.
+        DataError: the file is unreadable.
+    """
+    _rdkit(source.path)
+    entries = _entries(source)
+    for number, (name, smiles, info) in enumerate(entries[start:stop], start=start + 1):
+        place = f"{source.path}: structure {number} ({smiles[:40]})"
+        try:
+            atoms = _molecule(smiles, place)
+        except DataError as error:
+            yield name, error
+            continue
+        atoms.info.update({**info, "smiles": smiles})
+        yield name, atoms
+
+
+def count_smiles(source: Source) -> int | None:
+    """Count the molecules."""
+    return len(_entries(source))
+
+
+SMILES = Reader(count_smiles, read_smiles, extra="chem")
+
+
+def _entries(source: Source) -> list[tuple[str, str, dict[str, Any]]]:
+    """Give name, SMILES and properties of every line."""
+    path = source.path
+    text = read_text(path)
+    if ".csv" not in [suffix.lower() for suffix in path.suffixes[-2:]]:
+        words = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+        named = [(*word, "")[1].strip() for word in words]
+        return [
+            (name or f"{path.name}:{row}", word[0], {})
+            for row, (name, word) in enumerate(zip(named, words, strict=True), start=1)
+        ]
+    rows = [row for row in csv.DictReader(io.StringIO(text, newline="")) if any(row.values())]
+    if not rows:
+        raise DataError(f"{path}: holds no structure; get the file again.")
+    header = list(rows[0])
+    column = source.structure_column or next((h for h in header if h.lower() == "smiles"), "")
+    if column not in header:
+        raise ConfigError(f"{path}: {unknown('column', column or 'smiles', map(str, header))}")
+    return [
+        (
+            f"{path.name}:{number}",
+            str(row[column] or "").strip(),
+            {str(k): value_of(v.strip()) for k, v in row.items() if _plain(k, v, column)},
+        )
+        for number, row in enumerate(rows, start=1)
+    ]
+
+
+def _plain(key: Any, cell: Any, column: str) -> bool:
+    return key is not None and key != column and isinstance(cell, str) and bool(cell.strip())
+
+
+def _molecule(smiles: str, place: str) -> Atoms:
+    """Give a molecule three dimensions; the same SMILES always gives the same."""
+    from rdkit import Chem
+    from rdkit.Chem import AllChem, Descriptors
+
+    molecule = Chem.MolFromSmiles(smiles) if smiles else None
+    if molecule is None:
+        raise DataError(f"{place} is no valid SMILES; mend or remove it.")
+    molecule = Chem.AddHs(molecule)
+    settings = AllChem.ETKDGv3()
+    settings.randomSeed = zlib.crc32(smiles.encode()) & 0x7FFFFFFF
+    settings.maxIterations = _TRIES
+    found = AllChem.EmbedMolecule(molecule, settings)
+    if found != 0:
+        settings.useRandomCoords = True
+        found = AllChem.EmbedMolecule(molecule, settings)
+    if found != 0:
+        raise DataError(f"{place} has no conformer that RDKit can find; remove it.")
+    if AllChem.MMFFHasAllMoleculeParams(molecule):
+        AllChem.MMFFOptimizeMolecule(molecule, maxIters=500)
+    numbers = [atom.GetAtomicNum() for atom in molecule.GetAtoms()]
+    positions = np.asarray(molecule.GetConformer().GetPositions(), dtype=np.float64)
+    atoms = Atoms(numbers, positions=positions)
+    atoms.info["charge"] = Chem.GetFormalCharge(molecule)
+    atoms.info["spin"] = Descriptors.NumRadicalElectrons(molecule)
+    return atoms
+
+
+def _rdkit(path: Path) -> None:
+    """Silence RDKit, or say that it is missing."""
+    try:
+        from rdkit import RDLogger
+    except ImportError as error:
+        raise ConfigError(
+            f"{path}: SMILES need RDKit, which is not installed: pip install 'hydragnn-hpo[chem]'."
+        ) from error
+    RDLogger.DisableLog("rdApp.*")

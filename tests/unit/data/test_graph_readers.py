@@ -1,0 +1,260 @@
+"""Files of graphs: HydraGNN's ADIOS2 layout, PyG's lists; and SMILES."""
+
+import shutil
+from pathlib import Path
+
+import adios2
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, InMemoryDataset
+
+from hydragnn_hpo.data.readers import reader_of
+from hydragnn_hpo.data.readers.source import Source
+from hydragnn_hpo.errors import ConfigError, DataError
+
+WATER = {
+    "pos": np.array([[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]]),
+    "x": np.array([[8, 0.5, -0.8], [1, 0.1, 0.4], [1, 0.2, 0.4]]),
+    "energy": np.array([-76.4]),
+    "forces": np.arange(9.0).reshape(3, 3),
+    "y": np.array([[-76.4], [0.1], [0.2], [0.3]]),
+    "y_loc": np.array([[0, 1, 4]]),
+    "edge_index": np.array([[0, 1], [1, 0]]),
+    "cell": np.zeros((3, 3)),
+    "pbc": np.zeros(3, dtype=bool),
+    "smiles": np.frombuffer(b"O", dtype=np.uint8),
+}
+SALT = {
+    "pos": np.array([[0, 0, 0], [2.8, 0, 0]], dtype=float),
+    "x": np.array([[11.0, 1, 1], [17, 2, -1]]),
+    "energy": np.array([-3.5]),
+    "forces": np.ones((2, 3)),
+    "y": np.array([[-3.5], [1.0], [2.0]]),
+    "y_loc": np.array([[0, 1, 3]]),
+    "edge_index": np.array([[0, 1, 0, 1], [1, 0, 1, 0]]),
+    "cell": 5.6 * np.eye(3),
+    "pbc": np.ones(3, dtype=bool),
+    "smiles": np.frombuffer(b"[Na+].[Cl-]", dtype=np.uint8),
+}
+VARYING = {"edge_index": 1}
+
+
+def write_as_hydragnn(path: Path, sets: dict[str, list[dict[str, np.ndarray]]]) -> None:
+    """Write a file as HydraGNN's ``AdiosWriter`` does, with one process."""
+    with adios2.Stream(str(path), "w") as stream:
+        stream.begin_step()
+        for label, graphs in sets.items():
+            stream.write_attribute(f"{label}/ndata", np.array(len(graphs)))
+            stream.write_attribute(f"{label}/keys", sorted(graphs[0]))
+            for key in sorted(graphs[0]):
+                axis = VARYING.get(key, 0)
+                arrays = [graph[key] for graph in graphs]
+                arrays = [a.astype(np.uint8) if a.dtype == bool else a for a in arrays]
+                whole = np.ascontiguousarray(np.concatenate(arrays, axis=axis))
+                counts = np.array([array.shape[axis] for array in arrays])
+                for name, value in (
+                    (key, whole),
+                    (f"{key}/variable_count", counts),
+                    (f"{key}/variable_offset", np.cumsum(counts) - counts),
+                ):
+                    shape = list(value.shape)
+                    value = value.copy()
+                    stream.write(f"{label}/{name}", value, shape, [0] * len(shape), shape)
+                stream.write_attribute(f"{label}/{key}/variable_dim", np.array(axis))
+        stream.write_attribute("total_ndata", np.array(sum(map(len, sets.values()))))
+        stream.end_step()
+
+
+@pytest.fixture
+def bp(tmp_path: Path) -> Path:
+    path = tmp_path / "old.bp"
+    sets = {"testset": [SALT], "trainset": [WATER, SALT, WATER], "valset": [WATER]}
+    write_as_hydragnn(path, sets)
+    return path
+
+
+def read(path: Path, start: int = 0, stop: int | None = None, **more: object) -> list:
+    source = Source(path, **more)
+    return list(reader_of(source, None).read(source, start, stop))
+
+
+def test_a_file_of_hydragnn_gives_its_graphs(bp: Path) -> None:
+    source = Source(bp)
+    assert reader_of(source, None).count(source) == 5
+    found = read(bp)
+    labels = ["trainset:1", "trainset:2", "trainset:3", "valset:1", "testset:1"]
+    assert [name for name, _ in found] == [f"old.bp:{label}" for label in labels]
+    splits = [atoms.info["split"] for _, atoms in found]
+    assert splits == ["train", "train", "train", "val", "test"]
+    truths = [WATER, SALT, WATER, WATER, SALT]
+    for (_, atoms), truth in zip(found, truths, strict=True):
+        assert atoms.numbers.tolist() == truth["x"][:, 0].tolist()
+        np.testing.assert_array_equal(atoms.positions, truth["pos"])
+        np.testing.assert_array_equal(atoms.cell.array, truth["cell"])
+        assert atoms.pbc.tolist() == truth["pbc"].tolist()
+        assert atoms.info["energy"] == truth["energy"][0]
+        np.testing.assert_array_equal(atoms.arrays["forces"], truth["forces"])
+        np.testing.assert_array_equal(atoms.arrays["x_2"], truth["x"][:, 2])
+        assert atoms.info["y_0"] == truth["y"][0, 0]
+        np.testing.assert_array_equal(atoms.arrays["y_1"], truth["y"][1:, 0])
+        assert atoms.info["smiles"] == truth["smiles"].tobytes().decode()
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 2), (1, 4), (2, None), (4, 5), (3, 3)])
+def test_runs_of_a_file_are_those_of_the_whole(bp: Path, start: int, stop: int | None) -> None:
+    whole, part = read(bp)[start:stop], read(bp, start, stop)
+    assert [name for name, _ in part] == [name for name, _ in whole]
+    for (_, one), (_, two) in zip(part, whole, strict=True):
+        assert one == two
+
+
+@pytest.mark.parametrize("name", ["md.idx", "md.0", "data.0"])
+def test_a_file_without_a_part_is_refused(bp: Path, name: str) -> None:
+    (bp / name).write_bytes(b"")
+    if name == "md.idx":
+        with pytest.raises(DataError, match=f"old.bp: .*{name} is missing or empty"):
+            read(bp)
+    (bp / name).unlink()
+    source = Source(bp)
+    reader = reader_of(source, "hydragnn_bp")
+    with pytest.raises(DataError, match=f"old.bp: .*{name} is missing or empty"):
+        reader.count(source)
+
+
+def test_another_adios_file_is_refused(tmp_path: Path) -> None:
+    with adios2.Stream(str(tmp_path / "x.bp"), "w") as stream:
+        stream.write("a", np.ones(3), [3], [0], [3])
+    with pytest.raises(DataError, match=r"x.bp: is no file of HydraGNN"):
+        read(tmp_path / "x.bp")
+
+
+def test_a_bad_graph_does_not_stop_the_others(tmp_path: Path) -> None:
+    bad = {**SALT, "x": np.array([[0.5, 1, 1], [17, 2, -1]])}
+    write_as_hydragnn(tmp_path / "b.bp", {"trainset": [WATER, bad, SALT]})
+    found = read(tmp_path / "b.bp")
+    assert isinstance(found[1][1], DataError)
+    assert "structure 2 of trainset: the first column of 'x' does not hold" in str(found[1][1])
+    assert [len(atoms) for _, atoms in (found[0], found[2])] == [3, 2]
+
+
+def data(**changes: object) -> Data:
+    values = {
+        "z": torch.tensor([8, 1, 1]),
+        "pos": torch.tensor(WATER["pos"], dtype=torch.float32),
+        "y": torch.tensor([[-76.4]], dtype=torch.float64),
+        "charge": torch.tensor([-0.8, 0.4, 0.4]),
+        "edge_index": torch.tensor([[0, 1], [1, 0]]),
+        "name": "water",
+    }
+    return Data(**{**values, **changes})
+
+
+class Kept(InMemoryDataset):
+    def __init__(self, root: Path, entries: list[Data]) -> None:
+        super().__init__(str(root))
+        self.save(entries, str(root / "kept.pt"))
+
+
+@pytest.mark.parametrize("way", ["list", "collated"])
+def test_lists_of_data_are_read(tmp_path: Path, way: str) -> None:
+    entries = [data(), data(z=torch.tensor([8, 1, 6]), y=torch.tensor([[1.0]]).double())]
+    if way == "list":
+        torch.save(entries, tmp_path / "kept.pt")
+    else:
+        Kept(tmp_path, entries)
+    source = Source(tmp_path / "kept.pt")
+    assert reader_of(source, None).count(source) == 2
+    (_, one), (name, two) = read(tmp_path / "kept.pt")
+    assert name == "kept.pt:2"
+    assert two.numbers.tolist() == [8, 1, 6]
+    np.testing.assert_allclose(one.positions, WATER["pos"], atol=1e-6)
+    assert one.info["y"] == -76.4
+    assert one.info["name"] == "water"
+    np.testing.assert_allclose(one.arrays["charge"], [-0.8, 0.4, 0.4], atol=1e-6)
+    assert not one.pbc.any()
+    assert [n for n, _ in read(tmp_path / "kept.pt", 1, 2)] == ["kept.pt:2"]
+
+
+def test_data_without_positions_is_bad_alone(tmp_path: Path) -> None:
+    torch.save([data(), data(pos=None), data()], tmp_path / "kept.pt")
+    found = [item for _, item in read(tmp_path / "kept.pt")]
+    assert str(found[1]).endswith("structure 2: has no positions 'pos'; give them, or use another "
+                                  "format.")  # fmt: skip
+    assert len(found[0]) == len(found[2]) == 3
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("run",))
+
+
+def test_nothing_that_a_file_names_is_run(tmp_path: Path, capsys) -> None:
+    torch.save([Evil()], tmp_path / "evil.pt")
+    with pytest.raises(DataError, match=r"evil.pt: cannot be read .*must not be run"):
+        read(tmp_path / "evil.pt")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 cut"])
+def test_a_damaged_list_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.pt").write_bytes(content)
+    with pytest.raises(DataError, match=r"bad.pt: cannot be read"):
+        read(tmp_path / "bad.pt")
+
+
+@pytest.mark.parametrize("content", [[], {"a": 1}, [1, 2]])
+def test_other_content_is_refused(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "other.pt")
+    with pytest.raises(DataError, match="holds no structure|is no list of PyG Data"):
+        read(tmp_path / "other.pt")
+
+
+def test_smiles_become_molecules(tmp_path: Path) -> None:
+    (tmp_path / "m.smi").write_text("CCO ethanol\nc1ccccc1\n[NH4+] ammonium\n[CH3] methyl\n")
+    source = Source(tmp_path / "m.smi")
+    assert reader_of(source, None).count(source) == 4
+    found = dict(read(tmp_path / "m.smi"))
+    assert list(found) == ["ethanol", "m.smi:2", "ammonium", "methyl"]
+    formulas = [atoms.get_chemical_formula() for atoms in found.values()]
+    assert formulas == ["C2H6O", "C6H6", "H4N", "CH3"]
+    assert [atoms.info["charge"] for atoms in found.values()] == [0, 0, 1, 0]
+    assert [atoms.info["spin"] for atoms in found.values()] == [0, 0, 0, 1]
+    # Benzene: six C-C of about 1.39, six C-H of about 1.08 angstrom, planar.
+    benzene = found["m.smi:2"]
+    distances = benzene.get_all_distances()[:6, :6]
+    nearest = np.sort(distances, axis=1)[:, 1:3]
+    np.testing.assert_allclose(nearest, 1.39, atol=0.03)
+    assert np.linalg.svd(benzene.positions - benzene.positions.mean(axis=0))[1][2] < 0.1
+
+
+def test_a_smiles_has_one_conformer(tmp_path: Path) -> None:
+    (tmp_path / "a.smi").write_text("CCCO\nCCN\n")
+    (tmp_path / "b.smi").write_text("CCN\nO\nCCCO\n")
+    first, second = read(tmp_path / "a.smi"), read(tmp_path / "b.smi")
+    np.testing.assert_array_equal(first[0][1].positions, second[2][1].positions)
+    np.testing.assert_array_equal(first[1][1].positions, second[0][1].positions)
+
+
+def test_a_table_of_smiles_keeps_its_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("mol,logp,smiles\na,0.5,CO\nb,,nonsense(\nc,1.5,O\n")
+    source = Source(tmp_path / "t.csv")
+    reader = reader_of(source, "smiles")
+    found = [item for _, item in reader.read(source, 0, None)]
+    assert found[0].info["logp"] == 0.5
+    assert "logp" not in found[2].info or found[2].info["logp"] == 1.5
+    assert "structure 2 (nonsense() is no valid SMILES" in str(found[1])
+    wrong = Source(tmp_path / "t.csv", structure_column="smile")
+    with pytest.raises(ConfigError, match="unknown column 'smile'. Did you mean 'smiles'"):
+        list(reader.read(wrong, 0, None))
+
+
+def test_a_truncated_file_of_hydragnn_does_not_hang(bp: Path, monkeypatch) -> None:
+    # ADIOS2 hangs or fails, as it likes: it is given a moment in a process of its own.
+    monkeypatch.setattr("hydragnn_hpo.data.readers.hydragnn_bp._OPEN_SECONDS", 8.0)
+    whole = (bp / "md.0").read_bytes()
+    (bp / "md.0").write_bytes(whole[: len(whole) // 2])
+    source = Source(bp)
+    with pytest.raises(DataError, match=r"old.bp: cannot be read"):
+        reader_of(source, None).count(source)
+    shutil.rmtree(bp)
