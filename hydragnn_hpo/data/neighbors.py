@@ -3,9 +3,18 @@
 Shapes: N nodes, E edges.
 """
 
+import sys
+
 import numpy as np
-import vesin
 from numpy.typing import NDArray
+
+# Where torch is installed vesin imports it: seconds and 200 MB for each process of a build.
+_TORCH = sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+try:
+    import vesin
+finally:
+    if _TORCH is None:
+        del sys.modules["torch"]
 
 
 def edges_of(

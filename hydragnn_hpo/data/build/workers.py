@@ -131,6 +131,7 @@ class _Workers:
         write_json(file, plan.to_json())
         self._command = [*_COMMAND, str(file.absolute())]
         self._count, self._children = count, list[subprocess.Popen[str]]()
+        self._drivers: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
         try:
@@ -140,14 +141,19 @@ class _Workers:
             self.__exit__()
             raise
         for child in self._children:
-            threading.Thread(target=self._drive, args=(child,), daemon=True).start()
+            driver = threading.Thread(target=self._drive, args=(child,), daemon=True)
+            driver.start()
+            self._drivers.append(driver)
         return self
 
     def __exit__(self, *_: object) -> None:
         for child in self._children:
             child.kill()
+        for driver in self._drivers:
+            driver.join()
         for child in self._children:
-            child.wait()
+            with contextlib.suppress(BrokenPipeError), child:  # waits, and closes its pipes
+                pass
 
     def finished(self, tell: Tell) -> Iterator[int]:
         """Give the numbers of pieces as they are finished."""

@@ -1,8 +1,12 @@
-"""From a card to a store: files found, checked, and refused whole."""
+"""From a card to a store: in pieces, resumed, with bad structures set aside, or refused whole."""
 
 import gzip
 import hashlib
 import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +15,32 @@ from ase import Atoms
 from ase.build import bulk
 from ase.io import read, write
 
-from hydragnn_hpo.config.data import SPLITS
-from hydragnn_hpo.data.build import build_store, find_file, graphs_from_file, job_main
-from hydragnn_hpo.data.store.index import read_stats
+from hydragnn_hpo.config.data import SPLITS, CardConfig
+from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.data.build import (
+    build_store,
+    convert,
+    find_file,
+    graphs_from_file,
+    job_main,
+    workers,
+)
+from hydragnn_hpo.data.build.convert import Record, Tell
+from hydragnn_hpo.data.build.merge import Layout
+from hydragnn_hpo.data.build.plan import Piece, Plan
+from hydragnn_hpo.data.build.share import shares_of
+from hydragnn_hpo.data.build.work import work_folder
+from hydragnn_hpo.data.build.workers import Watch
+from hydragnn_hpo.data.columns import columns_of
+from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.readers import READERS
+from hydragnn_hpo.data.split import split_of
+from hydragnn_hpo.data.statistics import size_stats
+from hydragnn_hpo.data.store.arrays import arrays_of
+from hydragnn_hpo.data.store.index import read_index, read_stats
 from hydragnn_hpo.data.store.parts import read_store
-from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.errors import ConfigError, DataError, JobError, StorageError
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -171,3 +196,310 @@ def test_a_bad_structure_for_predictions_is_named(tmp_path: Path) -> None:
         DataError, match=r"new.extxyz: structure 2 .*atom 1 and atom 2 at one place"
     ):
         next(graphs)
+
+
+def pieces_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note the number of every piece that is converted in this process."""
+    seen: list[int] = []
+
+    def noting(plan: Plan, piece: Piece, work: Path, tell: Tell) -> Record:
+        seen.append(piece.number)
+        return real(plan, piece, work, tell)
+
+    real = convert.convert_piece
+    monkeypatch.setattr(convert, "convert_piece", noting)
+    return seen
+
+
+def assert_same_store(found: Path, expected: Path) -> None:
+    left, right = (arrays_of(read_store(path)) for path in (found, expected))
+    assert list(left) == list(right)
+    for name, array in left.items():
+        assert (array.dtype, array.shape) == (right[name].dtype, right[name].shape), name
+        assert array.tobytes() == right[name].tobytes(), name
+    assert (found / "windows.npy").read_bytes() == (expected / "windows.npy").read_bytes()
+    assert read_stats(found) == read_stats(expected)
+
+
+def test_a_store_in_pieces_is_that_of_all_graphs_at_once(card: Path, tmp_path: Path) -> None:
+    # The obvious way: all structures in memory, one pass.
+    config = load(card, CardConfig)
+    frames = read(tmp_path / "tiny.extxyz", ":")
+    file = tmp_path / "tiny.extxyz"
+    rules = Rules(4.0, 0.1, config.targets)
+    places = [Place(file, n + 1, f"tiny.extxyz:{n + 1}") for n in range(18)]
+    graphs = [graph_of(atoms, place, rules) for atoms, place in zip(frames, places, strict=True)]
+    columns = columns_of(graphs, config.targets)
+    split = split_of([graph.group for graph in graphs], [None] * 18, config.split, "tiny")
+    columns = replace(columns, split=split)
+
+    stats = build_store(card, tmp_path / "out.bp", window=5, processes=1)
+    expected = arrays_of(columns)
+    for name, array in arrays_of(read_store(tmp_path / "out.bp")).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    assert stats["targets"] == target_stats(columns, config.targets)
+    assert stats | size_stats(columns, 4.0) == stats
+    windows = read_index(tmp_path / "out.bp").windows
+    assert windows[:, 0].tolist() == [5, 5, 5, 3]
+    assert windows[:, 1].tolist() == [
+        sum(len(atoms) for atoms in frames[first : first + 5]) for first in (0, 5, 10, 15)
+    ]
+
+
+def test_attributes_encodings_and_readers_of_the_card_are_heard(
+    card: Path, tmp_path: Path, structures: list[Atoms]
+) -> None:
+    for number, atoms in enumerate(structures):
+        atoms.info["total_charge"] = number - 3
+    write(tmp_path / "tiny.extxyz", structures, format="extxyz")
+    edit(card, "[graphs]", '[attributes.charge]\nkey = "total_charge"\n[graphs]\nlaplacian = 2')
+    build_store(card, tmp_path / "out.bp")
+    columns = read_store(tmp_path / "out.bp")
+    assert columns.attributes["charge"].tolist() == list(range(-3, 15))
+    assert columns.laplacian is not None
+    assert columns.laplacian.shape == (len(columns.numbers), 2)
+    edit(card, 'path = "tiny.extxyz"', 'path = "tiny.extxyz"\nreader = "extxzy"')
+    with pytest.raises(ConfigError, match="unknown reader 'extxzy'. Did you mean 'extxyz'"):
+        build_store(card, tmp_path / "out.bp")
+
+
+def spoil(path: Path, *numbers: int) -> None:
+    """Take the energy from some structures, counted from 1."""
+    frames = read(path, ":")
+    for number in numbers:
+        frames[number - 1].calc = None
+    write(path, frames, format="extxyz")
+
+
+def test_bad_structures_are_set_aside(card: Path, tmp_path: Path) -> None:
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1112')  # 2 of 18 are 0.1111
+    spoil(tmp_path / "tiny.extxyz", 3, 12)
+    (tmp_path / "out.bp.quarantine.jsonl").write_text("of an earlier try")
+    stats = build_store(card, tmp_path / "out.bp", window=5, processes=1)
+    assert (stats["quarantined"], stats["num_graphs"]) == (2, 16)
+    lines = (tmp_path / "out.bp/quarantine.jsonl").read_text().splitlines()
+    file = str(tmp_path / "tiny.extxyz")
+    for number, line in zip((3, 12), lines, strict=True):
+        found = json.loads(line)
+        assert found.pop("reason").startswith(f"{file}: structure {number} (tiny.extxyz:{number})")
+        assert found == {"file": file, "number": number, "id": f"tiny.extxyz:{number}"}
+    kept = [f"tiny.extxyz:{n}" for n in range(1, 19) if n not in (3, 12)]
+    assert list(read_store(tmp_path / "out.bp").ids) == kept
+    assert not (tmp_path / "out.bp.quarantine.jsonl").exists()
+
+
+def test_more_bad_structures_than_the_limit_are_an_error(card: Path, tmp_path: Path) -> None:
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1112')
+    spoil(tmp_path / "tiny.extxyz", 3, 8, 12)
+    listing = tmp_path / "out.bp.quarantine.jsonl"
+    with pytest.raises(DataError) as caught:
+        build_store(card, tmp_path / "out.bp", window=100, processes=1)
+    assert str(caught.value).startswith(f"{tmp_path}/tiny.extxyz: structure 3 (tiny.extxyz:3) has")
+    assert str(caught.value).endswith(
+        f"(and 2 more bad ones of 18; the limit max_bad is 0.1112: see {listing})."
+    )
+    assert [json.loads(line)["number"] for line in listing.read_text().splitlines()] == [3, 8, 12]
+    assert not (tmp_path / "out.bp").exists()
+
+
+def test_a_build_stops_when_too_many_are_bad(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = pieces_converted(monkeypatch)
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1112')
+    spoil(tmp_path / "tiny.extxyz", 1, 3, 5)
+    with pytest.raises(DataError, match="structure 1 .*and 2 more bad ones of 18"):
+        build_store(card, tmp_path / "out.bp", window=2, processes=1)
+    assert seen == [0, 1, 2]
+
+
+def test_the_second_of_two_equal_ids_is_bad(
+    card: Path, tmp_path: Path, structures: list[Atoms]
+) -> None:
+    for number, atoms in enumerate(structures):
+        atoms.info["label"] = f"mp-{number % 17}"  # the last has the first one's
+    write(tmp_path / "tiny.extxyz", structures, format="extxyz")
+    edit(card, 'name = "tiny"', 'name = "tiny"\nid_key = "label"')
+    file = tmp_path / "tiny.extxyz"
+    said = rf"^{file}: structure 18 \(mp-0\) has the id of structure 1 of {file}; give"
+    with pytest.raises(DataError, match=said):
+        build_store(card, tmp_path / "out.bp")
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.2')
+    stats = build_store(card, tmp_path / "out.bp", window=5, processes=1)
+    assert (stats["quarantined"], stats["num_graphs"]) == (1, 17)
+    columns = read_store(tmp_path / "out.bp")
+    assert list(columns.ids) == [f"mp-{n}" for n in range(17)]
+    assert columns.node_offset[-1] == sum(len(atoms) for atoms in structures[:17])
+    assert stats | size_stats(columns, 4.0) == stats
+
+
+def test_files_of_one_name_do_not_share_ids(card: Path, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "tiny.extxyz").write_text((tmp_path / "tiny.extxyz").read_text())
+    edit(card, "[targets.energy]", '[[files]]\npath = "b/tiny.extxyz"\n[targets.energy]')
+    assert build_store(card, tmp_path / "out.bp")["num_graphs"] == 36
+    ids = read_store(tmp_path / "out.bp").ids
+    assert (ids[0], ids[35]) == ("tiny.extxyz:tiny.extxyz:1", "b/tiny.extxyz:tiny.extxyz:18")
+
+
+class Breaking(Watch):
+    """Breaks a build off after some structures, as Ctrl-C does."""
+
+    def __init__(self, after: int = 10**9) -> None:
+        self.after = after
+        self.begun: list[tuple[int | None, int]] = []
+
+    def begin(self, total: int | None, reused: int) -> None:
+        self.begun.append((total, reused))
+
+    def __call__(self, done: int) -> None:
+        if done >= self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def broken(card: Path, tmp_path: Path) -> Path:
+    """A build of pieces of 5, 5, 5 and 3 structures, broken off in the third one."""
+    with pytest.raises(KeyboardInterrupt):
+        build_store(card, tmp_path / "out.bp", window=5, processes=1, progress=Breaking(12))
+    work = tmp_path / ".out.bp.work"
+    assert {path.name for path in work.glob("piece-*.json")} == {
+        "piece-000000.json",
+        "piece-000001.json",
+    }
+    return work
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], None], list[int]]] = {
+    "nothing": (lambda work: None, [2, 3]),
+    "chunk": (lambda work: flip(work / "piece-000001-000000.npz"), [1, 2, 3]),
+    "no_chunk": (lambda work: (work / "piece-000000-000000.npz").unlink(), [0, 2, 3]),
+    "record": (lambda work: flip(work / "piece-000000.json"), [0, 2, 3]),
+    "torn_record": (lambda work: (work / "piece-000000.json").write_text("{"), [0, 2, 3]),
+    "file": (lambda work: os.utime(work.parent / "tiny.extxyz", (1, 1)), [0, 1, 2, 3]),
+    "cutoff": (
+        lambda work: edit(work.parent / "tiny.toml", "cutoff = 4.0", "cutoff = 3.5"),
+        [0, 1, 2, 3],
+    ),
+    "title": (
+        lambda work: edit(work.parent / "tiny.toml", '"tiny"\n', '"tiny"\ntitle = "Tiny"\n'),
+        [2, 3],
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "converted"), CHANGES.values(), ids=CHANGES)
+def test_a_broken_build_goes_on_with_what_is_still_true(
+    card: Path,
+    tmp_path: Path,
+    broken: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], None],
+    converted: list[int],
+) -> None:
+    change(broken)
+    (tmp_path / ".out.bp.abcdefgh.part").mkdir()  # a store that was killed half-written
+    seen = pieces_converted(monkeypatch)
+    watch = Breaking()
+    build_store(card, tmp_path / "out.bp", window=5, processes=1, progress=watch)
+    assert seen == converted
+    assert watch.begun[0][0] == 18
+    assert not list(tmp_path.glob(".*"))
+    build_store(card, tmp_path / "fresh.bp", window=5, processes=1)
+    assert_same_store(tmp_path / "out.bp", tmp_path / "fresh.bp")
+
+
+def test_what_is_reused_is_told(card: Path, tmp_path: Path, broken: Path) -> None:
+    watch = Breaking()
+    build_store(card, tmp_path / "out.bp", window=5, processes=1, progress=watch)
+    assert watch.begun == [(18, 10)]
+
+
+def test_a_small_build_that_fails_leaves_no_work(card: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_store(card, tmp_path / "out.bp", window=10, processes=1, progress=Breaking(12))
+    assert not (tmp_path / ".out.bp.work").exists()
+
+
+def test_a_store_is_built_by_one_at_a_time(card: Path, tmp_path: Path) -> None:
+    with work_folder(tmp_path / "out.bp"):
+        said = rf"out.bp: is being built by process {os.getpid()} on .*; wait for it"
+        with pytest.raises(StorageError, match=said):
+            build_store(card, tmp_path / "out.bp")
+        build_store(card, tmp_path / "other.bp")
+    build_store(card, tmp_path / "out.bp")
+
+
+def test_a_chunk_that_is_altered_while_building_is_found(card: Path, broken: Path) -> None:
+    flip(broken / "piece-000000-000000.npz")
+    with pytest.raises(StorageError, match=r"piece-000000-000000.npz: cannot be read .*again"):
+        convert.read_chunk(broken / "piece-000000-000000.npz")
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = replace(READERS["extxyz"], count=lambda source: 20)
+    monkeypatch.setitem(READERS, "extxyz", reader)
+    with pytest.raises(DataError, match="ends after structure 18, 20 were counted before"):
+        build_store(card, tmp_path / "out.bp", window=5, processes=1)
+
+
+def test_parts_take_runs_of_windows_of_about_equal_size() -> None:
+    sizes = np.array([[1, n, 0, 1] for n in (10, 10, 20, 40)])
+    nothing = np.zeros(0, dtype=np.int64)
+    layout = Layout((), sizes, nothing.astype(np.int8), nothing.astype(np.int32), (), 4, {})
+    assert shares_of(layout, 1) == [range(0, 4)]
+    assert shares_of(layout, 2) == [range(0, 3), range(3, 4)]
+    assert shares_of(layout, 9) == [range(0, 1), range(1, 2), range(2, 3), range(3, 4)]
+
+
+def test_workers_build_the_same_store(card: Path, tmp_path: Path) -> None:
+    spoil(tmp_path / "tiny.extxyz", 7)
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1')
+    seen: list[int] = []
+    build_store(card, tmp_path / "two.bp", window=5, processes=2, progress=seen.append)
+    build_store(card, tmp_path / "one.bp", window=5, processes=1)
+    assert_same_store(tmp_path / "two.bp", tmp_path / "one.bp")
+    assert seen[-1] == 18
+
+
+def test_errors_in_workers_are_the_same_sentences(card: Path, tmp_path: Path) -> None:
+    whole = (tmp_path / "tiny.extxyz").read_text()
+    (tmp_path / "tiny.extxyz").write_text(whole + "what?\n")
+    said = rf"^{tmp_path}/tiny.extxyz: structure 19 cannot be read as extxyz"
+    for processes in (1, 2):
+        with pytest.raises(DataError, match=said):
+            build_store(card, tmp_path / "out.bp", window=5, processes=processes)
+        (tmp_path / "more.extxyz").write_text(whole)
+        edit(card, "[targets.energy]", '[[files]]\npath = "more.extxyz"\n[targets.energy]')
+
+
+WORKERS = {
+    "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9"),
+    "gone": ("import sys; sys.exit(3)", "ended with code 3"),
+}
+
+
+@pytest.mark.parametrize(("code", "said"), WORKERS.values(), ids=WORKERS)
+def test_a_worker_that_dies_is_named(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    monkeypatch.setattr(workers, "_COMMAND", [sys.executable, "-c", code])
+    with pytest.raises(JobError, match=rf"tiny.extxyz: the process .* {said}; .* start again"):
+        build_store(card, tmp_path / "out.bp", window=5, processes=2)
+
+
+def test_a_bug_in_a_worker_shows_its_traceback(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = 'import sys; sys.stdin.readline(); print(\'{"bug": "Traceback: boom"}\')'
+    monkeypatch.setattr(workers, "_COMMAND", [sys.executable, "-c", code])
+    with pytest.raises(RuntimeError, match="boom"):
+        build_store(card, tmp_path / "out.bp", window=5, processes=2)
