@@ -132,7 +132,7 @@ class Controller:
     def _open(self) -> None:
         stats = self._build_stores()
         self.dispatch.costs.stats = stats
-        check_space(self.config, stats["targets"], stats["cutoff"])
+        check_space(self.config, stats["targets"], stats["cutoff"], stats)
         units = {name: target["unit"] for name, target in stats["targets"].items()}
         self._note("opened", units=units, slots=sorted(self.slots), data=stats["checksum"])
         for trial in self.state.trials.values():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump
+from hydragnn_hpo.config.sizes import epoch_size
 from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching.job import Job, Slot
@@ -100,8 +101,11 @@ class Dispatch:
         self.costs.learn(self.configs[trial.name], trial.width, seconds)
 
     def _waiting(self, trial: Trial) -> Waiting:
-        training = self.configs[trial.name].training
-        widest = max(1, training.global_batch // training.min_graphs_per_rank)
+        config = self.configs[trial.name]
+        training, ratios = config.training, [entry.ratio for entry in config.data]
+        graphs = epoch_size(self.costs.stats, training, ratios).graphs_per_step
+        graphs = training.global_batch or graphs
+        widest = max(1, graphs // training.min_graphs_per_rank)
         widest = min(widest, self.config.machine.max_width)
         return Waiting(trial.name, self.seconds_left(trial, 1), widest)
 

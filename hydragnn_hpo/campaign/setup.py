@@ -10,6 +10,7 @@ from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import dump, load, parse
 from hydragnn_hpo.config.model import Heads
 from hydragnn_hpo.config.search import Scalar
+from hydragnn_hpo.config.sizes import epoch_size
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import storage, write_text
@@ -122,7 +123,12 @@ def trial_config(
     return parse(filled, TrialConfig, where=f"trial {name}")
 
 
-def check_space(config: CampaignConfig, targets: Mapping[str, Any], cutoff: float) -> None:
+def check_space(
+    config: CampaignConfig,
+    targets: Mapping[str, Any],
+    cutoff: float,
+    stats: Mapping[str, Any] | None = None,
+) -> None:
     """Try the corners of a space before a trial is paid for.
 
     Every choice, every lowest and highest value is put into an otherwise ordinary trial.
@@ -131,6 +137,7 @@ def check_space(config: CampaignConfig, targets: Mapping[str, Any], cutoff: floa
         config: the campaign.
         targets: target statistics of the store, or the card's targets.
         cutoff: longest edge of the store in angstrom.
+        stats: the whole statistics, once there are any.
 
     Raises:
         ConfigError: some value cannot make a valid trial on this data.
@@ -150,6 +157,8 @@ def check_space(config: CampaignConfig, targets: Mapping[str, Any], cutoff: floa
                     f"campaign '{config.name}': model.cutoff reaches {made.model.cutoff:g} "
                     f"angstrom, the card's edges end at {cutoff:g}: lower one or raise the other."
                 )
+            if stats is not None:
+                epoch_size(stats, made.training, [entry.ratio for entry in made.data])
 
 
 def _values(config: CampaignConfig, key: str) -> list[Scalar]:

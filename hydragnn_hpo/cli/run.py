@@ -58,13 +58,13 @@ def run(
 def _fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
     """Give path and name of a campaign's cards, when every value of the space fits them."""
     from hydragnn_hpo.campaign.setup import check_space, find_cards
-    from hydragnn_hpo.config.mixture import united_targets
+    from hydragnn_hpo.config.mixture import targets_of, united_targets
     from hydragnn_hpo.errors import ConfigError
 
     try:
         cards = find_cards(config, source)
-        plain = [card.model_dump()["targets"] for card in cards.values()]
-        targets = united_targets(plain, config.data, config.shared)
+        said = [targets_of(card) for card in cards.values()]
+        targets = united_targets(said, config.data, config.shared)
         check_space(config, targets, min(card.graphs.cutoff for card in cards.values()))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error

@@ -10,14 +10,16 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Len
 from pydantic import BeforeValidator, Field, PositiveFloat
 
-from hydragnn_hpo.config.data import SPLITS
+from hydragnn_hpo.config.data import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.sizes import mean_degree
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.units import inside
 
 C = TypeVar("C", bound=Config)
 Stats = dict[str, Any]
 
-_AGREE = ("level", "shape", "unit", "energy")
+_AGREE = ("level", "shape", "unit", "energy", "derived_from")
 """What must be the same where data sets share a target."""
 
 
@@ -63,27 +65,46 @@ def united(
     """
     if len(stats) == 1 and not entries[0].prefix:
         return stats[0]
-    degrees = [set(each["degree"]) for each in stats]
-    nodes = [each["nodes"]["total"] for each in stats]
+    cutoff = min(each["cutoff"] for each in stats)
     return {
         "name": "+".join(str(each["name"]) for each in stats),
         "title": "; ".join(str(each.get("title", "")) for each in stats),
         "num_graphs": sum(each["num_graphs"] for each in stats),
-        "cutoff": min(each["cutoff"] for each in stats),
+        "cutoff": cutoff,
         "elements": sorted(set().union(*(each["elements"] for each in stats))),
         "splits": {s: sum(each["splits"][s] for each in stats) for s in SPLITS},
         "nodes": _sizes([each["nodes"] for each in stats], stats),
         "edges": _sizes([each["edges"] for each in stats], stats),
-        "degree": {
-            key: sum(n * each["degree"][key] for n, each in zip(nodes, stats, strict=True))
-            / sum(nodes)
-            for key in sorted(set.intersection(*degrees), key=float)
-        },
+        "degree": _degrees(stats, cutoff),
         "train_nodes": sum(each["train_nodes"] for each in stats),
         "train_edges": sum(each["train_edges"] for each in stats),
+        "sets": [
+            {"train": each["splits"]["train"], "train_nodes": each["train_nodes"]} for each in stats
+        ],
         "targets": united_targets([each["targets"] for each in stats], entries, shared),
         "checksum": "-".join(str(each.get("checksum", "")) for each in stats),
     }
+
+
+def _degrees(stats: Sequence[Stats], cutoff: float) -> dict[str, float]:
+    """Give the mean number of neighbours at every cutoff that some set names."""
+    nodes = [each["nodes"]["total"] for each in stats]
+    named = {float(r) for each in stats for r in each["degree"]} | {cutoff}
+    return {
+        str(r): math.fsum(n * mean_degree(each, r) for n, each in zip(nodes, stats, strict=True))
+        / sum(nodes)
+        for r in sorted(named)
+        if r <= cutoff
+    }
+
+
+def targets_of(card: CardConfig) -> dict[str, Stats]:
+    """Give what a card says about its targets, in our own units, as a store will."""
+    found: dict[str, Stats] = {}
+    for name, target in card.targets.items():
+        unit = inside(target.unit)[1]
+        found[name] = {**target.model_dump(), "unit": f"{unit}/atom" if target.per_atom else unit}
+    return found
 
 
 def united_targets(

@@ -1,12 +1,16 @@
 """How one trial trains. Read by ``training.trainer``."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from hydragnn_hpo.config.schema import Config
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+_WAYS = ("global_batch", "batch_atoms", "batch_edges")
+"""Ways to say how large a step is; a trial has one."""
 
 
 class TrainConfig(Config):
@@ -15,12 +19,12 @@ class TrainConfig(Config):
     epochs: PositiveInt = 50
     """Passes over the training split at the full budget; the schedule is laid over these."""
 
-    global_batch: PositiveInt = 32
-    """Graphs per optimizer step, over all ranks together."""
+    global_batch: PositiveInt | None = None
+    """Graphs per optimizer step, over all ranks together; 32 unless there is a budget."""
 
     batch_atoms: PositiveInt | None = None
-    """Most atoms per optimizer step, over all ranks together; takes the place of
-    ``global_batch``. At least three times the largest graph."""
+    """Most atoms per optimizer step, over all ranks together, in place of ``global_batch``. At
+    least twice the largest graph."""
 
     batch_edges: PositiveInt | None = None
     """The same for edges (at the store's cutoff)."""
@@ -33,7 +37,7 @@ class TrainConfig(Config):
     are shuffled, and then the graphs of as many windows as hold this many."""
 
     min_graphs_per_rank: PositiveInt = 4
-    """A trial is at most ``global_batch / min_graphs_per_rank`` ranks wide."""
+    """A trial is at most so wide that a rank has this many graphs of a step, on average."""
 
     learning_rate: PositiveFloat = 1e-3
     """Peak step size of AdamW."""
@@ -62,14 +66,29 @@ class TrainConfig(Config):
     checkpoint_seconds: NonNegativeFloat = 10.0
     """Time between checkpoints, which are taken at the end of an epoch."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _graphs_unless_a_budget(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or any(values.get(way) is not None for way in _WAYS):
+            return values
+        return {**values, "global_batch": 32}
+
     @model_validator(mode="after")
     def _one_way_to_batch(self) -> Self:
-        if self.batch_atoms is not None and self.batch_edges is not None:
-            raise ValueError("batch_atoms and batch_edges exclude each other: drop one.")
-        budget = self.batch_atoms or self.batch_edges
-        if budget is not None and self.steps_per_epoch is not None:
+        given = [way for way in _WAYS if getattr(self, way) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: keep one.")
+        if self.global_batch is None and self.steps_per_epoch is not None:
             raise ValueError(
                 "steps_per_epoch goes with global_batch; with a budget of atoms or edges the steps "
                 "of an epoch follow from the data: drop one."
             )
         return self
+
+    @property
+    def budget(self) -> tuple[Literal["nodes", "edges"], int]:
+        """Give what a step has a budget of, and how much; only where ``global_batch`` is None."""
+        if self.batch_atoms is not None:
+            return "nodes", self.batch_atoms
+        assert self.batch_edges is not None
+        return "edges", self.batch_edges

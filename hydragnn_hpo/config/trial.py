@@ -61,8 +61,7 @@ class TrialConfig(Config):
     @model_validator(mode="after")
     def _budgets_go_without_ratios(self) -> Self:
         check_ratios(self.data)
-        budget = self.training.batch_atoms or self.training.batch_edges
-        if budget is not None and self.data[0].ratio is not None:
+        if self.training.global_batch is None and self.data[0].ratio is not None:
             raise ValueError(
                 "data sets with ratios go with training.global_batch, not with a budget of atoms "
                 "or edges: drop one."

@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.config.data import SPLITS, TargetConfig
 from hydragnn_hpo.config.mixture import MixedConfig, united
-from hydragnn_hpo.data.baseline import element_baseline
 from hydragnn_hpo.data.columns import Columns, Names, offsets
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.errors import DataError, unknown
 
 _PIECE = 4096
-"""Graphs that are looked at together where a baseline is fitted."""
+"""Graphs that are looked at together where a shared target is described."""
+
+_FITTED = ("mean", "std", "min", "max", "count", "mad", "elements")
+"""What is said of a target's values on the training split."""
 
 
 def unite(
@@ -36,7 +39,11 @@ def unite(
 
 
 class Mixture:
-    """Data sets end to end; a target that a set lacks is masked there."""
+    """Data sets end to end; a target that a set lacks is masked there.
+
+    Attributes are those that all sets have, positional encodings are kept where all have equally
+    many. Edges reach as far as each set's own; a batch cuts them at the model's cutoff.
+    """
 
     def __init__(
         self, sets: Sequence[GraphSet], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
@@ -54,6 +61,8 @@ class Mixture:
         self.sets = tuple(sets)
         self.prefixes = tuple(entry.prefix for entry in entries)
         self.stats = united([graphs.stats for graphs in sets], entries, shared)
+        widest = max(graphs.stats["cutoff"] for graphs in sets)
+        self._taken_stats = {**self.stats, "cutoff": widest}  # taken edges are not cut yet
         targets = self.stats["targets"]
         self.levels: dict[str, str] = {name: str(t["level"]) for name, t in targets.items()}
         self.ends = np.cumsum([graphs.num_graphs for graphs in sets])
@@ -63,8 +72,12 @@ class Mixture:
         self.first_group = np.cumsum(sizes) - sizes  # sets know nothing of each other's groups
         groups = [g.group + first for g, first in zip(sets, self.first_group, strict=True)]
         self.group: NDArray[np.int32] = np.concatenate(groups).astype(np.int32)
+        none = [graphs.take(np.zeros(0, dtype=np.int64)) for graphs in sets]
+        codes = {None if c.laplacian is None else c.laplacian.shape[1] for c in none}
+        self._coded = len(codes) == 1 and None not in codes
+        self._attributes = sorted(set.intersection(*(set(c.attributes) for c in none)))
         for name in shared:
-            targets[name]["elements"] = self._refit(name)
+            targets[name] |= self._refit(name)
 
     @cached_property
     def windows(self) -> NDArray[np.int64]:
@@ -105,16 +118,20 @@ class Mixture:
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
         """Copy some graphs into memory, in the order of ``rows``."""
-        rows = np.asarray(rows, dtype=np.int64)
+        rows = np.asarray(rows, dtype=np.int64).reshape(-1)
         owner = np.searchsorted(self.ends, rows, side="right")
-        chosen = [rows[owner == number] - start for number, start in enumerate(self.starts)]
         parts = [
-            self._renamed(graphs.take(own), number)
-            for number, (graphs, own) in enumerate(zip(self.sets, chosen, strict=True))
+            self._renamed(
+                self.sets[number].take(rows[owner == number] - self.starts[number]), number
+            )
+            for number in np.unique(owner).tolist() or [0]
         ]
+        joined = self._joined(parts)
+        if np.all(owner[1:] >= owner[:-1]):
+            return joined
         place = np.empty(len(rows), dtype=np.int64)
         place[np.argsort(owner, kind="stable")] = np.arange(len(rows))
-        return self._joined(parts).take(place)
+        return joined.take(place)
 
     def _renamed(self, columns: Columns, number: int) -> Columns:
         """Give a set's columns with the mixture's targets, missing ones unknown."""
@@ -129,9 +146,8 @@ class Mixture:
         return replace(columns, targets=targets, masks=masks, levels=self.levels, group=group)
 
     def _joined(self, parts: Sequence[Columns]) -> Columns:
-        attributes = set.intersection(*(set(part.attributes) for part in parts))
-        codes = [part.laplacian for part in parts if part.laplacian is not None]
         moved = [p.edge_translation for p in parts if p.edge_translation is not None]
+        names = [part.ids.text for part in parts], [np.diff(part.ids.offset) for part in parts]
 
         def end_to_end(name: str) -> NDArray[Any]:
             return np.concatenate([getattr(part, name) for part in parts])
@@ -147,23 +163,23 @@ class Mixture:
             targets={name: every("targets", name) for name in self.levels},
             masks={name: every("masks", name) for name in self.levels},
             levels=self.levels,
-            ids=Names.of(name for part in parts for name in part.ids),
-            attributes={name: every("attributes", name) for name in sorted(attributes)},
-            laplacian=np.concatenate(codes) if len(codes) == len(parts) else None,
+            ids=Names(np.concatenate(names[0]), offsets(np.concatenate(names[1]))),
+            attributes={name: every("attributes", name) for name in self._attributes},
+            laplacian=end_to_end("laplacian") if self._coded else None,
             edge_translation=np.concatenate(moved) if len(moved) == len(parts) else None,
-            stats=self.stats,
+            stats=self._taken_stats,
         )
 
-    def _refit(self, name: str) -> dict[str, Any] | None:
-        """Fit the baseline per element of a shared target over the train splits of all sets."""
+    def _refit(self, name: str) -> dict[str, Any]:
+        """Describe a shared target over the train splits of all sets, as a build would."""
         said = self.stats["targets"][name]
-        if said["shape"] != "scalar":
-            return None
         train = self.indices_of("train")
         pieces = [self.take(train[i : i + _PIECE]) for i in range(0, len(train), _PIECE)]
-        light = [_without_edges(piece) for piece in pieces]
-        target = TargetConfig(level=said["level"], unit="1", energy=said.get("energy"))
-        return element_baseline(self._joined(light), name, target, said["mean"])
+        light = self._joined([_without_edges(piece) for piece in pieces])
+        kept = ("level", "shape", "energy", "derived_from")
+        target = TargetConfig(unit="1", **{key: said.get(key) for key in kept})
+        found = target_stats(light, {name: target})[name]
+        return {key: value for key, value in found.items() if key in _FITTED}
 
 
 def _own(name: str, prefix: str, graphs: GraphSet) -> str | None:
@@ -173,7 +189,7 @@ def _own(name: str, prefix: str, graphs: GraphSet) -> str | None:
 
 
 def _without_edges(columns: Columns) -> Columns:
-    """Drop what a regression on the composition does not need."""
+    """Drop what a regression on the composition has no use for."""
     return replace(
         columns,
         edges=columns.edges[:0],

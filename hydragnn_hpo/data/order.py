@@ -14,14 +14,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_hpo.config.sizes import budget_steps, draws
 from hydragnn_hpo.config.training import TrainConfig
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.errors import ConfigError
 
 Rows = NDArray[np.int64]
-
-_SAFETY = 3
-"""A budget holds the largest graph this many times, so that no step is empty."""
 
 
 def epoch_rows(
@@ -61,8 +58,8 @@ class Order:
     """Of the trial."""
     steps_per_epoch: int
     """The same in every epoch."""
-    global_batch: int
-    """Graphs of a step, where there is no budget."""
+    global_batch: int | None
+    """Graphs of a step; None where there is a budget."""
     sizes: Rows | None = None
     """Atoms or edges of each graph, where a step has a budget of them, [G]."""
     windows: Rows | None = None
@@ -89,19 +86,22 @@ class Order:
             ends: where each data set ends in ``graphs``, [sets].
 
         Raises:
-            ConfigError: a budget is too small for the largest graph.
+            ConfigError: a budget is too small for the largest graph, or a ratio for an epoch.
+            DataError: a data set has no training graphs.
         """
         train = graphs.indices_of("train")
         sets = tuple(np.split(train, np.searchsorted(train, np.array(ends[:-1], dtype=np.int64))))
-        draws = _draws(sets, ratios, training)
-        total = len(train) if draws is None else sum(draws)
-        steps, sizes = math.ceil(total / training.global_batch), None
-        if training.batch_atoms is not None or training.batch_edges is not None:
-            sizes = graphs.num_nodes() if training.batch_atoms else graphs.num_edges()
-            steps = _budget_steps(sizes[train], training)
+        drawn, sizes = draws([len(rows) for rows in sets], ratios, training), None
+        if training.global_batch is not None:
+            steps = math.ceil((sum(drawn) if drawn else len(train)) / training.global_batch)
+        else:
+            kind = training.budget[0]
+            sizes = graphs.num_nodes() if kind == "nodes" else graphs.num_edges()
+            total, largest = int(sizes[train].sum()), int(sizes.max(initial=1))
+            steps = budget_steps(training, total=total, largest=largest)
         return cls(
             sets=sets,
-            draws=draws,
+            draws=drawn,
             seed=seed,
             steps_per_epoch=steps,
             global_batch=training.global_batch,
@@ -113,13 +113,19 @@ class Order:
     def steps(self, epoch: int) -> list[Rows]:
         """Give the graphs of every step of an epoch, counted from 0."""
         rows = self._rows(epoch)
-        if self.sizes is None:
-            cuts = range(self.global_batch, len(rows), self.global_batch)
-            return np.split(rows, list(cuts))
-        sizes = self.sizes[rows]
-        before = np.cumsum(sizes) - sizes
-        step = before * self.steps_per_epoch // max(int(sizes.sum()), 1)
-        return np.split(rows, np.searchsorted(step, np.arange(1, self.steps_per_epoch)))
+        if self.sizes is not None:
+            cuts = budget_cuts(self.sizes[rows], self.steps_per_epoch)
+        else:
+            assert self.global_batch is not None
+            cuts = np.arange(self.global_batch, len(rows), self.global_batch)
+        return [self._by_set(step) for step in np.split(rows, cuts)]
+
+    def _by_set(self, step: Rows) -> Rows:
+        """Let the graphs of a set stand together: they are read together."""
+        if len(self.sets) == 1:
+            return step
+        owner = np.searchsorted([rows[0] for rows in self.sets], step, side="right")
+        return step[np.argsort(owner, kind="stable")]
 
     def _rows(self, epoch: int) -> Rows:
         if self.draws is None:
@@ -143,35 +149,22 @@ class Order:
         return epoch_rows(rows, seed, windows=self.windows, buffer=self.buffer)
 
 
-def _draws(
-    sets: Sequence[Rows], ratios: Sequence[float | None], training: TrainConfig
-) -> tuple[int, ...] | None:
-    """Give the graphs drawn from each set per epoch; the largest set is seen once."""
-    sizes = [len(rows) for rows in sets]
-    steps = training.steps_per_epoch
-    weights = [float(r) for r in ratios if r is not None] or [float(size) for size in sizes]
-    if steps is None and ratios[0] is None:
-        return None
-    largest = sizes.index(max(sizes))
-    total = sizes[largest] / weights[largest] * sum(weights)
-    if steps is not None:
-        total = steps * training.global_batch
-    exact = [total * weight / sum(weights) for weight in weights]
-    counts = [max(1, math.floor(count)) for count in exact]
-    if steps is not None:  # the epoch has exactly so many: the largest remainders go up
-        rest = int(total) - sum(counts)
-        for number in sorted(range(len(exact)), key=lambda n: counts[n] - exact[n])[: max(rest, 0)]:
-            counts[number] += 1
-    return tuple(counts)
+def budget_cuts(sizes: Rows, steps: int) -> Rows:
+    """Cut an epoch into steps of about equal size, none of them empty.
 
+    A step holds the graphs that begin in its share of the whole, so it is larger than that by
+    less than one graph. Where a share has no beginning, it takes a neighbour's graph instead.
 
-def _budget_steps(sizes: Rows, training: TrainConfig) -> int:
-    """Give the number of steps in which no step can pass the budget."""
-    name = "batch_atoms" if training.batch_atoms is not None else "batch_edges"
-    budget, largest = int(getattr(training, name)), int(sizes.max(initial=1))
-    if budget < _SAFETY * largest:
-        raise ConfigError(
-            f"training.{name} is {budget}, the largest training graph has {largest}: set at least "
-            f"{_SAFETY * largest}."
-        )
-    return math.ceil(int(sizes.sum()) / (budget - largest))
+    Args:
+        sizes: of the graphs in their order, [G].
+        steps: at most G.
+
+    Returns:
+        Where steps 1, 2, ... begin, [steps - 1].
+    """
+    before, total = np.cumsum(sizes) - sizes, int(sizes.sum())
+    step = np.arange(1, steps)
+    share, rest = divmod(total, steps)
+    begins = np.searchsorted(before, step * share - (-step * rest // steps))
+    begins = np.maximum.accumulate(np.maximum(begins, 1) - step) + step
+    return np.minimum(begins, len(sizes) - steps + step)

@@ -309,7 +309,7 @@ def _manifest(
         for name, target in bench.targets.items()
     }
     said = ("name", "title", "origin", "licence", "cite")
-    card = {key: "; ".join(getattr(card, key) for card in bench.cards) for key in said}
+    card = {key: _together([getattr(card, key) for card in bench.cards]) for key in said}
     method = campaign.ensemble.method
     return Manifest(
         package=__version__,
@@ -324,6 +324,11 @@ def _manifest(
         heads=heads,
         evaluation=evaluation,
     )
+
+
+def _together(said: Sequence[str]) -> str:
+    """Name what several cards say, each thing once."""
+    return "; ".join(dict.fromkeys(filter(None, said)))
 
 
 def _warnings(bench: Bench, calibrations: Mapping[str, Calibration]) -> list[str]:

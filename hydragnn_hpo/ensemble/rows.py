@@ -8,6 +8,9 @@ import numpy as np
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
 
+_PIECE = 1024
+"""Graphs that are looked at together: their edges come along."""
+
 
 def is_node(columns: GraphSet, target: str) -> bool:
     """Whether a target has one value per node."""
@@ -31,8 +34,12 @@ def graph_of_row(columns: GraphSet, *, node: bool, indices: np.ndarray) -> np.nd
 
 def truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Give a target's values, [R, w] in fp64, and which rows have one, [R]."""
-    columns = graphs.take(indices)
-    return columns.targets[target], columns.masks[target]
+    values, masks = [], []
+    for first in range(0, max(len(indices), 1), _PIECE):
+        columns = graphs.take(indices[first : first + _PIECE])
+        values.append(columns.targets[target])
+        masks.append(columns.masks[target])
+    return np.concatenate(values), np.concatenate(masks)
 
 
 def largest_per_graph(values: np.ndarray, graph: np.ndarray, graphs: int) -> np.ndarray:

@@ -3,13 +3,13 @@
 A first model: seconds per epoch on p ranks = compute / p / efficiency + steps * overhead.
 """
 
-import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hydragnn_hpo.config.model import forward_flops
+from hydragnn_hpo.config.sizes import epoch_size, mean_degree
 from hydragnn_hpo.config.trial import TrialConfig
 
 BACKWARD = 3.0
@@ -30,13 +30,6 @@ def efficiency(width: int) -> float:
     return 1.0 / (1.0 + SERIAL * (width - 1))
 
 
-def mean_degree(stats: Mapping[str, Any], cutoff: float) -> float:
-    """Give the mean number of neighbours at a cutoff in angstrom, interpolated as its cube."""
-    known = sorted((float(r), float(d)) for r, d in stats["degree"].items())
-    above = next(((r, d) for r, d in known if r >= cutoff - 1e-9), known[-1])
-    return above[1] * min(1.0, cutoff / above[0]) ** 3
-
-
 @dataclass
 class CostModel:
     """Predicts seconds per epoch on one slot; learns a factor per conv."""
@@ -50,13 +43,13 @@ class CostModel:
 
         Arithmetic is shared out among the ranks, what a step costs beside it is not.
         """
-        nodes = float(self.stats["train_nodes"])
+        ratios = [entry.ratio for entry in config.data]
+        size = epoch_size(self.stats, config.training, ratios)
         degree = mean_degree(self.stats, config.model.cutoff)
-        edges = nodes * min(degree, config.model.max_neighbors or degree)
-        flops: float = BACKWARD * forward_flops(config.model, nodes, edges)
-        steps = math.ceil(int(self.stats["splits"]["train"]) / config.training.global_batch)
+        edges = size.nodes * min(degree, config.model.max_neighbors or degree)
+        flops: float = BACKWARD * forward_flops(config.model, size.nodes, edges)
         shared: float = flops / FLOPS_PER_SECOND / (width * efficiency(width))
-        return shared + steps * STEP_SECONDS
+        return shared + size.steps * STEP_SECONDS
 
     def epoch_seconds(self, config: TrialConfig, width: int = 1) -> float:
         """Price one epoch on ``width`` slots in seconds."""

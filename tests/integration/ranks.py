@@ -84,7 +84,7 @@ def several(columns):
              for name, target in columns.stats["targets"].items()}  # fmt: skip
     sizes = {"total": 1, "min": 1, "max": 1}
     common = {"name": "x", "num_graphs": 1, "cutoff": 6.0, "elements": [], "nodes": sizes,
-              "edges": sizes, "degree": {}, "train_nodes": 1, "train_edges": 1,
+              "edges": sizes, "degree": {"6.0": 1.0}, "train_nodes": 1, "train_edges": 1,
               "splits": dict.fromkeys(SPLITS, 1)}  # fmt: skip
     first = replace(first, stats={**common, "targets": known})
     second = replace(second, stats={**common, "targets": {"charge": known["charge"]}},
@@ -103,7 +103,7 @@ def train(world, out, conv, batch, epochs, way):
         sets = [made.data[0].model_copy(update={"ratio": ratio}) for ratio in (2.0, 1.0)]
         made = made.model_copy(update={"data": tuple(sets)})
     if way == "budget":
-        training = made.training.model_copy(update={"batch_atoms": 200})
+        training = made.training.model_copy(update={"global_batch": None, "batch_atoms": 200})
         made = made.model_copy(update={"training": training})
     trainer = Trainer(made, graphs, ranks)
     trainer.run(epochs, lambda: "go")

@@ -3,14 +3,14 @@
 import pytest
 
 from hydragnn_hpo.config.model import forward_flops
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.sizes import mean_degree
+from hydragnn_hpo.config.trial import TrialConfig, TrialDataConfig
 from hydragnn_hpo.placement.cost import (
     BACKWARD,
     FLOPS_PER_SECOND,
     STEP_SECONDS,
     CostModel,
     efficiency,
-    mean_degree,
 )
 
 STATS = {
@@ -68,6 +68,18 @@ def test_smaller_batches_mean_more_steps():
     costs = CostModel(STATS)
     more = costs.raw(config(batch=1)) - costs.raw(config(batch=90))
     assert more == pytest.approx(89 * STEP_SECONDS)
+
+
+def test_several_data_sets_cost_what_is_drawn_of_them():
+    """90 graphs of 1000 nodes once, and 30 draws, three passes, of 10 graphs of 50 nodes."""
+    sets = [{"train": 90, "train_nodes": 1000}, {"train": 10, "train_nodes": 50}]
+    trial = config().model_copy(
+        update={"data": tuple(TrialDataConfig(store="x", ratio=r) for r in (3.0, 1.0))}
+    )
+    nodes, steps = 1000 + 3 * 50, 4  # 120 graphs in steps of 32
+    flops = BACKWARD * forward_flops(trial.model, nodes, nodes * 10.0)
+    costs = CostModel({**STATS, "sets": sets})
+    assert costs.raw(trial) == pytest.approx(flops / FLOPS_PER_SECOND + steps * STEP_SECONDS)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
