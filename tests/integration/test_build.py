@@ -1,0 +1,308 @@
+"""Builds by real processes: workers, MPI ranks, kill -9, Ctrl-C; the store is always the same."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.data.build import build_store, convert
+from hydragnn_hpo.data.build.workers import Watch
+from hydragnn_hpo.data.store.arrays import arrays_of
+from hydragnn_hpo.data.store.index import read_index, read_stats
+from hydragnn_hpo.data.store.parts import read_store
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+SECONDS = 90.0
+"""A hang would take longer."""
+
+needs_mpi = pytest.mark.skipif(not MPIEXEC.is_file(), reason="no mpiexec beside this Python")
+
+BUILD = """
+import sys
+from pathlib import Path
+from hydragnn_hpo.data.build import build_store
+if __name__ == "__main__":
+    build_store(Path(sys.argv[1]), Path(sys.argv[2]), window=25, processes=int(sys.argv[3]))
+"""
+
+BUILD_WITH_RANKS = """
+import json, sys
+from pathlib import Path
+from mpi4py import MPI
+from hydragnn_hpo.data.build.mpi import build_with_ranks
+from hydragnn_hpo.errors import HydraError
+comm = MPI.COMM_WORLD
+try:
+    stats = build_with_ranks(comm, Path(sys.argv[1]), Path(sys.argv[2]), window=25)
+    said = stats["checksum"]
+except HydraError as error:
+    said = str(error)
+said = comm.gather(said)
+if comm.rank == 0:
+    print(json.dumps(said))
+"""
+
+
+def assert_same_store(found: Path, expected: Path) -> None:
+    """Compare columns byte by byte, and what is said about them."""
+    left, right = (arrays_of(read_store(path)) for path in (found, expected))
+    assert list(left) == list(right)
+    for name, array in left.items():
+        assert (array.dtype, array.shape) == (right[name].dtype, right[name].shape), name
+        assert array.tobytes() == right[name].tobytes(), name
+    np.testing.assert_array_equal(read_index(found).windows, read_index(expected).windows)
+    assert read_stats(found) == read_stats(expected)
+    names = ("card.toml", "quarantine.jsonl")
+    for name in names:
+        both = [path / name for path in (found, expected)]
+        assert both[0].is_file() == both[1].is_file()
+        assert not both[0].is_file() or both[0].read_bytes() == both[1].read_bytes()
+
+
+@pytest.fixture
+def two_files(hpo) -> SimpleNamespace:
+    """A card of two files, 100 and 60 structures, one of them bad, and its store."""
+    atoms = hpo.molecules(160)
+    del atoms[130].info["energy_like"]
+    hpo.card(atoms[:100])
+    (hpo.folder / "tiny.extxyz").rename(hpo.folder / "first.extxyz")
+    files = [{"path": "first.extxyz"}, {"path": "tiny.extxyz"}]
+    card = hpo.card(atoms[100:], files=files)
+    store = hpo.folder / "alone.bp"
+    build_store(card, store, window=25, processes=1)
+    assert read_index(store).windows[:, 0].tolist() == [25, 25, 25, 25, 25, 24, 10]
+    return SimpleNamespace(card=card, store=store, folder=hpo.folder, hpo=hpo)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_workers_build_the_same_store(two_files, processes: int) -> None:
+    build_store(two_files.card, two_files.folder / "w.bp", window=25, processes=processes)
+    assert_same_store(two_files.folder / "w.bp", two_files.store)
+
+
+def mpi(two_files: SimpleNamespace, ranks: int, of_host: str) -> list[str]:
+    """Build with ranks; gives what each has to say."""
+    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-c", BUILD_WITH_RANKS]
+    done = subprocess.run(
+        [*map(str, command), str(two_files.card), str(two_files.folder / "mpi.bp")],
+        env=os.environ | {"HYDRAGNN_HPO_RANKS_PER_HOST": of_host},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    said: list[str] = json.loads(done.stdout)
+    assert len(said) == ranks
+    return said
+
+
+RANKS = [
+    pytest.param(1, "", 1, marks=pytest.mark.slow),
+    pytest.param(2, "", 1, marks=pytest.mark.slow),
+    pytest.param(2, "1", 2),
+    pytest.param(4, "", 1, marks=pytest.mark.slow),
+    pytest.param(4, "2", 2, marks=pytest.mark.slow),
+]
+
+
+@needs_mpi
+@pytest.mark.parametrize(("ranks", "of_host", "parts"), RANKS)
+def test_ranks_build_the_same_store(two_files, ranks: int, of_host: str, parts: int) -> None:
+    # The ranks read different files at the same time: ASE would have them read one together.
+    said = mpi(two_files, ranks, of_host)
+    assert set(said) == {read_stats(two_files.store)["checksum"]}
+    assert_same_store(two_files.folder / "mpi.bp", two_files.store)
+    assert len(read_index(two_files.folder / "mpi.bp").parts) == parts
+    assert not list(two_files.folder.glob(".*"))
+
+
+@needs_mpi
+def test_an_error_on_one_rank_ends_all_with_its_sentence(two_files) -> None:
+    file = two_files.folder / "tiny.extxyz"
+    file.write_text(file.read_text()[:-300])  # read by one of the ranks alone
+    card = two_files.card
+    card.write_text(card.read_text().replace('name = "tiny"', 'name = "tiny"\nmax_bad = 0.5'))
+    said = mpi(two_files, 2, "1")
+    assert len(set(said)) == 1
+    assert said[0].startswith(f"{file}: structure 60 ")
+    assert not (two_files.folder / "mpi.bp").exists()
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("card", "code", "says"),
+    [
+        ("tiny.toml", 0, "tiny.bp: 159 graphs"),
+        ("none.toml", 2, "error: none.toml: no such file."),
+    ],
+)
+def test_the_command_speaks_once_for_all_ranks(two_files, card: str, code: int, says: str) -> None:
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", "-m", "hydragnn_hpo"]
+    done = subprocess.run(
+        [*map(str, command), "dataset", "build", card],
+        cwd=two_files.folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == code, done.stderr
+    both = done.stdout + done.stderr
+    assert both.count(says) == 1, both
+    assert "Traceback" not in both
+
+
+@pytest.mark.slow
+def test_a_build_alone_leaves_mpi_alone(hpo) -> None:
+    card = hpo.card(hpo.molecules(20))
+    code = (
+        "import sys; from hydragnn_hpo.cli.main import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "assert 'mpi4py' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", code, "dataset", "build", str(card)]
+    done = subprocess.run(command, cwd=hpo.folder, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert (hpo.folder / "tiny.bp").is_dir()
+
+
+def children(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def started(hpo) -> SimpleNamespace:
+    """A build by two workers in full swing."""
+    card, out = hpo.card(hpo.molecules(1200)), hpo.folder / "out.bp"
+    work = hpo.folder / ".out.bp.work"
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(card), str(out), "2"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    hpo.started.append(process)
+
+    def finished() -> set[str]:
+        return {path.name for path in work.glob("piece-*.json")}
+
+    hpo.wait_for(lambda: len(finished()) >= 4, "four finished pieces")
+    return SimpleNamespace(
+        process=process, finished=finished, card=card, out=out, work=work, hpo=hpo
+    )
+
+
+def converted_when_resumed(started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Go on with a build; gives the pieces that were converted."""
+    seen: list[int] = []
+    real: Callable[..., convert.Record] = convert.convert_piece
+
+    def noting(plan, piece, work, tell) -> convert.Record:
+        seen.append(piece.number)
+        return real(plan, piece, work, tell)
+
+    monkeypatch.setattr(convert, "convert_piece", noting)
+    build_store(started.card, started.out, window=25, processes=1, progress=Watch())
+    assert len(seen) == len(set(seen))
+    return set(seen)
+
+
+@pytest.mark.parametrize(
+    "ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_a_build_goes_on_after(
+    started, ending: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = children(started.process.pid)
+    assert len(workers) == 2
+    started.process.send_signal(ending)
+    _, said = started.process.communicate(timeout=SECONDS)
+    assert started.process.returncode in (-ending, 1)
+    assert said.count("Traceback") == (ending == signal.SIGINT), said  # the script's own, no more
+    started.hpo.wait_for(lambda: not any(map(alive, workers)), "the workers to end")
+    before = {int(name[6:12]) for name in started.finished()}
+    assert 4 <= len(before) < 48
+    assert not started.out.exists()
+
+    assert converted_when_resumed(started, monkeypatch) == set(range(48)) - before
+    assert not list(started.out.parent.glob(".*"))
+    build_store(started.card, started.out.with_name("fresh.bp"), window=25, processes=1)
+    assert_same_store(started.out, started.out.with_name("fresh.bp"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.1])
+def test_a_build_that_is_killed_at_any_moment_is_finished_by_the_next(hpo, moment: float) -> None:
+    card, out = hpo.card(hpo.molecules(400)), hpo.folder / "out.bp"
+    process = subprocess.Popen([sys.executable, "-c", BUILD, str(card), str(out), "1"])
+    hpo.started.append(process)
+    hpo.wait_for(lambda: process.poll() is not None or (hpo.folder / ".out.bp.work").exists(), "it")
+    time.sleep(moment)
+    process.kill()
+    process.wait()
+    build_store(card, out, window=25, processes=1)
+    build_store(card, hpo.folder / "fresh.bp", window=25, processes=1)
+    assert_same_store(out, hpo.folder / "fresh.bp")
+    assert not list(hpo.folder.glob(".*"))
+
+
+@pytest.mark.slow
+def test_the_second_of_two_builds_is_told_who_is_first(started) -> None:
+    second = subprocess.run(
+        [*[sys.executable, "-m", "hydragnn_hpo", "dataset", "build"], started.card]
+        + ["--out", started.out],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert second.returncode == 2, second.stderr
+    assert f"out.bp: is being built by process {started.process.pid} on " in second.stderr
+    assert started.process.wait(SECONDS) == 0
+    assert read_stats(started.out)["num_graphs"] == 1200
+
+
+def test_the_command_says_what_was_set_aside_and_what_was_there(hpo) -> None:
+    atoms = hpo.molecules(200)
+    del atoms[150].info["energy_like"]
+    card = hpo.card(atoms)
+    done = hpo.here("dataset", "build", card)
+    assert done.code == 0, done.err
+    aside = "1 of 200 structures was set aside, see tiny.bp/quarantine.jsonl"
+    assert done.out.splitlines()[-1] == aside
+    (line,) = (hpo.folder / "tiny.bp" / "quarantine.jsonl").read_text().splitlines()
+    assert json.loads(line)["number"] == 151
+    hpo.refused("dataset", "build", card, "--processes", "0", says=("--processes 0",))
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_and_says_so(hpo) -> None:
+    atoms = hpo.molecules(3000)
+    card = hpo.card(atoms)
+    process = hpo.start("dataset", "build", card, "--processes", "1")
+    work = hpo.folder / ".tiny.bp.work"
+    hpo.wait_for(lambda: len(list(work.glob("piece-*.json"))) >= 2, "two pieces")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert said == "what is finished stays in .tiny.bp.work: start again to go on\n"
+    done = hpo("dataset", "build", card)
+    assert done.code == 0, done.err
+    assert done.err == (
+        "going on where an earlier build ended: 2048 of 3000 structures are there\n"
+    )
+    assert "3000 graphs" in done.out
