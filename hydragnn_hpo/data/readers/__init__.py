@@ -1,40 +1,55 @@
 """Readers of structures: a plain dict, and the choice by what a path is."""
 
+import re
+from pathlib import Path
+
 from hydragnn_hpo.data.readers.ase_file import read_ase_file
+from hydragnn_hpo.data.readers.database import DATABASE, LMDB, holds_lmdb
 from hydragnn_hpo.data.readers.extxyz import count_extxyz, read_extxyz
-from hydragnn_hpo.data.readers.folder import read_folder
+from hydragnn_hpo.data.readers.folder import FOLDER
+from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
 from hydragnn_hpo.data.readers.hydragnn_bp import HYDRAGNN_BP, is_hydragnn_bp
 from hydragnn_hpo.data.readers.pyg import PYG
 from hydragnn_hpo.data.readers.smiles import SMILES
 from hydragnn_hpo.data.readers.source import OPENERS, Reader, Source, in_one_piece
-from hydragnn_hpo.data.readers.table import read_table
+from hydragnn_hpo.data.readers.table import TABLE
+from hydragnn_hpo.data.readers.text_folder import CFG, LSMS, holds_cfg
 from hydragnn_hpo.errors import ConfigError, unknown
 
 READERS: dict[str, Reader] = {
     "ase_file": in_one_piece(read_ase_file),
+    "cfg": CFG,
+    "database": DATABASE,
     "extxyz": Reader(count_extxyz, read_extxyz),
-    "folder": in_one_piece(read_folder),
+    "folder": FOLDER,
     "hydragnn_bp": HYDRAGNN_BP,
+    "lsms": LSMS,
     "pyg": PYG,
     "smiles": SMILES,
-    "table": in_one_piece(read_table),
+    "table": TABLE,
 }
 
 _BY_SUFFIX = {
     ".xyz": "extxyz",
     ".extxyz": "extxyz",
     ".csv": "table",
+    ".db": "database",
+    **dict.fromkeys(LMDB, "database"),
     ".smi": "smiles",
     ".smiles": "smiles",
     ".pt": "pyg",
 }
 """Readers by the suffix that is left when that of a compression is taken away."""
 
+_DATABASE = re.compile(rb'\s*\{\s*"(\d+|ids|nextid)"\s*:')
+"""How a JSON database of ASE begins."""
+
 
 def reader_of(source: Source, name: str | None) -> Reader:
     """Choose by name or, without one, by what the path is.
 
-    A folder, a file with one of the suffixes above, or anything else that ASE reads.
+    A folder is known by its files, a file by its suffix (JSON also by how it begins), and
+    anything else is for ASE to know. LSMS text is never guessed.
 
     Raises:
         ConfigError: there is no reader of this name.
@@ -45,6 +60,27 @@ def reader_of(source: Source, name: str | None) -> Reader:
             raise ConfigError(f"{path}: {unknown('reader', name, READERS)}")
         return READERS[name]
     if path.is_dir():
-        return READERS["hydragnn_bp" if is_hydragnn_bp(path) else "folder"]
+        return READERS[_of_folder(path)]
     inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
+    if inner.suffix.lower() == ".json":
+        return READERS["database" if _is_database(path) else "table"]
     return READERS[_BY_SUFFIX.get(inner.suffix.lower(), "ase_file")]
+
+
+def _of_folder(path: Path) -> str:
+    if is_hydragnn_bp(path):
+        return "hydragnn_bp"
+    if holds_lmdb(path):
+        return "database"
+    return "cfg" if holds_cfg(path) and not (path / ID_PROP).exists() else "folder"
+
+
+def _is_database(path: Path) -> bool:
+    """Tell ASE's JSON from tables; a file that cannot be read is for its reader to refuse."""
+    if path.suffix.lower() in OPENERS:
+        return False
+    try:
+        with path.open("rb") as file:
+            return bool(_DATABASE.match(file.read(4096)))
+    except OSError:
+        return False

@@ -1,21 +1,16 @@
-"""Anything ASE reads: extxyz, CIF, POSCAR, ASE databases, trajectories; also compressed."""
+"""Anything ASE reads: CIF, POSCAR, trajectories and many more; also compressed."""
 
 import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ase import Atoms
-from ase.db import connect
 from ase.io import iread
 from ase.io.formats import UnknownFileTypeError, filetype
 
 from hydragnn_hpo.data.readers.source import OPENERS, Source, read_text
 from hydragnn_hpo.errors import DataError
-
-DATABASES = ("db", "json")
-"""Formats of ``ase.db``, whose keys ``ase.io`` would drop."""
 
 
 def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
@@ -47,7 +42,7 @@ def structures_in(content: Any, form: str, place: Path | str) -> Iterator[Atoms]
     """
     number = 0
     try:
-        for atoms in _rows(content) if form in DATABASES else iread(content, ":", format=form):
+        for atoms in iread(content, ":", format=form, parallel=False):
             number += 1
             yield atoms
     except (MemoryError, GeneratorExit):
@@ -76,18 +71,6 @@ def single(frames: Iterator[Atoms], place: Path | str) -> Atoms:
     if next(frames, None) is not None:
         raise DataError(f"{place}: holds several structures where one belongs; split it.")
     return atoms
-
-
-def _rows(path: Path) -> Iterator[Atoms]:
-    """Give the rows of an ASE database with their keys and data."""
-    with connect(path) as database:  # type: ignore[no-untyped-call]
-        for row in database.select():
-            atoms = row.toatoms()
-            atoms.info.update({**row.key_value_pairs, **row.data})
-            for key, value in row.data.items():
-                if isinstance(value, np.ndarray) and value.shape[:1] == (len(atoms),):
-                    atoms.arrays[key] = value
-            yield atoms
 
 
 def _format(path: Path, inner: str | None) -> str:

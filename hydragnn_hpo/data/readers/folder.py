@@ -1,18 +1,25 @@
 """A folder of structure files and ``id_prop.csv``, as CGCNN and JARVIS have them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ase import Atoms
 
 from hydragnn_hpo.data.readers.ase_file import single_structure
-from hydragnn_hpo.data.readers.source import Source, is_number, read_rows, value_of
+from hydragnn_hpo.data.readers.source import (
+    Item,
+    Reader,
+    Source,
+    is_number,
+    read_rows,
+    value_of,
+)
 from hydragnn_hpo.errors import DataError
 
 TABLE = "id_prop.csv"
 
 
-def read_folder(source: Source) -> Iterator[tuple[str, Atoms]]:
+def read_folder(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """Read the structures that ``id_prop.csv`` names, in its order.
 
     Its first column is a file name or a name without suffix. The others are the targets in
@@ -21,24 +28,55 @@ def read_folder(source: Source) -> Iterator[tuple[str, Atoms]]:
     """
     table = source.path / TABLE
     if not table.is_file() and not source.keys:
-        files = sorted(entry for entry in source.path.iterdir() if entry.is_file())
-        if not files:
-            raise DataError(f"{source.path}: holds no structure; get the files again.")
-        for file in files:
-            yield file.name, single_structure(file)
+        for file in _files(source.path)[start:stop]:
+            yield file.name, _tried(lambda f=file: single_structure(f))  # type: ignore[misc]
         return
     names, body = header_and_body(read_rows(table), source.keys, table)
     stems = _by_stem(source.path)
-    for number, row in enumerate(body, start=1):
-        if len(row) != len(names):
-            raise DataError(
-                f"{table}: structure {number} ({row[0]}) has {len(row)} columns instead of "
-                f"{len(names)}; mend the line."
-            )
-        atoms = single_structure(_file_of(source.path, stems, row[0], number))
-        cells = zip(names[1:], row[1:], strict=True)
-        atoms.info.update({key: value_of(cell) for key, cell in cells if cell})
-        yield row[0], atoms
+    for number, row in enumerate(body[start:stop], start=start + 1):
+        where = (source.path, stems, names, row, number)
+        yield row[0], _tried(lambda w=where: _structure(*w))  # type: ignore[misc]
+
+
+def count_folder(source: Source) -> int | None:
+    """Count the structures."""
+    table = source.path / TABLE
+    if not table.is_file() and not source.keys:
+        return len(_files(source.path))
+    return len(header_and_body(read_rows(table), source.keys, table)[1])
+
+
+FOLDER = Reader(count_folder, read_folder)
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(entry for entry in folder.iterdir() if entry.is_file())
+    if not files:
+        raise DataError(f"{folder}: holds no structure; get the files again.")
+    return files
+
+
+def _tried(read: Callable[[], Atoms]) -> Atoms | DataError:
+    """Give a structure, or why it is bad: the others may be good."""
+    try:
+        return read()
+    except DataError as error:
+        return error
+
+
+def _structure(
+    folder: Path, stems: dict[str, list[Path]], names: list[str], row: list[str], number: int
+) -> Atoms:
+    """Read the structure that a line names, with its properties."""
+    if len(row) != len(names):
+        raise DataError(
+            f"{folder / TABLE}: structure {number} ({row[0]}) has {len(row)} columns instead of "
+            f"{len(names)}; mend the line."
+        )
+    atoms = single_structure(_file_of(folder, stems, row[0], number))
+    cells = zip(names[1:], row[1:], strict=True)
+    atoms.info.update({key: value_of(cell) for key, cell in cells if cell})
+    return atoms
 
 
 def header_and_body(

@@ -1,55 +1,148 @@
-"""A CSV file with a header and a structure column: a path, or the text of a CIF."""
+"""Tables with a structure in a column: CSV, JSON, and matbench's own JSON.
 
+A cell holds the text of a CIF, the name of a file beside the table, or a dictionary of pymatgen
+or JARVIS. All other columns become ``atoms.info``.
+"""
+
+import functools
 import io
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ase import Atoms
 
 from hydragnn_hpo.data.readers.ase_file import single, single_structure, structures_in
-from hydragnn_hpo.data.readers.source import Source, read_rows, value_of
+from hydragnn_hpo.data.readers.dictionaries import structure_of
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, read_rows, read_text, value_of
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 
+Rows = tuple[list[str], list[Sequence[Any]], list[str]]
+"""The header, the rows, and a name for each."""
 
-def read_table(source: Source) -> Iterator[tuple[str, Atoms]]:
-    """Read one structure per line; all other columns become ``atoms.info``.
+KNOWN = ("structure", "atoms", "cif")
+"""Columns that are taken for the structures where the card names none, in JSON files."""
+
+
+def count_rows(source: Source) -> int | None:
+    """Count the structures."""
+    return len(_table(source)[1])
+
+
+def read_table(source: Source, start: int, stop: int | None) -> Iterator[Item]:
+    """Read one structure per row.
 
     Raises:
         ConfigError: the structure column is not set, or not in the file.
-        DataError: a line is too short or its structure unreadable.
+        DataError: the file is unreadable.
     """
+    path = source.path
+    header, rows, names = _table(source)
+    column = _column(source, header)
+    for number, row in enumerate(rows[start:stop], start=start + 1):
+        name, place = names[number - 1], f"{path}: structure {number}"
+        try:
+            yield name, _atoms(header, row, column, path, place)
+        except DataError as error:
+            yield name, error
+
+
+TABLE = Reader(count_rows, read_table)
+
+
+def _table(source: Source) -> Rows:
+    """Read the file; the last one is kept, pieces of it are asked for one after the other."""
+    path = source.path
+    try:
+        stamp = path.stat().st_mtime_ns, path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
+    return _kept(path, stamp)
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(path: Path, stamp: tuple[int, int]) -> Rows:
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if ".json" in suffixes:
+        header, rows, names = _json(path)
+    else:
+        every = read_rows(path)
+        header, rows, names = every[0], list(every[1:]), []
+    if not rows:
+        raise DataError(f"{path}: holds no structure; get the file again.")
+    return header, rows, names or [f"{path.name}:{n}" for n in range(1, len(rows) + 1)]
+
+
+def _json(path: Path) -> Rows:
+    """Read a list of records, columns by name, or matbench's index, columns and data."""
+    try:
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        raise DataError(f"{path}: is not valid JSON ({error}); get the file again.") from error
+    if isinstance(content, dict) and {"columns", "data"} <= set(content):
+        names = [str(name) for name in content.get("index", [])]
+        return [str(c) for c in content["columns"]], list(content["data"]), names
+    if isinstance(content, list) and all(isinstance(entry, dict) for entry in content):
+        header = list(dict.fromkeys(key for entry in content for key in entry))
+        return header, [[entry.get(key) for key in header] for entry in content], []
+    if isinstance(content, dict) and content:
+        columns = [c if isinstance(c, list) else list(_values(c)) for c in content.values()]
+        if len({len(column) for column in columns}) == 1:
+            return list(content), list(zip(*columns, strict=True)), []
+    raise DataError(
+        f"{path}: is neither a list of records, nor columns of equal length, nor a matbench file."
+    )
+
+
+def _values(column: Any) -> Sequence[Any]:
+    return list(column.values()) if isinstance(column, dict) else [column]
+
+
+def _column(source: Source, header: Sequence[str]) -> str:
+    """Choose the column with the structures."""
     path, column = source.path, source.structure_column
-    header, *body = read_rows(path)
     if column is None:
+        found = [name for name in KNOWN if name in header]
+        if len(found) == 1 and ".csv" not in path.suffixes:
+            return found[0]
         raise ConfigError(
             f"{path}: is a table: name the column with the structures as structure_column in the "
             f"card (columns: {', '.join(header)})."
         )
     if column not in header:
         raise ConfigError(f"{path}: {unknown('column', column, header)}")
-    if not body:
-        raise DataError(f"{path}: holds no structure; get the file again.")
-    for number, row in enumerate(body, start=1):
-        if len(row) != len(header):
-            raise DataError(
-                f"{path}: structure {number} has {len(row)} columns instead of {len(header)}; "
-                "mend the line."
-            )
-        cells = dict(zip(header, row, strict=True))
-        atoms = _structure(cells.pop(column), path, number)
-        atoms.info.update({key: value_of(cell) for key, cell in cells.items() if cell})
-        yield f"{path.name}:{number}", atoms
+    return column
 
 
-def _structure(cell: str, path: Path, number: int) -> Atoms:
-    """Read a cell: text of several lines is a CIF, one line is a path beside the table."""
-    if "\n" in cell:
-        place = f"{path}: the CIF text of structure {number}"
-        return single(structures_in(io.StringIO(cell + "\n"), "cif", place), place)
-    file = path.parent / cell
-    if not cell or not file.is_file():
+def _atoms(header: Sequence[str], row: Sequence[Any], column: str, path: Path, place: str) -> Atoms:
+    if len(row) != len(header):
+        raise DataError(f"{place} has {len(row)} columns instead of {len(header)}; mend the line.")
+    cells = dict(zip(header, row, strict=True))
+    atoms = _structure(cells.pop(column), path, place)
+    for key, cell in cells.items():
+        value = value_of(cell) if isinstance(cell, str) else cell
+        if value is not None and value != "" and not _is_nan(value):
+            atoms.info[key] = value
+    return atoms
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _structure(cell: Any, path: Path, place: str) -> Atoms:
+    """Read a cell: a dictionary, text of several lines (a CIF), or a path beside the table."""
+    if isinstance(cell, Mapping):
+        return structure_of(cell, place)
+    text = str(cell or "").strip()
+    if "\n" in text:
+        where = f"{path}: the CIF text of {place.rsplit(': ', 1)[-1]}"
+        return single(structures_in(io.StringIO(text + "\n"), "cif", where), where)
+    file = path.parent / text
+    if not text or not file.is_file():
         raise DataError(
-            f"{path}: structure {number} names the file '{cell}', which is not there; "
-            "mend the line or add the file."
+            f"{place} names the file '{text}', which is not there; mend the line or add the file."
         )
     return single_structure(file)

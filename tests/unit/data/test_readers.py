@@ -17,7 +17,7 @@ from ase.db import connect
 from ase.io import write
 
 from hydragnn_hpo.data.readers import READERS, reader_of
-from hydragnn_hpo.data.readers.source import Source
+from hydragnn_hpo.data.readers.source import Reader, Source
 from hydragnn_hpo.errors import ConfigError, DataError
 
 
@@ -143,9 +143,19 @@ def test_a_folder_without_table_serves_for_predictions(tmp_path: Path) -> None:
     assert names == ["c0.cif", "c1.cif", "c2.cif"]
 
 
+def whole(reader: Reader, source: Source) -> list[Atoms]:
+    """Read all structures; a bad one is raised."""
+    found = []
+    for _, item in reader.read(source, 0, None):
+        if isinstance(item, DataError):
+            raise item
+        found.append(item)
+    return found
+
+
 def refused(source: Source, kind: type[Exception] = DataError) -> str:
     with pytest.raises(kind) as caught:
-        list(reader_of(source, None).read(source, 0, None))
+        whole(reader_of(source, None), source)
     assert str(caught.value).startswith(str(source.path))
     return str(caught.value)
 
@@ -229,7 +239,7 @@ def test_bad_tables_of_folders(tmp_path: Path, table: str, said: str) -> None:
     source = with_header(folder)
     (folder / "id_prop.csv").write_text(table)
     with pytest.raises(DataError, match=said):
-        list(READERS["folder"].read(source, 0, None))
+        whole(READERS["folder"], source)
 
 
 def test_bad_tables(tmp_path: Path) -> None:
@@ -251,4 +261,4 @@ def test_bad_tables(tmp_path: Path) -> None:
 def test_one_file_of_a_folder_holds_one_structure(tmp_path: Path) -> None:
     write(tmp_path / "two.extxyz", [bulk("Cu"), bulk("Fe")])
     with pytest.raises(DataError, match="two.extxyz: holds several structures"):
-        list(READERS["folder"].read(Source(tmp_path), 0, None))
+        whole(READERS["folder"], Source(tmp_path))

@@ -1,0 +1,114 @@
+"""Databases of ASE: SQLite and JSON, and fairchem's LMDB; one file or a folder of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.db import connect
+
+from hydragnn_hpo.data.readers.source import Item, Reader, Source
+from hydragnn_hpo.errors import ConfigError, DataError
+
+LMDB = (".aselmdb", ".lmdb")
+"""Endings of fairchem's databases."""
+
+
+def read_database(source: Source, start: int, stop: int | None) -> Iterator[Item]:
+    """Read some rows; keys, data and results of the calculator come along.
+
+    What in a row's ``data`` has one row per atom becomes an array, all else ``atoms.info``.
+
+    Raises:
+        ConfigError: the package for LMDB is not installed.
+        DataError: a file is unreadable.
+    """
+    before = 0
+    for path in _files(source.path):
+        count = _count(path)
+        first = max(start - before, 0)
+        last = count if stop is None else min(stop - before, count)
+        if first < last:
+            yield from _rows(path, first, last)
+        before += count
+
+
+def count_database(source: Source) -> int | None:
+    """Count the rows."""
+    return sum(_count(path) for path in _files(source.path))
+
+
+DATABASE = Reader(count_database, read_database, extra="lmdb")
+
+
+def holds_lmdb(folder: Path) -> bool:
+    """Tell whether a folder is one of LMDB files."""
+    return any(entry.suffix.lower() in LMDB for entry in folder.iterdir())
+
+
+def _files(path: Path) -> list[Path]:
+    files = [path] if path.is_file() else []
+    if path.is_dir():
+        files = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in LMDB)
+    if not files:
+        raise DataError(f"{path}: no such database; correct the path.")
+    return files
+
+
+def _open(path: Path) -> Any:
+    if path.suffix.lower() not in LMDB:
+        return connect(path)  # type: ignore[no-untyped-call]
+    try:
+        from ase_db_backends.aselmdb import LMDBDatabase
+    except ImportError as error:
+        raise ConfigError(
+            f"{path}: LMDB files need a package that is not installed ({error}): "
+            "pip install 'hydragnn-hpo[lmdb]'."
+        ) from error
+    return LMDBDatabase(str(path), readonly=True)
+
+
+def _count(path: Path) -> int:
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: is empty; get the file again.")
+    try:
+        with _open(path) as database:
+            count = int(database.count())
+    except ConfigError:
+        raise
+    except Exception as error:  # every backend has errors of its own
+        raise _unreadable(path, error) from error
+    if not count:
+        raise DataError(f"{path}: holds no structure; get it again.")
+    return count
+
+
+def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
+    number = first
+    try:
+        with _open(path) as database:
+            for row in database.select(offset=first, limit=last - first):
+                number += 1
+                yield f"{path.name}:{number}", _structure(row)
+    except (ConfigError, GeneratorExit, MemoryError):
+        raise
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    if number < last:
+        raise DataError(f"{path}: ends after row {number} of {last}; get the file again.")
+
+
+def _structure(row: Any) -> Atoms:
+    atoms: Atoms = row.toatoms()
+    data = dict(row.data)
+    atoms.info.update({**row.key_value_pairs, **data})
+    for key, value in data.items():
+        if isinstance(value, np.ndarray) and value.shape[:1] == (len(atoms),):
+            atoms.arrays[key] = value
+    return atoms
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return DataError(f"{path}: cannot be read as a database ({reason}); get the file again.")
