@@ -67,7 +67,7 @@ def united(
         return stats[0]
     cutoff = min(each["cutoff"] for each in stats)
     return {
-        "name": "+".join(str(each["name"]) for each in stats),
+        "name": "+".join(str(each.get("name", "")) for each in stats),
         "title": "; ".join(str(each.get("title", "")) for each in stats),
         "num_graphs": sum(each["num_graphs"] for each in stats),
         "cutoff": cutoff,

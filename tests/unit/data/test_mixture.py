@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from hydragnn_hpo.config.mixture import MixedConfig, united, united_targets
+from hydragnn_hpo.config.data import SPLITS, CardConfig, TargetConfig
+from hydragnn_hpo.config.mixture import MixedConfig, targets_of, united, united_targets
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.mixture import Mixture, unite
+from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.errors import ConfigError
 
@@ -155,6 +158,83 @@ def test_sizes_add_up(sets: list[Columns]) -> None:
     assert list(stats["degree"]) == ["3.0", "4.0"]
 
 
+def test_edges_end_at_the_shortest_cutoff(sets: list[Columns]) -> None:
+    """The first set reaches 4.5 angstrom; one that reaches 3 has to be cut out of it."""
+    sets[1].stats["cutoff"] = 3.0
+    mixture = Mixture(sets, [PLAIN, PLAIN], ["charge"])
+    assert mixture.stats["cutoff"] == 3.0
+    rows = np.arange(18)
+    batch = make_batch(mixture, rows, cutoff=3.0, dtype=torch.float64)
+    sender, receiver = batch.edge_index
+    vectors = batch.positions[receiver] - batch.positions[sender] + batch.edge_shift
+    lengths = np.sqrt(np.sum(vectors.numpy() ** 2, axis=1))
+    alone = make_batch(sets[0], rows, cutoff=None, dtype=torch.float64)
+    sender, receiver = alone.edge_index
+    every = alone.positions[receiver] - alone.positions[sender] + alone.edge_shift
+    assert lengths.max() <= 3.0
+    assert len(lengths) == (np.sqrt(np.sum(every.numpy() ** 2, axis=1)) <= 3.0).sum()
+
+
+def test_shared_energies_are_described_as_if_built_together(columns: Columns) -> None:
+    """A total energy of two sets, one of them without spread, as one build would describe it."""
+    columns.split[:] = np.arange(18) % 3
+    columns.targets["energy"][10:] = 2.5
+    target = {"energy": TargetConfig(level="graph", unit="eV", energy="total", optional=True)}
+    whole = target_stats(columns, target)["energy"]
+    parts = [columns.take(np.arange(10)), columns.take(np.arange(10, 18))]
+    sets = []
+    for part in parts:
+        only = {"energy": part.targets["energy"]}
+        made = replace(part, targets=only, masks={"energy": part.masks["energy"]})
+        made = replace(made, levels={"energy": "graph"})
+        counts = dict(zip(SPLITS, np.bincount(made.split, minlength=5).tolist(), strict=True))
+        stats = {"name": "x", "splits": counts, **size_stats(made, 4.5)}
+        sets.append(replace(made, stats={**stats, "targets": target_stats(made, target)}))
+    found = Mixture(sets, [PLAIN, PLAIN], ["energy"]).stats["targets"]["energy"]
+    assert found.pop("elements") == whole.pop("elements")
+    assert found == whole
+
+
+def test_only_what_all_sets_have_conditions_a_model(sets: list[Columns]) -> None:
+    nodes = [len(graphs.numbers) for graphs in sets]
+    charged = [
+        replace(graphs, attributes={"charge": np.arange(graphs.num_graphs, dtype=float), **more})
+        for graphs, more in zip(sets, ({"spin": np.zeros(18)}, {}), strict=True)
+    ]
+    taken = Mixture(charged, [PLAIN, PLAIN], ["charge"]).take(ROWS)
+    assert {name: v.tolist() for name, v in taken.attributes.items()} == {
+        "charge": [17, 2, 2, 2, 0, 7, 1]
+    }
+    for widths, kept in (((3, 3), True), ((3, 2), False), ((3, None), False)):
+        coded = [
+            graphs if k is None else replace(graphs, laplacian=np.ones((n, k), np.float32))
+            for graphs, n, k in zip(sets, nodes, widths, strict=True)
+        ]
+        taken = Mixture(coded, [PLAIN, PLAIN], ["charge"]).take(ROWS)
+        assert (taken.laplacian is not None) == kept
+
+
+def test_cards_speak_of_their_targets_in_our_units() -> None:
+    def card(unit: str, **more: object) -> CardConfig:
+        values = {"level": "graph", "unit": unit, **more}
+        return CardConfig(name="x", files=[{"path": "x"}], targets={"e": values})
+
+    said = [targets_of(card("kcal/mol")), targets_of(card("eV"))]
+    assert united_targets(said, [PLAIN, PLAIN], ["e"])["e"]["unit"] == "eV"
+    said = [targets_of(card("eV", per_atom=True)), targets_of(card("eV"))]
+    with pytest.raises(ConfigError, match="has unit eV/atom in one data set and eV in another"):
+        united_targets(said, [PLAIN, PLAIN], ["e"])
+
+
+def test_degrees_are_known_at_every_cutoff_of_a_mixture(sets: list[Columns]) -> None:
+    """Sets whose cutoffs have no number in common: 2.5 stands between, as the cube."""
+    first = {**sets[0].stats, "cutoff": 4.0, "degree": {"3.0": 8.0, "4.0": 16.0}}
+    second = {**sets[1].stats, "cutoff": 2.5, "degree": {"2.5": 2.0}}
+    found = united([first, second], [PLAIN, PLAIN], ["charge"])["degree"]
+    nodes = [one["nodes"]["total"] for one in (first, second)]
+    assert found == {"2.5": pytest.approx(np.average([8.0 * (2.5 / 3.0) ** 3, 2.0], weights=nodes))}
+
+
 TARGET = {"level": "graph", "shape": "scalar", "unit": "eV", "energy": "total"}
 
 
@@ -164,6 +244,7 @@ TARGET = {"level": "graph", "shape": "scalar", "unit": "eV", "energy": "total"}
         (TARGET, [], r"data sets 1 and 2 both have a target 'e': give one of them a prefix"),
         ({**TARGET, "unit": "eV/atom"}, ["e"], "'e' has unit eV in one data set and eV/atom in"),
         ({**TARGET, "level": "node"}, ["e"], "'e' has level graph in one data set and node in"),
+        ({**TARGET, "derived_from": "x"}, ["e"], "'e' has derived_from None in one data set and x"),
         (TARGET, ["e", "f"], "shared names 'f', which no two data sets have"),
     ],
 )
