@@ -78,8 +78,10 @@ def test_rows_lie_end_to_end(sets: list[Columns]) -> None:
 
 
 def test_graphs_come_as_their_own_set_gives_them(sets: list[Columns]) -> None:
-    taken = Mixture(sets, [PLAIN, PLAIN], ["charge"]).take(ROWS)
+    mixture = Mixture(sets, [PLAIN, PLAIN], ["charge"])
+    taken = mixture.take(ROWS)
     assert taken.num_graphs == len(ROWS)
+    assert taken.group.tolist() == mixture.group[ROWS].tolist()
     for place, row in enumerate(ROWS.tolist()):
         one = taken.take(np.array([place]))
         own = sets[row >= 18].take(np.array([row - 18 * (row >= 18)]))

@@ -128,7 +128,8 @@ def test_a_large_graph_may_reach_over_a_whole_step() -> None:
     assert budget_cuts(np.array([1, 1, 9]), 2).tolist() == [2]
     # 21 in steps of 7: graphs begin at 0, 1 and 20; the second step takes what began in the first.
     assert budget_cuts(np.array([1, 19, 1]), 3).tolist() == [1, 2]
-    assert budget_cuts(np.array([3, 3, 3, 3]), 2).tolist() == [2]
+    # 10 in steps of 3 1/3: those that begin at 4 and at 7 are the first of theirs.
+    assert budget_cuts(np.ones(10, dtype=np.int64), 3).tolist() == [4, 7]
 
 
 def test_without_ratios_several_sets_are_one() -> None:
@@ -152,11 +153,20 @@ def test_the_largest_set_is_seen_once_and_ratios_hold_in_every_step() -> None:
         assert abs(int((step < 60).sum()) - 30) <= 1
 
 
+def drawn_of(found: Order, epochs: int) -> list[np.ndarray]:
+    """Give what is drawn from the first four graphs, in the order of the draws."""
+    every = [np.concatenate(found.steps(epoch)) for epoch in range(epochs)]
+    return [rows[rows < 4] for rows in every]
+
+
 def test_passes_go_on_from_epoch_to_epoch() -> None:
     # 10 draws an epoch from 4 graphs: after 2 epochs each was drawn 5 times.
     found = mixed([1.0, 1.0], [4, 10], global_batch=5)
     drawn = np.concatenate([np.concatenate(found.steps(epoch)) for epoch in (0, 1)])
     assert np.bincount(drawn[drawn < 4]).tolist() == [5, 5, 5, 5]
+    passes = np.split(np.concatenate(drawn_of(found, 20))[:40], 10)
+    assert len({tuple(one.tolist()) for one in passes}) > 1, "each pass is shuffled anew"
+    assert all(sorted(one.tolist()) == [0, 1, 2, 3] for one in passes)
     # What epoch 1 draws does not depend on whether epoch 0 was computed before.
     again = mixed([1.0, 1.0], [4, 10], global_batch=5).steps(1)
     assert [step.tolist() for step in again] == [step.tolist() for step in found.steps(1)]

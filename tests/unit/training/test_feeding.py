@@ -93,6 +93,7 @@ def test_a_trial_on_two_data_sets(pair):
     config, graphs = load_trial(bench.trial)
     assert graphs.num_graphs == 80
     assert [entry.prefix for entry in config.data] == ["", "b_"]
+    assert [isinstance(one, Columns) for one in graphs.sets] == [True, False], "as access says"
     assert rank_main(bench.place(epochs=4)) == 0
     result = json.loads((bench.trial.attempt(1) / "result.json").read_text())
     assert result["status"] == "completed"
