@@ -24,8 +24,7 @@ def split_of(
     """Give the split of every structure as an index into ``SPLITS``, [G].
 
     Groups are shuffled by the seed and go one by one to the split that lacks the most. None
-    straddles two of the splits cut here. A published test split is kept as it is, even where
-    its authors let a group stand on both sides of it.
+    straddles two of the splits cut here; a published test split is kept as it is.
 
     Args:
         groups: group of each structure: names, or numbers in the order of the names.
@@ -38,13 +37,12 @@ def split_of(
     """
     result = np.full(len(groups), -1, dtype=np.int8)
     fixed = np.array([value == config.published_test for value in published], dtype=bool)
-    if any(value is not None for value in published):
-        if not fixed.any():
-            raise DataError(
-                f"{name}: no structure is marked '{config.published_test}' in its published split; "
-                "set split.published_test to the value that means test."
-            )
-        result[fixed] = TEST
+    if any(value is not None for value in published) and not fixed.any():
+        raise DataError(
+            f"{name}: no structure is marked '{config.published_test}' in its published split; "
+            "set split.published_test to the value that means test."
+        )
+    result[fixed] = TEST
     shares = np.array(config.shares)
     if fixed.any():
         shares[TEST] = 0.0

@@ -26,8 +26,7 @@ def build_store(
 ) -> dict[str, Any]:
     """Read the files of a card, check everything, and write the store whole or not at all.
 
-    A build that was broken off goes on where it was if card and files are the same. Bad
-    structures are set aside, up to the card's limit, see ``build.quarantine``.
+    A broken build is gone on with. Bad structures are set aside, up to the card's limit.
 
     Args:
         card_path: the card (TOML).
@@ -41,9 +40,7 @@ def build_store(
         The statistics, which are also in ``stats.json``.
 
     Raises:
-        ConfigError: the card is wrong.
-        DataError: a file is wrong, or too many structures are; the sentence names the first.
-        StorageError: the disk is full, or somebody else builds this store.
+        HydraError: the card, a file or too many structures are wrong, or the disk is full.
     """
     refuse_stranger(out)
     plan = plan_of(card_path, files, window)

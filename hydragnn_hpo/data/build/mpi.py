@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from ase import parallel
 
-from hydragnn_hpo.data.build.convert import Record, finish_piece, record_of
+from hydragnn_hpo.data.build.convert import Record, finish_piece
 from hydragnn_hpo.data.build.merge import Layout, merge
 from hydragnn_hpo.data.build.plan import Plan, plan_of
 from hydragnn_hpo.data.build.quarantine import listing_of, too_many
 from hydragnn_hpo.data.build.share import Share, shares_of, tie, write_share
 from hydragnn_hpo.data.build.work import finish_work, stop_file, work_folder
-from hydragnn_hpo.data.build.workers import Watch, see_limit
+from hydragnn_hpo.data.build.workers import say_begin, see_limit
 from hydragnn_hpo.data.store.hosts import Hosts, hosts_of
 from hydragnn_hpo.data.store.write import WINDOW, refuse_stranger
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError
@@ -65,19 +65,8 @@ def build_with_ranks(
 ) -> dict[str, Any]:
     """Build the store that ``build_store`` builds; all ranks call it together.
 
-    Args:
-        comm: communicator of mpi4py.
-        card_path: the card (TOML).
-        out: the store to write.
-        progress: told on rank 0: a ``Watch`` before, and the sum when all pieces are finished.
-        files: read these instead of the card's own files.
-        window: most graphs of a window.
-
-    Returns:
-        The statistics, on every rank.
-
-    Raises:
-        HydraError: as ``build_store``, the same on every rank.
+    Arguments, results and errors are those of ``build_store``, on every rank; ``progress`` is told
+    on rank 0, the sum when all pieces are finished.
     """
     hosts = hosts_of(comm)
     with _ase_alone(), ExitStack() as held, ExitStack() as placed:
@@ -86,9 +75,7 @@ def build_with_ranks(
             refuse_stranger(out)
             made = plan_of(card_path, files, window)
             work = held.enter_context(work_folder(out))
-            if isinstance(progress, Watch):
-                before = [record_of(piece, work) for piece in made.pieces]
-                progress.begin(made.total, sum(record.read for record in before if record))
+            say_begin(progress, made, work)
             return made, work
 
         plan, work = at_root(comm, begin)

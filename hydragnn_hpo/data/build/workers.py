@@ -75,15 +75,20 @@ def convert_all(
         if progress is not None:
             progress(done)
 
-    if isinstance(progress, Watch):
-        before = [record_of(piece, work) for piece in plan.pieces]
-        progress.begin(plan.total, sum(record.read for record in before if record))
+    say_begin(progress, plan, work)
     count = _count(len(plan.pieces), processes)
     records: dict[int, Record] = {}
     for number, record in _finished(plan, work, count, tell):
         records[number] = record
         see_limit(plan, [records[key] for key in sorted(records)], out)
     return [records[number] for number in range(len(plan.pieces))]
+
+
+def say_begin(progress: Callable[[int], None] | None, plan: Plan, work: Path) -> None:
+    """Tell a ``Watch`` what there is to do."""
+    if isinstance(progress, Watch):
+        before = [record_of(piece, work) for piece in plan.pieces]
+        progress.begin(plan.total, sum(record.read for record in before if record))
 
 
 def see_limit(plan: Plan, records: Iterable[Record], out: Path) -> None:

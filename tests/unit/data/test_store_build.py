@@ -104,6 +104,20 @@ def test_files_may_be_a_published_test(card: Path, tmp_path: Path) -> None:
     assert read_store(tmp_path / "out.bp").indices_of("test").tolist() == list(range(18, 36))
 
 
+def test_a_published_file_needs_no_mark_of_its_own(
+    card: Path, tmp_path: Path, structures: list[Atoms]
+) -> None:
+    write(tmp_path / "more.extxyz", structures[:4], format="extxyz")
+    for number, atoms in enumerate(structures):
+        atoms.info["fold"] = "test" if number == 7 else "other"
+    write(tmp_path / "tiny.extxyz", structures, format="extxyz")
+    more = '[[files]]\npath = "more.extxyz"\npublished = "test"\n[targets.energy]'
+    edit(card, "[targets.energy]", more)
+    edit(card, 'group = "structure"', 'group = "structure"\npublished = "fold"')
+    build_store(card, tmp_path / "out.bp")
+    assert read_store(tmp_path / "out.bp").indices_of("test").tolist() == [7, 18, 19, 20, 21]
+
+
 def test_a_published_test_seen_elsewhere_is_counted(
     card: Path, tmp_path: Path, structures: list[Atoms]
 ) -> None:
@@ -381,6 +395,10 @@ CHANGES: dict[str, tuple[Callable[[Path], None], list[int]]] = {
     "chunk": (lambda work: flip(work / "piece-000001-000000.npz"), [1, 2, 3]),
     "no_chunk": (lambda work: (work / "piece-000000-000000.npz").unlink(), [0, 2, 3]),
     "record": (lambda work: flip(work / "piece-000000.json"), [0, 2, 3]),
+    "record_of_less": (
+        lambda work: edit(work / "piece-000000.json", '"read": 5', '"read": 4'),
+        [0, 2, 3],
+    ),
     "torn_record": (lambda work: (work / "piece-000000.json").write_text("{"), [0, 2, 3]),
     "file": (lambda work: os.utime(work.parent / "tiny.extxyz", (1, 1)), [0, 1, 2, 3]),
     "cutoff": (
