@@ -36,12 +36,7 @@ def split_of(
         DataError: a split would be empty, or the published test split has no structure.
     """
     result = np.full(len(groups), -1, dtype=np.int8)
-    fixed = np.array([value == config.published_test for value in published], dtype=bool)
-    if any(value is not None for value in published) and not fixed.any():
-        raise DataError(
-            f"{name}: no structure is marked '{config.published_test}' in its published split; "
-            "set split.published_test to the value that means test."
-        )
+    fixed = _fixed(published, config, name)
     result[fixed] = TEST
     shares = np.array(config.shares)
     if fixed.any():
@@ -56,6 +51,17 @@ def split_of(
     free = np.flatnonzero(~fixed)
     result[free] = _fill(rows, shares / shares.sum(), config.seed, len(free))
     return result
+
+
+def _fixed(published: Sequence[str | None], config: SplitConfig, name: str) -> NDArray[np.bool_]:
+    """Tell which structures the published split puts into test."""
+    fixed = np.array([value == config.published_test for value in published], dtype=bool)
+    if any(value is not None for value in published) and not fixed.any():
+        raise DataError(
+            f"{name}: no structure is marked '{config.published_test}' in its published split; "
+            "set split.published_test to the value that means test."
+        )
+    return fixed
 
 
 def _rows_of_groups(groups: NDArray[Any]) -> list[NDArray[np.int64]]:
