@@ -68,17 +68,22 @@ def draws(
         largest = counts.index(max(counts))
         once = counts[largest] / weights[largest]
         return tuple(max(1, round(weight * once)) for weight in weights)
-    total = steps * (training.global_batch or 1)
+    found = _shared_out(steps * (training.global_batch or 1), weights)
+    if 0 in found:
+        raise ConfigError(
+            f"training.steps_per_epoch is {steps}: data set {found.index(0) + 1} would have no "
+            "graph in them by its ratio: raise one of the two."
+        )
+    return found
+
+
+def _shared_out(total: int, weights: Sequence[Fraction]) -> tuple[int, ...]:
+    """Share a number out by weights; the largest remainders go up."""
     exact = [total * weight / sum(weights) for weight in weights]
     whole = [math.floor(count) for count in exact]
     by_rest = sorted(range(len(exact)), key=lambda n: whole[n] - exact[n])
-    for number in by_rest[: total - sum(whole)]:  # the largest remainders go up
+    for number in by_rest[: total - sum(whole)]:
         whole[number] += 1
-    if 0 in whole:
-        raise ConfigError(
-            f"training.steps_per_epoch is {steps}: data set {whole.index(0) + 1} would have no "
-            "graph in them by its ratio: raise one of the two."
-        )
     return tuple(whole)
 
 

@@ -99,16 +99,8 @@ class Order:
             sizes = graphs.num_nodes() if kind == "nodes" else graphs.num_edges()
             total, largest = int(sizes[train].sum()), int(sizes.max(initial=1))
             steps = budget_steps(training, total=total, largest=largest)
-        return cls(
-            sets=sets,
-            draws=drawn,
-            seed=seed,
-            steps_per_epoch=steps,
-            global_batch=training.global_batch,
-            sizes=sizes,
-            windows=graphs.windows,
-            buffer=training.shuffle_buffer,
-        )
+        batch, buffer = training.global_batch, training.shuffle_buffer
+        return cls(sets, drawn, seed, steps, batch, sizes, graphs.windows, buffer)
 
     def steps(self, epoch: int) -> list[Rows]:
         """Give the graphs of every step of an epoch, counted from 0."""
