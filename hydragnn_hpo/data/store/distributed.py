@@ -48,7 +48,8 @@ _RUN = 1 << 25
 class Distributed:
     """A store over the memory of the hosts of a communicator; a ``GraphSet``.
 
-    Making and closing one is collective, everything else is not. Threads may share it.
+    Making and closing one is collective, everything else is not. Threads may share it. A rank
+    that ends without closing it leaves others waiting who still take graphs.
     """
 
     def __init__(self, store: Path, comm: Any = None) -> None:
@@ -72,7 +73,8 @@ class Distributed:
         self._shares = shares_of(self._index, self._hosts.total)
         self._first = np.array([share.start[0] for share in self._shares[1:]], dtype=np.int64)
         self._pers = heavy_pers(self._index)
-        block, light = self._shares[self._hosts.number].block, light_block(self._index, self.levels)
+        self._mine = self._shares[self._hosts.number]
+        block, light = self._mine.block, light_block(self._index, self.levels)
         self._memory = SharedMemory(self._comm, self._hosts, block.nbytes, light.nbytes)
         self._heavy = block.arrays(self._memory.own)
         self._light = light.arrays(self._memory.common)
@@ -171,7 +173,7 @@ class Distributed:
 
     def _load(self) -> None:
         """Read what this rank brings into the share of its host."""
-        mine = self._shares[self._hosts.number]
+        mine = self._mine
         host = self._hosts.host
         with WindowReader(self._index) as reader:
             runs = runs_of(self._index, _RUN, mine.first, mine.last)
@@ -183,7 +185,7 @@ class Distributed:
     def _place(self, arrays: Arrays, first: int, last: int) -> None:
         begin, end = self._index.starts[[first, last]]
         rows = {per: slice(*pair) for per, *pair in zip(PERS, begin, end, strict=True)}
-        start = dict(zip(PERS, self._shares[self._hosts.number].start, strict=True))
+        start = dict(zip(PERS, self._mine.start, strict=True))
         for name, per in self._pers.items():
             inside = slice(rows[per].start - start[per], rows[per].stop - start[per])
             self._heavy[name][inside] = arrays[name]
@@ -201,12 +203,13 @@ class Distributed:
         """Bring what all hosts hold whole from each to all."""
         self._memory.meet()
         if self._leads:
-            starts = [share.start[0] for share in self._shares] + [self.num_graphs]
+            starts = [*(share.start[0] for share in self._shares), self.num_graphs]
             for name, array in self._light.items():
-                # Each share ends with the first offset of the next; the very first is 0.
-                _gather(
-                    self._hosts.leaders, array[1:] if name in OFFSETS.values() else array, starts
-                )
+                whole = array
+                if name in OFFSETS.values():
+                    # A share ends with the first offset of the next one, the first is nobody's.
+                    array[0], whole = 0, array[1:]
+                _gather(self._hosts.leaders, whole, starts)
         self._memory.meet()
 
     def close(self) -> None:

@@ -96,6 +96,20 @@ class Index:
         """Bytes of all columns."""
         return int(self.starts[-1] @ self.row_bytes)
 
+    @cached_property
+    def stats(self) -> dict[str, Any]:
+        """The content of ``stats.json``, read and checked when it is first asked for."""
+        file = self.folder / "stats.json"
+        try:
+            stats = json.loads(file.read_bytes())
+            said = {key: value for key, value in stats.items() if key != "checksum"}
+            whole = checksum_of(self.windows, said) == self.checksum
+        except (OSError, ValueError, AttributeError) as error:
+            raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
+        if not whole:
+            raise DataError(f"{file}: was altered; build the store again.")
+        return dict(stats)
+
 
 def runs_of(
     index: Index, size: int, first: int = 0, last: int | None = None
@@ -194,16 +208,7 @@ def stats_of(index: Index) -> dict[str, Any]:
     Raises:
         DataError: they are not those it was built with.
     """
-    file = index.folder / "stats.json"
-    try:
-        stats = json.loads(file.read_bytes())
-        said = {key: value for key, value in stats.items() if key != "checksum"}
-        whole = checksum_of(index.windows, said) == index.checksum
-    except (OSError, ValueError, AttributeError) as error:
-        raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
-    if not whole:
-        raise DataError(f"{file}: was altered; build the store again.")
-    return dict(stats)
+    return dict(index.stats)
 
 
 def check_files(store: Path, part: Part, *, whole: bool = False) -> None:

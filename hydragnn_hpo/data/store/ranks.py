@@ -82,7 +82,7 @@ class SharedMemory:
             comm, lambda: MPI.Win.Allocate_shared(size if leads else 0, 1, comm=hosts.host)
         )
         self._shared.Lock_all(MPI.MODE_NOCHECK)
-        buffer, _ = self._shared.Shared_query(0)
+        buffer: Any = self._shared.Shared_query(0)[0]
         memory = np.frombuffer(memoryview(buffer), dtype=np.uint8, count=size)
         self.own, self.common = memory[:own], memory[own:]
         self._exposed: Any = None

@@ -9,7 +9,7 @@ from typing import Literal
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.store.index import Index, read_index
+from hydragnn_hpo.data.store.index import Index, read_index, stats_of
 from hydragnn_hpo.data.store.scratch import Unusable, places, stage_folder
 from hydragnn_hpo.data.store.stage import adopt, make
 from hydragnn_hpo.errors import StorageError
@@ -38,6 +38,7 @@ def open_store(path: Path, scratch: Path | None = None, access: Access = "auto")
 
         return Distributed(path)
     index = read_index(path)
+    stats_of(index)  # Whatever is wrong with it shall be said before anything is staged.
     if access == "windows":
         return _windows(index)
     staged, reasons = _staged(index, scratch)

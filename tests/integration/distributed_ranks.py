@@ -1,0 +1,111 @@
+"""What the ranks of the tests of the distributed store do; run by ``mpiexec``.
+
+Arguments: the store, a folder to meet in, and what to do. Every rank prints one line at the end.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.store.arrays import arrays_of
+from hydragnn_hpo.data.store.distributed import Distributed
+from hydragnn_hpo.data.store.parts import read_store
+from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.errors import DataError, HydraError
+
+COMM = MPI.COMM_WORLD
+
+
+def assert_same(found: Columns, expected: Columns) -> None:
+    left, right = arrays_of(found), arrays_of(expected)
+    for name in ("edge_translation", "node_offset", "edge_offset"):
+        left[name], right[name] = getattr(found, name), getattr(expected, name)
+    left["id_offset"], right["id_offset"] = found.ids.offset, expected.ids.offset
+    assert set(left) == set(right)
+    for name, array in left.items():
+        assert array.dtype == right[name].dtype, name
+        assert array.shape == right[name].shape, name
+        assert array.tobytes() == right[name].tobytes(), name
+    assert (found.levels, found.stats) == (expected.levels, expected.stats)
+
+
+def equal(store: Path, _: Path) -> str:
+    """Take what columns take, on every rank something else."""
+    graphs, columns = open_store(store, access="distributed"), read_store(store)
+    assert isinstance(graphs, Distributed)
+    random = np.random.default_rng(COMM.rank)
+    orders = [np.arange(60), np.arange(59, -1, -1), np.zeros(0, np.int64), np.array([59, 0, 0, 59])]
+    for rows in [*orders, *(random.integers(0, 60, 25) for _ in range(20))]:
+        assert_same(graphs.take(rows), columns.take(rows))
+    for name in columns.levels:
+        np.testing.assert_array_equal(graphs.known(name), columns.known(name))
+    np.testing.assert_array_equal(graphs.num_nodes(), columns.num_nodes())
+    np.testing.assert_array_equal(graphs.num_edges(), columns.num_edges())
+    np.testing.assert_array_equal(graphs.split, columns.split)
+    np.testing.assert_array_equal(graphs.group, columns.group)
+    np.testing.assert_array_equal(graphs.indices_of("sel"), columns.indices_of("sel"))
+    for row in (-1, 60):
+        try:
+            graphs.take(np.array([row]))
+        except IndexError:
+            continue
+        raise AssertionError(row)
+    hosts, share = graphs._hosts.total, graphs._mine.last - graphs._mine.first
+    graphs.close()
+    return f"{hosts} hosts, {share} windows"
+
+
+def busy(store: Path, meeting: Path) -> str:
+    """Take rows of a host whose ranks wait for something that is not MPI."""
+    graphs, columns = Distributed(store), read_store(store)
+    if COMM.rank == COMM.size - 1:
+        assert_same(graphs.take(np.arange(60)), columns.take(np.arange(60)))
+        (meeting / "taken").touch()
+    while not (meeting / "taken").exists():
+        time.sleep(0.01)
+    COMM.Barrier()
+    graphs.close()
+    return "fine"
+
+
+def damaged(store: Path, _: Path) -> str:
+    """Meet a store that cannot be read."""
+    return refused(store)
+
+
+def refused(store: Path) -> str:
+    try:
+        Distributed(store)
+    except HydraError as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("it was opened")
+
+
+def one_fails(store: Path, _: Path) -> str:
+    """Fail on the last rank alone, first by bad data, then by a bug."""
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    said: list[str] = []
+    load = Distributed._load
+    for error in (DataError("part 7 is bad."), ZeroDivisionError("oh")):
+        if COMM.rank == COMM.size - 1:
+            Distributed._load = lambda self, error=error: fail(error)  # type: ignore[method-assign]
+        said.append(refused(store))
+        Distributed._load = load  # type: ignore[method-assign]
+    graphs = Distributed(store)
+    assert graphs.take(np.arange(3)).num_graphs == 3
+    graphs.close()
+    return " | ".join(said)
+
+
+if __name__ == "__main__":
+    line = {f.__name__: f for f in (equal, busy, damaged, one_fails)}[sys.argv[3]](
+        Path(sys.argv[1]), Path(sys.argv[2])
+    )
+    sys.stdout.write(f"RANK {COMM.rank}: {line}\n")

@@ -1,0 +1,249 @@
+"""What may befall a store while it is staged and read: never a wrong batch, never a hang."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.store.parts import read_store
+from hydragnn_hpo.data.store.stage import LAYOUT
+from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.store.windows import Windows
+from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.files import read_json
+
+pytestmark = pytest.mark.timeout(60)
+
+JOB = """
+import os, signal, sys, time
+from pathlib import Path
+import numpy as np
+from hydragnn_hpo import files
+from hydragnn_hpo.data.store import stage
+from hydragnn_hpo.data.store.staging import open_store
+
+store, scratch, log, moment = sys.argv[1:]
+stage._RUN = 1
+
+def before(module, name, act):
+    inner = getattr(module, name)
+    def wrapped(*args, **kwargs):
+        act(*args)
+        return inner(*args, **kwargs)
+    setattr(module, name, wrapped)
+
+def note(*_):
+    with open(log, "a") as file:
+        file.write("staged\\n")
+
+appended = []
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+def die_late(*_):
+    appended.append(1)
+    if len(appended) == 6:
+        die()
+
+before(stage, "_write", note)
+if moment == "slow":
+    before(stage, "_append", lambda *_: time.sleep(0.05))
+elif moment == "reserving":
+    before(os, "posix_fallocate", die)
+elif moment == "first window":
+    before(stage, "_append", die)
+elif moment == "sixth window":
+    before(stage, "_append", die_late)
+elif moment == "manifest":
+    before(stage, "write_json", die)
+elif moment == "renaming":
+    before(os, "rename", die)
+elif moment == "mapping":
+    before(stage, "_mapped", die)
+graphs = open_store(Path(store), Path(scratch))
+taken = graphs.take(np.arange(60))
+print(type(graphs).__name__, float(taken.positions.sum()).hex(), taken.ids[59])
+"""
+
+
+def start(
+    store: Path, scratch: Path, moment: str, *, limit: Callable[[], None] | None = None
+) -> "subprocess.Popen[str]":
+    arguments = [str(store), str(scratch), str(store.parent / "log"), moment]
+    return subprocess.Popen(
+        [sys.executable, "-c", JOB, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=limit,
+    )
+
+
+def expected(store: Path, how: str) -> str:
+    columns = read_store(store)
+    return f"{how} {float(columns.positions.sum()).hex()} {columns.ids[59]}\n"
+
+
+def ended(job: "subprocess.Popen[str]") -> str:
+    out, err = job.communicate(timeout=50)
+    assert job.returncode == 0, err
+    return out
+
+
+MOMENTS = [
+    "sixth window",
+    "renaming",
+    *(
+        pytest.param(moment, marks=pytest.mark.slow)
+        for moment in ("reserving", "first window", "manifest", "mapping")
+    ),
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_after_a_kill_the_next_one_cleans_up_and_stages(
+    many_windows: Path, tmp_path: Path, moment: str
+) -> None:
+    job = start(many_windows, tmp_path / "scratch", moment)
+    job.communicate(timeout=50)
+    assert job.returncode == -signal.SIGKILL
+    (stage,) = tmp_path.glob("scratch/*/stage")
+    torn = list(stage.glob(".*.part"))
+    assert len(torn) == (0 if moment == "mapping" else 1)
+    columns, whole = open_store(many_windows, tmp_path / "scratch"), read_store(many_windows)
+    assert isinstance(columns, Columns)
+    assert columns.positions.tobytes() == whole.positions.tobytes()
+    assert columns.edge_offset.tobytes() == whole.edge_offset.tobytes()
+    assert list(stage.glob(".*.part")) == []
+    (target,) = (path for path in stage.iterdir() if path.is_dir())
+    assert read_json(target / "manifest.json")["layout"] == LAYOUT
+
+
+@pytest.mark.parametrize("jobs", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_jobs_at_once_stage_once(many_windows: Path, tmp_path: Path, jobs: int) -> None:
+    started = [start(many_windows, tmp_path / "scratch", "slow") for _ in range(jobs)]
+    assert {ended(job) for job in started} == {expected(many_windows, "Columns")}
+    assert (tmp_path / "log").read_text() == "staged\n"
+
+
+@pytest.mark.slow
+def test_those_who_wait_for_a_killed_one_go_on(many_windows: Path, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    started = [start(many_windows, scratch, m) for m in ("sixth window", "slow", "slow")]
+    started[0].communicate(timeout=50)
+    assert {ended(job) for job in started[1:]} == {expected(many_windows, "Columns")}
+
+
+def small_files() -> None:
+    """Let every file end after 1500 bytes, the nearest thing to a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+
+
+def test_a_full_place_is_read_around(many_windows: Path, tmp_path: Path) -> None:
+    job = start(many_windows, tmp_path / "scratch", "never", limit=small_files)
+    out, err = job.communicate(timeout=50)
+    assert job.returncode == 0, err
+    assert out == expected(many_windows, "Windows")
+    assert "is read in windows, which is slower" in err
+    assert "File too large" in err
+    assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("place", ["file", "/proc"], ids=["a file", "read-only"])
+def test_a_place_that_takes_nothing_is_read_around(
+    many_windows: Path, tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    graphs = open_store(many_windows, tmp_path / place)
+    assert isinstance(graphs, Windows)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    found = graphs.take(np.arange(60)).positions
+    assert found.tobytes() == read_store(many_windows).positions.tobytes()
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 16
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut, flip, Path.unlink], ids=["cut", "flip", "gone"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "part-00001.bp/data.0",
+        "part-00001.bp/md.0",
+        "part-00001.bp/md.idx",
+        "index.json",
+        "windows.npy",
+        "stats.json",
+    ],
+)
+def test_a_damaged_store_is_an_error_however_it_is_opened(
+    many_windows: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    damage(many_windows / name)
+    for access in ("auto", "stage", "windows"):
+        with pytest.raises(DataError, match=r"random\.bp.*\."):
+            open_store(many_windows, tmp_path / "scratch", access=access).take(np.arange(60))  # type: ignore[arg-type]
+    assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
+
+
+def test_a_missing_part_is_named(many_windows: Path, tmp_path: Path) -> None:
+    (many_windows / "part-00001.bp").rename(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=r"part-00001\.bp/.*: is missing; build the store"):
+        open_store(many_windows, tmp_path / "scratch")
+
+
+READER = """
+import sys
+from pathlib import Path
+import numpy as np
+from hydragnn_hpo.data.store.arrays import arrays_of
+from hydragnn_hpo.data.store.staging import open_store
+
+columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]))
+mapped = [columns.positions, columns.edges, columns.edge_shift, columns.edge_translation]
+print(sum(float(np.abs(array).sum()) for array in mapped), flush=True)
+sys.stdin.read()
+"""
+
+
+def shared_bytes(process: int, below: Path) -> int:
+    """Give the proportional part of a process in the pages of files below a folder."""
+    total, inside = 0, False
+    for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
+        if not line.split()[0].endswith(":"):
+            inside = str(below) in line
+        elif inside and line.startswith("Pss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+def test_ranks_of_a_host_hold_one_copy(many_windows: Path, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    open_store(many_windows, scratch)
+    command = [sys.executable, "-c", READER, str(many_windows), str(scratch)]
+    readers: list[subprocess.Popen[str]] = []
+    sums = []
+    for _ in range(8):
+        reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert reader.stdout is not None
+        assert float(reader.stdout.readline()) > 0
+        readers.append(reader)
+        sums.append(sum(shared_bytes(one.pid, scratch) for one in readers))
+    for reader in readers:
+        reader.communicate()
+    assert sums[0] > 0
+    assert (sums[7] - sums[0]) / 7 < 0.05 * sums[0]
