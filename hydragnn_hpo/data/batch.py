@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from hydragnn_hpo.data.cap import capped
-from hydragnn_hpo.data.columns import Columns, offsets, translations
+from hydragnn_hpo.data.columns import Columns, Runs, translations
 from hydragnn_hpo.data.graph_set import GraphSet
 
 
@@ -73,23 +73,6 @@ class Batch:
         return replace(self, **changed)
 
 
-class _Runs:
-    """The rows of some graphs in a ragged column, as slices: those copy at the speed of memory."""
-
-    def __init__(self, offset: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        first, last = offset[rows], offset[rows + 1]
-        self.counts = last - first
-        self.starts = offsets(self.counts)
-        self._slices = list(map(slice, first.tolist(), last.tolist()))
-
-    def of(self, column: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-        """Copy the rows out of a column."""
-        if not self._slices:
-            return np.zeros((0, *column.shape[1:]), dtype or column.dtype)
-        pieces = [column[rows] for rows in self._slices]
-        return np.concatenate(pieces, dtype=dtype, casting="unsafe")
-
-
 def make_batch(
     graphs: GraphSet,
     indices: ArrayLike,
@@ -111,7 +94,7 @@ def make_batch(
     """
     rows = np.asarray(indices, dtype=np.int64).reshape(-1)
     columns, inside = _in_memory(graphs, rows)
-    nodes, edges = _Runs(columns.node_offset, inside), _Runs(columns.edge_offset, inside)
+    nodes, edges = Runs(columns.node_offset, inside), Runs(columns.edge_offset, inside)
     positions = nodes.of(columns.positions)
     edge_index = _edge_index(edges, columns.edges, nodes.starts)
     shift = _shift(columns, inside, edges, dtype == torch.float64)
@@ -140,7 +123,7 @@ def _in_memory(graphs: GraphSet, rows: NDArray[np.int64]) -> tuple[Columns, NDAr
 
 
 def _conditions(
-    columns: Columns, rows: NDArray[np.int64], nodes: _Runs, dtype: torch.dtype
+    columns: Columns, rows: NDArray[np.int64], nodes: Runs, dtype: torch.dtype
 ) -> dict[str, Any]:
     """Gather what models may be conditioned on."""
     attributes = {
@@ -153,7 +136,7 @@ def _conditions(
 
 
 def _edge_index(
-    runs: _Runs, edges: NDArray[np.int32], first_node: NDArray[np.int64]
+    runs: Runs, edges: NDArray[np.int32], first_node: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Give sender and receiver counted over the whole batch, [2, E].
 
@@ -169,7 +152,7 @@ def _edge_index(
     return result
 
 
-def _shift(columns: Columns, rows: NDArray[np.int64], runs: _Runs, fp64: bool) -> NDArray[Any]:
+def _shift(columns: Columns, rows: NDArray[np.int64], runs: Runs, fp64: bool) -> NDArray[Any]:
     """Give the shifts of the edges in angstrom, [E, 3]."""
     if columns.edge_translation is not None and not fp64:
         return runs.of(columns.edge_translation)
@@ -223,7 +206,7 @@ def _squared_lengths(
 
 
 def _properties(
-    columns: Columns, names: Sequence[str], rows: NDArray[np.int64], nodes: _Runs
+    columns: Columns, names: Sequence[str], rows: NDArray[np.int64], nodes: Runs
 ) -> dict[str, Any]:
     """Gather properties with zeros for the missing ones, and their masks."""
     values: dict[str, Tensor] = {}

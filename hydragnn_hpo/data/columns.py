@@ -48,6 +48,29 @@ class Names(Sequence[str]):
         return Names(self.text[chars], offsets(sizes))
 
 
+class Runs:
+    """The rows of some graphs in a ragged column, as slices: those copy at the speed of memory."""
+
+    def __init__(self, offset: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        """Look up where the graphs begin and end.
+
+        Args:
+            offset: first row of each graph, and the end, [G + 1].
+            rows: the graphs.
+        """
+        first, last = offset[rows], offset[rows + 1]
+        self.counts = last - first
+        self.starts = offsets(self.counts)
+        self._slices = list(map(slice, first.tolist(), last.tolist()))
+
+    def of(self, column: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+        """Copy the rows out of a column."""
+        if not self._slices:
+            return np.zeros((0, *column.shape[1:]), dtype or column.dtype)
+        pieces = [column[rows] for rows in self._slices]
+        return np.concatenate(pieces, dtype=dtype, casting="unsafe")
+
+
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Graphs end to end; graph ``g`` owns nodes ``node_offset[g]`` to ``node_offset[g + 1]``."""
@@ -139,31 +162,30 @@ class Columns:
 
     def take(self, rows: NDArray[np.int64]) -> "Columns":
         """Copy some graphs, in the order of ``rows``."""
-        nodes, num_nodes = ragged_rows(self.node_offset, rows)
-        edges, num_edges = ragged_rows(self.edge_offset, rows)
+        nodes, edges = Runs(self.node_offset, rows), Runs(self.edge_offset, rows)
 
-        def chosen(name: str) -> NDArray[np.int64]:
-            return rows if self.levels[name] == "graph" else nodes
+        def chosen(name: str, values: NDArray[Any]) -> NDArray[Any]:
+            return values[rows] if self.levels[name] == "graph" else nodes.of(values)
 
         return Columns(
-            numbers=self.numbers[nodes],
-            positions=self.positions[nodes],
+            numbers=nodes.of(self.numbers),
+            positions=nodes.of(self.positions),
             cell=self.cell[rows],
             pbc=self.pbc[rows],
-            node_offset=offsets(num_nodes),
-            edge_offset=offsets(num_edges),
-            edges=self.edges[edges],
-            edge_shift=self.edge_shift[edges],
-            targets={name: value[chosen(name)] for name, value in self.targets.items()},
-            masks={name: mask[chosen(name)] for name, mask in self.masks.items()},
+            node_offset=nodes.starts,
+            edge_offset=edges.starts,
+            edges=edges.of(self.edges),
+            edge_shift=edges.of(self.edge_shift),
+            targets={name: chosen(name, value) for name, value in self.targets.items()},
+            masks={name: chosen(name, mask) for name, mask in self.masks.items()},
             levels=self.levels,
             split=self.split[rows],
             group=self.group[rows],
             ids=self.ids.take(rows),
             attributes={name: value[rows] for name, value in self.attributes.items()},
-            laplacian=None if self.laplacian is None else self.laplacian[nodes],
+            laplacian=None if self.laplacian is None else nodes.of(self.laplacian),
             edge_translation=(
-                None if self.edge_translation is None else self.edge_translation[edges]
+                None if self.edge_translation is None else edges.of(self.edge_translation)
             ),
             stats=self.stats,
         )
