@@ -8,6 +8,8 @@ import itertools
 import lzma
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
 
 from hydragnn_hpo.data.readers.ase_file import single, structures_in
 from hydragnn_hpo.data.readers.source import OPENERS, Item, Source
@@ -42,34 +44,76 @@ def read_extxyz(source: Source, start: int, stop: int | None) -> Iterator[Item]:
 
 
 def _frames(source: Source, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
-    """Give number, counted from 1, and text of some frames; earlier ones have no text kept."""
+    """Give number, counted from 1, and text of some frames."""
     path = source.path
-    opener = OPENERS.get(path.suffix.lower(), open)
-    number = 0
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            for head in file:
-                if not head.strip():
-                    continue
-                if stop is not None and number >= stop:
-                    return
-                number += 1
-                atoms = _count(head, f"{path}: structure {number}")
-                lines = list(itertools.islice(file, atoms + 1))
-                if len(lines) <= atoms or (atoms and not lines[-1].strip()):
-                    raise DataError(
-                        f"{path}: structure {number} cannot be read as extxyz (the file ends "
-                        f"within its {atoms} atoms); get the file again."
-                    )
-                if number > start:
-                    yield number, "".join([head, *lines])
+        scan = _scan(path, start)
+        yield from scan.frames(start, stop)
+        scan.rest()
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise DataError(f"{path}: cannot be read ({reason}); get the file again.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not a text file ({error.reason}).") from error
-    if not number:
-        raise DataError(f"{path}: is empty, it holds no structure; get the file again.")
+
+
+def _scan(path: Path, start: int) -> "_Scan":
+    """Give a scan at or before a frame: who reads piece after piece goes through a file once."""
+    stat = path.stat()
+    stamp = path, stat.st_mtime_ns, stat.st_size
+    resting = _RESTING.pop(stamp, None)
+    if resting is not None and resting.number <= start:
+        return resting
+    return _Scan(stamp)
+
+
+_RESTING: dict[tuple[Path, int, int], "_Scan"] = {}
+"""The scan that was used last, while nobody uses it."""
+
+
+class _Scan:
+    """A file that is open at some frame."""
+
+    def __init__(self, stamp: tuple[Path, int, int]) -> None:
+        self.stamp, self.path = stamp, stamp[0]
+        opener = OPENERS.get(self.path.suffix.lower(), open)
+        self.file: IO[str] = opener(self.path, "rt", encoding="utf-8")
+        self.number = 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            self.file.close()
+
+    def rest(self) -> None:
+        """Wait for the next piece."""
+        _RESTING.clear()
+        _RESTING[self.stamp] = self
+
+    def frames(self, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
+        """Give number, counted from 1, and text of some frames from here on."""
+        while stop is None or self.number < stop:
+            found = self._next()
+            if found is None:
+                break
+            if self.number > start:
+                yield self.number, found
+        if not self.number and stop != 0:
+            raise DataError(f"{self.path}: is empty, it holds no structure; get the file again.")
+
+    def _next(self) -> str | None:
+        """Give the text of the next frame, or None at the end."""
+        head = next((line for line in self.file if line.strip()), None)
+        if head is None:
+            return None
+        self.number += 1
+        atoms = _count(head, f"{self.path}: structure {self.number}")
+        lines = list(itertools.islice(self.file, atoms + 1))
+        if len(lines) <= atoms or (atoms and not lines[-1].strip()):
+            raise DataError(
+                f"{self.path}: structure {self.number} cannot be read as extxyz (the file ends "
+                f"within its {atoms} atoms); get the file again."
+            )
+        return "".join([head, *lines])
 
 
 def _count(head: str, place: str) -> int:

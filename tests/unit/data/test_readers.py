@@ -17,6 +17,7 @@ from ase.db import connect
 from ase.io import write
 
 from hydragnn_hpo.data.readers import READERS, reader_of
+from hydragnn_hpo.data.readers import extxyz as extxyz_reader
 from hydragnn_hpo.data.readers.source import Reader, Source
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -262,3 +263,24 @@ def test_one_file_of_a_folder_holds_one_structure(tmp_path: Path) -> None:
     write(tmp_path / "two.extxyz", [bulk("Cu"), bulk("Fe")])
     with pytest.raises(DataError, match="two.extxyz: holds several structures"):
         whole(READERS["folder"], Source(tmp_path))
+
+
+def test_pieces_are_read_in_one_pass_and_two_readers_do_not_meet(
+    tmp_path: Path, monkeypatch
+) -> None:
+    source = extxyz(tmp_path)
+    reader = READERS["extxyz"]
+    opened = []
+    real = extxyz_reader._Scan.__init__
+    monkeypatch.setattr(
+        extxyz_reader._Scan,
+        "__init__",
+        lambda self, stamp: (opened.append(1), real(self, stamp))[1],
+    )
+    pieces = [name for n in range(3) for name, _ in reader.read(source, n, n + 1)]
+    assert pieces == ["all.extxyz:1", "all.extxyz:2", "all.extxyz:3"]
+    assert len(opened) == 1
+    again = [name for name, _ in reader.read(source, 0, 2)]  # back to the start
+    assert again == pieces[:2]
+    both = zip(reader.read(source, 0, None), reader.read(source, 0, None), strict=True)
+    assert [(a[0], b[0]) for a, b in both] == [(name, name) for name in pieces]
