@@ -1,0 +1,57 @@
+"""How wide a trial may be: by the graphs that each rank has of a step."""
+
+import pytest
+
+from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.layout import RunDir
+
+STATS = {
+    "splits": {"train": 1000},
+    "train_nodes": 10_000,
+    "train_edges": 90_000,
+    "nodes": {"max": 40},
+    "edges": {"max": 500},
+    "degree": {"5.0": 9.0},
+}
+CAMPAIGN = {
+    "name": "x",
+    "data": [{"card": "x"}],
+    "trial": {},
+    "space": {"model.features": [8, 16]},
+    "search": {"trials": 6, "rungs": [2]},
+}
+
+
+@pytest.mark.parametrize(
+    ("training", "width"),
+    [
+        ({"global_batch": 64, "min_graphs_per_rank": 32}, 2),
+        ({"global_batch": 64, "min_graphs_per_rank": 16}, 4),
+        # 10,000 atoms in 67 steps of 190 - 40 atoms: 15 graphs a step are 3 times 4.
+        ({"batch_atoms": 190}, 2),
+        # 90,000 edges in 60 steps: 17 graphs a step.
+        ({"batch_edges": 2000}, 4),
+        ({"batch_edges": 2000, "min_graphs_per_rank": 16}, 1),
+    ],
+)
+def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, width):
+    slots = [Slot(host="h", index=n, cores=(n,), device="cpu") for n in range(32)]
+    campaign = parse(CAMPAIGN, CampaignConfig, "x")
+    dispatch = Dispatch(campaign, RunDir(tmp_path), slots)
+    dispatch.costs.stats = STATS
+    dispatch.configs["t"] = TrialConfig.model_validate(
+        {
+            "data": {"store": "x"},
+            "model": {"conv": "schnet", "features": 256, "layers": 6},
+            "heads": {"e": {}},
+            "training": training,
+        }
+    )
+    state = State({"t": Trial("t", {}, until=10)})
+    (decision,) = dispatch.decide(state, more_to_come=False)
+    assert decision.width == width
