@@ -4,10 +4,16 @@ import datetime
 import json
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 
-PACKAGES = ("torch", "numpy", "deephyper", "adios2")
+PACKAGES = ("torch", "torch-geometric", "numpy", "deephyper", "adios2", "vesin", "ase", "pymatgen")
+
+
+def installed() -> dict[str, str]:
+    """Give the versions of the packages that matter, as far as they are there."""
+    found = {each.name.replace("_", "-"): each.version for each in distributions()}
+    return {name: found[name] for name in PACKAGES if name in found}
 
 
 def finish(script: str, figures: dict[str, float], *, keep: bool) -> None:
@@ -24,8 +30,7 @@ def finish(script: str, figures: dict[str, float], *, keep: bool) -> None:
         whole = {
             "date": datetime.date.today().isoformat(),
             "machine": f"{len(os.sched_getaffinity(0))} cores of {cpu}",
-            "versions": {"python": platform.python_version()}
-            | {name: version(name) for name in PACKAGES},
+            "versions": {"python": platform.python_version(), **installed()},
             "figures": figures,
         }
         path = Path(__file__).parent / "results" / f"{Path(script).stem}.json"
