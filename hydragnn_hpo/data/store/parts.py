@@ -28,7 +28,7 @@ from hydragnn_hpo.data.store.index import (
 from hydragnn_hpo.errors import DataError, StorageError
 from hydragnn_hpo.files import storage
 
-_MARGIN = 1 << 20
+_MARGIN = 1 << 18
 """Bytes for what ADIOS2 writes around the columns of a part, generously."""
 
 _PER_WINDOW = 1 << 13
