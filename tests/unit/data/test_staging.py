@@ -127,9 +127,10 @@ def shortened(folder: Path) -> None:
     os.truncate(file, file.stat().st_size - 8)
 
 
-def renamed(folder: Path) -> None:
-    """Lie about the layout: as many bytes, but other arrays."""
-    (folder / "positions.npy").write_bytes(b"x" * (folder / "positions.npy").stat().st_size)
+def retyped(folder: Path) -> None:
+    """Put an array of another type there, with as many bytes."""
+    array = np.load(folder / "positions.npy")
+    np.save(folder / "positions.npy", array.view(np.int64))
 
 
 def older(folder: Path) -> None:
@@ -145,10 +146,10 @@ def older(folder: Path) -> None:
         lambda folder: (folder / "manifest.json").write_text("{"),
         lambda folder: (folder / "manifest.json").write_text("[]"),
         shortened,
-        renamed,
+        retyped,
         older,
     ],
-    ids=["no file", "no manifest", "torn manifest", "strange manifest", "cut", "header", "older"],
+    ids=["no file", "no manifest", "torn manifest", "strange manifest", "cut", "type", "older"],
 )
 def test_a_damaged_stage_is_made_anew(
     many_windows: Path, scratch: Path, damage: Callable[[Path], None]
@@ -156,10 +157,24 @@ def test_a_damaged_stage_is_made_anew(
     expected = read_store(many_windows).positions
     open_store(many_windows, scratch)
     let_go()
+    before = staged(scratch).stat().st_ino
     damage(staged(scratch))
     found = open_store(many_windows, scratch).take(np.arange(60)).positions
     np.testing.assert_array_equal(found, expected)
     assert isinstance(open_store(many_windows, scratch), Columns)
+    assert staged(scratch).stat().st_ino != before
+
+
+def test_a_damaged_stage_that_cannot_be_made_anew_is_let_go(
+    many_windows: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(many_windows, scratch)
+    let_go()
+    shortened(staged(scratch))
+    monkeypatch.setattr(os, "posix_fallocate", full(0))
+    monkeypatch.setattr(stage, "evict", lambda target: False)
+    assert isinstance(open_store(many_windows, scratch), Windows)
+    assert places.evict(staged(scratch).parent / "another")
 
 
 def test_a_damaged_stage_in_use_holds_nobody_up(many_windows: Path, scratch: Path) -> None:
