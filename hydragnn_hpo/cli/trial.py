@@ -24,11 +24,14 @@ def trial(
     if dry_run:
         typer.echo(dump(config), nl=False)
         return
+    from hydragnn_hpo.training.mpi import adopt_ranks, leave_ranks
     from hydragnn_hpo.training.trial import run_by_hand
 
+    adopt_ranks()
     code, sentence = run_by_hand(place)
     if sentence:
         typer.echo(sentence, err=code != 0)
     sys.stdout.flush()
     sys.stderr.flush()
+    leave_ranks()
     os._exit(code)  # a process group must not be taken down, see training.ddp

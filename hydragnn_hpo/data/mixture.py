@@ -38,6 +38,13 @@ def unite(
     return Mixture(sets, entries, shared)
 
 
+def close(graphs: GraphSet) -> None:
+    """Give back what graphs hold beside memory; all ranks call it where they share a store."""
+    for part in graphs.sets if isinstance(graphs, Mixture) else (graphs,):
+        if not isinstance(part, Columns) and hasattr(part, "close"):
+            part.close()
+
+
 class Mixture:
     """Data sets end to end; a target that a set lacks is masked there.
 

@@ -29,7 +29,7 @@ from hydragnn_hpo.config.trial import (
     TrialConfig,
 )
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.mixture import unite
+from hydragnn_hpo.data.mixture import close, unite
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.files import read_json, storage, sweep, write_bytes, write_json, write_text
@@ -186,6 +186,7 @@ def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: "_Asked") -> in
     else:
         _finish(trainer, folder, ended)
     ranks.leave()
+    close(trainer.graphs)
     if writer:
         writer.close()
     return INTERRUPTED if ended == "interrupt" else 0
