@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.data.readers.source import Item, Reader, Source
 from hydragnn_hpo.data.readers.tensors import atoms_of
+from hydragnn_hpo.data.store.parts import remove_profile
 from hydragnn_hpo.errors import DataError
 
 SPLITS = {"trainset": "train", "valset": "val", "testset": "test"}
@@ -29,7 +30,14 @@ _OPEN_SECONDS = 60.0
 _AT_ONCE = 512
 """Graphs that are read together."""
 
-_PROBE = "import adios2, sys; adios2.FileReader(sys.argv[1]).close()"
+_PROBE = """
+import sys
+from pathlib import Path
+import adios2
+from hydragnn_hpo.data.store.parts import remove_profile
+adios2.FileReader(sys.argv[1]).close()
+remove_profile(Path(sys.argv[1]))
+"""
 
 
 def is_hydragnn_bp(path: Path) -> bool:
@@ -107,6 +115,7 @@ class _File:
 
     def __exit__(self, *_: object) -> None:
         self.reader.close()
+        remove_profile(self.path)
 
     def _attribute(self, name: str) -> int:
         return int(np.asarray(self.reader.read_attribute(name)).reshape(-1)[0])

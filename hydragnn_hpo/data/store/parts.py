@@ -141,6 +141,11 @@ def _see_room(part: Path, size: int) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
+def remove_profile(part: Path) -> None:
+    """Remove what ADIOS2 2.12 leaves of a reader, whatever "Profile" and TMPDIR say."""
+    Path(f"/tmp/{part.name}_{os.getpid():x}_profiling.json").unlink(missing_ok=True)
+
+
 class WindowReader:
     """Reads runs of windows; every window is compared with its checksum."""
 
@@ -161,9 +166,7 @@ class WindowReader:
         """Close the parts."""
         for number, reader in self._open.items():
             reader.close()
-            name = self.index.parts[number].folder.name
-            # ADIOS2 2.12 leaves this there whatever its "Profile" parameter and TMPDIR say.
-            Path(f"/tmp/{name}_{os.getpid():x}_profiling.json").unlink(missing_ok=True)
+            remove_profile(self.index.parts[number].folder)
         self._open.clear()
 
     def read(self, first: int, last: int, names: Iterable[str] | None = None) -> Arrays:
