@@ -26,7 +26,8 @@ def edges_of(
     """Give the directed edges, sorted by receiver, then sender, then shift.
 
     Args:
-        positions: angstrom, [N, 3]; atoms may lie outside the cell.
+        positions: angstrom, [N, 3]; atoms may lie outside the cell, as far as ``data.structure``
+            lets them.
         cell: lattice vectors as rows in angstrom, [3, 3].
         pbc: periodic directions, [3].
         cutoff: largest edge length in angstrom.
@@ -35,7 +36,7 @@ def edges_of(
         Sender and receiver, [E, 2], and shifts in lattice vectors, [E, 3], signed as said
         in ``data.graph``. An isolated atom has no edge.
     """
-    search = vesin.NeighborList(cutoff=cutoff, full_list=True)
+    search = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)  # else all cores
     sender, receiver, shift = search.compute(positions, cell, pbc, "ijS")
     order = np.lexsort((shift[:, 2], shift[:, 1], shift[:, 0], sender, receiver))
     edges = np.empty((len(order), 2), dtype=np.int32)

@@ -20,6 +20,14 @@ from hydragnn_hpo.data.neighbors import edge_vectors, edges_of
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside
 
+FARTHEST = 10_000
+"""Cells that an atom may lie outside of its own; shifts of edges are kept in 16 bits."""
+
+WIDEST = 300
+"""Cutoffs that a structure may be wide. vesin 0.6.2 divides space into at most 1e5 cubes about
+as wide as the cutoff, and divides by zero where more would be needed in a plane.
+Source: vesin/src/cpu_cell_list.cpp, https://github.com/Luthaf/vesin, 2026-11-21."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -62,7 +70,9 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         DataError: the structure cannot be used; the sentence says why.
     """
     positions, cell, pbc = _geometry(atoms, place, rules.min_distance)
-    edges, edge_shift = edges_of(positions, cell, pbc, max(rules.cutoff, rules.min_distance))
+    cutoff = max(rules.cutoff, rules.min_distance)
+    _check_extent(positions, cell[pbc], cutoff, place)
+    edges, edge_shift = edges_of(positions, cell, pbc, cutoff)
     vectors = edge_vectors(positions, cell, edges, edge_shift)
     _check_distances(np.linalg.norm(vectors, axis=1), edges, place, rules.min_distance)
     targets = {
@@ -130,6 +140,42 @@ def _check_cell(
         raise place.error(
             f"has lattice vectors {periodic.tolist()} that span no volume",
             "give a cell, or set pbc to false there",
+        )
+
+
+def _check_extent(
+    positions: NDArray[np.float64], periodic: NDArray[np.float64], cutoff: float, place: Place
+) -> None:
+    """Refuse what is so wide that counting cells goes wrong, here or in vesin.
+
+    Args:
+        positions: angstrom, [N, 3].
+        periodic: lattice vectors of the periodic directions in angstrom, up to three.
+        cutoff: angstrom.
+        place: for the sentence.
+    """
+    lengths = np.linalg.norm(periodic, axis=1)
+    # Heights of a cell are at least 1e-3 of its shortest edge, see _check_cell: atoms within 5
+    # edges are within FARTHEST cells. Nearly every structure is done here.
+    near = min(5.0 * lengths.min(initial=np.inf), 0.25 * WIDEST * cutoff)
+    if np.abs(positions).max() < near and lengths.max(initial=0.0) < WIDEST * cutoff:
+        return
+    cells = positions @ np.linalg.pinv(periodic)
+    away = np.abs(cells).max(axis=1, initial=0.0)
+    stray = int(away.argmax())
+    if away[stray] > FARTHEST:
+        raise place.error(
+            f"has atom {stray + 1} at {positions[stray].tolist()}, {away[stray]:.3g} cells from "
+            "the cell",
+            "move the atoms into the cell",
+        )
+    spread = float(np.linalg.norm(np.ptp(positions - cells @ periodic, axis=0)))
+    width = max(spread, float(lengths.max(initial=0.0)))
+    if width > WIDEST * cutoff:
+        raise place.error(
+            f"is {width:.4g} angstrom wide, more than {WIDEST} times the cutoff of {cutoff:g} "
+            "angstrom",
+            "remove stray atoms or empty space",
         )
 
 

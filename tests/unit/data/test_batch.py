@@ -8,6 +8,8 @@ import torch
 
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.neighbors import edge_vectors
+from hydragnn_hpo.model import edges as model_edges
 
 NAMES = ("energy", "charge", "push")
 
@@ -46,6 +48,18 @@ def test_a_batch_is_its_graphs_end_to_end(columns: Columns, cutoff: float | None
     assert torch.equal(batch.graph_of_node, slow["owner"])
     assert batch.graph_index.tolist() == rows
     assert batch.num_graphs == len(rows)
+
+
+def test_models_see_the_vectors_of_the_store(columns: Columns) -> None:
+    rows = [3, 5, 0]
+    expected = []
+    for row in rows:
+        one = columns.take(np.array([row]))
+        expected.append(edge_vectors(one.positions, one.cell[0], one.edges, one.edge_shift))
+    batch = make_batch(columns, rows, cutoff=None, dtype=torch.float64)
+    vectors, lengths = model_edges.edge_vectors(batch)
+    np.testing.assert_allclose(vectors, np.concatenate(expected), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(lengths**2, (np.concatenate(expected) ** 2).sum(1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed"])

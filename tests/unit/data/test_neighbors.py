@@ -1,4 +1,6 @@
-"""Neighbours against hand counts and ASE's own list."""
+"""Neighbours against hand counts, a search through all images, and ASE's own list."""
+
+from itertools import product
 
 import numpy as np
 import pytest
@@ -7,6 +9,67 @@ from ase.build import bulk, molecule
 from ase.neighborlist import neighbor_list
 
 from hydragnn_hpo.data.neighbors import edge_vectors, edges_of
+
+CUBE = np.eye(3)
+SKEWED = np.array([[2.5, 0.0, 0.0], [2.2, 1.9, 0.0], [-1.6, 1.4, 2.8]])
+
+# Name, cell, periodic directions, how far out atoms lie in angstrom, cutoff in angstrom.
+CELLS = [
+    ("tiny", 1.1 * CUBE, (1, 1, 1), 1.0, 2.3),
+    ("needle", np.diag([0.9, 6.0, 7.0]), (1, 1, 1), 4.0, 3.0),
+    ("skewed", SKEWED, (1, 1, 1), 2.0, 3.1),
+    ("far outside", 3.0 * CUBE, (1, 1, 1), 14.0, 3.2),
+    ("slab", 2.0 * CUBE, (1, 1, 0), 3.0, 3.0),
+    ("skewed slab", SKEWED, (0, 1, 1), 6.0, 3.0),
+    ("slab without third vector", np.diag([2.0, 2.5, 0.0]), (1, 1, 0), 3.0, 3.0),
+    ("wire", SKEWED, (0, 0, 1), 4.0, 4.0),
+    ("wire alone", np.diag([0.0, 1.3, 0.0]), (0, 1, 0), 4.0, 4.0),
+    ("molecule in a box", 2.0 * CUBE, (0, 0, 0), 3.0, 3.0),
+    ("molecule", 0.0 * CUBE, (0, 0, 0), 3.0, 3.0),
+]
+
+
+def all_images(
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float
+) -> list[tuple[int, ...]]:
+    """Try every pair in every image: receiver, sender, shift; ascending."""
+    reach = 30
+    steps = np.array(list(product(*(range(-reach, reach + 1) if p else [0] for p in pbc))))
+    found = []
+    for receiver, sender in product(range(len(positions)), repeat=2):
+        away = np.linalg.norm(positions[receiver] + steps @ cell - positions[sender], axis=1)
+        for step in steps[away <= cutoff]:
+            assert np.abs(step).max() < reach, "the search is too narrow"
+            if receiver != sender or step.any():
+                found.append((receiver, sender, *step.tolist()))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(
+    ("cell", "pbc", "out", "cutoff"), [row[1:] for row in CELLS], ids=[row[0] for row in CELLS]
+)
+def test_no_image_is_missed(
+    cell: np.ndarray, pbc: tuple[int, ...], out: float, cutoff: float, count: int
+) -> None:
+    positions = np.random.default_rng(count).uniform(-out, out, (count, 3))
+    periodic = np.array(pbc, dtype=bool)
+    edges, shift = edges_of(positions, cell, periodic, cutoff)
+    found = [(r, s, *move) for (s, r), move in zip(edges.tolist(), shift.tolist(), strict=True)]
+    expected = all_images(positions, cell, periodic, cutoff)
+    assert found == expected
+    assert (len(expected) > 0) == (count > 1 or any(pbc))
+
+
+def test_many_atoms_are_no_other_way() -> None:
+    # Here cells of the list are narrower than the structure, unlike in the cases above.
+    atoms = bulk("NaCl", "rocksalt", a=5.6, cubic=True) * (3, 3, 3)
+    atoms.rattle(0.3, seed=0)
+    edges, _ = edges_of(atoms.positions, atoms.cell.array, atoms.pbc, 4.5)
+    vectors = atoms.positions[:, None] - atoms.positions
+    nearest = vectors - 16.8 * np.round(vectors / 16.8)
+    close = (np.linalg.norm(nearest, axis=2) <= 4.5) & ~np.eye(len(atoms), dtype=bool)
+    np.testing.assert_array_equal(edges[:, ::-1], np.argwhere(close))
 
 
 def test_fcc_shells_hold_12_6_24_neighbours() -> None:
@@ -46,11 +109,14 @@ def test_every_pair_stands_once_per_direction() -> None:
     assert len(there) == len(edges)
 
 
-def test_an_isolated_atom_has_no_edge() -> None:
-    alone = Atoms("ArHe", [[0, 0, 0], [9, 0, 0]])
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("pbc", [False, (1, 1, 0), True], ids=str)
+def test_isolated_atoms_have_no_edge(count: int, pbc: bool | tuple[int, ...]) -> None:
+    alone = Atoms(f"Ar{count}", [[0, 0, 0], [9, 0, 0]][:count], cell=[18, 9, 9], pbc=pbc)
     edges, shift = edges_of(alone.positions, alone.cell.array, alone.pbc, 5.0)
     assert edges.shape == (0, 2)
     assert shift.shape == (0, 3)
+    assert (edges.dtype, shift.dtype) == (np.int32, np.int16)
 
 
 def test_the_order_is_by_receiver_sender_shift() -> None:

@@ -18,12 +18,12 @@ ENERGY = TargetConfig(level="graph", unit="kcal/mol")
 CHARGE = TargetConfig(level="node", unit="e")
 
 
-def refused(make: Make, atoms: Atoms, **targets: TargetConfig) -> str:
+def refused(make: Make, atoms: Atoms, verb: str = "has", **targets: TargetConfig) -> str:
     """Give the sentence, which names file, number and id."""
     with pytest.raises(DataError) as caught:
         make(atoms, **targets)
     sentence = str(caught.value)
-    assert sentence.startswith("some.extxyz: structure 7 (it) has ")
+    assert sentence.startswith(f"some.extxyz: structure 7 (it) {verb} ")
     assert "; " in sentence  # what to do
     return sentence
 
@@ -134,6 +134,36 @@ def test_a_periodic_cell_spans_a_volume(graph: Make, cell: np.ndarray) -> None:
 def test_open_directions_need_no_lattice_vector(graph: Make) -> None:
     sheet = Atoms("Cu", cell=[2.5, 2.5, 0], pbc=[1, 1, 0])
     assert len(graph(sheet).edges) == 8  # four at 2.5 and four at 3.54 angstrom
+
+
+@pytest.mark.parametrize("pbc", [(1, 1, 1), (1, 0, 0)], ids=str)
+def test_atoms_outside_are_taken_until_shifts_overflow(graph: Make, pbc: tuple[int, ...]) -> None:
+    # 9,999 cells of 3 angstrom away there are edges of 10,000 cells; 40,000 would not fit 16 bits.
+    pair = Atoms("Cu2", [[0, 0, 0], [3 * 9999 + 1.5, 0, 0]], cell=[3, 9, 9], pbc=pbc)
+    assert np.abs(graph(pair).edge_shift[:, 0]).max() == 10_000
+    pair.positions[1, 0] = 3 * 40_000 + 1.5
+    said = refused(graph, pair)
+    assert "has atom 2 at [120001.5, 0.0, 0.0], 4e+04 cells from the cell" in said
+
+
+@pytest.mark.parametrize("pbc", [(0, 0, 0), (1, 0, 0), (0, 1, 1)], ids=str)
+def test_stray_atoms_are_refused(graph: Make, pbc: tuple[int, ...]) -> None:
+    # The cutoff is 4 angstrom, 300 of it are 1200: only open directions count.
+    pair = Atoms("Cu2", [[9, 9, 9]] * 2, cell=[5, 7, 8], pbc=pbc)
+    way = np.array([0, 1, 0]) if pbc[0] else np.array([1, 0, 0])
+    pair.positions[1] += 1199 * way
+    assert len(graph(pair).numbers) == 2
+    pair.positions[1] += 2 * way
+    assert "1201 angstrom wide, more than 300 times the cutoff of 4 ang" in refused(
+        graph, pair, "is"
+    )
+
+
+def test_empty_space_is_refused(graph: Make) -> None:
+    box = Atoms("Cu", cell=[9, 9, 1300], pbc=True)
+    assert "is 1300 angstrom wide" in refused(graph, box, "is")
+    box.pbc = (1, 1, 0)
+    assert len(graph(box).numbers) == 1
 
 
 def test_no_atoms(graph: Make) -> None:
