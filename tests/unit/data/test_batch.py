@@ -50,6 +50,26 @@ def test_a_batch_is_its_graphs_end_to_end(columns: Columns, cutoff: float | None
     assert batch.num_graphs == len(rows)
 
 
+@pytest.mark.parametrize("cutoff", [None, 4.0], ids=["all", "cut"])
+def test_a_cap_holds_within_the_cutoff(columns: Columns, cutoff: float | None) -> None:
+    rows, cap = [3, 0, 5, 2, 4], 3
+    slow = {key: value.numpy() for key, value in slow_batch(columns, rows, cutoff).items()}
+    sender, receiver = slow["edges"].astype(int).T
+    vectors = slow["pos"][receiver] - slow["pos"][sender] + slow["shift"]
+    lengths = np.linalg.norm(vectors, axis=1)
+    # How far the third neighbour of each node is; those with fewer keep them all.
+    near = [sorted(lengths[receiver == node]) for node in range(len(slow["z"]))]
+    reach = [found[cap - 1] + 1e-3 if len(found) >= cap else np.inf for found in near]
+    wide = [max(reach[a], reach[b]) for a, b in slow["edges"].astype(int)]
+    kept = np.flatnonzero(lengths <= wide)
+    assert 0 < len(kept) < len(lengths)
+    for dtype in (torch.float64, torch.float32):
+        batch = make_batch(columns, rows, cutoff=cutoff, dtype=dtype, max_neighbors=cap)
+        assert torch.equal(batch.edge_index.T, torch.from_numpy(slow["edges"][kept]).long())
+        shift = torch.from_numpy(slow["shift"][kept]).to(dtype)
+        torch.testing.assert_close(batch.edge_shift, shift, rtol=0, atol=1e-6)
+
+
 def test_models_see_the_vectors_of_the_store(columns: Columns) -> None:
     rows = [3, 5, 0]
     expected = []

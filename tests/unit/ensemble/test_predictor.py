@@ -1,6 +1,7 @@
 """An ensemble's answers do not depend on batches, order of members, or how graphs were built."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,11 @@ import torch
 from ase import Atoms
 from ase.build import molecule
 
+from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.ensemble import artefact
+from hydragnn_hpo.ensemble.member import make_member
 from hydragnn_hpo.ensemble.moments import Moments, moments_of
 from hydragnn_hpo.ensemble.predictor import Ensemble, Prediction
 from hydragnn_hpo.errors import DataError
@@ -146,6 +150,36 @@ def test_a_large_spread_is_flagged(built: tuple[Ensemble, Columns]) -> None:
     np.testing.assert_array_equal(found, expected)
     assert expected.sum() == 1
     assert prediction.trust.count("ok") >= len(cal) - 2
+
+
+def test_each_member_gets_its_own_cap(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    first, *others = ensemble.members
+    capped = Ensemble(ensemble.manifest, (replace(first, max_neighbors=2), *others))
+    rows = columns.indices_of("cal")
+    for member, batch in capped.batches(columns, rows):
+        cap = 2 if member.trial == first.trial else None
+        wanted = make_batch(columns, rows, cutoff=member.cutoff, max_neighbors=cap)
+        assert batch.edge_index.shape == wanted.edge_index.shape
+    every = make_batch(columns, rows, cutoff=first.cutoff).edge_index
+    two = make_batch(columns, rows, cutoff=first.cutoff, max_neighbors=2).edge_index
+    assert two.shape < every.shape
+
+
+def test_a_member_has_the_cap_of_its_trial(built_zip: Path) -> None:
+    content = artefact.read(built_zip)
+    entry = content.manifest.members[0]
+    config = content.configs[entry.trial]
+    for cap in (None, 7):
+        model = config.model.model_copy(update={"max_neighbors": cap})
+        member = make_member(
+            config.model_copy(update={"model": model}),
+            content.weights[entry.trial],
+            content.manifest.targets(),
+            weight=1.0,
+            where="x",
+        )
+        assert member.max_neighbors == cap
 
 
 def test_no_structures_give_no_rows(built: tuple[Ensemble, Columns]) -> None:
