@@ -14,11 +14,18 @@ from hydragnn_hpo.config.convs import CONV_SPECS
 BATCH, EPOCHS = 16, 5
 
 
-WAYS = [*((conv, "graphs") for conv in CONV_SPECS), ("schnet", "mixture"), ("schnet", "budget")]
+WAYS = [
+    pytest.param((conv, way), id=f"{conv}-{way}", marks=[] if quick else [pytest.mark.slow])
+    for conv, way, quick in (
+        *((conv, "graphs", conv == "painn") for conv in CONV_SPECS),
+        ("schnet", "mixture", False),
+        ("schnet", "budget", False),
+    )
+]
 """Convs with batches of graphs; two data sets in a ratio, and a budget of atoms, with one."""
 
 
-@pytest.fixture(scope="module", params=WAYS, ids="-".join)
+@pytest.fixture(scope="module", params=WAYS)
 def found(request):
     script, (conv, way) = Path(__file__).parent / "ranks.py", request.param
     command = [sys.executable, str(script), conv, str(BATCH), str(EPOCHS), way]

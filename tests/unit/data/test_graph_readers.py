@@ -249,6 +249,7 @@ def test_a_table_of_smiles_keeps_its_columns(tmp_path: Path) -> None:
         list(reader.read(wrong, 0, None))
 
 
+@pytest.mark.slow
 def test_a_truncated_file_of_hydragnn_does_not_hang(bp: Path, monkeypatch) -> None:
     # ADIOS2 hangs or fails, as it likes: it is given a moment in a process of its own.
     monkeypatch.setattr("hydragnn_hpo.data.readers.hydragnn_bp._OPEN_SECONDS", 8.0)
