@@ -177,7 +177,7 @@ def _near(
     near = np.flatnonzero(squared <= (np.inf if cutoff is None else cutoff * cutoff))
     if max_neighbors is not None:
         lengths = np.sqrt(squared[near], dtype=np.float64)
-        near = near[capped(edge_index[:, near], lengths, len(positions), max_neighbors)]
+        near = near[capped(edge_index.take(near, axis=1), lengths, len(positions), max_neighbors)]
     return near
 
 
