@@ -8,29 +8,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+from comparing import assert_same_columns
 from mpi4py import MPI
 
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.arrays import arrays_of
 from hydragnn_hpo.data.store.distributed import Distributed
 from hydragnn_hpo.data.store.parts import read_store
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.errors import DataError, HydraError
 
 COMM = MPI.COMM_WORLD
-
-
-def assert_same(found: Columns, expected: Columns) -> None:
-    left, right = arrays_of(found), arrays_of(expected)
-    for name in ("edge_translation", "node_offset", "edge_offset"):
-        left[name], right[name] = getattr(found, name), getattr(expected, name)
-    left["id_offset"], right["id_offset"] = found.ids.offset, expected.ids.offset
-    assert set(left) == set(right)
-    for name, array in left.items():
-        assert array.dtype == right[name].dtype, name
-        assert array.shape == right[name].shape, name
-        assert array.tobytes() == right[name].tobytes(), name
-    assert (found.levels, found.stats) == (expected.levels, expected.stats)
 
 
 def equal(store: Path, _: Path) -> str:
@@ -40,7 +26,7 @@ def equal(store: Path, _: Path) -> str:
     random = np.random.default_rng(COMM.rank)
     orders = [np.arange(60), np.arange(59, -1, -1), np.zeros(0, np.int64), np.array([59, 0, 0, 59])]
     for rows in [*orders, *(random.integers(0, 60, 25) for _ in range(20))]:
-        assert_same(graphs.take(rows), columns.take(rows))
+        assert_same_columns(graphs.take(rows), columns.take(rows))
     for name in columns.levels:
         np.testing.assert_array_equal(graphs.known(name), columns.known(name))
     np.testing.assert_array_equal(graphs.num_nodes(), columns.num_nodes())
@@ -63,7 +49,7 @@ def busy(store: Path, meeting: Path) -> str:
     """Take rows of a host whose ranks wait for something that is not MPI."""
     graphs, columns = Distributed(store), read_store(store)
     if COMM.rank == COMM.size - 1:
-        assert_same(graphs.take(np.arange(60)), columns.take(np.arange(60)))
+        assert_same_columns(graphs.take(np.arange(60)), columns.take(np.arange(60)))
         (meeting / "taken").touch()
     while not (meeting / "taken").exists():
         time.sleep(0.01)

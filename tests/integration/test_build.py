@@ -10,14 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
+from comparing import assert_same_store
 
 from hydragnn_hpo.data.build import build_store, convert
 from hydragnn_hpo.data.build.workers import Watch
-from hydragnn_hpo.data.store.arrays import arrays_of
 from hydragnn_hpo.data.store.index import read_index, read_stats
-from hydragnn_hpo.data.store.parts import read_store
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 SECONDS = 90.0
@@ -49,22 +47,6 @@ said = comm.gather(said)
 if comm.rank == 0:
     print(json.dumps(said))
 """
-
-
-def assert_same_store(found: Path, expected: Path) -> None:
-    """Compare columns byte by byte, and what is said about them."""
-    left, right = (arrays_of(read_store(path)) for path in (found, expected))
-    assert list(left) == list(right)
-    for name, array in left.items():
-        assert (array.dtype, array.shape) == (right[name].dtype, right[name].shape), name
-        assert array.tobytes() == right[name].tobytes(), name
-    np.testing.assert_array_equal(read_index(found).windows, read_index(expected).windows)
-    assert read_stats(found) == read_stats(expected)
-    names = ("card.toml", "quarantine.jsonl")
-    for name in names:
-        both = [path / name for path in (found, expected)]
-        assert both[0].is_file() == both[1].is_file()
-        assert not both[0].is_file() or both[0].read_bytes() == both[1].read_bytes()
 
 
 @pytest.fixture

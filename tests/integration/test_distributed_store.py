@@ -27,7 +27,11 @@ def ranks(many_windows: Path, tmp_path: Path) -> Ranks:
     """Run ranks; give what each said, in order, without its number."""
 
     def run(what: str, number: int, per_host: int | str) -> list[str]:
-        env = {**os.environ, "HYDRAGNN_HPO_RANKS_PER_HOST": str(per_host)}
+        env = {
+            **os.environ,
+            "HYDRAGNN_HPO_RANKS_PER_HOST": str(per_host),
+            "PYTHONPATH": str(PROGRAM.parents[1]),
+        }
         command = [MPIEXEC, "-n", str(number), sys.executable, "-m", "mpi4py", PROGRAM]
         done = subprocess.run(
             [*map(str, command), str(many_windows), str(tmp_path), what],

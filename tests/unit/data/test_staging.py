@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from comparing import assert_same_columns
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store import scratch as places
 from hydragnn_hpo.data.store import stage
-from hydragnn_hpo.data.store.arrays import arrays_of
 from hydragnn_hpo.data.store.index import read_index
 from hydragnn_hpo.data.store.parts import read_store
 from hydragnn_hpo.data.store.staging import open_store
@@ -74,13 +74,7 @@ def test_staged_columns_are_the_store_and_mapped(
     monkeypatch.setattr(stage, "_RUN", run)
     columns, expected = open_store(many_windows, scratch), read_store(many_windows)
     assert isinstance(columns, Columns)
-    for name, array in arrays_of(columns).items():
-        assert array.dtype == arrays_of(expected)[name].dtype, name
-        assert array.tobytes() == arrays_of(expected)[name].tobytes(), name
-    for name in ("node_offset", "edge_offset", "edge_translation", "windows"):
-        assert getattr(columns, name).tobytes() == getattr(expected, name).tobytes(), name
-    assert list(columns.ids) == list(expected.ids)
-    assert columns.stats == expected.stats
+    assert_same_columns(columns, expected)
     assert isinstance(columns.positions.base, np.memmap)
     assert isinstance(columns.node_offset.base, np.memmap)
     assert not columns.positions.flags.writeable

@@ -14,6 +14,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 from ase.io import read, write
+from comparing import assert_same_store
 
 from hydragnn_hpo.config.data import SPLITS, CardConfig
 from hydragnn_hpo.config.loading import load
@@ -223,16 +224,6 @@ def pieces_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     real = convert.convert_piece
     monkeypatch.setattr(convert, "convert_piece", noting)
     return seen
-
-
-def assert_same_store(found: Path, expected: Path) -> None:
-    left, right = (arrays_of(read_store(path)) for path in (found, expected))
-    assert list(left) == list(right)
-    for name, array in left.items():
-        assert (array.dtype, array.shape) == (right[name].dtype, right[name].shape), name
-        assert array.tobytes() == right[name].tobytes(), name
-    assert (found / "windows.npy").read_bytes() == (expected / "windows.npy").read_bytes()
-    assert read_stats(found) == read_stats(expected)
 
 
 def test_a_store_in_pieces_is_that_of_all_graphs_at_once(card: Path, tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from comparing import assert_same_columns
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store import windows
-from hydragnn_hpo.data.store.arrays import arrays_of
 from hydragnn_hpo.data.store.index import read_index
 from hydragnn_hpo.data.store.parts import WindowReader, read_store
 from hydragnn_hpo.data.store.staging import open_store
@@ -28,20 +28,6 @@ ROWS = {
 ALL = 1 << 30
 
 
-def assert_same(found: Columns, expected: Columns) -> None:
-    left, right = arrays_of(found), arrays_of(expected)
-    for name in ("edge_translation", "node_offset", "edge_offset"):
-        left[name], right[name] = getattr(found, name), getattr(expected, name)
-    left["id_offset"], right["id_offset"] = found.ids.offset, expected.ids.offset
-    assert list(left) == list(right)
-    for name, array in left.items():
-        assert array.dtype == right[name].dtype, name
-        assert array.shape == right[name].shape, name
-        assert array.tobytes() == right[name].tobytes(), name
-    assert (found.levels, found.stats) == (expected.levels, expected.stats)
-    assert found.windows is expected.windows is None
-
-
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("memory", [0, 4000, ALL], ids=["none kept", "few kept", "all kept"])
 def test_windows_and_stage_take_what_columns_take(
@@ -50,9 +36,9 @@ def test_windows_and_stage_take_what_columns_take(
     expected = read_store(many_windows).take(np.array(rows, dtype=np.int64))
     graphs = Windows(many_windows, memory=memory)
     for _ in range(2):
-        assert_same(graphs.take(np.array(rows, dtype=np.int64)), expected)
+        assert_same_columns(graphs.take(np.array(rows, dtype=np.int64)), expected)
     mapped = open_store(many_windows, tmp_path / "scratch", access="stage")
-    assert_same(mapped.take(np.array(rows, dtype=np.int64)), expected)
+    assert_same_columns(mapped.take(np.array(rows, dtype=np.int64)), expected)
 
 
 def test_what_is_held_whole_is_that_of_the_columns(
@@ -164,7 +150,7 @@ def test_threads_share_a_store(many_windows: Path) -> None:
         try:
             for _ in range(30):
                 rows = random.integers(0, 60, 9)
-                assert_same(graphs.take(rows), expected.take(rows))
+                assert_same_columns(graphs.take(rows), expected.take(rows))
         except BaseException as error:
             failures.append(error)
 
@@ -185,7 +171,7 @@ def test_a_child_reads_for_itself(many_windows: Path) -> None:
     if child == 0:
         same = graphs.take(rows).positions.tobytes() == expected.take(rows).positions.tobytes()
         os._exit(0 if same and graphs._reader._reader is not before else 1)
-    assert_same(graphs.take(rows), expected.take(rows))
+    assert_same_columns(graphs.take(rows), expected.take(rows))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
