@@ -9,6 +9,8 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.arrays import arrays_of
 from hydragnn_hpo.data.store.parts import read_store
 
+Array = NDArray[np.generic]
+
 
 def assert_same_arrays(found: Columns, expected: Columns) -> None:
     """Assert that what a store keeps of both is equal, byte by byte."""
@@ -21,16 +23,16 @@ def assert_same_arrays(found: Columns, expected: Columns) -> None:
 def assert_same_columns(found: Columns, expected: Columns) -> None:
     """Assert that both are equal, what is derived from the arrays included."""
     assert_same_arrays(found, expected)
-    for name in ("edge_translation", "node_offset", "edge_offset"):
+    for name in ("node_offset", "edge_offset", "edge_translation", "windows"):
         _assert_same(getattr(found, name), getattr(expected, name), name)
     _assert_same(found.ids.offset, expected.ids.offset, "offsets of the names")
-    assert (found.windows is None) == (expected.windows is None)
-    if found.windows is not None:
-        _assert_same(found.windows, expected.windows, "windows")
     assert (found.levels, found.stats) == (expected.levels, expected.stats)
 
 
-def _assert_same(found: NDArray[np.generic], expected: NDArray[np.generic], name: str) -> None:
+def _assert_same(found: Array | None, expected: Array | None, name: str) -> None:
+    if found is None or expected is None:
+        assert found is expected, name
+        return
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape), name
     assert found.tobytes() == expected.tobytes(), name
 
