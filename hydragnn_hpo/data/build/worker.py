@@ -64,8 +64,11 @@ def _own_stdout() -> TextIO:
 
 
 def _say(answers: TextIO, message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
+    try:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+    except BrokenPipeError:  # the parent is gone, and `_listen` has not seen it yet
+        os._exit(0)
 
 
 def _listen(wishes: "queue.SimpleQueue[int]") -> None:

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +29,7 @@ from hydragnn_hpo.data.build import (
 )
 from hydragnn_hpo.data.build.convert import Record, Tell
 from hydragnn_hpo.data.build.merge import Layout
-from hydragnn_hpo.data.build.plan import Piece, Plan
+from hydragnn_hpo.data.build.plan import Piece, Plan, plan_of
 from hydragnn_hpo.data.build.share import shares_of
 from hydragnn_hpo.data.build.work import work_folder
 from hydragnn_hpo.data.build.workers import Watch
@@ -42,6 +43,7 @@ from hydragnn_hpo.data.store.index import read_index, read_stats
 from hydragnn_hpo.data.store.parts import read_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import ConfigError, DataError, JobError, StorageError
+from hydragnn_hpo.files import write_json
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -512,3 +514,26 @@ def test_a_bug_in_a_worker_shows_its_traceback(
     monkeypatch.setattr(workers, "_COMMAND", [sys.executable, "-c", code])
     with pytest.raises(RuntimeError, match="boom"):
         build_store(card, tmp_path / "out.bp", window=5, processes=2)
+
+
+def test_a_worker_that_nobody_hears_ends_without_a_word(card: Path, tmp_path: Path) -> None:
+    """Its parent died, and the end of stdin has not come through yet."""
+    plan = plan_of(card, None, 5)
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "work" / "plan.json"
+    write_json(file, plan.to_json())
+    ears, mouth = os.pipe()
+    os.close(ears)
+    worker = subprocess.Popen(
+        [*workers._COMMAND, str(file)],
+        stdin=subprocess.PIPE, stdout=mouth, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.close(mouth)
+    assert worker.stdin is not None
+    assert worker.stderr is not None
+    worker.stdin.write("0\n")
+    worker.stdin.flush()
+    assert worker.wait(timeout=60) == 0
+    assert worker.stderr.read() == ""
+    worker.stdin.close()
+    worker.stderr.close()
