@@ -16,7 +16,7 @@ def trial(
 ) -> None:
     """Train one trial to its full budget, alone or under torchrun, srun or mpiexec."""
     from hydragnn_hpo.config.loading import dump, load
-    from hydragnn_hpo.config.trial import TrialConfig
+    from hydragnn_hpo.config.trial import INTERRUPTED, TrialConfig
     from hydragnn_hpo.layout import TrialDir
 
     place = TrialDir(directory)
@@ -33,5 +33,6 @@ def trial(
         typer.echo(sentence, err=code != 0)
     sys.stdout.flush()
     sys.stderr.flush()
-    leave_ranks()
+    if code in (0, INTERRUPTED):  # who failed must not wait for the others: mpiexec ends them
+        leave_ranks()
     os._exit(code)  # a process group must not be taken down, see training.ddp

@@ -71,6 +71,21 @@ class Runs:
         return np.concatenate(pieces, dtype=dtype, casting="unsafe")
 
 
+def rows_of_split(splits: NDArray[np.int8], split: str) -> NDArray[np.int64]:
+    """Give the rows of a split, ascending.
+
+    Args:
+        splits: index into ``config.data.SPLITS`` of each graph, [G].
+        split: its name.
+
+    Raises:
+        DataError: there is no such split.
+    """
+    if split not in SPLITS:
+        raise DataError(unknown("split", split, SPLITS))
+    return np.flatnonzero(splits == SPLITS.index(split))
+
+
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Graphs end to end; graph ``g`` owns nodes ``node_offset[g]`` to ``node_offset[g + 1]``."""
@@ -139,9 +154,7 @@ class Columns:
 
     def indices_of(self, split: str) -> NDArray[np.int64]:
         """Give the rows of a split, ascending."""
-        if split not in SPLITS:
-            raise DataError(unknown("split", split, SPLITS))
-        return np.flatnonzero(self.split == SPLITS.index(split))
+        return rows_of_split(self.split, split)
 
     def num_nodes(self) -> NDArray[np.int64]:
         """Nodes of each graph, [G]."""

@@ -26,13 +26,14 @@ class Rendezvous:
 
 
 def rank_environment(
-    job: Job, rank: int, *, local_rank: int, meet: Rendezvous, tag: str
+    job: Job, rank: int, *, local_rank: int, local_world: int, meet: Rendezvous, tag: str
 ) -> dict[str, str]:
     """Give what a rank finds in its environment, beside what it inherits."""
     slot = job.slots[rank]
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_world),
         "WORLD_SIZE": str(job.width),
         "MASTER_ADDR": meet.address,
         "MASTER_PORT": str(meet.port),
@@ -52,7 +53,9 @@ def start_order(
     places = []
     for local_rank, rank in enumerate(ranks):
         slot: Slot = job.slots[rank]
-        environment = rank_environment(job, rank, local_rank=local_rank, meet=meet, tag=tag)
+        environment = rank_environment(
+            job, rank, local_rank=local_rank, local_world=len(ranks), meet=meet, tag=tag
+        )
         places.append({"rank": rank, "cores": slot.cores, "environment": environment})
     return {
         "op": "start",

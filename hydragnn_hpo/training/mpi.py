@@ -3,13 +3,15 @@
 import os
 import socket
 import sys
+from pathlib import Path
+
+from hydragnn_hpo.errors import ConfigError
 
 
 def adopt_ranks() -> None:
     """Say in the environment what MPI knows, where no other launcher has said it.
 
-    ``python -m mpi4py`` has MPI imported; ``RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT``
-    are what ``ddp.join`` reads.
+    ``python -m mpi4py`` has MPI imported; the names below are those that ``torchrun`` sets.
     """
     if "mpi4py" not in sys.modules or "WORLD_SIZE" in os.environ:
         return
@@ -31,10 +33,32 @@ def adopt_ranks() -> None:
         RANK=str(comm.rank),
         WORLD_SIZE=str(comm.size),
         LOCAL_RANK=str(local.rank),
+        LOCAL_WORLD_SIZE=str(local.size),
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
     )
     local.Free()
+
+
+def see_ranks(config: Path) -> None:
+    """Look whether MPI knows all ranks of a trial whose store it shall spread.
+
+    Raises:
+        ConfigError: it does not: each rank would hold the whole store.
+    """
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ConfigError(
+            f"{config}: data.access 'distributed' needs mpi4py: pip install 'hydragnn-hpo[mpi]', "
+            "or choose 'stage' or 'windows'."
+        ) from error
+    known, world = MPI.COMM_WORLD.size, int(os.environ.get("WORLD_SIZE", "1"))
+    if known != world:
+        raise ConfigError(
+            f"{config}: data.access is 'distributed', but MPI knows {known} of {world} ranks: "
+            "start them with mpiexec python -m mpi4py, or choose 'stage' or 'windows'."
+        )
 
 
 def leave_ranks() -> None:

@@ -37,6 +37,7 @@ from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
 from hydragnn_hpo.training.ddp import Ranks, join
 from hydragnn_hpo.training.evaluate import predict_split
+from hydragnn_hpo.training.mpi import see_ranks
 from hydragnn_hpo.training.trainer import Diverged, Signal, Trainer
 
 logger = logging.getLogger(__name__)
@@ -86,10 +87,16 @@ def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
     """Open the stores of a trial, as one data set.
 
     Raises:
-        ConfigError: the data sets do not go together.
+        ConfigError: the data sets do not go together, or a store cannot be spread over ranks.
         DataError: a store is damaged or missing.
     """
-    sets = [open_store(trial.path / entry.store, access=entry.access) for entry in config.data]
+    if any(entry.access == "distributed" for entry in config.data):
+        see_ranks(trial.config)
+    shuffled = config.training.shuffle_buffer
+    sets = [
+        open_store(trial.path / entry.store, access=entry.access, shuffled=shuffled)
+        for entry in config.data
+    ]
     try:
         return unite(sets, config.data, config.shared)
     except ConfigError as error:

@@ -136,7 +136,7 @@ def test_a_job_runs_in_ranks_that_know_their_place(stage, width):
     for rank, seen in enumerate(reports):
         environment = seen["environment"]
         assert environment["RANK"] == environment["LOCAL_RANK"] == str(rank)
-        assert environment["WORLD_SIZE"] == str(width)
+        assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == str(width)
         assert environment["MASTER_ADDR"] == "127.0.0.1"
         assert environment["MASTER_PORT"] == reports[0]["environment"]["MASTER_PORT"]
         assert 20000 <= int(environment["MASTER_PORT"]) < 30000

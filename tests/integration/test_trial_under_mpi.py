@@ -1,5 +1,7 @@
 """A trial by hand under mpiexec: its ranks find each other, and may share a store's memory."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +38,49 @@ def test_ranks_of_mpi_train_what_one_process_trains(hpo, access, monkeypatch):
     assert one.keys() == two.keys()
     for name, values in one.items():
         np.testing.assert_allclose(two[name], values, rtol=0, atol=1e-12)
+
+
+ONE_FAILS = """
+import sys
+from pathlib import Path
+from hydragnn_hpo.cli.trial import trial
+from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.training.trainer import Trainer
+step = Trainer._step
+def failing(self, *given):
+    if self.ranks.rank == 1:
+        raise DataError("a window was altered")
+    return step(self, *given)
+Trainer._step = failing
+trial(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: install the extra [mpi].")
+def test_a_rank_that_fails_ends_the_others_at_once(hpo):
+    """MPI's farewell is collective: a failed rank that waited there would keep all for minutes."""
+    hpo.store()
+    trial = hpo.trial("fails", data={"access": "distributed"})
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", "-c", ONE_FAILS, trial]
+    run = subprocess.run(
+        list(map(str, command)),
+        capture_output=True, text=True, timeout=100, check=False, cwd=hpo.folder,
+    )  # fmt: skip
+    assert run.returncode != 0
+    result = json.loads((trial / "attempts" / "001" / "result.json").read_text())
+    assert (result["reason"], result["message"]) == ("bad_config", "a window was altered")
+
+
+def test_a_store_is_not_spread_over_ranks_that_mpi_does_not_know(hpo):
+    hpo.store()
+    trial = hpo.trial("alone", data={"access": "distributed"})
+    code = "import sys, pathlib; from hydragnn_hpo.training.mpi import see_ranks; "
+    code += "see_ranks(pathlib.Path(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(trial / "trial.toml")],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "WORLD_SIZE": "2"},
+    )  # fmt: skip
+    said = "trial.toml: data.access is 'distributed', but MPI knows 1 of 2 ranks: start them with"
+    assert said in done.stderr

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data import SPLITS
-from hydragnn_hpo.data.columns import Columns, offsets
+from hydragnn_hpo.data.columns import Columns, offsets, rows_of_split
 from hydragnn_hpo.data.store.arrays import (
+    COUNTS,
     LIGHT,
+    OFFSETS,
     PERS,
     Arrays,
     Per,
@@ -29,19 +30,15 @@ from hydragnn_hpo.data.store.arrays import (
     known_of,
     translations_of,
 )
-from hydragnn_hpo.data.store.blocks import COUNTS, OFFSETS
-from hydragnn_hpo.data.store.index import Index, read_index, runs_of, stats_of
+from hydragnn_hpo.data.store.index import RUN_BYTES, Index, read_index, runs_of, stats_of
 from hydragnn_hpo.data.store.parts import WindowReader
-from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.errors import ConfigError
 
 MEMORY = "HYDRAGNN_HPO_WINDOW_MEMORY"
 """The environment variable with the bytes of windows that a process may keep."""
 
 _MOST = 1 << 30
-"""Bytes of windows that are kept unless told otherwise, or a quarter of the free memory."""
-
-_RUN = 1 << 25
-"""Bytes of windows that are read in one go at most."""
+"""Bytes of windows that are kept unless told otherwise, or a share of the free memory."""
 
 
 class Windows:
@@ -52,8 +49,9 @@ class Windows:
 
         Args:
             store: the store, or its index.
-            memory: bytes of windows to keep; ``HYDRAGNN_HPO_WINDOW_MEMORY``, else 1 GiB or a
-                quarter of the free memory, whichever is less, if left out.
+            memory: bytes of windows to keep; ``HYDRAGNN_HPO_WINDOW_MEMORY``, else 1 GiB or the
+                share of this process in a quarter of the free memory, whichever is less, if
+                left out.
 
         Raises:
             DataError: the store is damaged.
@@ -85,9 +83,7 @@ class Windows:
 
     def indices_of(self, split: str) -> NDArray[np.int64]:
         """Give the rows of a split, ascending."""
-        if split not in SPLITS:
-            raise DataError(unknown("split", split, SPLITS))
-        return np.flatnonzero(self.split == SPLITS.index(split))
+        return rows_of_split(self.split, split)
 
     def num_nodes(self) -> NDArray[np.int64]:
         """Nodes of each graph, [G]."""
@@ -111,7 +107,7 @@ class Windows:
         if name not in self.levels:
             raise KeyError(name)
         counts = np.empty(self.num_graphs, dtype=np.int32)
-        for first, last in runs_of(self.index, _RUN):
+        for first, last in runs_of(self.index, RUN_BYTES):
             mask = self._reader.read(first, last, [f"mask.{name}"])[f"mask.{name}"]
             graphs = slice(*self.index.starts[[first, last], 0])
             counts[graphs] = known_of(mask, self.levels[name], self._num_nodes[graphs])
@@ -178,7 +174,7 @@ class Windows:
         last, size = first + 1, int(self._sizes[first])
         for number in numbers[1:]:
             size += int(self._sizes[number])
-            if number != last or number in self._kept or size > min(_RUN, self.memory):
+            if number != last or number in self._kept or size > min(RUN_BYTES, self.memory):
                 break
             last = number + 1
         found = list(enumerate(self._read(first, last), start=first))
@@ -209,6 +205,15 @@ class Windows:
         self._held += size
         while self._held > self.memory:
             self._held -= nbytes(self._kept.popitem(last=False)[1])
+
+    def memory_for(self, shuffled: int) -> int:
+        """Give the bytes to keep so that an epoch reads each window about once.
+
+        Args:
+            shuffled: training graphs that are shuffled at once, see ``data.order``.
+        """
+        train = len(self.indices_of("train"))
+        return int(self._sizes.sum() * min(1.0, shuffled / max(train, 1)))
 
     def close(self) -> None:
         """Close the files and let go of the windows."""
@@ -255,7 +260,8 @@ def nbytes(arrays: Arrays) -> int:
 def _memory() -> int:
     text = os.environ.get(MEMORY)
     if text is None:
-        return min(_MOST, _free_memory() // 4)
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return min(_MOST, _free_memory() // (4 * max(processes, 1)))
     if not (text.isascii() and text.isdigit()):
         raise ConfigError(f"{MEMORY} is {text!r}; set it to a number of bytes.")
     return int(text)
