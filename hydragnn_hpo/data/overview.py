@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config.data import SPLITS
 from hydragnn_hpo.data.check.outliers import centre_and_scale
 from hydragnn_hpo.data.check.scan import Scan, scan_store
-from hydragnn_hpo.data.store.index import read_index, read_stats
+from hydragnn_hpo.data.store.index import read_index, stats_of
 
 BINS = 40
 """Bins of the histogram of a target."""
@@ -35,7 +35,7 @@ def describe_store(path: Path) -> dict[str, Any]:
         DataError: this is no store, or it is damaged.
     """
     index = read_index(path)
-    stats = read_stats(path)
+    stats = stats_of(index)
     files = sum(int(entry["bytes"]) for part in index.parts for entry in part.files)
     store = {
         "path": str(path),

@@ -30,7 +30,7 @@ from hydragnn_hpo.data.store import stage
 from hydragnn_hpo.data.store.staging import open_store
 
 store, scratch, log, moment = sys.argv[1:]
-stage._RUN = 1
+stage.RUN_BYTES = 1
 
 def before(module, name, act):
     inner = getattr(module, name)

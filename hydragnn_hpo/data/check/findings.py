@@ -29,7 +29,7 @@ from hydragnn_hpo.data.check.scan import Scan, scan_store, windows_of
 from hydragnn_hpo.data.check.signature import composition_keys, signatures_of, with_attributes
 from hydragnn_hpo.data.columns import offsets
 from hydragnn_hpo.data.store.arrays import columns_from
-from hydragnn_hpo.data.store.index import Index, check_files, read_index, read_stats
+from hydragnn_hpo.data.store.index import Index, check_files, read_index, stats_of
 from hydragnn_hpo.errors import DataError, StorageError
 
 TOLERANCE = 0.01
@@ -104,7 +104,7 @@ def _damage(index: Index) -> list[str]:
     """Compare every file with its checksum."""
     sentences = []
     try:
-        read_stats(index.folder)
+        stats_of(index)
     except (DataError, StorageError) as error:
         sentences.append(str(error))
     for part in index.parts:
@@ -117,7 +117,7 @@ def _damage(index: Index) -> list[str]:
 
 def _look(index: Index, report: dict[str, Any], tell: Progress) -> Findings:
     """Look through an intact store."""
-    stats = read_stats(index.folder)
+    stats = stats_of(index)
     tolerance, z_limit = report["tolerance"], report["z_limit"]
     scan = scan_store(index, stats)
     compositions = composition_keys(scan.numbers, scan.num_nodes)

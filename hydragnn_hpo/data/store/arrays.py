@@ -33,6 +33,12 @@ _FIXED: dict[str, Per] = {
     "laplacian": "node",
 }
 
+OFFSETS: dict[Per, str] = {"node": "node_offset", "edge": "edge_offset", "char": "id_offset"}
+"""Names of the offsets, by what they count."""
+
+COUNTS: dict[Per, str] = {"node": "num_nodes", "edge": "num_edges", "char": "id_size"}
+"""Names of the counts that a store has instead."""
+
 LIGHT = ("num_nodes", "num_edges", "split", "group")
 """Arrays that every reader holds whole: what decides which graph is when on which rank."""
 
@@ -110,15 +116,6 @@ def columns_from(arrays: Arrays, stats: dict[str, Any]) -> Columns:
         windows=arrays.get("windows"),
         stats=stats,
     )
-
-
-def offsets_of(columns: Columns) -> Arrays:
-    """Give the offsets, which a stage keeps so that no rank has to count them for itself."""
-    return {
-        "node_offset": columns.node_offset,
-        "edge_offset": columns.edge_offset,
-        "id_offset": columns.ids.offset,
-    }
 
 
 def translations_of(arrays: Arrays) -> NDArray[np.float32]:

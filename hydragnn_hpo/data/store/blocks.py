@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.store.arrays import LIGHT, PERS, Arrays, Per
+from hydragnn_hpo.data.store.arrays import COUNTS, LIGHT, OFFSETS, PERS, Arrays, Per
 from hydragnn_hpo.data.store.index import Index
 
 _LINE = 64
@@ -20,12 +20,6 @@ _LINE = 64
 
 Kind = tuple[np.dtype[Any], tuple[int, ...]]
 """Type and shape of an array."""
-
-OFFSETS: dict[Per, str] = {"node": "node_offset", "edge": "edge_offset", "char": "id_offset"}
-"""Names of the offsets, by what they count."""
-
-COUNTS: dict[Per, str] = {"node": "num_nodes", "edge": "num_edges", "char": "id_size"}
-"""Names of the counts that a store has instead."""
 
 
 @dataclass(frozen=True)

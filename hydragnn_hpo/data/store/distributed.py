@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data import SPLITS
-from hydragnn_hpo.data.columns import Columns, offsets
+from hydragnn_hpo.data.columns import Columns, offsets, rows_of_split
 from hydragnn_hpo.data.store.arrays import (
+    COUNTS,
+    OFFSETS,
     PERS,
     Arrays,
     Per,
@@ -28,21 +29,15 @@ from hydragnn_hpo.data.store.arrays import (
     translations_of,
 )
 from hydragnn_hpo.data.store.blocks import (
-    COUNTS,
-    OFFSETS,
     heavy_kinds,
     heavy_pers,
     light_block,
     shares_of,
 )
 from hydragnn_hpo.data.store.hosts import hosts_of
-from hydragnn_hpo.data.store.index import Index, read_index, runs_of, stats_of
+from hydragnn_hpo.data.store.index import RUN_BYTES, Index, read_index, runs_of, stats_of
 from hydragnn_hpo.data.store.parts import WindowReader
 from hydragnn_hpo.data.store.ranks import Poller, SharedMemory, Wanted, together
-from hydragnn_hpo.errors import DataError, unknown
-
-_RUN = 1 << 25
-"""Bytes of windows that are read in one go."""
 
 
 class Distributed:
@@ -100,9 +95,7 @@ class Distributed:
 
     def indices_of(self, split: str) -> NDArray[np.int64]:
         """Give the rows of a split, ascending."""
-        if split not in SPLITS:
-            raise DataError(unknown("split", split, SPLITS))
-        return np.flatnonzero(self.split == SPLITS.index(split))
+        return rows_of_split(self.split, split)
 
     def num_nodes(self) -> NDArray[np.int64]:
         """Nodes of each graph, [G]."""
@@ -176,7 +169,7 @@ class Distributed:
         mine = self._mine
         host = self._hosts.host
         with WindowReader(self._index) as reader:
-            runs = runs_of(self._index, _RUN, mine.first, mine.last)
+            runs = runs_of(self._index, RUN_BYTES, mine.first, mine.last)
             for first, last in runs[host.rank :: host.size]:
                 arrays = reader.read(first, last)
                 arrays["edge_translation"] = translations_of(arrays)

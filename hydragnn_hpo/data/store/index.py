@@ -27,6 +27,9 @@ from hydragnn_hpo.errors import DataError, StorageError
 VERSION = 3
 """Version of the layout; another one is refused."""
 
+RUN_BYTES = 1 << 25
+"""Bytes of windows that are read in one go, roughly."""
+
 _FILE_NAME = re.compile(r"^[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*$")
 """Names that become file names here or when a store is staged: they lead nowhere else."""
 

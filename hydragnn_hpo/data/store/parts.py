@@ -22,8 +22,8 @@ from hydragnn_hpo.data.store.index import (
     Index,
     check_files,
     read_index,
-    read_stats,
     sha256_of,
+    stats_of,
 )
 from hydragnn_hpo.errors import DataError, StorageError
 from hydragnn_hpo.files import storage
@@ -33,6 +33,9 @@ _MARGIN = 1 << 18
 
 _PER_WINDOW = 1 << 13
 """The same for each window."""
+
+_MOST_OPEN = 64
+"""Parts that are open at once; each takes a descriptor of the process."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 """ADIOS2 colours what it says."""
@@ -164,10 +167,12 @@ class WindowReader:
 
     def close(self) -> None:
         """Close the parts."""
-        for number, reader in self._open.items():
-            reader.close()
-            remove_profile(self.index.parts[number].folder)
-        self._open.clear()
+        for number in list(self._open):
+            self._close(number)
+
+    def _close(self, number: int) -> None:
+        self._open.pop(number).close()
+        remove_profile(self.index.parts[number].folder)
 
     def read(self, first: int, last: int, names: Iterable[str] | None = None) -> Arrays:
         """Read windows ``first`` to ``last`` (not included).
@@ -182,21 +187,31 @@ class WindowReader:
         """
         wanted = None if names is None else set(names)
         columns = [c for c in self.index.columns if wanted is None or c.name in wanted]
-        return {column.name: self._column(column, first, last) for column in columns}
-
-    def _column(self, column: Column, first: int, last: int) -> NDArray[Any]:
-        per = PERS.index(column.per)
-        starts = self.index.starts[:, per]
-        whole = np.zeros((int(starts[last] - starts[first]), *column.shape), column.dtype)
-        for number in range(len(self.index.parts)):
+        starts = self.index.starts
+        arrays: Arrays = {}
+        for column in columns:
+            count = int(np.subtract(*starts[[last, first], PERS.index(column.per)]))
+            arrays[column.name] = np.zeros((count, *column.shape), column.dtype)
+        for number in self._parts(first, last):
             begin = max(first, int(self._first[number]))
             end = min(last, int(self._first[number + 1]))
-            rows = slice(*(starts[[begin, end]] - starts[first])) if begin < end else slice(0, 0)
-            if rows.stop > rows.start:
-                offset = int(starts[begin] - starts[self._first[number]])
-                whole[rows] = self._rows(number, column, offset, int(rows.stop - rows.start))
-        self._check(column, whole, first, last)
-        return whole
+            for column in columns:
+                begins = starts[:, PERS.index(column.per)]
+                rows = slice(*(begins[[begin, end]] - begins[first]))
+                if rows.stop > rows.start:
+                    offset = int(begins[begin] - begins[self._first[number]])
+                    found = self._rows(number, column, offset, int(rows.stop - rows.start))
+                    arrays[column.name][rows] = found
+        for column in columns:
+            self._check(column, arrays[column.name], first, last)
+        return arrays
+
+    def _parts(self, first: int, last: int) -> range:
+        """Give the parts that windows ``first`` to ``last`` lie in."""
+        if first >= last:
+            return range(0)
+        begin = int(np.searchsorted(self._first, first, side="right")) - 1
+        return range(begin, int(np.searchsorted(self._first, last, side="left")))
 
     def _rows(self, number: int, column: Column, offset: int, count: int) -> NDArray[Any]:
         """Read a run of rows of one part."""
@@ -214,9 +229,12 @@ class WindowReader:
         if number not in self._open:
             import adios2
 
+            while len(self._open) >= _MOST_OPEN:
+                self._close(next(iter(self._open)))
             part = self.index.parts[number]
             check_files(self.index.folder, part)
             self._open[number] = adios2.FileReader(str(part.folder))
+        self._open[number] = self._open.pop(number)  # the latest comes last
         return self._open[number]
 
     def _check(self, column: Column, rows: NDArray[Any], first: int, last: int) -> None:
@@ -244,4 +262,4 @@ def read_store(path: Path) -> Columns:
     with WindowReader(index) as reader:
         arrays = reader.read(0, len(index.windows)) | {"windows": index.starts[:, 0]}
         arrays["edge_translation"] = translations_of(arrays)
-        return columns_from(arrays, read_stats(path))
+        return columns_from(arrays, stats_of(index))

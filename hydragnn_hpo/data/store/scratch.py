@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -129,11 +130,9 @@ def evict(target: Path) -> bool:
     for other in sorted(found, key=_last_opened):
         with _alone(_lock(other)) as unmade, _alone(_use(other)) as unused:
             if unmade and unused:
-                aside = Path(
-                    tempfile.mkdtemp(prefix=f".{other.name}.", suffix=PART, dir=other.parent)
-                )
+                aside = other.with_name(f".{other.name}.{secrets.token_hex(4)}{PART}")
                 with storage(other):
-                    os.rename(other, aside / "old")
+                    os.rename(other, aside)  # on a full place no folder could be made
                 shutil.rmtree(aside, ignore_errors=True)
                 logger.info("%s: removed to make room; nobody used it.", other)
                 return True

@@ -17,8 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.columns import Columns, offsets
-from hydragnn_hpo.data.store.arrays import PERS, Arrays, Per, columns_from, translations_of
-from hydragnn_hpo.data.store.index import Index, runs_of, stats_of
+from hydragnn_hpo.data.store.arrays import (
+    COUNTS,
+    OFFSETS,
+    PERS,
+    Arrays,
+    Per,
+    columns_from,
+    translations_of,
+)
+from hydragnn_hpo.data.store.index import RUN_BYTES, Index, runs_of, stats_of
 from hydragnn_hpo.data.store.parts import WindowReader
 from hydragnn_hpo.data.store.scratch import clean, evict, leave, making, use
 from hydragnn_hpo.errors import HydraError, StorageError
@@ -27,14 +35,7 @@ from hydragnn_hpo.files import read_json, storage, whole_folder, write_json
 LAYOUT = 2
 """Of a stage; one of another layout is made anew."""
 
-_RUN = 1 << 25
-"""Bytes of windows that are read in one go."""
-
-_OFFSETS: dict[str, tuple[str, Per]] = {
-    "num_nodes": ("node_offset", "node"),
-    "num_edges": ("edge_offset", "edge"),
-    "id_size": ("id_offset", "char"),
-}
+_OFFSETS: dict[str, tuple[str, Per]] = {COUNTS[per]: (name, per) for per, name in OFFSETS.items()}
 """Counts in a store, and the offsets that stand for them in a stage."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
@@ -92,7 +93,7 @@ def _write(target: Path, index: Index) -> None:
             }
             for name, _ in _OFFSETS.values():
                 files[name].write(bytes(8))
-            for first, last in runs_of(index, _RUN):
+            for first, last in runs_of(index, RUN_BYTES):
                 _append(files, _as_staged(reader.read(first, last), index.starts[first]), folder)
         sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
         said = {"layout": LAYOUT, "store": str(index.folder), "files": sizes}

@@ -71,7 +71,7 @@ def full(bytes_left: int) -> Callable[[int, int, int], None]:
 def test_staged_columns_are_the_store_and_mapped(
     many_windows: Path, scratch: Path, run: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "_RUN", run)
+    monkeypatch.setattr(stage, "RUN_BYTES", run)
     columns, expected = open_store(many_windows, scratch), read_store(many_windows)
     assert isinstance(columns, Columns)
     assert_same_columns(columns, expected)
@@ -302,3 +302,26 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
     open_store(many_windows, scratch)
     assert [left.name for left in folder.glob(".*")] == [f".{'e' * 64}.x1.part"]
     os.close(living)
+
+
+def test_stages_make_room_where_no_folder_can_be_made(
+    others: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mkdir(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert places.evict(others[0].parent / "another")
+    assert [other.exists() for other in others] == [True, True, False]
+
+
+def test_a_stage_that_cannot_be_removed_is_said_and_windows_are_read(
+    many_windows: Path, scratch: Path, others: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "posix_fallocate", full(0))
+    monkeypatch.setattr(os, "rename", rename)
+    assert isinstance(open_store(many_windows, scratch), Windows)
+    assert all(other.exists() for other in others)

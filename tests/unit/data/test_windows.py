@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 from comparing import assert_same_columns
 
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.store import parts as parts_room
 from hydragnn_hpo.data.store import windows
-from hydragnn_hpo.data.store.index import read_index
+from hydragnn_hpo.data.store.index import read_index, read_stats
 from hydragnn_hpo.data.store.parts import WindowReader, read_store
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.data.store.windows import Windows
+from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.errors import ConfigError, DataError
 
 ROWS = {
@@ -44,7 +48,7 @@ def test_windows_and_stage_take_what_columns_take(
 def test_what_is_held_whole_is_that_of_the_columns(
     many_windows: Path, random_columns: Columns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(windows, "_RUN", 1)
+    monkeypatch.setattr(windows, "RUN_BYTES", 1)
     graphs = Windows(many_windows)
     assert graphs.num_graphs == 60
     np.testing.assert_array_equal(graphs.split, random_columns.split)
@@ -197,3 +201,49 @@ def test_a_damaged_window_is_no_batch_and_the_others_are(
     for _ in range(2):
         with pytest.raises(DataError, match="part-00001.bp: column 'positions' was altered"):
             graphs.take(np.array([57]))
+
+
+def test_many_parts_take_few_descriptors(
+    many_windows: Path, random_columns: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, stats = load(many_windows / "card.toml", CardConfig), read_stats(many_windows)
+    parts = [random_columns.take(np.array([row])) for row in range(60)]
+    write_store(tmp_path / "parts.bp", parts, stats, card)
+    monkeypatch.setattr(parts_room, "_MOST_OPEN", 8)
+    before = len(os.listdir("/proc/self/fd"))
+    with WindowReader(read_index(tmp_path / "parts.bp")) as reader:
+        arrays = reader.read(0, 60)
+        during = len(os.listdir("/proc/self/fd"))
+        again = reader.read(17, 29)
+        assert reader.read(29, 29)["numbers"].shape == (0,)
+    assert 0 < during - before <= 16, "a file or two for each of eight parts"
+    assert arrays["numbers"].tobytes() == random_columns.numbers.tobytes()
+    nodes = random_columns.node_offset
+    assert again["numbers"].tobytes() == random_columns.numbers[nodes[17] : nodes[29]].tobytes()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_processes_of_a_host_share_its_memory(
+    many_windows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "_free_memory", lambda: 8000)
+    assert Windows(many_windows).memory == 2000
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert Windows(many_windows).memory == 500
+
+
+def test_windows_fewer_than_are_shuffled_are_warned_of(
+    many_windows: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    graphs = Windows(many_windows)
+    train = len(graphs.indices_of("train"))
+    whole = graphs.memory_for(train)
+    assert graphs.memory_for(10 * train) == whole
+    assert graphs.memory_for(train // 2) == pytest.approx(whole * (train // 2) / train, abs=1)
+    monkeypatch.setenv("HYDRAGNN_HPO_WINDOW_MEMORY", str(whole))
+    open_store(many_windows, access="windows", shuffled=train)
+    assert caplog.records == []
+    monkeypatch.setenv("HYDRAGNN_HPO_WINDOW_MEMORY", str(whole - 1))
+    open_store(many_windows, access="windows", shuffled=train)
+    (record,) = caplog.records
+    assert f"{whole - 1} bytes of windows are kept, shuffling takes {whole}" in record.getMessage()
