@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data import SPLITS, TargetConfig
+from hydragnn_hpo.config.data import TargetConfig
 from hydragnn_hpo.config.mixture import MixedConfig, united
-from hydragnn_hpo.data.columns import Columns, Names, offsets
+from hydragnn_hpo.data.columns import Columns, Names, offsets, rows_of_split
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.normalize import target_stats
-from hydragnn_hpo.errors import DataError, unknown
 
-_PIECE = 4096
+_PIECE = 512
 """Graphs that are looked at together where a shared target is described."""
 
 _FITTED = ("mean", "std", "min", "max", "count", "mad", "elements")
@@ -102,9 +101,7 @@ class Mixture:
 
     def indices_of(self, split: str) -> NDArray[np.int64]:
         """Give the rows of a split, ascending."""
-        if split not in SPLITS:
-            raise DataError(unknown("split", split, SPLITS))
-        return np.flatnonzero(self.split == SPLITS.index(split))
+        return rows_of_split(self.split, split)
 
     def num_nodes(self) -> NDArray[np.int64]:
         """Nodes of each graph, [G]."""
@@ -181,8 +178,8 @@ class Mixture:
         """Describe a shared target over the train splits of all sets, as a build would."""
         said = self.stats["targets"][name]
         train = self.indices_of("train")
-        pieces = [self.take(train[i : i + _PIECE]) for i in range(0, len(train), _PIECE)]
-        light = self._joined([_without_edges(piece) for piece in pieces])
+        cuts = range(0, len(train), _PIECE)
+        light = self._joined([_without_edges(self.take(train[i : i + _PIECE])) for i in cuts])
         kept = ("level", "shape", "energy", "derived_from")
         target = TargetConfig(unit="1", **{key: said.get(key) for key in kept})
         found = target_stats(light, {name: target})[name]
@@ -199,8 +196,8 @@ def _without_edges(columns: Columns) -> Columns:
     """Drop what a regression on the composition has no use for."""
     return replace(
         columns,
-        edges=columns.edges[:0],
-        edge_shift=columns.edge_shift[:0],
+        edges=columns.edges[:0].copy(),  # a view would keep them all in memory
+        edge_shift=columns.edge_shift[:0].copy(),
         edge_offset=np.zeros_like(columns.edge_offset),
         edge_translation=None,
     )

@@ -10,7 +10,7 @@ from hydragnn_hpo.config.data import SPLITS, CardConfig, TargetConfig
 from hydragnn_hpo.config.mixture import MixedConfig, targets_of, united, united_targets
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.mixture import Mixture, unite
+from hydragnn_hpo.data.mixture import Mixture, _without_edges, unite
 from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.errors import ConfigError
@@ -259,3 +259,10 @@ def test_derivatives_follow_their_energy() -> None:
     force = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "e"}
     found = united_targets([{"e": TARGET, "f": force}], [MixedConfig(prefix="x_")])
     assert found["x_f"]["derived_from"] == "x_e"
+
+
+def test_what_describes_a_target_holds_no_edges(columns: Columns) -> None:
+    light = _without_edges(columns)
+    assert light.edges.shape == (0, 2)
+    assert light.edges.base is None, "a view would keep all edges in memory"
+    assert light.edge_shift.base is None
