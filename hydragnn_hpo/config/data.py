@@ -39,6 +39,9 @@ class FileConfig(Config):
     reader: str | None = None
     """How to read it, see ``READERS``; chosen by what the path is if left out."""
 
+    format: str | None = None
+    """ASE's name of the format, where the file's own name and content do not tell it."""
+
     cell: Annotated[tuple[Vector, ...], Len(3, 3)] | None = None
     """Lattice vectors in angstrom, for formats that have none (LSMS text)."""
 

@@ -111,8 +111,24 @@ def source_of(card: CardConfig, entry: int, path: Path) -> Source:
     targets = card.targets.items()
     keys = tuple(target.key or name for name, target in targets if target.level == "graph")
     return Source(
-        path, keys, card.structure_column, cell=file.cell, pbc=file.pbc, columns=file.columns
+        path,
+        keys,
+        card.structure_column,
+        cell=file.cell,
+        pbc=file.pbc,
+        format=file.format,
+        columns=file.columns,
     )
+
+
+def find_files(card_path: Path) -> list[Path]:
+    """Find all files of a card.
+
+    Raises:
+        DataError: one is nowhere.
+    """
+    card = load(card_path, CardConfig)
+    return [find_file(entry.path, card_path) for entry in card.files]
 
 
 def find_file(name: str, card_path: Path, environ: Mapping[str, str] | None = None) -> Path:

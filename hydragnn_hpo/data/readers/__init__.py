@@ -55,6 +55,8 @@ def reader_of(source: Source, name: str | None) -> Reader:
         ConfigError: there is no reader of this name.
     """
     path = source.path
+    if name is None and source.format is not None:
+        name = "ase_file"
     if name is not None:
         if name not in READERS:
             raise ConfigError(f"{path}: {unknown('reader', name, READERS)}")

@@ -7,10 +7,12 @@ from typing import Any
 
 from ase import Atoms
 from ase.io import iread
-from ase.io.formats import UnknownFileTypeError, filetype
+from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
 from hydragnn_hpo.data.readers.source import OPENERS, Source, read_text
-from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.errors import ConfigError, DataError, unknown
+
+_READABLE = sorted(name for name, form in ioformats.items() if form.can_read)
 
 
 def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
@@ -18,13 +20,21 @@ def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
 
     A compressed file is read through a decompressed string: ASE seeks backwards, which
     takes minutes in a gzip stream.
+
+    Raises:
+        ConfigError: ASE reads no format of the name that the card gives.
+        DataError: the file cannot be read.
     """
     path = source.path
+    if source.format is not None and source.format not in _READABLE:
+        raise ConfigError(f"{path}: {unknown('format', source.format, _READABLE)}")
     if path.suffix.lower() in OPENERS:
         inner = path.with_suffix("").name
-        frames = structures_in(io.StringIO(read_text(path)), _format(path, inner), path)
+        frames = structures_in(
+            io.StringIO(read_text(path)), source.format or _format(path, inner), path
+        )
     else:
-        frames = structures_in(path, _format(path, None), path)
+        frames = structures_in(path, source.format or _format(path, None), path)
     for number, atoms in enumerate(frames, start=1):
         yield f"{path.name}:{number}", atoms
 

@@ -40,6 +40,9 @@ class Source:
     pbc: tuple[bool, bool, bool] | None = None
     """Periodic directions, for formats that have none."""
 
+    format: str | None = None
+    """ASE's name of the format, where the card tells it."""
+
     columns: Mapping[str, int] = field(default_factory=dict)
     """Columns of a text format by what they hold, counted from 0."""
 

@@ -284,3 +284,15 @@ def test_pieces_are_read_in_one_pass_and_two_readers_do_not_meet(
     assert again == pieces[:2]
     both = zip(reader.read(source, 0, None), reader.read(source, 0, None), strict=True)
     assert [(a[0], b[0]) for a, b in both] == [(name, name) for name in pieces]
+
+
+def test_a_card_may_name_the_format(tmp_path: Path) -> None:
+    expected = crystals()[0]
+    write(tmp_path / "d.dat", expected, format="lammps-data", masses=True)
+    source = Source(tmp_path / "d.dat", format="lammps-data")
+    ((_, atoms),) = reader_of(source, None).read(source, 0, None)
+    assert sorted(atoms.numbers) == sorted(expected.numbers)
+    assert atoms.get_volume() == pytest.approx(expected.get_volume(), rel=1e-5)
+    wrong = Source(tmp_path / "d.dat", format="lamps-data")
+    with pytest.raises(ConfigError, match="unknown format 'lamps-data'. Did you mean 'lammps-dat"):
+        list(reader_of(wrong, None).read(wrong, 0, None))
