@@ -74,8 +74,13 @@ def _fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
 def _show_plan(
     config: "CampaignConfig", cards: dict[Path, str], where: Path, slots: int | None
 ) -> None:
+    from hydragnn_hpo.data.build.plan import find_files
     from hydragnn_hpo.launching.slots import detect_slots
+    from hydragnn_hpo.layout import RunDir
 
+    if not any(RunDir(where).data.glob("*/index.json")):
+        for card in cards:
+            find_files(card)
     found = detect_slots(slots or config.machine.slots)
     rungs = " -> ".join(map(str, config.search.rungs))
     names = ", ".join(map(str, cards))
@@ -168,6 +173,8 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
     weights = {member["trial"]: member["weight"] for member in ensemble["members"]}
     out.print(leaderboard_table(read_leaderboard(opened), weights))
     out.print(ensemble_table(ensemble["heads"]))
+    for warning in ensemble["warnings"]:
+        out.print(f"warning: {warning}", highlight=False)
     used = figures["utilization"] or 0.0
     out.print(
         f"{figures['trials']} trials, {figures['attempts']} attempts "

@@ -3,7 +3,6 @@
 Shapes: C candidates, M members, R rows of a head, w components.
 """
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +44,6 @@ from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.trial import open_graphs
-
-logger = logging.getLogger(__name__)
 
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
 _CHECKED = 4
@@ -153,8 +150,6 @@ def job_main(spec: Mapping[str, Any]) -> int:
 
 
 def _write_report(run: RunDir, table: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    for warning in table["warnings"]:
-        logger.warning("%s", warning)
     run.report.mkdir(exist_ok=True)
     write_bytes(run.report / TEST_PREDICTIONS, save_arrays(arrays))
     write_json(run.report / TABLE, {k: v for k, v in table.items() if k != "path"})

@@ -1,5 +1,7 @@
 """The command line: what it loads, what ``--dry-run`` leaves alone."""
 
+import json
+import shutil
 import subprocess
 import sys
 
@@ -57,3 +59,22 @@ def test_a_dry_run_of_an_ensemble_makes_nothing(finished):
     assert done.code == 0, done.err
     assert finished.printed["leaderboard"]["trials"][0]["trial"] in done.out
     assert {path: path.stat().st_mtime_ns for path in finished.run.rglob("*")} == before
+
+
+def test_a_dry_run_misses_the_files_that_a_run_would_miss(hpo):
+    hpo.card(hpo.molecules(4))
+    campaign = hpo.campaign()
+    assert hpo.here("run", campaign, "--dry-run").code == 0
+    (hpo.folder / "tiny.extxyz").unlink()
+    hpo.refused("run", campaign, "--dry-run", says=("tiny.toml", "'tiny.extxyz' is not in"))
+
+
+def test_warnings_of_an_ensemble_are_printed_with_it(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished.run, run)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["ensemble"]["warnings"] = ["too few groups in cal"]
+    (run / "summary.json").write_text(json.dumps(summary))
+    done = finished.hpo("run", finished.hpo.root / "workflows" / "ci.toml", "--run", run)
+    assert done.code == 0, done.err
+    assert "\nwarning: too few groups in cal\n" in done.out
