@@ -263,7 +263,9 @@ def main() -> None:
             figures[f"{name}_disk_over_pickles"] = disk["pickles"]
             figures[f"{name}_disk_over_one_file"] = disk["one_file"]
         figures["batches_over_pyg"] = min(figures[f"{n}_batches_over_pyg"] for n in sets)
-        figures["disk_over_pyg"] = min(figures[f"{n}_disk_over_pickles"] for n in sets)
+        figures["disk_over_pyg"] = min(
+            figures[f"{name}_disk_over_{peer}"] for name in sets for peer in ("pickles", "one_file")
+        )
         figures |= balance(sets["crystals"])
         figures |= stores(folder, many, count)
     found = neighbors(600 if quick else 20_000, count)

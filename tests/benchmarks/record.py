@@ -17,7 +17,7 @@ def installed() -> dict[str, str]:
 
 
 def finish(script: str, figures: dict[str, float], *, keep: bool) -> None:
-    """Print the figures as the last line on stdout; ``keep`` writes them to ``results/``."""
+    """Print figures as a table, then as JSON on one line; ``keep`` writes them to ``results/``."""
     if keep:
         cpu = next(
             (
@@ -36,4 +36,7 @@ def finish(script: str, figures: dict[str, float], *, keep: bool) -> None:
         path = Path(__file__).parent / "results" / f"{Path(script).stem}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(whole, indent=1) + "\n")
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        print(f"{name:{width}}  {value:.6g}")
     print(json.dumps(figures))
