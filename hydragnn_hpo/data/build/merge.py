@@ -115,12 +115,15 @@ def _windows(
     hashes = [read_chunk(work / name, ["at.id_hash"])["at.id_hash"] for name, _ in chunks]
     starts = offsets(np.array([len(found) for found in hashes], dtype=np.int64))
     twins = _twins(chunks, starts, hashes, work)
+    doubled = np.sort(np.fromiter(twins, np.int64, len(twins)))
+    cuts = np.searchsorted(doubled, starts)
     windows = []
-    for (name, path), first, last in zip(chunks, starts, starts[1:], strict=False):
-        gone = [row - first for row in twins if first <= row < last]
-        rows = np.delete(np.arange(last - first), np.array(gone, dtype=np.int64))
+    for number, (name, path) in enumerate(chunks):
+        first, last = starts[number : number + 2]
+        gone = doubled[cuts[number] : cuts[number + 1]] - first
+        rows = np.delete(np.arange(last - first), gone)
         if len(rows):
-            windows.append(Window(name, path, rows, not gone))
+            windows.append(Window(name, path, rows, not len(gone)))
     return tuple(windows), list(twins.values())
 
 

@@ -26,13 +26,19 @@ def conflict_of(scan: Scan, name: str, spread: Spread, twins: Twins) -> dict[str
         ``target``, ``rows`` of lowest and highest (or most different), ``difference``,
         ``allowed``; None where there is no contradiction.
     """
-    if scan.stats["targets"][name]["level"] == "node":
-        found = _of_nodes(scan, scan.scores[name], spread, twins.rows)
+    target, sizes = scan.stats["targets"][name], scan.num_nodes[twins.rows]
+    alike = [twins.rows[sizes == size] for size in np.unique(sizes)]
+    if target["level"] == "node":
+        every = [_of_nodes(scan, scan.scores[name], spread, rows) for rows in alike]
     else:
-        found = _of_graphs(scan, name, spread, twins.rows)
-    if found is None or found[2] <= found[3]:
+        groups = alike if target["energy"] is None else [twins.rows]
+        every = [_of_graphs(scan, name, spread, rows) for rows in groups]
+    known = [found for found in every if found is not None]
+    if not known:
         return None
-    low, high, difference, allowed = found
+    low, high, difference, allowed = max(known, key=lambda found: found[2])
+    if difference <= allowed:
+        return None
     return {"target": name, "rows": [low, high], "difference": difference, "allowed": allowed}
 
 
@@ -41,8 +47,6 @@ def _of_graphs(
 ) -> tuple[int, int, float, float] | None:
     energy = scan.stats["targets"][name]["energy"]
     values = scan.scores[name]
-    if energy is None:
-        rows = rows[scan.num_nodes[rows] == scan.num_nodes[rows[0]]]
     rows = rows[np.isfinite(values[rows])]
     if len(rows) < 2:
         return None
@@ -60,8 +64,6 @@ def _of_nodes(
     first = _in_order(scan, values, int(rows[0]))
     worst, partner = 0.0, 0
     for row in rows[1:].tolist():
-        if scan.num_nodes[row] != scan.num_nodes[rows[0]]:
-            continue
         difference = np.abs(_in_order(scan, values, row) - first)
         largest = float(np.max(difference, where=np.isfinite(difference), initial=0.0))
         if largest > worst:

@@ -367,3 +367,18 @@ def test_damage_is_reported_and_nothing_else(
 def test_what_is_no_store_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a graph store"):
         check_store(tmp_path)
+
+
+def test_twins_of_one_size_are_compared_whatever_the_first_one_is(
+    checked: Callable[..., Any],
+) -> None:
+    random = np.random.default_rng(1)
+    cell = bulk("Cu")
+    twins = [cell.copy(), cell.repeat((2, 1, 1)), cell.repeat((2, 1, 1))]
+    structures = [*sound(), *(label(atoms, random) for atoms in twins)]
+    for atoms, gap in zip(structures[40:], (0.1, 0.1, 90.0), strict=True):
+        atoms.info["gap"] = gap
+        atoms.arrays["charge"] = np.full(len(atoms), gap)
+    found = {one["target"]: one["rows"] for one in checked(structures)["conflicts"]}
+    assert found["gap"] == [41, 42]
+    assert found["charge"] == [41, 42]
