@@ -43,10 +43,10 @@ class FileConfig(Config):
     """ASE's name of the format, where the file's own name and content do not tell it."""
 
     cell: Annotated[tuple[Vector, ...], Len(3, 3)] | None = None
-    """Lattice vectors in angstrom, for formats that have none (LSMS text)."""
+    """Lattice vectors in angstrom, for structures that have none; periodic in all three."""
 
     pbc: tuple[bool, bool, bool] | None = None
-    """Periodic directions, for formats that have none."""
+    """Periodic directions; they replace those of the file."""
 
     columns: dict[str, NonNegativeInt] = Field(default_factory=dict)
     """Columns of a text format by what they hold, counted from 0, see its reader."""

@@ -16,9 +16,9 @@ from hydragnn_hpo import __version__
 from hydragnn_hpo.config.data import CardConfig, FileConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.data.readers import reader_of
-from hydragnn_hpo.data.readers.source import Source
+from hydragnn_hpo.data.readers.source import Reader, Source
 from hydragnn_hpo.data.store.index import VERSION, sha256_of
-from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.errors import ConfigError, DataError, StorageError
 
 DATA_ROOT = "HYDRAGNN_HPO_DATA"
 """Names the folder of data files that are not beside their cards."""
@@ -86,7 +86,8 @@ def plan_of(card_path: Path, files: Sequence[Path] | None, window: int) -> Plan:
     """
     card = load(card_path, CardConfig)
     if files is not None:
-        given = tuple(FileConfig(path=str(file.absolute())) for file in files)
+        how = _read_alike(card)
+        given = tuple(how.model_copy(update={"path": str(file.absolute())}) for file in files)
         card = card.model_copy(update={"files": given})
     paths = [find_file(entry.path, card_path) for entry in card.files]
     for entry, path in zip(card.files, paths, strict=True):
@@ -95,10 +96,12 @@ def plan_of(card_path: Path, files: Sequence[Path] | None, window: int) -> Plan:
     total: int | None = 0
     for number, path in enumerate(paths):
         source = source_of(card, number, path)
-        count = reader_of(source, card.files[number].reader).count(source)
+        reader = reader_of(source, card.files[number].reader)
+        _see_taken(card.files[number], reader, path)
+        count = reader.count(source)
         total = None if total is None or count is None else total + count
         prefix = _prefix(card, number, paths)
-        decided = _decided(card, number, path, prefix, window)
+        decided = _decided(card, number, source, reader, prefix, window)
         for start, stop in _cuts(count, window):
             stamp = _digest([decided, start, stop])
             pieces.append(Piece(len(pieces), number, path, start, stop, prefix, stamp))
@@ -167,10 +170,34 @@ def _prefix(card: CardConfig, number: int, paths: Sequence[Path]) -> str:
     return f"{card.files[number].path}:"
 
 
-def _decided(card: CardConfig, number: int, path: Path, prefix: str, window: int) -> str:
+def _read_alike(card: CardConfig) -> FileConfig:
+    """Give how a card's files are read, where that is the same for all; else nothing is said."""
+    own = {"path": "", "sha256": None, "published": None}
+    found = [entry.model_copy(update=own) for entry in card.files]
+    return found[0] if all(how == found[0] for how in found) else FileConfig(path="")
+
+
+def _see_taken(entry: FileConfig, reader: Reader, path: Path) -> None:
+    """Refuse what a card says to a reader that does not listen.
+
+    Raises:
+        ConfigError: it says so.
+    """
+    for key in ("columns", "format"):
+        if getattr(entry, key) and key not in reader.takes:
+            raise ConfigError(
+                f"{path}: the reader of this file does not heed '{key}': drop it from [[files]], "
+                "or choose another reader."
+            )
+
+
+def _decided(
+    card: CardConfig, number: int, source: Source, reader: Reader, prefix: str, window: int
+) -> str:
     """Sum up all that the outcome of a file's pieces depends on."""
-    entry = card.files[number]
-    content = entry.sha256 or list(_files_of(path))
+    entry, path = card.files[number], source.path
+    content = [entry.sha256 or list(_files_of(path))]
+    content += [list(_files_of(file)) for file in reader.beside(source)]
     split = [card.split.group, card.split.published]
     settings = card.model_dump(mode="json", include=_DECIDES)
     how = [VERSION, __version__, window, prefix, entry.model_dump(mode="json")]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from ase import Atoms
 
 from hydragnn_hpo.config.data import CardConfig, TargetConfig
@@ -39,7 +40,7 @@ def graphs_of_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Gra
         if isinstance(found, DataError):
             yield place, found
             continue
-        place, graph = _graph(found, place, rules, card.id_key)
+        place, graph = _graph(found, place, rules, source, card.id_key)
         if isinstance(graph, Graph) and entry.published:
             graph = replace(graph, published=entry.published)
         yield place, graph
@@ -83,7 +84,7 @@ def graphs_from_file(
 
 
 def _graph(
-    atoms: Atoms, place: Place, rules: Rules, id_key: str | None
+    atoms: Atoms, place: Place, rules: Rules, source: Source, id_key: str | None
 ) -> tuple[Place, Graph | DataError]:
     """Convert a structure, under the name that the card wants for it."""
     try:
@@ -91,6 +92,17 @@ def _graph(
             if id_key not in atoms.info:
                 raise place.error(f"has no '{id_key}', the card's id_key", "add it to the file")
             place = replace(place, id=str(atoms.info[id_key]))
-        return place, graph_of(atoms, place, rules)
+        return place, graph_of(_boxed(atoms, place, source), place, rules)
     except DataError as error:
         return place, error
+
+
+def _boxed(atoms: Atoms, place: Place, source: Source) -> Atoms:
+    """Put a structure without a lattice into the one that the card gives."""
+    if source.cell is not None:
+        if atoms.cell.any() and not np.allclose(atoms.cell[:], source.cell):
+            raise place.error("has a lattice of its own", "drop cell from the card's [[files]]")
+        atoms.cell, atoms.pbc = source.cell, True
+    if source.pbc is not None:
+        atoms.pbc = source.pbc
+    return atoms

@@ -537,3 +537,53 @@ def test_a_worker_that_nobody_hears_ends_without_a_word(card: Path, tmp_path: Pa
     assert worker.stderr.read() == ""
     worker.stdin.close()
     worker.stderr.close()
+
+
+def test_the_card_gives_a_lattice_to_structures_without_one(card: Path, tmp_path: Path) -> None:
+    wire = Atoms("H", positions=[[0, 0, 0]], info={"energy": -1.0})
+    wire.arrays["charge"] = np.zeros(1)
+    write(tmp_path / "tiny.extxyz", [wire] * 12, format="extxyz")
+    box = "[[2.5, 0, 0], [0, 30, 0], [0, 0, 30]]"
+    edit(
+        card,
+        'path = "tiny.extxyz"',
+        f'path = "tiny.extxyz"\ncell = {box}\npbc = [true, false, false]',
+    )
+    build_store(card, tmp_path / "out.bp")
+    columns = read_store(tmp_path / "out.bp")
+    # Within 4 angstrom on a wire of period 2.5: one neighbour to either side.
+    assert columns.num_edges().tolist() == [2] * 12
+    wire.cell, wire.pbc = [9.0, 9.0, 9.0], True
+    write(tmp_path / "tiny.extxyz", [wire] * 12, format="extxyz")
+    with pytest.raises(DataError, match="has a lattice of its own"):
+        build_store(card, tmp_path / "other.bp")
+
+
+@pytest.mark.parametrize("said", ["columns = {energy = 2}", 'format = "vasp-out"'])
+def test_what_a_reader_does_not_heed_is_refused(card: Path, tmp_path: Path, said: str) -> None:
+    edit(card, 'path = "tiny.extxyz"', f'path = "tiny.extxyz"\nreader = "extxyz"\n{said}')
+    name = said.split(" ")[0]
+    with pytest.raises(ConfigError, match=f"tiny.extxyz: the reader .* does not heed '{name}'"):
+        build_store(card, tmp_path / "out.bp")
+
+
+def test_given_files_are_read_as_the_card_says(card: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny.extxyz").rename(tmp_path / "mine.txt")
+    edit(card, 'path = "tiny.extxyz"', 'path = "tiny.extxyz"\nreader = "extxyz"')
+    stats = build_store(card, tmp_path / "out.bp", files=[tmp_path / "mine.txt"])
+    assert stats["num_graphs"] == 18
+
+
+def test_a_mended_file_that_a_table_names_is_read_again(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / f"{name}.cif", bulk("Cu"))
+    (tmp_path / "t.csv").write_text("file,gap\na.cif,1.0\nb.cif,2.0\n")
+    card = tmp_path / "t.toml"
+    card.write_text(
+        'name = "t"\nstructure_column = "file"\n[[files]]\npath = "t.csv"\n'
+        '[targets.gap]\nlevel = "graph"\nunit = "eV"\n'
+    )
+    before = plan_of(card, None, 5).pieces[0].stamp
+    assert plan_of(card, None, 5).pieces[0].stamp == before
+    os.utime(tmp_path / "b.cif", (1, 1))
+    assert plan_of(card, None, 5).pieces[0].stamp != before
