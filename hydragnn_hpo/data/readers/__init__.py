@@ -17,7 +17,7 @@ from hydragnn_hpo.data.readers.text_folder import CFG, LSMS, holds_cfg
 from hydragnn_hpo.errors import ConfigError, unknown
 
 READERS: dict[str, Reader] = {
-    "ase_file": in_one_piece(read_ase_file),
+    "ase_file": in_one_piece(read_ase_file, frozenset({"format"})),
     "cfg": CFG,
     "database": DATABASE,
     "extxyz": Reader(count_extxyz, read_extxyz),

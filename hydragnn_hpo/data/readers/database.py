@@ -1,5 +1,6 @@
 """Databases of ASE: SQLite and JSON, and fairchem's LMDB; one file or a folder of them."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 from ase import Atoms
 from ase.db import connect
 
-from hydragnn_hpo.data.readers.source import Item, Reader, Source
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, tried
 from hydragnn_hpo.errors import ConfigError, DataError
 
 LMDB = (".aselmdb", ".lmdb")
@@ -86,17 +87,23 @@ def _count(path: Path) -> int:
 
 def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
     number = first
-    try:
-        with _open(path) as database:
-            for row in database.select(offset=first, limit=last - first):
-                number += 1
-                yield f"{path.name}:{number}", _structure(row)
-    except (ConfigError, GeneratorExit, MemoryError):
-        raise
-    except Exception as error:
-        raise _unreadable(path, error) from error
-    if number < last:
-        raise DataError(f"{path}: ends after row {number} of {last}; get the file again.")
+    while number < last:  # what damage a row has ends a query, and the next one begins behind it
+        before = number
+        try:
+            with _open(path) as database:
+                for row in database.select(offset=number, limit=last - number):
+                    number += 1
+                    place = f"{path}: row {number}"
+                    yield f"{path.name}:{number}", tried(place, functools.partial(_structure, row))
+        except (ConfigError, GeneratorExit, MemoryError):
+            raise
+        except Exception as error:
+            number += 1
+            reason = " ".join(str(error).split())[:120] or type(error).__name__
+            said = f"{path}: row {number} cannot be read ({reason}); mend or remove it."
+            yield f"{path.name}:{number}", DataError(said)
+        if number == before:
+            raise DataError(f"{path}: ends after row {number} of {last}; get the file again.")
 
 
 def _structure(row: Any) -> Atoms:

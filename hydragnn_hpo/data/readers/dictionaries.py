@@ -32,7 +32,7 @@ def structure_of(value: Mapping[str, Any], place: str) -> Atoms:
         if "sites" in value:
             return _pymatgen(value, place)
         return _jarvis(value, place)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
             f"{place} is no structure of pymatgen or JARVIS ({' '.join(reason.split())}); mend or "

@@ -1,6 +1,6 @@
 """A folder of structure files and ``id_prop.csv``, as CGCNN and JARVIS have them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ase import Atoms
@@ -12,6 +12,7 @@ from hydragnn_hpo.data.readers.source import (
     Source,
     is_number,
     read_rows,
+    tried,
     value_of,
 )
 from hydragnn_hpo.errors import DataError
@@ -29,13 +30,13 @@ def read_folder(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     table = source.path / TABLE
     if not table.is_file() and not source.keys:
         for file in _files(source.path)[start:stop]:
-            yield file.name, _tried(lambda f=file: single_structure(f))  # type: ignore[misc]
+            yield file.name, tried(str(file), lambda f=file: single_structure(f))  # type: ignore[misc]
         return
     names, body = header_and_body(read_rows(table), source.keys, table)
     stems = _by_stem(source.path)
     for number, row in enumerate(body[start:stop], start=start + 1):
         where = (source.path, stems, names, row, number)
-        yield row[0], _tried(lambda w=where: _structure(*w))  # type: ignore[misc]
+        yield row[0], tried(f"{table}: structure {number}", lambda w=where: _structure(*w))  # type: ignore[misc]
 
 
 def count_folder(source: Source) -> int | None:
@@ -54,14 +55,6 @@ def _files(folder: Path) -> list[Path]:
     if not files:
         raise DataError(f"{folder}: holds no structure; get the files again.")
     return files
-
-
-def _tried(read: Callable[[], Atoms]) -> Atoms | DataError:
-    """Give a structure, or why it is bad: the others may be good."""
-    try:
-        return read()
-    except DataError as error:
-        return error
 
 
 def _structure(

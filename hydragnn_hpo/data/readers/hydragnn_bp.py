@@ -8,6 +8,7 @@ bytes. The label becomes ``info["split"]``: ``train``, ``val`` or ``test``.
 Source: ORNL/HydraGNN, hydragnn/utils/datasets/adiosdataset.py (AdiosWriter), 2026-08.
 """
 
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.readers.source import Item, Reader, Source
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, tried
 from hydragnn_hpo.data.readers.tensors import atoms_of
 from hydragnn_hpo.data.store.parts import remove_profile
 from hydragnn_hpo.errors import DataError
@@ -27,6 +29,9 @@ SPLITS = {"trainset": "train", "valset": "val", "testset": "test"}
 
 _LEFT_OUT = ("edge_index", "edge_attr", "edge_shifts")
 _OPEN_SECONDS = 60.0
+_LISTED_PER_SECOND = 10_000
+"""Bytes of metadata, about 100 per block, whose blocks are read in a second at the least."""
+
 _AT_ONCE = 512
 """Graphs that are read together."""
 
@@ -35,7 +40,13 @@ import sys
 from pathlib import Path
 import adios2
 from hydragnn_hpo.data.store.parts import remove_profile
-adios2.FileReader(sys.argv[1]).close()
+with adios2.FileReader(sys.argv[1]) as file:
+    for name in file.available_variables():
+        for block in file.engine.blocks_info(name, 0):
+            start, count = ([int(n) for n in block[k].split(",") if n] for k in ("Start", "Count"))
+            if count and min(count):
+                last = [s + c - 1 for s, c in zip(start, count)]
+                file.read(name, start=last, count=[1] * len(count))
 remove_profile(Path(sys.argv[1]))
 """
 
@@ -48,21 +59,11 @@ def is_hydragnn_bp(path: Path) -> bool:
 def count_graphs(source: Source) -> int | None:
     """Count the graphs of all labels.
 
-    ADIOS2 hangs on some truncated files: another process opens it first, and is given a minute.
-
     Raises:
         DataError: it is no such file, or it is damaged.
     """
-    path = source.path
-    _look(path)
-    try:
-        command = [sys.executable, "-c", _PROBE, str(path)]
-        done = subprocess.run(command, capture_output=True, timeout=_OPEN_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise _damaged(path, "ADIOS2 does not come back from opening it") from error
-    if done.returncode != 0:
-        raise _damaged(path, "ADIOS2 cannot open it")
-    with _File(path) as file:
+    _look(source.path)
+    with _File(source.path) as file:
         return sum(file.sizes.values())
 
 
@@ -135,12 +136,10 @@ class _File:
                 for key, value in values.items()
                 if value.dtype == np.uint8 and value.ndim == 1 and key != "pbc"
             }
-            try:
-                atoms = atoms_of({k: v for k, v in values.items() if k not in texts}, place)
-            except DataError as error:
-                yield name, error
-                continue
-            atoms.info.update({"split": SPLITS.get(label, label), **texts})
+            arrays = {k: v for k, v in values.items() if k not in texts}
+            atoms = tried(place, lambda a=arrays, p=place: atoms_of(a, p))  # type: ignore[misc]
+            if isinstance(atoms, Atoms):
+                atoms.info.update({"split": SPLITS.get(label, label), **texts})
             yield name, atoms
 
     def _keys(self, label: str) -> list[str]:
@@ -169,12 +168,31 @@ class _File:
 
 
 def _look(path: Path) -> None:
-    """Refuse what is plainly no ADIOS2 file, or cut off, before ADIOS2 sees it."""
+    """Refuse what is no ADIOS2 file, or cut off, before ADIOS2 hangs on it here."""
     if not path.is_dir():
         raise DataError(f"{path}: no such ADIOS2 file (a folder NAME.bp); correct the path.")
     for name in ("md.idx", "md.0", "data.0"):
         if not (path / name).is_file() or (path / name).stat().st_size == 0:
             raise _damaged(path, f"{name} is missing or empty")
+
+    data = (path / "data.0").stat()
+    _probe(path, (data.st_mtime_ns, data.st_size))
+
+
+@functools.lru_cache(maxsize=8)
+def _probe(path: Path, stamp: tuple[int, int]) -> None:
+    """Read the last number of every block in another process, which is given a minute and more.
+
+    ADIOS2 hangs on truncated files: some when they are opened, others when they are read.
+    """
+    seconds = _OPEN_SECONDS + (path / "md.0").stat().st_size / _LISTED_PER_SECOND
+    try:
+        command = [sys.executable, "-c", _PROBE, str(path)]
+        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise _damaged(path, "ADIOS2 does not come back from reading it") from error
+    if done.returncode != 0:
+        raise _damaged(path, "ADIOS2 cannot read it")
 
 
 def _damaged(path: Path, reason: str) -> DataError:

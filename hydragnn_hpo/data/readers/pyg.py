@@ -4,13 +4,14 @@ A file is read without running anything it names: what ``torch.load(weights_only
 and PyG's own containers.
 """
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ase import Atoms
 
-from hydragnn_hpo.data.readers.source import Item, Reader, Source
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, tried
 from hydragnn_hpo.data.readers.tensors import atoms_of
 from hydragnn_hpo.errors import DataError
 
@@ -23,11 +24,9 @@ def read_pyg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """
     path = source.path
     for number, data in enumerate(_load(path)[start:stop], start=start + 1):
-        name, place = f"{path.name}:{number}", f"{path}: structure {number}"
-        try:
-            yield name, atoms_of_data(data, place)
-        except DataError as error:
-            yield name, error
+        place = f"{path}: structure {number}"
+        made = tried(place, lambda d=data, p=place: atoms_of_data(d, p))  # type: ignore[misc]
+        yield f"{path.name}:{number}", made
 
 
 def count_pyg(source: Source) -> int | None:
@@ -55,15 +54,21 @@ def atoms_of_data(data: Any, place: str = "Data") -> Atoms:
 
 
 def _load(path: Path) -> list[Any]:
-    """Give the ``Data`` of a file."""
+    """Give the ``Data`` of a file; the last is kept, its pieces are asked for one by one."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file.")
+    found = path.stat()
+    return _kept(path, (found.st_mtime_ns, found.st_size))
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(path: Path, stamp: tuple[int, int]) -> list[Any]:
     import torch
     from torch_geometric import data as pyg
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
 
     safe = [pyg.Data, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage]
-    if not path.is_file():
-        raise DataError(f"{path}: no such file.")
     try:
         with torch.serialization.safe_globals(safe):
             content = torch.load(path, map_location="cpu", weights_only=True)

@@ -1,7 +1,5 @@
 """Molecules as SMILES, one per line or in a table; RDKit gives them three dimensions."""
 
-import csv
-import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +8,15 @@ from typing import Any
 import numpy as np
 from ase import Atoms
 
-from hydragnn_hpo.data.readers.source import Item, Reader, Source, read_text, value_of
+from hydragnn_hpo.data.readers.source import (
+    Item,
+    Reader,
+    Source,
+    read_rows,
+    read_text,
+    tried,
+    value_of,
+)
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 
 _TRIES = 20
@@ -33,13 +39,13 @@ def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     _rdkit(source.path)
     entries = _entries(source)
     for number, (name, smiles, info) in enumerate(entries[start:stop], start=start + 1):
-        place = f"{source.path}: structure {number} ({smiles[:40]})"
-        try:
-            atoms = _molecule(smiles, place)
-        except DataError as error:
-            yield name, error
+        if isinstance(smiles, DataError):
+            yield name, smiles
             continue
-        atoms.info.update({**info, "smiles": smiles})
+        place = f"{source.path}: structure {number} ({smiles[:40]})"
+        atoms = tried(place, lambda s=smiles, p=place: _molecule(s, p))  # type: ignore[misc]
+        if isinstance(atoms, Atoms):
+            atoms.info.update({**info, "smiles": smiles})
         yield name, atoms
 
 
@@ -51,36 +57,38 @@ def count_smiles(source: Source) -> int | None:
 SMILES = Reader(count_smiles, read_smiles, extra="chem")
 
 
-def _entries(source: Source) -> list[tuple[str, str, dict[str, Any]]]:
-    """Give name, SMILES and properties of every line."""
+def _entries(source: Source) -> list[tuple[str, str | DataError, dict[str, Any]]]:
+    """Give name, SMILES (or why there is none) and properties of every line."""
     path = source.path
-    text = read_text(path)
     if ".csv" not in [suffix.lower() for suffix in path.suffixes[-2:]]:
-        words = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+        words = [line.split(maxsplit=1) for line in read_text(path).splitlines() if line.strip()]
         named = [(*word, "")[1].strip() for word in words]
         return [
             (name or f"{path.name}:{row}", word[0], {})
             for row, (name, word) in enumerate(zip(named, words, strict=True), start=1)
         ]
-    rows = [row for row in csv.DictReader(io.StringIO(text, newline="")) if any(row.values())]
+    header, *rows = read_rows(path)
     if not rows:
         raise DataError(f"{path}: holds no structure; get the file again.")
-    header = list(rows[0])
     column = source.structure_column or next((h for h in header if h.lower() == "smiles"), "")
     if column not in header:
-        raise ConfigError(f"{path}: {unknown('column', column or 'smiles', map(str, header))}")
+        raise ConfigError(f"{path}: {unknown('column', column or 'smiles', header)}")
     return [
-        (
-            f"{path.name}:{number}",
-            str(row[column] or "").strip(),
-            {str(k): value_of(v.strip()) for k, v in row.items() if _plain(k, v, column)},
-        )
+        (f"{path.name}:{number}", *_of_row(header, row, column, f"{path}: structure {number}"))
         for number, row in enumerate(rows, start=1)
     ]
 
 
-def _plain(key: Any, cell: Any, column: str) -> bool:
-    return key is not None and key != column and isinstance(cell, str) and bool(cell.strip())
+def _of_row(
+    header: list[str], row: list[str], column: str, place: str
+) -> tuple[str | DataError, dict[str, Any]]:
+    """Give the SMILES and the properties of a row of a table."""
+    if len(row) != len(header):
+        said = f"{place} has {len(row)} columns instead of {len(header)}; mend the line."
+        return DataError(said), {}
+    cells = dict(zip(header, row, strict=True))
+    smiles = cells.pop(column)
+    return smiles, {key: value_of(cell) for key, cell in cells.items() if cell}
 
 
 def _molecule(smiles: str, place: str) -> Atoms:

@@ -8,14 +8,14 @@ import io
 import itertools
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ase import Atoms
 
-from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.errors import DataError, HydraError
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """Compressions by suffix."""
@@ -35,10 +35,10 @@ class Source:
     """For tables: the column with a structure's text or file name."""
 
     cell: tuple[tuple[float, float, float], ...] | None = None
-    """Lattice vectors in angstrom, for formats that have none."""
+    """Lattice vectors in angstrom, for structures that have none."""
 
     pbc: tuple[bool, bool, bool] | None = None
-    """Periodic directions, for formats that have none."""
+    """Periodic directions, where the card gives them."""
 
     format: str | None = None
     """ASE's name of the format, where the card tells it."""
@@ -70,15 +70,41 @@ class Reader:
     extra: str | None = None
     """The pip extra it needs."""
 
+    takes: frozenset[str] = frozenset()
+    """Which of a card's ``columns`` and ``format`` it heeds; the others are refused."""
 
-def in_one_piece(read: Callable[[Source], Iterator[tuple[str, Atoms]]]) -> Reader:
+    beside: Callable[[Source], Iterable[Path]] = lambda _: ()
+    """Files that it reads besides the one that the card names."""
+
+
+def in_one_piece(
+    read: Callable[[Source], Iterator[tuple[str, Atoms]]], takes: frozenset[str] = frozenset()
+) -> Reader:
     """Make a reader of a format that can only be read from its beginning."""
 
     def some(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         with contextlib.closing(read(source)) as items:  # type: ignore[type-var]
             yield from itertools.islice(items, start, stop)
 
-    return Reader(lambda _: None, some)
+    return Reader(lambda _: None, some, takes=takes)
+
+
+def tried(place: str, make: Callable[[], Atoms]) -> Atoms | DataError:
+    """Give a structure, or why it is bad: the others may be good.
+
+    Args:
+        place: file and structure, for what parsers raise of their own.
+        make: gives the structure.
+    """
+    try:
+        return make()
+    except DataError as error:
+        return error
+    except (HydraError, MemoryError):
+        raise
+    except Exception as error:  # parsers raise whatever comes to pass
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return DataError(f"{place} cannot be read ({reason}); mend or remove it.")
 
 
 def read_text(path: Path) -> str:

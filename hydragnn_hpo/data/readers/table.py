@@ -16,8 +16,19 @@ from ase import Atoms
 
 from hydragnn_hpo.data.readers.ase_file import single, single_structure, structures_in
 from hydragnn_hpo.data.readers.dictionaries import structure_of
-from hydragnn_hpo.data.readers.source import Item, Reader, Source, read_rows, read_text, value_of
+from hydragnn_hpo.data.readers.source import (
+    Item,
+    Reader,
+    Source,
+    read_rows,
+    read_text,
+    tried,
+    value_of,
+)
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
+
+_LONGEST = 255
+"""Most characters of a file's name."""
 
 Rows = tuple[list[str], list[Sequence[Any]], list[str]]
 """The header, the rows, and a name for each."""
@@ -42,14 +53,21 @@ def read_table(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     header, rows, names = _table(source)
     column = _column(source, header)
     for number, row in enumerate(rows[start:stop], start=start + 1):
-        name, place = names[number - 1], f"{path}: structure {number}"
-        try:
-            yield name, _atoms(header, row, column, path, place)
-        except DataError as error:
-            yield name, error
+        given = (header, row, column, path, f"{path}: structure {number}")
+        yield names[number - 1], tried(given[-1], lambda g=given: _atoms(*g))  # type: ignore[misc]
 
 
-TABLE = Reader(count_rows, read_table)
+def named_files(source: Source) -> Iterator[Path]:
+    """Give the files that the table names."""
+    header, rows, _ = _table(source)
+    column = header.index(_column(source, header))
+    for row in rows:
+        cell = row[column] if isinstance(row, Sequence) and len(row) == len(header) else None
+        if isinstance(cell, str) and (file := _file_named(cell, source.path)) is not None:
+            yield file
+
+
+TABLE = Reader(count_rows, read_table, beside=named_files)
 
 
 def _table(source: Source) -> Rows:
@@ -72,6 +90,8 @@ def _kept(path: Path, stamp: tuple[int, int]) -> Rows:
         header, rows, names = every[0], list(every[1:]), []
     if not rows:
         raise DataError(f"{path}: holds no structure; get the file again.")
+    if names and len(names) != len(rows):
+        raise DataError(f"{path}: names {len(names)} of {len(rows)} rows; get the file again.")
     return header, rows, names or [f"{path.name}:{n}" for n in range(1, len(rows) + 1)]
 
 
@@ -117,6 +137,8 @@ def _column(source: Source, header: Sequence[str]) -> str:
 
 
 def _atoms(header: Sequence[str], row: Sequence[Any], column: str, path: Path, place: str) -> Atoms:
+    if not isinstance(row, Sequence) or isinstance(row, str):
+        raise DataError(f"{place} is no row of cells; mend or remove it.")
     if len(row) != len(header):
         raise DataError(f"{place} has {len(row)} columns instead of {len(header)}; mend the line.")
     cells = dict(zip(header, row, strict=True))
@@ -140,9 +162,19 @@ def _structure(cell: Any, path: Path, place: str) -> Atoms:
     if "\n" in text:
         where = f"{path}: the CIF text of {place.rsplit(': ', 1)[-1]}"
         return single(structures_in(io.StringIO(text + "\n"), "cif", where), where)
-    file = path.parent / text
-    if not text or not file.is_file():
+    file = _file_named(text, path)
+    if file is None:
         raise DataError(
-            f"{place} names the file '{text}', which is not there; mend the line or add the file."
+            f"{place} names the file '{text[:_LONGEST]}', which is not there; mend the line or add "
+            "the file."
         )
     return single_structure(file)
+
+
+def _file_named(cell: str, path: Path) -> Path | None:
+    """Give the file beside a table that a cell names, if it is there."""
+    text = cell.strip()
+    if not text or "\n" in text or len(text) > _LONGEST:
+        return None
+    file = path.parent / text
+    return file if file.is_file() else None

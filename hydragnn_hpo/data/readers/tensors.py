@@ -45,6 +45,8 @@ def atoms_of(values: Values, place: str) -> Atoms:
     positions = np.asarray(values["pos"], dtype=np.float64)
     if positions.ndim != 2 or positions.shape[1] != 3:
         raise DataError(f"{place}: 'pos' has shape {list(positions.shape)}, wanted is [N, 3].")
+    if not len(positions):
+        raise DataError(f"{place}: has no atoms; remove it.")
     numbers = _numbers(values, len(positions), place)
     atoms = Atoms(numbers, positions=positions, **_box(values, place))
     known = (*NUMBERS, *_TOPOLOGY, "pos", "cell", "pbc", "y_loc")
@@ -60,7 +62,7 @@ def atoms_of(values: Values, place: str) -> Atoms:
 
 def _numbers(values: Values, count: int, place: str) -> NDArray[np.int64]:
     name = next((name for name in NUMBERS if name in values), None)
-    found = values[name] if name else np.atleast_2d(values.get("x", np.zeros((0, 1))))[:, 0]
+    found = values[name] if name else np.atleast_2d(values.get("x", np.zeros((0, 1))))[:, :1]
     flat = np.asarray(found, dtype=np.float64).reshape(-1)
     whole = np.isfinite(flat).all() and np.array_equal(flat, np.round(flat))
     if len(flat) != count or not whole or (count and flat.min() < 1):
@@ -74,7 +76,8 @@ def _numbers(values: Values, count: int, place: str) -> NDArray[np.int64]:
 
 def _box(values: Values, place: str) -> dict[str, Any]:
     cell = np.asarray(values.get("cell", np.zeros((3, 3))), dtype=np.float64)
-    pbc = np.asarray(values.get("pbc", cell.reshape(-1, 3).any(axis=-1))).reshape(-1)
+    around = cell.reshape(3, 3).any(axis=1) if cell.size == 9 else np.zeros(3)
+    pbc = np.asarray(values.get("pbc", around)).reshape(-1)
     if cell.size != 9 or pbc.size not in (1, 3):
         raise DataError(
             f"{place}: 'cell' has shape {list(cell.shape)} and 'pbc' {list(pbc.shape)}, wanted are "
@@ -96,7 +99,7 @@ def _keep(atoms: Atoms, name: str, value: NDArray[Any]) -> None:
 
 def _unpack(atoms: Atoms, packed: NDArray[Any], ends: NDArray[Any], place: str) -> None:
     flat, bounds = np.asarray(packed).reshape(-1), np.asarray(ends, dtype=np.int64).reshape(-1)
-    if (np.diff(bounds) < 0).any() or bounds[-1] > flat.size or bounds[0] != 0:
+    if not bounds.size or (np.diff(bounds) < 0).any() or bounds[-1] > flat.size or bounds[0] != 0:
         raise DataError(
             f"{place}: 'y_loc' {bounds.tolist()} does not fit the {flat.size} numbers of 'y'."
         )

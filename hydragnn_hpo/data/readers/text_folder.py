@@ -11,7 +11,7 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.readers.ase_file import single_structure
-from hydragnn_hpo.data.readers.source import Item, Reader, Source, read_text
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, read_text, tried
 from hydragnn_hpo.errors import ConfigError, DataError
 
 LSMS_COLUMNS = {"number": 0, "x": 2, "y": 3, "z": 4, "charge_density": 5, "magnetic_moment": 6}
@@ -38,12 +38,7 @@ def read_lsms(source: Source, start: int, stop: int | None) -> Iterator[Item]:
             "the card's [[files]], or pbc = [false, false, false]."
         )
     for file in _files(source.path, "")[start:stop]:
-        try:
-            atoms = _lsms(file, source)
-        except DataError as error:
-            yield file.name, error
-            continue
-        yield file.name, atoms
+        yield file.name, tried(str(file), lambda f=file: _lsms(f, source))  # type: ignore[misc]
 
 
 def read_cfg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
@@ -57,18 +52,7 @@ def read_cfg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         DataError: the folder holds no ``.cfg``.
     """
     for file in _files(source.path, ".cfg")[start:stop]:
-        try:
-            atoms = single_structure(file)
-            if all(name in atoms.arrays for name in ("fx", "fy", "fz")):
-                parts = [atoms.arrays[name] for name in ("fx", "fy", "fz")]
-                atoms.arrays["forces"] = np.stack(parts, axis=1)
-            bulk = file.with_suffix(".bulk")
-            if bulk.exists():
-                atoms.info.update(_first_line(read_text(bulk), bulk, source))
-        except DataError as error:
-            yield file.name, error
-            continue
-        yield file.name, atoms
+        yield file.name, tried(str(file), lambda f=file: _cfg(f, source))  # type: ignore[misc]
 
 
 def holds_cfg(folder: Path) -> bool:
@@ -76,8 +60,9 @@ def holds_cfg(folder: Path) -> bool:
     return any(entry.suffix.lower() == ".cfg" for entry in folder.iterdir())
 
 
-LSMS = Reader(lambda source: len(_files(source.path, "")), read_lsms)
-CFG = Reader(lambda source: len(_files(source.path, ".cfg")), read_cfg)
+_TAKES = frozenset({"columns"})
+LSMS = Reader(lambda source: len(_files(source.path, "")), read_lsms, takes=_TAKES)
+CFG = Reader(lambda source: len(_files(source.path, ".cfg")), read_cfg, takes=_TAKES)
 
 
 def _files(folder: Path, suffix: str) -> list[Path]:
@@ -89,6 +74,17 @@ def _files(folder: Path, suffix: str) -> list[Path]:
         kind = f"file that ends in {suffix}" if suffix else "file"
         raise DataError(f"{folder}: holds no {kind}; get the files again.")
     return chosen
+
+
+def _cfg(file: Path, source: Source) -> Atoms:
+    atoms = single_structure(file)
+    if all(name in atoms.arrays for name in ("fx", "fy", "fz")):
+        parts = [atoms.arrays[name] for name in ("fx", "fy", "fz")]
+        atoms.arrays["forces"] = np.stack(parts, axis=1)
+    bulk = file.with_suffix(".bulk")
+    if bulk.exists():
+        atoms.info.update(_first_line(read_text(bulk), bulk, source))
+    return atoms
 
 
 def _lsms(file: Path, source: Source) -> Atoms:

@@ -250,12 +250,55 @@ def test_a_table_of_smiles_keeps_its_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_truncated_file_of_hydragnn_does_not_hang(bp: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("file", ["md.0", "data.0"])
+def test_a_truncated_file_of_hydragnn_does_not_hang(bp: Path, file: str, monkeypatch) -> None:
     # ADIOS2 hangs or fails, as it likes: it is given a moment in a process of its own.
     monkeypatch.setattr("hydragnn_hpo.data.readers.hydragnn_bp._OPEN_SECONDS", 8.0)
-    whole = (bp / "md.0").read_bytes()
-    (bp / "md.0").write_bytes(whole[: len(whole) // 2])
+    whole = (bp / file).read_bytes()
+    (bp / file).write_bytes(whole[: len(whole) // 2])
     source = Source(bp)
     with pytest.raises(DataError, match=r"old.bp: cannot be read"):
         reader_of(source, None).count(source)
+    with pytest.raises(DataError, match=r"old.bp: cannot be read"):
+        list(reader_of(source, None).read(source, 0, None))
     shutil.rmtree(bp)
+
+
+BAD_DATA = {
+    "cell of four numbers": {"z": [1], "pos": [[0, 0, 0]], "cell": [1.0, 0, 0, 1]},
+    "no atoms": {"z": [], "pos": np.zeros((0, 3)), "y": [1.0], "y_loc": [0, 1]},
+    "empty y_loc": {"z": [1], "pos": [[0, 0, 0]], "y": [1.0], "y_loc": []},
+    "x without columns": {"x": np.zeros((1, 0)), "pos": [[0, 0, 0]]},
+    "positions in two dimensions": {"z": [1], "pos": [[0, 0]]},
+}
+
+
+@pytest.mark.parametrize("values", BAD_DATA.values(), ids=BAD_DATA)
+def test_a_bad_graph_leaves_the_others_alone(values: dict, tmp_path: Path) -> None:
+    bad = Data(**{name: torch.tensor(np.array(value)) for name, value in values.items()})
+    good = Data(z=torch.tensor([1]), pos=torch.zeros(1, 3))
+    torch.save([good, bad, good], tmp_path / "list.pt")
+    found = read(tmp_path / "list.pt")
+    assert [isinstance(item, DataError) for _, item in found] == [False, True, False]
+    assert f"{tmp_path}/list.pt: structure 2" in str(found[1][1])
+
+
+def test_a_file_of_pyg_is_loaded_once_for_all_its_pieces(tmp_path: Path, monkeypatch) -> None:
+    torch.save([Data(z=torch.tensor([1]), pos=torch.zeros(1, 3))] * 6, tmp_path / "list.pt")
+    loads = []
+    load = torch.load
+    monkeypatch.setattr(torch, "load", lambda *a, **k: loads.append(1) or load(*a, **k))
+    assert [len(read(tmp_path / "list.pt", at, at + 2)) for at in (0, 2, 4)] == [2, 2, 2]
+    assert len(loads) == 1
+
+
+def test_a_table_of_smiles_loses_no_row_in_silence(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("smiles,logp\nCO,0.5\nO,1,2\nC,0.1\n")
+    source = Source(table)
+    found = [item for _, item in reader_of(source, "smiles").read(source, 0, None)]
+    assert [isinstance(item, DataError) for item in found] == [False, True, False]
+    assert "t.csv: structure 2 has 3 columns instead of 2" in str(found[1])
+    table.write_text('smiles,logp\nCO,0.5\n"O,1\nC,0.1\n')
+    with pytest.raises(DataError, match=r"t.csv: is not a CSV file \(unexpected end of data\)"):
+        reader_of(source, "smiles").count(source)

@@ -4,8 +4,10 @@ import bz2
 import csv
 import gzip
 import io
+import json
 import lzma
 import re
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -296,3 +298,29 @@ def test_a_card_may_name_the_format(tmp_path: Path) -> None:
     wrong = Source(tmp_path / "d.dat", format="lamps-data")
     with pytest.raises(ConfigError, match="unknown format 'lamps-data'. Did you mean 'lammps-dat"):
         list(reader_of(wrong, None).read(wrong, 0, None))
+
+
+def test_a_bad_row_leaves_the_others_alone(tmp_path: Path) -> None:
+    write(tmp_path / "good.cif", crystals()[0])
+    site = {"species": [{"element": "Fe"}], "abc": [0, 0, 0]}
+    rows = [["good.cif"], None, [{"sites": [site], "lattice": [1, 2]}], ["x" * 5000], ["good.cif"]]
+    content = {"columns": ["structure"], "data": rows, "index": list("abcde")}
+    (tmp_path / "m.json").write_text(json.dumps(content))
+    source = Source(tmp_path / "m.json")
+    found = [item for _, item in reader_of(source, None).read(source, 0, None)]
+    assert [isinstance(item, DataError) for item in found] == [False, True, True, True, False]
+    for number in (2, 3, 4):
+        assert f"m.json: structure {number} " in str(found[number - 1])
+    (tmp_path / "m.json").write_text(json.dumps(content | {"index": ["a"]}))
+    with pytest.raises(DataError, match="m.json: names 1 of 5 rows"):
+        reader_of(source, None).count(source)
+
+
+def test_a_damaged_row_of_a_database_leaves_the_others_alone(tmp_path: Path) -> None:
+    source = database(tmp_path)
+    with sqlite3.connect(source.path) as connection:
+        connection.execute("UPDATE systems SET numbers = x'0102' WHERE id = 2")
+    connection.close()
+    found = [item for _, item in reader_of(source, None).read(source, 0, None)]
+    assert [isinstance(item, DataError) for item in found] == [False, True, False]
+    assert f"{source.path}: row 2 cannot be read" in str(found[1])
