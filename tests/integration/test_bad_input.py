@@ -100,6 +100,7 @@ def test_a_truncated_archive_is_named(hpo):
     assert not (hpo.folder / "tiny.bp").exists()
 
 
+@pytest.mark.slow
 def test_an_older_store_survives_a_failed_build(hpo):
     store = hpo.store()
     before = {name: (store / name).read_bytes() for name in hpo.files_of(store)}
@@ -108,6 +109,7 @@ def test_an_older_store_survives_a_failed_build(hpo):
     assert {name: (store / name).read_bytes() for name in hpo.files_of(store)} == before
 
 
+@pytest.mark.slow
 def test_a_campaign_on_bad_structures_says_the_same_sentence(hpo):
     atoms = hpo.molecules(8)
     has_two_atoms_at_one_place(atoms)
@@ -221,6 +223,7 @@ def test_a_wrong_trial_is_refused(hpo):
         assert not (trial / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_trial_that_diverges_says_at_which_epoch(hpo):
     hpo.store()
     trial = hpo.trial(training={"learning_rate": 1e30, "clip_norm": None, "warmup": 0.0})
@@ -388,6 +391,7 @@ def test_a_build_without_room_for_its_files_leaves_nothing(hpo):
     assert not hpo.files_of(hpo.folder / "out")
 
 
+@pytest.mark.slow
 def test_a_run_on_a_full_disk_leaves_nothing(hpo):
     hpo.card(hpo.molecules(800))
     run = hpo.folder / "run"

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from hydragnn_hpo import __version__
 
 SLOW = ("torch", "ase", "numpy", "deephyper", "matplotlib", "rich.live", "pandas", "sklearn")
@@ -69,6 +71,7 @@ def test_a_dry_run_misses_the_files_that_a_run_would_miss(hpo):
     hpo.refused("run", campaign, "--dry-run", says=("tiny.toml", "'tiny.extxyz' is not in"))
 
 
+@pytest.mark.slow
 def test_warnings_of_an_ensemble_are_printed_with_it(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished.run, run)

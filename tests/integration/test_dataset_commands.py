@@ -117,6 +117,7 @@ def test_what_is_no_store_is_one_sentence(hpo: Any, verb: str) -> None:
     hpo.refused("dataset", verb, "card.toml", says=("card.toml", "is a card", "dataset build"))
 
 
+@pytest.mark.slow
 def test_a_figure_is_drawn_and_repeats(hpo: Any, split: SimpleNamespace) -> None:
     for verb, name in (("check", "a.png"), ("check", "b.png"), ("info", "c.png")):
         hpo.here("dataset", verb, split.store, "--figure", name)

@@ -72,6 +72,7 @@ def test_a_rank_that_fails_ends_the_others_at_once(hpo):
     assert (result["reason"], result["message"]) == ("bad_config", "a window was altered")
 
 
+@pytest.mark.slow
 def test_a_store_is_not_spread_over_ranks_that_mpi_does_not_know(hpo):
     hpo.store()
     trial = hpo.trial("alone", data={"access": "distributed"})
