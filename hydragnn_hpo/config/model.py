@@ -4,7 +4,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions, linear
+from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions, GraphSizes
+from hydragnn_hpo.config.convs.spec import linear
 from hydragnn_hpo.config.loading import sentence
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.errors import unknown
@@ -92,7 +93,7 @@ class ModelConfig(Config):
     @property
     def dimensions(self) -> Dimensions:
         """Widths the conv's formulas need."""
-        return Dimensions(self.features, self.basis_size)
+        return Dimensions(self.features, self.basis_size, self.cutoff)
 
 
 def head_parameters(features: int, head: HeadConfig, vector: bool) -> int:
@@ -117,10 +118,10 @@ def parameters(model: ModelConfig, heads: dict[str, tuple[HeadConfig, bool]]) ->
     return total + sum(head_parameters(model.features, h, v) for h, v in heads.values())
 
 
-def forward_flops(model: ModelConfig, nodes: float, edges: float) -> float:
+def forward_flops(model: ModelConfig, nodes: float, edges: float, triplets: float = 0.0) -> float:
     """Estimate the floating point operations of one forward pass of the trunk."""
-    layer = model.spec.flops(model.dimensions, model.conv_options, nodes, edges)
-    return model.layers * layer
+    sizes = GraphSizes(nodes, edges, triplets)
+    return model.layers * model.spec.flops(model.dimensions, model.conv_options, sizes)
 
 
 class Heads(Config):

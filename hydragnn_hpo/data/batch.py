@@ -15,6 +15,7 @@ from torch import Tensor
 from hydragnn_hpo.data.cap import capped
 from hydragnn_hpo.data.columns import Columns, Runs, translations
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.pairs import pairs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,13 @@ class Batch:
     laplacian: Tensor | None = None
     """Laplacian positional encodings, [N, k], where the store has them."""
 
+    cell: Tensor | None = None
+    """Lattice vectors as rows in angstrom, [G, 3, 3]; 0 where there is no lattice."""
+
+    pairs: Tensor | None = None
+    """Layout of the edges in pairs and its inverse, [2, E], see ``data.pairs``; only on wish,
+    and only where every edge has its reverse."""
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Give the same batch on another device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
@@ -81,6 +89,7 @@ def make_batch(
     dtype: torch.dtype = torch.float32,
     targets: Sequence[str] = (),
     max_neighbors: int | None = None,
+    pairs: bool = False,
 ) -> Batch:
     """Gather graphs into one batch; no objects in between.
 
@@ -91,6 +100,7 @@ def make_batch(
         dtype: of positions, shifts and attributes; targets are fp64.
         targets: names of the properties to carry.
         max_neighbors: cap on the neighbours of a node, see ``data.cap``.
+        pairs: lay the edges out in pairs, as a net wants them.
     """
     rows = np.asarray(indices, dtype=np.int64).reshape(-1)
     columns, inside = _in_memory(graphs, rows)
@@ -101,6 +111,7 @@ def make_batch(
     if _reaches_beyond(columns, cutoff) or max_neighbors is not None:
         keep = _near(edge_index, positions, shift, cutoff, max_neighbors)
         edge_index, shift = edge_index.take(keep, axis=1), shift.take(keep, axis=0)
+    layout = pairs_of(edge_index, shift, len(positions)) if pairs else None
     batch = Batch(
         numbers=torch.from_numpy(nodes.of(columns.numbers, np.int64)),
         positions=torch.from_numpy(positions).to(dtype),
@@ -109,6 +120,8 @@ def make_batch(
         graph_of_node=torch.from_numpy(np.repeat(np.arange(len(rows)), nodes.counts)),
         num_graphs=len(rows),
         graph_index=torch.from_numpy(rows.copy()),
+        cell=torch.from_numpy(columns.cell[inside]).to(dtype),
+        pairs=None if layout is None else torch.from_numpy(layout),
         **_properties(columns, targets, inside, nodes),
         **_conditions(columns, inside, nodes, dtype),
     )

@@ -215,6 +215,7 @@ def member_batches(
                 cutoff=member.cutoff,
                 dtype=member.dtype,
                 max_neighbors=member.max_neighbors,
+                pairs=True,
             )
             made[key] = batch.to(device)
         yield member, made[key]

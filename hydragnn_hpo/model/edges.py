@@ -1,36 +1,113 @@
 """The edges of a batch as every conv sees them.
 
-Shapes: E edges, K radial functions.
+Edges come in pairs: row p and row P + p are one bond seen from its two ends. What depends on
+the length alone is kept once per pair.
+
+Shapes: N nodes, E edges, P pairs (E / 2, or E where edges are no pairs), F features,
+K radial functions.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model import sums
+from hydragnn_hpo.model.sums import Links, links_of, paired_links
 
 
-class Edges(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Edges:
     """Geometry of the edges; ``sender`` sends to ``receiver``."""
 
-    sender: Tensor
-    """Node that sends, [E]."""
-    receiver: Tensor
-    """Node that receives, [E]."""
+    links: Links
+    """Both ends of every edge."""
     directions: Tensor
     """Unit vectors from sender to receiver, [E, 3]; they turn with the structure."""
-    basis: Tensor
-    """Radial functions of the length, [E, K]."""
-    envelope: Tensor
-    """Weight that takes every message smoothly to 0 at the cutoff, [E, 1]."""
+    pair_lengths: Tensor
+    """Lengths in angstrom, [P]."""
+    pair_basis: Tensor
+    """Radial functions of the length, [P, K]."""
+    pair_envelope: Tensor
+    """Weight that takes every message smoothly to 0 at the cutoff, [P, 1]."""
+
+    @property
+    def sender(self) -> Tensor:
+        """Node that sends, [E]."""
+        return self.links.sender
+
+    @property
+    def receiver(self) -> Tensor:
+        """Node that receives, [E]."""
+        return self.links.receiver
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return self.links.num_nodes
+
+    @property
+    def paired(self) -> bool:
+        """Whether rows p and P + p are one bond."""
+        return self.pair_lengths.shape[0] * 2 == self.sender.shape[0]
+
+    @property
+    def lengths(self) -> Tensor:
+        """Lengths in angstrom, [E]."""
+        return self.both(self.pair_lengths)
+
+    @property
+    def basis(self) -> Tensor:
+        """Radial functions of the length, [E, K]."""
+        return self.both(self.pair_basis)
+
+    @property
+    def envelope(self) -> Tensor:
+        """Weight that takes every message smoothly to 0 at the cutoff, [E, 1]."""
+        return self.both(self.pair_envelope)
+
+    def both(self, values: Tensor) -> Tensor:
+        """Give both edges of a pair its values: [P, ...] to [E, ...]."""
+        return torch.cat((values, values)) if self.paired else values
+
+    def at_sender(self, values: Tensor) -> Tensor:
+        """Give each edge the row of the node that sends: [N, ...] to [E, ...]."""
+        return sums.take(values, self.links, "sender")
+
+    def at_receiver(self, values: Tensor) -> Tensor:
+        """Give each edge the row of the node that receives: [N, ...] to [E, ...]."""
+        return sums.take(values, self.links, "receiver")
+
+    def add(self, messages: Tensor) -> Tensor:
+        """Sum the messages that each node receives: [E, ...] to [N, ...]."""
+        return sums.add(messages, self.links)
+
+    def filtered(self, values: Tensor, filters: Tensor) -> Tensor:
+        """Sum over neighbours ``filter_ij * value_j``, see ``sums.filtered``."""
+        return sums.filtered(values, filters, self.links)
+
+    def spread(self, messages: Tensor, components: Tensor) -> Tensor:
+        """Sum over neighbours ``components_ij x message_ij``, see ``sums.spread``."""
+        return sums.spread(messages, components, self.links)
 
 
-def edge_vectors(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Give vectors sender -> receiver in angstrom, [E, 3], and their lengths, [E].
+def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
+    """Give the links of a batch's edges, and the vectors of pairs in angstrom, [P, 3].
 
-    Periodic images count through the batch's shifts. Positions may require a gradient.
+    A vector leads from sender to receiver. Periodic images count through the batch's shifts.
+    Positions and shifts may require a gradient.
     """
+    num_nodes = batch.positions.shape[0]
     sender, receiver = batch.edge_index
-    vectors = batch.positions[receiver] - batch.positions[sender] + batch.edge_shift
-    return vectors, torch.linalg.vector_norm(vectors, dim=-1)
+    if batch.pairs is None:
+        links, rows = links_of(sender, receiver, num_nodes), None
+    else:
+        first, order = batch.pairs
+        rows = first[: first.shape[0] // 2]
+        links = paired_links(sender[first], receiver[first], order, num_nodes)
+    shift = batch.edge_shift if rows is None else batch.edge_shift.index_select(0, rows)
+    count = shift.shape[0]
+    ends = (links.receiver[:count], links.sender[:count])
+    to, start = (batch.positions.index_select(0, end) for end in ends)
+    return links, to - start + shift

@@ -11,7 +11,7 @@ from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.model.basis import BASES
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.model.cutoff import envelope
-from hydragnn_hpo.model.edges import Edges, edge_vectors
+from hydragnn_hpo.model.edges import Edges, pair_vectors
 
 
 class Trunk(nn.Module):
@@ -33,14 +33,17 @@ class Trunk(nn.Module):
 
     def edges(self, batch: Batch) -> Edges:
         """Expand the geometry once for all layers."""
-        vectors, lengths = edge_vectors(batch)
-        sender, receiver = batch.edge_index
+        links, vectors = pair_vectors(batch)
+        lengths = torch.linalg.vector_norm(vectors, dim=-1)
+        directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
+        if links.sender.shape[0] > lengths.shape[0]:
+            directions = torch.cat((directions, -directions))
         return Edges(
-            sender=sender,
-            receiver=receiver,
-            directions=vectors / lengths.clamp(min=1e-6).unsqueeze(-1),
-            basis=self.basis(lengths),
-            envelope=envelope(lengths, self.cutoff).unsqueeze(-1),
+            links=links,
+            directions=directions,
+            pair_lengths=lengths,
+            pair_basis=self.basis(lengths),
+            pair_envelope=envelope(lengths, self.cutoff).unsqueeze(-1),
         )
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:

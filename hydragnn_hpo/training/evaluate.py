@@ -42,6 +42,7 @@ class Feed:
             dtype=self.dtype,
             targets=self.targets,
             max_neighbors=self.max_neighbors,
+            pairs=True,
         )
         return made.pin() if self.ranks.device.type == "cuda" else made
 

@@ -65,7 +65,8 @@ def graph(numbers, positions, cell, pbc, cutoff=CUTOFF):
 
 
 def batch_of(graphs, dtype=torch.float64, cutoff=CUTOFF):
-    return make_batch(columns_of(graphs, {}), range(len(graphs)), cutoff=cutoff, dtype=dtype)
+    columns = columns_of(graphs, {})
+    return make_batch(columns, range(len(graphs)), cutoff=cutoff, dtype=dtype, pairs=True)
 
 
 @pytest.fixture

@@ -131,6 +131,7 @@ def test_an_empty_share_gives_zero_gradients(net, make, dtype):
         numbers=batch.numbers[:0],
         positions=batch.positions[:0],
         edge_index=batch.edge_index[:, :0],
+        pairs=batch.pairs[:, :0],
         edge_shift=batch.edge_shift[:0],
         graph_of_node=batch.graph_of_node[:0],
         num_graphs=0,

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.convs import Dimensions, EGNNOptions
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.egnn import EGNNOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.mlp import mlp
 
@@ -35,11 +36,11 @@ class EGNNConv(nn.Module):
         self, scalars: Tensor, vectors: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor | None]:
         """Give the change of the scalars, [N, F]; vectors pass through untouched."""
-        met = self.receive(scalars)[edges.receiver] + self.send(scalars)[edges.sender]
-        messages = F.silu(self.message(F.silu(met + self.measure(edges.basis))))
+        met = edges.at_receiver(self.receive(scalars)) + edges.at_sender(self.send(scalars))
+        met = met + edges.both(self.measure(edges.pair_basis))
+        messages = F.silu(self.message(F.silu(met)))
         weight = edges.envelope
         if self.gate is not None:
             weight = weight * self.gate(messages).sigmoid()
-        gathered = messages.new_zeros(scalars.shape)
-        gathered = gathered.index_add(0, edges.receiver, messages * weight)
+        gathered = edges.add(messages * weight)
         return self.update(torch.cat((scalars, gathered), dim=-1)), vectors

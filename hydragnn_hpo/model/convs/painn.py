@@ -6,7 +6,8 @@ Shapes: N nodes, E edges, F features, K radial functions. Vectors are [N, 3, F].
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.convs import Dimensions, PaiNNOptions
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.painn import PaiNNOptions
 from hydragnn_hpo.model.activation import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
 
@@ -44,15 +45,15 @@ class PaiNNConv(nn.Module):
     def _message(
         self, scalars: Tensor, vectors: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor]:
-        weights = self.filter(edges.basis) * edges.envelope
-        to_scalar, along, through = (self.send(scalars)[edges.sender] * weights).chunk(3, dim=-1)
-        arrows = edges.directions.unsqueeze(-1) * along.unsqueeze(-2)
-        if vectors is not None:
-            arrows = torch.addcmul(arrows, vectors[edges.sender], through.unsqueeze(-2))
-        heard = torch.zeros_like(scalars).index_add(0, edges.receiver, to_scalar)
-        felt = arrows.new_zeros(scalars.shape[0], 3, scalars.shape[1])
-        felt = felt.index_add(0, edges.receiver, arrows)
-        return heard, felt if vectors is None else vectors + felt
+        filters = self.filter(edges.pair_basis) * edges.pair_envelope
+        to_scalar, along, through = filters.chunk(3, dim=-1)
+        say, point, carry = self.send(scalars).chunk(3, dim=-1)
+        heard = edges.filtered(say, to_scalar)
+        felt = edges.spread(edges.at_sender(point) * edges.both(along), edges.directions)
+        if vectors is None:
+            return heard, felt
+        carried = vectors * carry.unsqueeze(1)
+        return heard, vectors + felt + edges.filtered(carried, through)
 
     def _update(self, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         left, right = self.mix(vectors).chunk(2, dim=-1)

@@ -5,7 +5,8 @@ Shapes: N nodes, E edges, F features, K radial functions, W filters.
 
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.convs import Dimensions, SchNetOptions
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.schnet import SchNetOptions
 from hydragnn_hpo.model.activation import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
 
@@ -34,6 +35,5 @@ class SchNetConv(nn.Module):
         self, scalars: Tensor, vectors: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor | None]:
         """Give the change of the scalars, [N, F]; vectors pass through untouched."""
-        messages = self.into(scalars)[edges.sender] * (self.filter(edges.basis) * edges.envelope)
-        gathered = messages.new_zeros(scalars.shape[0], messages.shape[1])
-        return self.out(gathered.index_add(0, edges.receiver, messages)), vectors
+        filters = self.filter(edges.pair_basis) * edges.pair_envelope
+        return self.out(edges.filtered(self.into(scalars), filters)), vectors

@@ -1,0 +1,13 @@
+"""Convs without torch, one per file as in ``model.convs``; ``CONV_SPECS`` is a plain dict."""
+
+from hydragnn_hpo.config.convs import egnn, painn, schnet
+from hydragnn_hpo.config.convs.spec import ConvSpec, Dimensions, GraphSizes, search_ranges
+
+CONV_SPECS: dict[str, ConvSpec] = {
+    "schnet": schnet.SPEC,
+    "egnn": egnn.SPEC,
+    "painn": painn.SPEC,
+}
+"""Every conv that ships, by the name a campaign uses."""
+
+__all__ = ["CONV_SPECS", "ConvSpec", "Dimensions", "GraphSizes", "search_ranges"]

@@ -1,0 +1,41 @@
+"""PaiNN without torch. Built by ``model.convs.painn``."""
+
+from typing import Annotated, Literal
+
+from hydragnn_hpo.config.convs.spec import (
+    ConvSpec,
+    Dimensions,
+    GraphSizes,
+    Range,
+    chain,
+    linear,
+    products,
+)
+from hydragnn_hpo.config.schema import Config
+
+
+class PaiNNOptions(Config):
+    """Options of the polarizable interaction convolution. Read by ``model.convs.painn``."""
+
+    activation: Annotated[Literal["silu", "ssp"], Range(choices=("silu", "ssp"))] = "silu"
+    """Non-linearity: SiLU, or shifted softplus."""
+
+
+def _parameters(d: Dimensions, o: Config) -> int:
+    f, k = d.features, d.basis_size
+    message = chain(f, f, 3 * f) + linear(k, 3 * f)
+    return message + linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
+
+
+def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    f, k = d.features, d.basis_size
+    message = s.nodes * products(f, f, 3 * f) + s.pairs * products(k, 3 * f)
+    return message + s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
+
+
+def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    f = d.features
+    return s.pairs * 6 * f + s.nodes * 40 * f
+
+
+SPEC = ConvSpec(PaiNNOptions, _parameters, _flops, _kept, vectors=True)

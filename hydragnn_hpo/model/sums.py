@@ -1,0 +1,227 @@
+"""Sums over neighbours and their gradients, made of gathers and segmented sums.
+
+Every sum is a custom function that keeps its inputs and nothing else for the backward pass:
+what is gathered along the edges is gathered anew, which is cheaper than to store it. Their
+gradients are made of the same functions, so that they can be differentiated again (forces).
+
+Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
+F features, C components.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Which node each edge leaves and enters, and the edges in the order of both."""
+
+    sender: Tensor
+    """Node that sends, [E]."""
+    receiver: Tensor
+    """Node that receives, [E]."""
+    by_receiver: Tensor
+    """Edges in the order of their receivers, [E]."""
+    receiver_starts: Tensor
+    """Where each receiver's edges begin in that order, and the end, [N + 1]."""
+    by_sender: Tensor
+    """Edges in the order of their senders, [E]."""
+    sender_starts: Tensor
+    """Where each sender's edges begin in that order, and the end, [N + 1]."""
+
+    @property
+    def arrays(self) -> tuple[Tensor, ...]:
+        """Give the tensors in the order of the fields."""
+        return (
+            self.sender,
+            self.receiver,
+            self.by_receiver,
+            self.receiver_starts,
+            self.by_sender,
+            self.sender_starts,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return self.receiver_starts.shape[0] - 1
+
+
+def paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_nodes: int) -> Links:
+    """Give the links of edges in pairs: row p + E / 2 is row p turned round.
+
+    Args:
+        sender: node that sends, in pairs, [E].
+        receiver: node that receives, in pairs, [E].
+        order: edges in the order of their receivers, [E].
+        num_nodes: N.
+    """
+    nodes = torch.arange(num_nodes + 1, device=receiver.device)
+    starts = torch.searchsorted(receiver.index_select(0, order), nodes)
+    turned = (order + order.shape[0] // 2) % max(order.shape[0], 1)
+    return Links(sender, receiver, order, starts, turned, starts)
+
+
+def links_of(sender: Tensor, receiver: Tensor, num_nodes: int) -> Links:
+    """Give the links of any edges."""
+    nodes = torch.arange(num_nodes + 1, device=receiver.device)
+    ends: list[Tensor] = []
+    for index in (receiver, sender):
+        order = torch.argsort(index, stable=True)
+        ends += [order, torch.searchsorted(index.index_select(0, order), nodes)]
+    return Links(sender, receiver, *ends)
+
+
+def take(values: Tensor, links: Links, end: str) -> Tensor:
+    """Give each edge the row of its ``sender`` or ``receiver``: [N, ...] to [E, ...]."""
+    s, r, by_r, r_starts, by_s, s_starts = links.arrays
+    ends = (s, by_s, s_starts) if end == "sender" else (r, by_r, r_starts)
+    return _applied(_Take, values, *ends)
+
+
+def add(messages: Tensor, links: Links) -> Tensor:
+    """Sum the messages that each node receives: [E, ...] to [N, ...]."""
+    _, r, by_r, r_starts, _, _ = links.arrays
+    return _applied(_Add, messages, r, by_r, r_starts)
+
+
+def filtered(values: Tensor, filters: Tensor, links: Links) -> Tensor:
+    """Sum what neighbours send through filters: ``out_i = sum_j filter_ij * value_j``.
+
+    Args:
+        values: of the nodes, [N, F] or [N, C, F].
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        links: the edges.
+
+    Returns:
+        [N, F] or [N, C, F].
+    """
+    return _applied(_Filtered, values, filters, *links.arrays)
+
+
+def spread(messages: Tensor, components: Tensor, links: Links) -> Tensor:
+    """Sum outer products: ``out_i = sum_j components_ij x message_ij``.
+
+    Args:
+        messages: of the edges, [E, F].
+        components: of the edges, [E, C]: a direction, spherical harmonics.
+        links: the edges.
+
+    Returns:
+        [N, C, F]; no array of E * C * F is made.
+    """
+    _, r, by_r, r_starts, _, _ = links.arrays
+    return _applied(_Spread, messages, components, r, by_r, r_starts)
+
+
+def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
+    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _bag(values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Sum the rows of each segment: torch's quickest kernel for it, on CPUs and GPUs."""
+    shape = (starts.shape[0] - 1, *values.shape[1:])
+    if not values.numel():
+        return values.new_zeros(shape)
+    rows = values.reshape(values.shape[0], -1)
+    found: Tensor = torch.embedding_bag(rows, order, starts, False, 0, False, weights, True)[0]
+    return found.view(shape)
+
+
+class _Take(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, order: Tensor, starts: Tensor) -> Tensor:
+        ctx.save_for_backward(index, order, starts)
+        return values.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _applied(_Add, grad, *ctx.saved_tensors), None, None, None
+
+
+class _Add(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, order: Tensor, starts: Tensor) -> Tensor:
+        ctx.save_for_backward(index, order, starts)
+        return _bag(values, order, starts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _applied(_Take, grad, *ctx.saved_tensors), None, None, None
+
+
+def _times(rows: Tensor, filters: Tensor) -> Tensor:
+    """Multiply the rows of edges by filters of edges or of pairs, in place."""
+    halves = rows.view(-1, *filters.shape[:1], *rows.shape[1:]) if len(rows) else rows
+    if rows.dim() == 3:
+        filters = filters.unsqueeze(1)
+    halves.mul_(filters)
+    return rows
+
+
+class _Filtered(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, filters, *links)
+        sender, _, order, starts, _, _ = links
+        return _bag(_times(values.index_select(0, sender), filters), order, starts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, filters, *links = ctx.saved_tensors
+        s, r, by_r, r_starts, by_s, s_starts = links
+        to_values = to_filters = None
+        if ctx.needs_input_grad[0]:
+            turned = (r, s, by_s, s_starts, by_r, r_starts)
+            to_values = _applied(_Filtered, grad, filters, *turned)
+        if ctx.needs_input_grad[1]:
+            to_filters = _applied(_Product, values, grad, filters, *links)
+        return to_values, to_filters, *[None] * 6
+
+
+class _Product(Function):
+    """Gradient of ``filtered`` for its filters: ``value_j * grad_i``, summed over pairs."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, grad, *links)
+        rows = values.index_select(0, links[0]).mul_(grad.index_select(0, links[1]))
+        if rows.dim() == 3:
+            rows = rows.sum(1)
+        return rows if rows.shape == like.shape else rows.view(-1, *like.shape).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+        values, grad, *links = ctx.saved_tensors
+        s, r, by_r, r_starts, by_s, s_starts = links
+        turned = (r, s, by_s, s_starts, by_r, r_starts)
+        to_values = _applied(_Filtered, grad, second, *turned)
+        to_grad = _applied(_Filtered, values, second, *links)
+        return to_values, to_grad, None, *[None] * 6
+
+
+class _Spread(Function):
+    @staticmethod
+    def forward(ctx: Any, messages: Tensor, components: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(messages, components, *links)
+        _, order, starts = links
+        weights = components.index_select(0, order).t().contiguous()
+        if not weights.shape[0]:
+            return messages.new_zeros(starts.shape[0] - 1, 0, messages.shape[1])
+        return torch.stack([_bag(messages, order, starts, each) for each in weights], dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        messages, components, *links = ctx.saved_tensors
+        arrived = _applied(_Take, grad, *links)
+        to_messages = to_components = None
+        if ctx.needs_input_grad[0]:
+            to_messages = torch.bmm(components.unsqueeze(1), arrived).squeeze(1)
+        if ctx.needs_input_grad[1]:
+            to_components = torch.bmm(arrived, messages.unsqueeze(2)).squeeze(2)
+        return to_messages, to_components, None, None, None
