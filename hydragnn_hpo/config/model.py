@@ -90,10 +90,24 @@ class ModelConfig(Config):
         """The conv's options as their own config."""
         return self.spec.options.model_validate(self.options)
 
-    @property
-    def dimensions(self) -> Dimensions:
-        """Widths the conv's formulas need."""
-        return Dimensions(self.features, self.basis_size, self.cutoff)
+    def dimensions(self, vectors: bool, degree: float = 12.0) -> tuple[Dimensions, ...]:
+        """Give what each layer is built from.
+
+        Args:
+            vectors: whether a head reads vectors after the last layer.
+            degree: mean number of neighbours in the training data.
+        """
+        return tuple(
+            Dimensions(
+                self.features,
+                self.basis_size,
+                self.cutoff,
+                degree,
+                layer=layer,
+                state_is_read=vectors or layer + 1 < self.layers,
+            )
+            for layer in range(self.layers)
+        )
 
 
 def head_parameters(features: int, head: HeadConfig, vector: bool) -> int:
@@ -111,17 +125,24 @@ def parameters(model: ModelConfig, heads: dict[str, tuple[HeadConfig, bool]]) ->
         model: the trunk.
         heads: for each target its head, and whether it is a vector.
     """
-    layer = model.spec.parameters(model.dimensions, model.conv_options)
+    dimensions = model.dimensions(any(vector for _, vector in heads.values()))
+    convs = sum(model.spec.parameters(each, model.conv_options) for each in dimensions)
     embedding = (MAX_ELEMENT + 1) * model.features
     norms = 2 * model.features * model.layers
-    total = embedding + model.layers * layer + norms
+    total = embedding + convs + norms
     return total + sum(head_parameters(model.features, h, v) for h, v in heads.values())
 
 
 def forward_flops(model: ModelConfig, nodes: float, edges: float, triplets: float = 0.0) -> float:
     """Estimate the floating point operations of one forward pass of the trunk."""
-    sizes = GraphSizes(nodes, edges, triplets)
-    return model.layers * model.spec.flops(model.dimensions, model.conv_options, sizes)
+    sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options
+    return sum(model.spec.flops(each, options, sizes) for each in model.dimensions(False))
+
+
+def kept_bytes(model: ModelConfig, nodes: float, edges: float, triplets: float = 0.0) -> float:
+    """Estimate what the trunk's layers keep for the backward pass, in bytes of fp32."""
+    sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options
+    return 4.0 * sum(model.spec.kept(each, options, sizes) for each in model.dimensions(False))
 
 
 class Heads(Config):

@@ -39,7 +39,8 @@ class MultiHeadGNN(nn.Module):
             ConfigError: a target has a name that torch does not give away.
         """
         super().__init__()
-        self.trunk = Trunk(model)
+        vectors = any(targets[name]["shape"] == "vector" for name in heads)
+        self.trunk = Trunk(model, vectors=vectors)
         self.heads = nn.ModuleDict()
         self.baselines = nn.ModuleDict()
         for name, head in heads.items():

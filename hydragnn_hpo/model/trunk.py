@@ -3,6 +3,8 @@
 Shapes: N nodes, E edges, F features.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -21,15 +23,23 @@ class Trunk(nn.Module):
     (LayerNorm), so that batches and ranks cannot change the mathematics (Laws 1 and 7).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
-        """Build the layers; parameters come from torch's global generator."""
+    def __init__(self, config: ModelConfig, *, vectors: bool, degree: float = 12.0) -> None:
+        """Build the layers; parameters come from torch's global generator.
+
+        Args:
+            config: the trunk.
+            vectors: whether a head reads vectors.
+            degree: mean number of neighbours in the training data.
+        """
         super().__init__()
-        self.cutoff = config.cutoff
+        self.cutoff, self.has_vectors = config.cutoff, config.spec.vectors
         self.embedding = nn.Embedding(MAX_ELEMENT + 1, config.features)
         self.basis = BASES[config.basis](config.basis_size, config.cutoff)
         conv, options = CONVS[config.conv], config.conv_options
         self.norms = nn.ModuleList(nn.LayerNorm(config.features) for _ in range(config.layers))
-        self.convs = nn.ModuleList(conv(config.dimensions, options) for _ in range(config.layers))
+        self.convs = nn.ModuleList(
+            conv(dimensions, options) for dimensions in config.dimensions(vectors, degree)
+        )
 
     def edges(self, batch: Batch) -> Edges:
         """Expand the geometry once for all layers."""
@@ -50,11 +60,11 @@ class Trunk(nn.Module):
         """Give scalars, [N, F], and vectors, [N, 3, F] (zeros if the conv has none)."""
         edges = self.edges(batch)
         scalars: Tensor = self.embedding(batch.numbers)
-        vectors: Tensor | None = None
+        state: Any = None
         for norm, conv in zip(self.norms, self.convs, strict=True):
-            change, vectors = conv(norm(scalars), vectors, edges)
+            change, state = conv(norm(scalars), state, edges)
             scalars = scalars + change
-        if vectors is None:
-            vectors = torch.zeros((), dtype=scalars.dtype, device=scalars.device)
-            vectors = vectors.expand(scalars.shape[0], 3, scalars.shape[1])
-        return scalars, vectors
+        if self.has_vectors:
+            return scalars, state[:, :3]
+        vectors = torch.zeros((), dtype=scalars.dtype, device=scalars.device)
+        return scalars, vectors.expand(scalars.shape[0], 3, scalars.shape[1])

@@ -33,6 +33,10 @@ class Dimensions:
     """Longest edge, in angstrom."""
     degree: float = 12.0
     """Mean number of neighbours in the training data, for convs that scale by it."""
+    layer: int = 0
+    """Place in the trunk; only layer 0 gets no state."""
+    state_is_read: bool = True
+    """Whether a layer or a vector head comes after that reads the state this layer gives."""
 
 
 @dataclass(frozen=True)

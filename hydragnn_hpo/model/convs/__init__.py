@@ -1,8 +1,12 @@
 """Message-passing layers, one per file; ``CONVS`` is a plain dict.
 
 Each layer is built from ``Dimensions`` and its own options (``config.convs``) and maps
-``(scalars [N, F], vectors [N, 3, F] | None, edges)`` to the change of the scalars and the
-new vectors.
+``(scalars [N, F], state, edges)`` to the change of the scalars, [N, F], and the new state.
+
+The state is what a conv carries from layer to layer beside the scalars: vectors, messages of
+edges, nothing (None). The first layer gets None; ``dimensions.state_is_read`` says whether
+anything reads what a layer gives. Where the spec says ``vectors``, it is a tensor [N, C, F]
+whose first three components are x, y and z of vectors that turn with the structure.
 """
 
 from torch import nn

@@ -32,10 +32,8 @@ class EGNNConv(nn.Module):
         self.gate = nn.Linear(features, 1) if options.attention else None
         self.update = mlp((2 * features, features, features))
 
-    def forward(
-        self, scalars: Tensor, vectors: Tensor | None, edges: Edges
-    ) -> tuple[Tensor, Tensor | None]:
-        """Give the change of the scalars, [N, F]; vectors pass through untouched."""
+    def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
+        """Give the change of the scalars, [N, F]; there is no state."""
         met = edges.at_receiver(self.receive(scalars)) + edges.at_sender(self.send(scalars))
         met = met + edges.both(self.measure(edges.pair_basis))
         messages = F.silu(self.message(F.silu(met)))
@@ -43,4 +41,4 @@ class EGNNConv(nn.Module):
         if self.gate is not None:
             weight = weight * self.gate(messages).sigmoid()
         gathered = edges.add(messages * weight)
-        return self.update(torch.cat((scalars, gathered), dim=-1)), vectors
+        return self.update(torch.cat((scalars, gathered), dim=-1)), None

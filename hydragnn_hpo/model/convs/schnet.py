@@ -31,9 +31,7 @@ class SchNetConv(nn.Module):
             nn.Linear(filters, features), ShiftedSoftplus(), nn.Linear(features, features)
         )
 
-    def forward(
-        self, scalars: Tensor, vectors: Tensor | None, edges: Edges
-    ) -> tuple[Tensor, Tensor | None]:
-        """Give the change of the scalars, [N, F]; vectors pass through untouched."""
+    def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
+        """Give the change of the scalars, [N, F]; there is no state."""
         filters = self.filter(edges.pair_basis) * edges.pair_envelope
-        return self.out(edges.filtered(self.into(scalars), filters)), vectors
+        return self.out(edges.filtered(self.into(scalars), filters)), None
