@@ -7,8 +7,8 @@ from typing import Any
 
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.fit import Heads
 from hydragnn_hpo.config.loading import dump, load, parse
-from hydragnn_hpo.config.model import Heads
 from hydragnn_hpo.config.search import Scalar
 from hydragnn_hpo.config.sizes import epoch_size
 from hydragnn_hpo.config.trial import TrialConfig

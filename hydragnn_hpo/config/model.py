@@ -1,11 +1,18 @@
 """The multi-headed GNN without torch. Built by ``model.gnn``."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
-from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions, GraphSizes
-from hydragnn_hpo.config.convs.spec import linear
+from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions, user
 from hydragnn_hpo.config.loading import sentence
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.errors import unknown
@@ -20,8 +27,18 @@ class HeadConfig(Config):
     weight: PositiveFloat = 1.0
     """Weight of this head in the loss and in the objective."""
 
-    loss: Literal["mae", "mse", "huber"] = "huber"
-    """Loss in units of the target's standard deviation; Huber bends at 1."""
+    loss: Literal["mae", "mse", "huber", "nll", "beta_nll"] = "huber"
+    """Loss in units of the target's standard deviation; Huber bends at 1. With ``nll`` (Gaussian)
+    and ``beta_nll`` the head predicts its own variance as well."""
+
+    beta: NonNegativeFloat = 0.5
+    """Of ``beta_nll``: each error counts by its variance to this power, from 0 (the plain
+    likelihood) to 1 (as in a mean square error).
+    Source: Seitzer et al. (2022), arXiv:2203.09168."""
+
+    kind: Literal["mlp", "conv"] = "mlp"
+    """Node-level scalars only: ``conv`` puts one more round of message passing of the head's own
+    before its MLP."""
 
     layers: PositiveInt = 2
     """Linear maps from node features to the prediction."""
@@ -32,16 +49,31 @@ class HeadConfig(Config):
     baseline: Literal["elements", "mean"] = "elements"
     """What the head starts from: one number per element (scalars only), or the mean alone."""
 
-    pool: Literal["mean", "sum", "contributions"] = "mean"
-    """How a graph head gathers its nodes: ``mean`` or ``sum`` of features before its MLP, or
-    per-node ``contributions`` after it: their mean, or their sum for total energies."""
+    pool: Literal["mean", "sum", "max", "attention", "contributions"] = "mean"
+    """How a graph head gathers its nodes: ``mean``, ``sum``, ``max`` or learned ``attention`` of
+    features before its MLP, or per-node ``contributions`` after it: their mean, or their sum for
+    total energies."""
+
+    branch: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]*$")] = ""
+    """Graph heads of one branch share the MLP of ``model.shared_layers``. Give the heads of each
+    data set a branch of their own where several data sets train one trunk."""
+
+    gradient: bool | None = None
+    """Predict forces or stress by differentiating the head of their energy; the default where the
+    card says ``derived_from``. ``false`` predicts forces directly, from vectors of the trunk."""
+
+    @property
+    def has_variance(self) -> bool:
+        """Whether the head predicts a variance beside its number."""
+        return self.loss in ("nll", "beta_nll")
 
 
 class ModelConfig(Config):
     """The trunk. Read by ``model.gnn``."""
 
     conv: str
-    """Name of the message-passing layer, see ``CONVS``."""
+    """Name of the message-passing layer, see ``CONVS``, or a class of your own as
+    ``my_pkg.my_module:MyConv``."""
 
     features: PositiveInt = 64
     """Channels per node."""
@@ -62,6 +94,38 @@ class ModelConfig(Config):
     basis_size: PositiveInt = 16
     """Number of radial functions."""
 
+    norm: Literal["layer", "rms", "graph", "none"] = "layer"
+    """Norm before each round: over the channels of a node (``layer``, ``rms``), over the nodes of
+    a graph (``graph``), or none. Norms over a batch would break Laws 1 and 7."""
+
+    attention: Literal["none", "gps"] = "none"
+    """``gps``: every round also lets all nodes of a graph attend to each other, in parallel with
+    the conv. Source: Rampasek et al. (2022), arXiv:2205.12454."""
+
+    attention_heads: PositiveInt = 4
+    """Heads of the global attention; a divisor of ``features``."""
+
+    encoding: Literal["none", "laplacian", "random_walk"] = "none"
+    """Where a node stands in its graph, added to its embedding: eigenvectors of the Laplacian
+    (kept in the store, see the card), or chances to come back in a random walk."""
+
+    encoding_size: PositiveInt = 8
+    """Eigenvectors, or steps of the walk."""
+
+    attributes: tuple[str, ...] = ()
+    """Known properties of whole structures (charge, spin) that the model is told."""
+
+    conditioning: Literal["concat", "film", "fuse"] = "film"
+    """How it is told: beside the embedding of every node (``concat``), as a scale and a shift in
+    every round (``film``), or beside the pooled features of graph heads (``fuse``)."""
+
+    shared_layers: NonNegativeInt = 0
+    """Linear maps that the graph heads of one branch share, before their own."""
+
+    repulsion: Literal["none", "zbl"] = "none"
+    """``zbl``: add the screened repulsion of nuclei to energies, so that atoms that come closer
+    than any in the data push each other off."""
+
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the conv; those left out take their defaults."""
 
@@ -70,20 +134,33 @@ class ModelConfig(Config):
     def _resolve_options(cls, values: Any) -> Any:
         if not isinstance(values, dict) or "conv" not in values:
             return values
-        name = values["conv"]
+        name = str(values["conv"])
+        if user.is_user_conv(name):
+            user.check_name(name)
+            return values
         if name not in CONV_SPECS:
-            raise ValueError(unknown("conv", str(name), CONV_SPECS))
+            raise ValueError(unknown("conv", name, CONV_SPECS))
         schema = CONV_SPECS[name].options
         try:
             options = schema.model_validate(values.get("options", {}))
         except ValidationError as error:
             raise ValueError(f"options of conv '{name}': {sentence(error, schema)}") from error
-        return {**values, "options": options.model_dump()}
+        return {**values, "options": options.model_dump(exclude_none=True)}
+
+    @model_validator(mode="after")
+    def _widths_fit(self) -> Self:
+        if self.attention != "none" and self.features % self.attention_heads:
+            raise ValueError(
+                f"attention_heads is {self.attention_heads}, which does not divide features "
+                f"{self.features}: choose a divisor."
+            )
+        self.spec.check(self.dimensions(vectors=False)[0], self.conv_options)
+        return self
 
     @property
     def spec(self) -> ConvSpec:
         """The conv's entry in the table of specs."""
-        return CONV_SPECS[self.conv]
+        return user.SPEC if user.is_user_conv(self.conv) else CONV_SPECS[self.conv]
 
     @property
     def conv_options(self) -> Config:
@@ -94,7 +171,7 @@ class ModelConfig(Config):
         """Give what each layer is built from.
 
         Args:
-            vectors: whether a head reads vectors after the last layer.
+            vectors: whether a head reads the state after the last layer.
             degree: mean number of neighbours in the training data.
         """
         return tuple(
@@ -108,77 +185,3 @@ class ModelConfig(Config):
             )
             for layer in range(self.layers)
         )
-
-
-def head_parameters(features: int, head: HeadConfig, vector: bool) -> int:
-    """Count the parameters of a head; ``vector``: its target is a vector per node."""
-    if vector:
-        return linear(features, 1, bias=False) + linear(features, features) + linear(features, 1)
-    widths = [features, *[head.hidden or features] * (head.layers - 1), 1]
-    return sum(linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
-
-
-def parameters(model: ModelConfig, heads: dict[str, tuple[HeadConfig, bool]]) -> int:
-    """Count the parameters of the whole net from its dimensions.
-
-    Args:
-        model: the trunk.
-        heads: for each target its head, and whether it is a vector.
-    """
-    dimensions = model.dimensions(any(vector for _, vector in heads.values()))
-    convs = sum(model.spec.parameters(each, model.conv_options) for each in dimensions)
-    embedding = (MAX_ELEMENT + 1) * model.features
-    norms = 2 * model.features * model.layers
-    total = embedding + convs + norms
-    return total + sum(head_parameters(model.features, h, v) for h, v in heads.values())
-
-
-def forward_flops(model: ModelConfig, nodes: float, edges: float, triplets: float = 0.0) -> float:
-    """Estimate the floating point operations of one forward pass of the trunk."""
-    sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options
-    return sum(model.spec.flops(each, options, sizes) for each in model.dimensions(False))
-
-
-def kept_bytes(model: ModelConfig, nodes: float, edges: float, triplets: float = 0.0) -> float:
-    """Estimate what the trunk's layers keep for the backward pass, in bytes of fp32."""
-    sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options
-    return 4.0 * sum(model.spec.kept(each, options, sizes) for each in model.dimensions(False))
-
-
-class Heads(Config):
-    """Checked pairing of heads with a store's targets. Read by ``training.trial``."""
-
-    heads: dict[str, HeadConfig]
-    targets: dict[str, dict[str, Any]]
-    model: ModelConfig
-
-    @model_validator(mode="after")
-    def _fit(self) -> Self:
-        for name in self.heads:
-            if name not in self.targets:
-                raise ValueError(unknown("target of a head", name, self.targets))
-            if self.targets[name]["shape"] == "tensor":
-                energy = self.targets[name].get("derived_from")
-                raise ValueError(
-                    f"head '{name}' is the stress of '{energy}', a gradient of that head and no "
-                    "head of its own: drop it."
-                )
-            if self.model.max_neighbors is not None and self.targets[name].get("derived_from"):
-                raise ValueError(
-                    f"head '{name}' predicts forces, which jump with model.max_neighbors: drop the "
-                    "cap or the head."
-                )
-            if self.targets[name]["shape"] == "vector":
-                self._vector_fits(name)
-        return self
-
-    def _vector_fits(self, name: str) -> None:
-        target = self.targets[name]
-        if target["level"] != "node":
-            raise ValueError(f"head '{name}': vectors per structure cannot be predicted; drop it.")
-        if not self.model.spec.vectors:
-            able = ", ".join(sorted(key for key, spec in CONV_SPECS.items() if spec.vectors))
-            raise ValueError(
-                f"head '{name}' predicts a vector per atom, conv '{self.model.conv}' carries "
-                f"no vectors: use {able}, or drop the head."
-            )

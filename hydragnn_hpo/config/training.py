@@ -39,6 +39,11 @@ class TrainConfig(Config):
     min_graphs_per_rank: PositiveInt = 4
     """A trial is at most so wide that a rank has this many graphs of a step, on average."""
 
+    balance: Literal["scale", "unit", "uncertainty"] = "scale"
+    """How heads are weighed against each other, beside their own ``weight``: errors in units of
+    each target's spread (``scale``), in its own unit (``unit``), or by a learned uncertainty of
+    each head. Source of the last: Kendall et al. (2018), arXiv:1705.07115, eq. 10."""
+
     learning_rate: PositiveFloat = 1e-3
     """Peak step size of AdamW."""
 

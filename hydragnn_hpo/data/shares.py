@@ -8,7 +8,8 @@ import heapq
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hydragnn_hpo.config.model import ModelConfig, forward_flops
+from hydragnn_hpo.config.counting import forward_flops
+from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.graph_set import GraphSet
 
 

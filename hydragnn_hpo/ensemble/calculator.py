@@ -150,7 +150,7 @@ def differentiate(member: Member, batch: Batch, target: str) -> tuple[Tensor, Te
     strain.requires_grad_(True)
     bend = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (strain + strain.T)
     strained = replace(batch, positions=positions @ bend, edge_shift=batch.edge_shift @ bend)
-    value = member.model(strained)[target]
+    value = member.model(strained, only=(target,))[target]
     gradient, virial = torch.autograd.grad(value.sum(), (positions, strain), allow_unused=True)
     force = torch.zeros_like(positions) if gradient is None else -gradient
     return value.detach(), force, torch.zeros_like(strain) if virial is None else virial

@@ -7,8 +7,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from hydragnn_hpo.config.counting import parameters
+from hydragnn_hpo.config.fit import Heads
 from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.config.model import Heads, parameters
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
@@ -92,8 +93,8 @@ def _check(
         parse({"heads": config.heads, "targets": targets, "model": config.model}, Heads, where)
     except ConfigError as error:
         raise DataError(str(error)) from error
-    shapes = {name: (h, targets[name]["shape"] == "vector") for name, h in config.heads.items()}
-    wanted, found = parameters(config.model, shapes), sum(v.numel() for v in tensors.values())
+    wanted = parameters(config.model, config.heads, targets)
+    found = sum(v.numel() for v in tensors.values())
     if wanted > found:
         raise DataError(
             f"{where}: trial '{config.trial}' has {found} weights, its configuration makes "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.model import MAX_ELEMENT, HeadConfig
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model.heads import pool_mean, pool_sum
+from hydragnn_hpo.model.pooling import pool_mean, pool_sum
 
 
 class Baseline(nn.Module):

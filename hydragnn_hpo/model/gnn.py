@@ -1,16 +1,31 @@
 """The multi-headed GNN."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from hydragnn_hpo.config.counting import is_graph_scalar
+from hydragnn_hpo.config.fit import by_gradient, reads_state
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.sizes import mean_degree
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.baseline import Baseline
-from hydragnn_hpo.model.heads import HEADS
-from hydragnn_hpo.model.trunk import Trunk
+from hydragnn_hpo.model.derivatives import forces_and_stress, strained
+from hydragnn_hpo.model.find import carries_vectors, gives_forces
+from hydragnn_hpo.model.heads import HEADS, HeadPlan, shared_by, shared_mlps
+from hydragnn_hpo.model.pooling import pool_mean, pool_sum
+from hydragnn_hpo.model.repulsion import ZBL
+from hydragnn_hpo.model.trunk import Features, Trunk
+
+Targets = Mapping[str, Mapping[str, Any]]
+
+
+def variance_of(name: str) -> str:
+    """Give the key under which a head's predicted variance stands."""
+    return f"{name}:variance"
 
 
 class MultiHeadGNN(nn.Module):
@@ -18,14 +33,18 @@ class MultiHeadGNN(nn.Module):
 
     Outputs are in the targets' own units: each head predicts what is left after a baseline
     (the mean, and by default one number per element), in units of the spread that is left.
-    Both were fitted on the training split and are kept as buffers.
+    Both were fitted on the training split and are kept as buffers. Forces and stress are
+    derivatives of their energy's head.
     """
 
     def __init__(
         self,
         model: ModelConfig,
         heads: Mapping[str, HeadConfig],
-        targets: Mapping[str, Mapping[str, Any]],
+        targets: Targets,
+        *,
+        stats: Mapping[str, Any] | None = None,
+        learn_weights: bool = False,
     ) -> None:
         """Build the net; parameters come from torch's global generator.
 
@@ -34,35 +53,111 @@ class MultiHeadGNN(nn.Module):
             heads: heads by the name of their target.
             targets: the store's target statistics (``level shape mean std``, and ``elements``
                 with ``by_number mean std`` where a baseline per element exists) by name.
+            stats: the store's statistics, for convs that scale by the degree and for attributes;
+                a net that gets its weights from a file needs none.
+            learn_weights: give each head a learned weight in the loss.
 
         Raises:
-            ConfigError: a target has a name that torch does not give away.
+            ConfigError: a target has a name that torch does not give away, or a user's conv
+                cannot do what a head needs.
         """
         super().__init__()
-        vectors = any(targets[name]["shape"] == "vector" for name in heads)
-        self.trunk = Trunk(model, vectors=vectors)
-        self.heads = nn.ModuleDict()
-        self.baselines = nn.ModuleDict()
+        stats = stats or {}
+        self.energies = _energies(model, heads, targets)
+        state = any(reads_state(head, targets[name]) for name, head in heads.items())
+        degree = mean_degree(stats, model.cutoff) if "degree" in stats else 12.0
+        known = stats.get("attributes", {})
+        self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=known)
+        graph = {n: h for n, h in heads.items() if is_graph_scalar(h, targets[n])}
+        self.shared, self.whole = shared_mlps(model, graph), nn.Identity()
+        self.branches = {name: shared_by(head) for name, head in graph.items()}
+        self.heads, self.baselines = nn.ModuleDict(), nn.ModuleDict()
         for name, head in heads.items():
-            if hasattr(self.heads, name):
-                raise ConfigError(
-                    f"head '{name}': torch keeps this name for itself; give the target another "
-                    f'name in the card, with key = "{name}" if the file calls it so.'
-                )
             target = targets[name]
-            build = HEADS[target["level"], target["shape"]]
-            self.heads[name] = build(model.features, head, target.get("energy") == "total")
+            _check_name(self.heads, name)
             self.baselines[name] = Baseline(target, head)
+            if name not in self.energies:
+                total = target.get("energy") == "total"
+                plan = HeadPlan(model, head, total, degree)
+                self.heads[name] = HEADS[target["level"], target["shape"]](plan)
+        self.repulsion = ZBL() if model.repulsion == "zbl" else None
+        self.kinds = {name: str(targets[name].get("energy") or "") for name in heads}
+        self.tensors = frozenset(n for n in heads if targets[n]["shape"] == "tensor")
+        self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Predict every target: [G, w] or [N, w] with w = 1 or 3, in the target's unit."""
-        scalars, vectors = self.trunk(batch)
-        return {
-            name: self.baselines[name](head(scalars, vectors, batch), batch)
-            for name, head in self.heads.items()
-        }
+    def forward(self, batch: Batch, only: Collection[str] | None = None) -> dict[str, Tensor]:
+        """Predict every target, or ``only`` some: [G, w] or [N, w], in the target's unit.
+
+        A width w is 1, 3 for vectors, 9 for stress. The variance of a head that has one stands
+        under ``variance_of(name)``, [G, 1] or [N, 1], in the unit squared.
+        """
+        names = [n for n in self.baselines if only is None or n in only]
+        derived = [name for name in names if name in self.energies]
+        if not derived:
+            return self._direct(batch, names)
+        direct = dict.fromkeys([n for n in names if n not in derived])
+        asked = [*direct, *(self.energies[n] for n in derived if self.energies[n] not in direct)]
+        with torch.enable_grad():
+            moved, positions, strain = strained(batch)
+            found = self._direct(moved, list(dict.fromkeys(asked)))
+            for energy in dict.fromkeys(self.energies[name] for name in derived):
+                forces, stress = forces_and_stress(
+                    found[energy], positions, strain, batch, train=self.training
+                )
+                for name in derived:
+                    if self.energies[name] == energy:
+                        found[name] = stress if name in self.tensors else forces
+        kept = {n: v for n, v in found.items() if n in names or n.partition(":")[0] in names}
+        return kept if torch.is_grad_enabled() else {n: v.detach() for n, v in kept.items()}
+
+    def _direct(self, batch: Batch, names: Collection[str]) -> dict[str, Tensor]:
+        """Predict what needs no derivative."""
+        features = self.trunk(batch)
+        found = {}
+        for name in names:
+            branch = self.branches.get(name, "")
+            shared = self.shared[branch] if branch in self.shared else self.whole  # noqa: SIM401
+            said = self.heads[name](features, batch, shared)
+            found[name] = self.baselines[name](said.mean, batch)
+            if self.repulsion is not None and self.kinds[name]:
+                found[name] = found[name] + self._repelled(name, features, batch)
+            if said.variance is not None:
+                found[variance_of(name)] = said.variance.double() * self.std(name).double() ** 2
+        return found
+
+    def _repelled(self, name: str, features: Features, batch: Batch) -> Tensor:
+        assert self.repulsion is not None
+        gather = pool_sum if self.kinds[name] == "total" else pool_mean
+        return gather(self.repulsion(batch, features.edges).double(), batch)
 
     def std(self, name: str) -> Tensor:
         """Give the spread of a target around its baseline on the training split, in its unit."""
         spread: Tensor = self.baselines[name].get_buffer("std")
         return spread
+
+
+def _energies(
+    model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets
+) -> dict[str, str]:
+    """Give the energy of each head that is a derivative, and refuse what a conv cannot do."""
+    found = {n: targets[n]["derived_from"] for n, h in heads.items() if by_gradient(h, targets[n])}
+    vectors = [name for name in heads if targets[name]["shape"] == "vector" and name not in found]
+    if vectors and not carries_vectors(model.conv):
+        raise ConfigError(
+            f"head '{vectors[0]}' predicts a vector per atom, conv '{model.conv}' carries no "
+            "vectors: choose another conv, or drop the head."
+        )
+    if found and not gives_forces(model.conv):
+        raise ConfigError(
+            f"head '{next(iter(found))}' is a derivative, conv '{model.conv}' gives none: choose "
+            "another conv, or drop the head."
+        )
+    return found
+
+
+def _check_name(modules: nn.ModuleDict, name: str) -> None:
+    if hasattr(modules, name):
+        raise ConfigError(
+            f"head '{name}': torch keeps this name for itself; give the target another "
+            f'name in the card, with key = "{name}" if the file calls it so.'
+        )

@@ -3,42 +3,87 @@
 Shapes: N nodes, E edges, F features.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.model import MAX_ELEMENT, ModelConfig
 from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model.attention import GlobalRound
 from hydragnn_hpo.model.basis import BASES
-from hydragnn_hpo.model.convs import CONVS
+from hydragnn_hpo.model.conditioning import Beside, FiLM, Known
 from hydragnn_hpo.model.cutoff import envelope
+from hydragnn_hpo.model.dense import Padding
 from hydragnn_hpo.model.edges import Edges, pair_vectors
+from hydragnn_hpo.model.encodings import encoding_of
+from hydragnn_hpo.model.find import carries_vectors, find_conv, options_of
+from hydragnn_hpo.model.norms import norm_of
+
+
+class Features(NamedTuple):
+    """What a trunk knows of the nodes, for heads."""
+
+    scalars: Tensor
+    """Invariant features, [N, F]."""
+    vectors: Tensor
+    """Vectors that turn with the structure, [N, 3, F]; zeros if the conv has none."""
+    state: Any
+    """What the conv carries beside the scalars."""
+    edges: Edges
+    """The geometry."""
+    known: Tensor | None
+    """Attributes of the graphs, centred and scaled, [G, A]."""
 
 
 class Trunk(nn.Module):
     """Node features from elements and geometry.
 
-    Each round is ``scalars + conv(norm(scalars))``. The norm acts on one node alone
-    (LayerNorm), so that batches and ranks cannot change the mathematics (Laws 1 and 7).
+    Each round is ``scalars + conv(norm(scalars))``. A norm acts on one node or one graph, so
+    that batches and ranks cannot change the mathematics (Laws 1 and 7).
     """
 
-    def __init__(self, config: ModelConfig, *, vectors: bool, degree: float = 12.0) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        state_is_read: bool,
+        degree: float = 12.0,
+        attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         """Build the layers; parameters come from torch's global generator.
 
         Args:
             config: the trunk.
-            vectors: whether a head reads vectors.
+            state_is_read: whether a head reads the state after the last layer.
             degree: mean number of neighbours in the training data.
+            attributes: mean and std of known properties of whole structures, by name.
+
+        Raises:
+            ConfigError: a user's conv cannot be imported, or its options are wrong.
         """
         super().__init__()
-        self.cutoff, self.has_vectors = config.cutoff, config.spec.vectors
-        self.embedding = nn.Embedding(MAX_ELEMENT + 1, config.features)
+        features = config.features
+        self.cutoff, self.has_vectors = config.cutoff, carries_vectors(config.conv)
+        self.embedding = nn.Embedding(MAX_ELEMENT + 1, features)
         self.basis = BASES[config.basis](config.basis_size, config.cutoff)
-        conv, options = CONVS[config.conv], config.conv_options
-        self.norms = nn.ModuleList(nn.LayerNorm(config.features) for _ in range(config.layers))
+        conv, options = find_conv(config.conv), options_of(config)
+        self.norms = nn.ModuleList(norm_of(config.norm, features) for _ in range(config.layers))
         self.convs = nn.ModuleList(
-            conv(dimensions, options) for dimensions in config.dimensions(vectors, degree)
+            conv(dimensions, options) for dimensions in config.dimensions(state_is_read, degree)
+        )
+        self.encoding = encoding_of(config)
+        told = len(config.attributes)
+        self.known = Known(config.attributes, attributes or {}) if told else None
+        beside = told and config.conditioning == "concat"
+        self.beside = Beside(features, told) if beside else None
+        films = config.layers if told and config.conditioning == "film" else 0
+        self.films = nn.ModuleList(FiLM(features, told) for _ in range(films))
+        rounds = config.layers if config.attention == "gps" else 0
+        self.rounds = nn.ModuleList(
+            GlobalRound(features, config.attention_heads, norm_of(config.norm, features))
+            for _ in range(rounds)
         )
 
     def edges(self, batch: Batch) -> Edges:
@@ -56,15 +101,33 @@ class Trunk(nn.Module):
             pair_envelope=envelope(lengths, self.cutoff).unsqueeze(-1),
         )
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Give scalars, [N, F], and vectors, [N, 3, F] (zeros if the conv has none)."""
+    def forward(self, batch: Batch) -> Features:
+        """Give what heads read."""
         edges = self.edges(batch)
-        scalars: Tensor = self.embedding(batch.numbers)
+        known = None if self.known is None else self.known(batch)
+        scalars = self._embedded(batch, edges, known)
+        padding = Padding.of(batch) if len(self.rounds) else None
         state: Any = None
-        for norm, conv in zip(self.norms, self.convs, strict=True):
-            change, state = conv(norm(scalars), state, edges)
+        for layer, (norm, conv) in enumerate(zip(self.norms, self.convs, strict=True)):
+            before = norm(scalars, batch)
+            if known is not None and len(self.films):
+                before = self.films[layer](before, known, batch)
+            change, state = conv(before, state, edges)
             scalars = scalars + change
-        if self.has_vectors:
-            return scalars, state[:, :3]
-        vectors = torch.zeros((), dtype=scalars.dtype, device=scalars.device)
-        return scalars, vectors.expand(scalars.shape[0], 3, scalars.shape[1])
+            if padding is not None:
+                scalars = self.rounds[layer](scalars, before, padding, batch)
+        return Features(scalars, self._vectors(scalars, state), state, edges, known)
+
+    def _embedded(self, batch: Batch, edges: Edges, known: Tensor | None) -> Tensor:
+        scalars: Tensor = self.embedding(batch.numbers)
+        if self.encoding is not None:
+            scalars = scalars + self.encoding(batch, edges)
+        if self.beside is not None and known is not None:
+            scalars = self.beside(scalars, known, batch)
+        return scalars
+
+    def _vectors(self, scalars: Tensor, state: Any) -> Tensor:
+        if self.has_vectors and state is not None:
+            vectors: Tensor = state[:, :3]
+            return vectors
+        return scalars.new_zeros(()).expand(scalars.shape[0], 3, scalars.shape[1])

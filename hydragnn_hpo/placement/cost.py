@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hydragnn_hpo.config.model import forward_flops
+from hydragnn_hpo.config.counting import forward_flops
 from hydragnn_hpo.config.sizes import epoch_size, mean_degree
 from hydragnn_hpo.config.trial import TrialConfig
 

@@ -17,6 +17,10 @@ EDGES_PER_BATCH = 40_000
 """Graphs of a split are evaluated in batches of about this many edges."""
 
 
+WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
+"""Components of a target, by its shape."""
+
+
 @dataclass(frozen=True)
 class Feed:
     """What is needed to make batches: graphs, cutoff, type, targets, ranks."""
@@ -88,7 +92,9 @@ def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[
     for batch in feed.pieces(feed.share(indices)):
         rows = [position[int(graph)] for graph in batch.graph_index]
         of_nodes = np.concatenate([np.arange(starts[r], starts[r + 1]) for r in rows])
-        for name, values in model(batch).items():
+        for name, values in model(batch, feed.targets).items():
+            if name not in feed.targets:  # a variance: the ensemble asks for those itself
+                continue
             whole = _whole(out, name, feed, len(indices), int(starts[-1]))
             chosen: Sequence[int] | np.ndarray = of_nodes if _per_node(feed, name) else rows
             whole[torch.as_tensor(np.asarray(chosen))] = values.double().cpu()
@@ -104,7 +110,7 @@ def _per_node(feed: Feed, name: str) -> bool:
 
 def _whole(out: dict[str, Tensor], name: str, feed: Feed, graphs: int, nodes: int) -> Tensor:
     if name not in out:
-        width = 3 if feed.graphs.stats["targets"][name]["shape"] == "vector" else 1
+        width = WIDTHS[feed.graphs.stats["targets"][name]["shape"]]
         rows = nodes if _per_node(feed, name) else graphs
         out[name] = torch.zeros(rows, width, dtype=torch.float64)
     return out[name]

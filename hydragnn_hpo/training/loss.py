@@ -1,16 +1,17 @@
 """The weighted multi-task loss, normalised by global counts (Law 1).
 
-Shapes: T rows of a target (graphs or nodes), w components.
+Shapes: R rows of a target (graphs or nodes), w components, H heads.
 """
 
 from collections.abc import Callable, Mapping
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hydragnn_hpo.config.model import HeadConfig
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_of
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "mae": lambda error: error.abs(),
@@ -19,22 +20,42 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def gaussian(error: Tensor, variance: Tensor, beta: float) -> Tensor:
+    """Give the negative log-likelihood of errors under predicted variances, [R, w].
+
+    The constant is left out. ``beta`` weighs each row by its variance to that power, which is
+    taken as it is and not learned through: rows with a large variance are not given up on.
+
+    Source: Nix and Weigend (1994); Seitzer et al. (2022), arXiv:2203.09168, eq. 5.
+    """
+    likelihood = 0.5 * (variance.log() + error.square() / variance)
+    return likelihood * variance.detach() ** beta if beta else likelihood
+
+
 def head_sums(
     model: MultiHeadGNN,
     predictions: Mapping[str, Tensor],
     batch: Batch,
     heads: Mapping[str, HeadConfig],
+    balance: str = "scale",
 ) -> dict[str, Tensor]:
     """Sum each head's loss over the rows of this batch that have the target.
 
-    Errors are in units of the target's standard deviation; missing targets count nothing.
-    Predictions and targets are fp64, their difference is small again and as precise as the net.
+    Errors are in units of the target's standard deviation, or with ``balance = "unit"`` in the
+    target's own; missing targets count nothing. Predictions and targets are fp64, their
+    difference is small again and as precise as the net.
     """
     sums = {}
     for name, head in heads.items():
         std = model.std(name)
-        error = (predictions[name] - batch.targets[name]).to(std.dtype) / std
-        sums[name] = (LOSSES[head.loss](error) * batch.masks[name].unsqueeze(-1)).sum()
+        unit = torch.ones_like(std) if balance == "unit" else std
+        error = (predictions[name] - batch.targets[name]).to(std.dtype) / unit
+        if head.has_variance:
+            variance = (predictions[variance_of(name)] / unit.double() ** 2).to(std.dtype)
+            loss = gaussian(error, variance, head.beta if head.loss == "beta_nll" else 0.0)
+        else:
+            loss = LOSSES[head.loss](error)
+        sums[name] = (loss * batch.masks[name].unsqueeze(-1)).sum()
     return sums
 
 
@@ -43,6 +64,7 @@ def combine(
     counts: Mapping[str, float],
     heads: Mapping[str, HeadConfig],
     world: int,
+    log_variances: Tensor | None = None,
 ) -> Tensor:
     """Make this rank's loss out of its sums.
 
@@ -55,10 +77,18 @@ def combine(
         counts: components with a target in the whole step, over all ranks.
         heads: weights; they are normalised to sum to 1.
         world: number of ranks.
+        log_variances: learned logarithm of each head's variance, [H]: a head counts by
+            ``exp(-s)`` and pays ``s / 2`` for it. That term is the same on all ranks, so that it
+            needs no factor.
     """
     total = sum(head.weight for head in heads.values())
-    parts = [
-        sums[name] * (world * head.weight / total / max(counts[name], 1.0))
-        for name, head in heads.items()
-    ]
-    return sum(parts[1:], parts[0])
+    loss = next(iter(sums.values())).new_zeros(())
+    for row, (name, head) in enumerate(heads.items()):
+        share = head.weight / total
+        part = sums[name] * (world * share / max(counts[name], 1.0))
+        if log_variances is None:
+            loss = loss + part
+        else:
+            price = 0.5 * share * float(counts[name] > 0)
+            loss = loss + part * torch.exp(-log_variances[row]) + price * log_variances[row]
+    return loss

@@ -62,9 +62,12 @@ def objective_of(
 def build_model(config: TrialConfig, graphs: GraphSet) -> MultiHeadGNN:
     """Build the net of a trial; its initial weights depend on the trial's seed alone."""
     torch.manual_seed(config.seed)
-    return MultiHeadGNN(config.model, config.heads, graphs.stats["targets"]).to(
-        DTYPES[config.training.precision]
+    learned = config.training.balance == "uncertainty"
+    stats = graphs.stats
+    built = MultiHeadGNN(
+        config.model, config.heads, stats["targets"], stats=stats, learn_weights=learned
     )
+    return built.to(DTYPES[config.training.precision])
 
 
 def order_of(config: TrialConfig, graphs: GraphSet) -> Order:
@@ -212,10 +215,12 @@ class Trainer:
             batch: this rank's share of them.
         """
         progress, training = self.progress, self.config.training
-        sums = head_sums(self.model, self.wrapped(batch), batch, self.heads)
+        predicted = self.wrapped(batch)
+        sums = head_sums(self.model, predicted, batch, self.heads, training.balance)
         counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
         self.optimizer.zero_grad(set_to_none=True)
-        loss = combine(sums, counts, self.heads, self.ranks.world)
+        learned = self.model.log_variances
+        loss = combine(sums, counts, self.heads, self.ranks.world, learned)
         torch.autograd.backward(loss)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(training, progress.step, self.total_steps)

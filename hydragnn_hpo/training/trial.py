@@ -19,8 +19,8 @@ import torch.distributed as dist
 from safetensors.numpy import save as save_arrays
 
 from hydragnn_hpo import log
+from hydragnn_hpo.config.fit import Heads
 from hydragnn_hpo.config.loading import dump, load, parse
-from hydragnn_hpo.config.model import Heads
 from hydragnn_hpo.config.trial import (
     DISK_FULL,
     INTERRUPTED,
@@ -73,7 +73,9 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
     path = trial.config
     config = load(path, TrialConfig)
     graphs = open_graphs(trial, config)
-    fit = {"heads": config.heads, "targets": graphs.stats["targets"], "model": config.model}
+    stats = graphs.stats
+    fit = {"heads": config.heads, "targets": stats["targets"], "model": config.model}
+    fit |= {key: stats[key] for key in ("attributes", "laplacian") if key in stats}
     parse(fit, Heads, where=str(path))
     if config.model.cutoff > graphs.stats["cutoff"]:
         raise ConfigError(

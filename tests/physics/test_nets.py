@@ -6,7 +6,8 @@ import torch
 from scipy.spatial.transform import Rotation
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig, forward_flops, parameters
+from hydragnn_hpo.config.counting import forward_flops, parameters
+from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 
@@ -174,7 +175,7 @@ def test_formulas_match_the_built_net(conv, features, layers, basis, make):
     heads = {name: HeadConfig(layers=3, hidden=24) for name in names}
     built = MultiHeadGNN(config, heads, targets)
     counted = sum(p.numel() for p in built.parameters())
-    assert parameters(config, {n: (heads[n], n == "force") for n in names}) == counted
+    assert parameters(config, heads, targets) == counted
 
     from torch.utils.flop_counter import FlopCounterMode
 

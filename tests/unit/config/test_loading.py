@@ -96,9 +96,9 @@ WRONG = [
      "unknown key 'tranining'. Did you mean 'training'? "
      "Known: data, heads, model, seed, shared, training, trial."),
     (TrialConfig, {**TRIAL, "training": {"epoch": 3}},
-     "unknown key 'training.epoch'. Did you mean 'epochs'? Known: batch_atoms, "),
+     "unknown key 'training.epoch'. Did you mean 'epochs'? Known: balance, "),
     (TrialConfig, {**TRIAL, "heads": {"energy": {"wieght": 2}}},
-     "unknown key 'heads.energy.wieght'. Did you mean 'weight'? Known: baseline, hidden, "),
+     "unknown key 'heads.energy.wieght'. Did you mean 'weight'? Known: baseline, beta, "),
     # A head and a target may have the name of a key of their own config.
     (TrialConfig, {**TRIAL, "heads": {"loss": {"wieght": 2}}},
      "unknown key 'heads.loss.wieght'. Did you mean 'weight'?"),

@@ -1,19 +1,16 @@
 """What the configs accept, resolve and refuse."""
 
+import sys
+
 import pytest
 from pydantic import ValidationError
 
 from hydragnn_hpo.config.convs import CONV_SPECS, Dimensions
+from hydragnn_hpo.config.counting import forward_flops, head_parameters, parameters
 from hydragnn_hpo.config.data import CardConfig, SplitConfig
+from hydragnn_hpo.config.fit import Heads
 from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.config.model import (
-    HeadConfig,
-    Heads,
-    ModelConfig,
-    forward_flops,
-    head_parameters,
-    parameters,
-)
+from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.config.search import ParameterConfig, SearchConfig
 from hydragnn_hpo.config.training import TrainConfig
 from hydragnn_hpo.errors import ConfigError
@@ -160,24 +157,74 @@ def test_heads_fit_the_targets_of_the_store():
         parse(values, Heads, "x")
 
 
+ENERGY = {"level": "graph", "shape": "scalar", "energy": "total"}
+FORCES = {"level": "node", "shape": "vector", "derived_from": "energy"}
+STRESS = {"level": "graph", "shape": "tensor", "derived_from": "energy"}
+
+
 @pytest.mark.parametrize(
-    ("target", "model", "says"),
+    ("target", "head", "model", "says"),
     [
         (
-            {"level": "graph", "shape": "tensor", "derived_from": "energy"},
-            {"conv": "painn"},
-            "head 'it' is the stress of 'energy', a gradient of that head and no head of its own",
+            STRESS,
+            {"gradient": False},
+            {},
+            "head 'it' is the stress of 'energy', a gradient of that",
         ),
-        (
-            {"level": "node", "shape": "vector", "derived_from": "energy"},
-            {"conv": "painn", "max_neighbors": 12},
-            "head 'it' predicts forces, which jump with model.max_neighbors",
-        ),
+        (FORCES, {}, {"max_neighbors": 12}, "head 'it' predicts forces, which jump with model.max"),
+        (STRESS, {}, {"max_neighbors": 12}, "head 'it' predicts stress, which jump with model.max"),
+        (FORCES, {"loss": "nll"}, {}, "head 'it' is a gradient and has no variance of its own"),
+        (FORCES, {"gradient": False}, {"conv": "egnn"}, "conv 'egnn' carries no vectors"),
+        (ENERGY, {"gradient": True}, {}, "head 'it' is no derivative of an energy: drop gradient"),
+        (ENERGY, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars of atoms"),
+        (ENERGY, {}, {"attributes": ["spin"]}, "model.attributes names 'spin', .* Known: charge."),
+        (ENERGY, {}, {"encoding": "laplacian"}, "encoding_size is 8, the store holds 3 Laplacian"),
     ],
 )
-def test_gradients_of_an_energy_are_no_heads_like_others(target, model, says):
+def test_heads_that_do_not_fit_are_refused(target, head, model, says):
+    values = {
+        "heads": {"energy": {}, "it": head},
+        "targets": {"energy": ENERGY, "it": target},
+        "model": {"conv": "painn", **model},
+        "attributes": {"charge": {}},
+        "laplacian": 3,
+    }
     with pytest.raises(ConfigError, match=says):
-        parse({"heads": {"it": {}}, "targets": {"it": target}, "model": model}, Heads, "x")
+        parse(values, Heads, "x")
+
+
+def test_a_gradient_needs_the_head_of_its_energy():
+    values = {"heads": {"it": {}}, "targets": {"it": FORCES}, "model": {"conv": "painn"}}
+    with pytest.raises(ConfigError, match="head 'it' is the gradient of 'energy', which has no he"):
+        parse(values, Heads, "x")
+    assert parse({**values, "heads": {"it": {"gradient": False}}}, Heads, "x")
+
+
+@pytest.mark.parametrize(
+    ("conv", "says"),
+    [
+        ("nowhere.module:Conv", "conv 'nowhere.module:Conv' is in package 'nowhere', which is not"),
+        ("a b:c", "conv 'a b:c' is no module and class"),
+        (":c", "conv ':c' is no module and class"),
+        ("schent", "unknown conv 'schent'. Did you mean 'schnet'"),
+    ],
+)
+def test_a_conv_that_is_not_there(conv, says):
+    with pytest.raises(ConfigError, match=says):
+        parse({"conv": conv}, ModelConfig, "trial.toml")
+
+
+def test_a_users_conv_is_named_without_being_imported():
+    found = ModelConfig(conv="antigravity:Conv", options={"depth": 2})
+    assert found.options == {"depth": 2}
+    assert "antigravity" not in sys.modules
+
+
+def test_attention_heads_divide_the_width():
+    with pytest.raises(
+        ConfigError, match="attention_heads is 5, which does not divide features 64"
+    ):
+        parse({"conv": "egnn", "attention": "gps", "attention_heads": 5}, ModelConfig, "x")
 
 
 def test_parameters_by_hand():
@@ -187,8 +234,9 @@ def test_parameters_by_hand():
     layer = filters + 4 * 3 + (3 * 4 + 4) + (4 * 4 + 4)
     head = (4 * 5 + 5) + (5 + 1)
     expected = 119 * 4 + 2 * (layer + 2 * 4) + head
-    assert head_parameters(4, HeadConfig(hidden=5), vector=False) == head
-    assert parameters(model, {"e": (HeadConfig(hidden=5), False)}) == expected
+    target = {"level": "graph", "shape": "scalar"}
+    assert head_parameters(model, HeadConfig(hidden=5), target) == head
+    assert parameters(model, {"e": HeadConfig(hidden=5)}, {"e": target}) == expected
 
 
 @pytest.mark.parametrize("conv", list(CONV_SPECS))

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.model import ModelConfig, forward_flops
+from hydragnn_hpo.config.counting import forward_flops
+from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.shares import MOVED, graph_costs, shares
 

@@ -10,7 +10,9 @@ from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.baseline import Baseline
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.model.heads import GraphHead, NodeVectorHead, pool_mean, pool_sum
+from hydragnn_hpo.model.heads import GraphHead, HeadPlan, NodeVectorHead
+from hydragnn_hpo.model.pooling import pool_mean, pool_sum
+from hydragnn_hpo.model.trunk import Features
 
 BY_NUMBER = [0.0] * 119
 BY_NUMBER[1], BY_NUMBER[8] = 0.5, -2.0
@@ -79,24 +81,34 @@ def test_a_target_without_spread_divides_by_one():
     assert Baseline(described, HeadConfig()).std.item() == 1.0
 
 
+def graph_head(features, total=False, **settings):
+    model = ModelConfig(conv="schnet", features=features)
+    head = GraphHead(HeadPlan(model, HeadConfig(**settings), total, 12.0))
+    return head, lambda scalars, batch: head(of(scalars), batch, torch.nn.Identity()).mean
+
+
+def of(scalars, vectors=None, known=None):
+    return Features(scalars, vectors, None, None, known)
+
+
 def test_graph_head_pools():
     batch, scalars = batch_of([1, 1], [8]), torch.randn(3, 4)
     for pool, gather in (("mean", pool_mean), ("sum", pool_sum)):
-        head = GraphHead(4, HeadConfig(pool=pool))
-        torch.testing.assert_close(head(scalars, None, batch), head.mlp(gather(scalars, batch)))
-    total = GraphHead(4, HeadConfig(pool="contributions"), total=True)
-    head = GraphHead(4, HeadConfig(pool="contributions"))
+        head, predict = graph_head(4, pool=pool)
+        torch.testing.assert_close(predict(scalars, batch), head.mlp(gather(scalars, batch)))
+    total, predict_total = graph_head(4, total=True, pool="contributions")
+    head, predict = graph_head(4, pool="contributions")
     total.load_state_dict(head.state_dict())
     each = head.mlp(scalars).flatten()
     expected = torch.stack(((each[0] + each[1]) / 2, each[2])).unsqueeze(-1)
-    torch.testing.assert_close(head(scalars, None, batch), expected)
+    torch.testing.assert_close(predict(scalars, batch), expected)
     summed = torch.stack((each[0] + each[1], each[2])).unsqueeze(-1)
-    torch.testing.assert_close(total(scalars, None, batch), summed)
+    torch.testing.assert_close(predict_total(scalars, batch), summed)
 
 
 def test_layers_and_width_of_a_head():
     def linears(**settings):
-        mlp = GraphHead(6, HeadConfig(**settings)).mlp
+        mlp = graph_head(6, **settings)[0].mlp
         return [(m.in_features, m.out_features) for m in mlp if hasattr(m, "in_features")]
 
     assert linears(layers=1) == [(6, 1)]
@@ -105,9 +117,10 @@ def test_layers_and_width_of_a_head():
 
 
 def test_vector_head_without_vectors_is_zero_whatever_the_scalars():
-    head = NodeVectorHead(4, HeadConfig())
-    found = head(torch.randn(2, 4), torch.zeros(2, 3, 4), batch_of([1, 1]))
-    assert found.tolist() == [[0.0] * 3] * 2
+    head = NodeVectorHead(HeadPlan(ModelConfig(conv="painn", features=4), HeadConfig(), False, 1.0))
+    features = of(torch.randn(2, 4), torch.zeros(2, 3, 4))
+    found = head(features, batch_of([1, 1]), torch.nn.Identity())
+    assert found.mean.tolist() == [[0.0] * 3] * 2
 
 
 @pytest.mark.parametrize("number", [1, 57, 118])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hydragnn_hpo.config.model import forward_flops
+from hydragnn_hpo.config.counting import forward_flops
 from hydragnn_hpo.config.sizes import mean_degree
 from hydragnn_hpo.config.trial import TrialConfig, TrialDataConfig
 from hydragnn_hpo.placement.cost import (

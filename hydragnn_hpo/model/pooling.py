@@ -1,0 +1,56 @@
+"""Gather the nodes of each graph.
+
+Shapes: G graphs, N nodes, F features.
+"""
+
+from torch import Tensor, nn
+
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model.dense import Padding
+
+
+def pool_sum(values: Tensor, batch: Batch) -> Tensor:
+    """Sum the rows of each graph: [N, F] to [G, F]."""
+    zeros = values.new_zeros(batch.num_graphs, values.shape[1])
+    return zeros.index_add(0, batch.graph_of_node, values)
+
+
+def node_counts(values: Tensor, batch: Batch) -> Tensor:
+    """Count the nodes of each graph, at least 1, in the type of ``values``, [G, 1]."""
+    return pool_sum(values.new_ones(values.shape[0], 1), batch).clamp(min=1.0)
+
+
+def pool_mean(values: Tensor, batch: Batch) -> Tensor:
+    """Average the rows of each graph: [N, F] to [G, F]."""
+    return pool_sum(values, batch) / node_counts(values, batch)
+
+
+def pool_max(values: Tensor, batch: Batch) -> Tensor:
+    """Give the largest value of each channel in each graph: [N, F] to [G, F]."""
+    padding = Padding.of(batch)
+    if not padding.is_node.numel():
+        return pool_sum(values, batch)
+    return padding.block(values, fill=float("-inf")).amax(dim=1)
+
+
+class AttentionPool(nn.Module):
+    """Average the nodes of each graph with learned weights that sum to 1.
+
+    Source: Li et al. (2016), arXiv:1511.05493, eq. 7, with a softmax.
+    """
+
+    def __init__(self, features: int) -> None:
+        """Build the map from features to a score."""
+        super().__init__()
+        self.score = nn.Linear(features, 1)
+
+    def forward(self, values: Tensor, batch: Batch) -> Tensor:
+        """Pool: [N, F] to [G, F]."""
+        score: Tensor = self.score(values)
+        top = pool_max(score.detach(), batch).index_select(0, batch.graph_of_node)
+        weight = (score - top).exp()
+        total = pool_sum(weight, batch).clamp(min=1e-12)
+        return pool_sum(values * weight, batch) / total
+
+
+POOLS = {"mean": pool_mean, "sum": pool_sum, "max": pool_max}
