@@ -79,6 +79,16 @@ class Edges:
         """Give each edge the row of the node that receives: [N, ...] to [E, ...]."""
         return sums.take(values, self.links, "receiver")
 
+    def joined(self, receiver: Tensor, sender: Tensor, pair: Tensor | None = None) -> Tensor:
+        """Add what both ends and the pair bring to each edge, [E, F].
+
+        Args:
+            receiver: of the node that receives, [N, F].
+            sender: of the node that sends, [N, F].
+            pair: of the pair, [P, F].
+        """
+        return sums.joined(receiver, sender, pair, self.links)
+
     def add(self, messages: Tensor) -> Tensor:
         """Sum the messages that each node receives: [E, ...] to [N, ...]."""
         return sums.add(messages, self.links)

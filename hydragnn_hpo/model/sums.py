@@ -89,6 +89,19 @@ def add(messages: Tensor, links: Links) -> Tensor:
     return _applied(_Add, messages, r, by_r, r_starts)
 
 
+def joined(receiver: Tensor, sender: Tensor, pair: Tensor | None, links: Links) -> Tensor:
+    """Add what both ends and the pair bring to each edge: ``a_i + b_j + c_ij``, [E, F].
+
+    Args:
+        receiver: of the node that receives, [N, F].
+        sender: of the node that sends, [N, F].
+        pair: of both edges of a pair, [E / 2, F], or of edges, [E, F].
+        links: the edges.
+    """
+    pair = receiver.new_zeros(0, receiver.shape[1]) if pair is None else pair
+    return _applied(_Joined, receiver, sender, pair, *links.arrays)
+
+
 def filtered(values: Tensor, filters: Tensor, links: Links) -> Tensor:
     """Sum what neighbours send through filters: ``out_i = sum_j filter_ij * value_j``.
 
@@ -153,6 +166,30 @@ class _Add(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _applied(_Take, grad, *ctx.saved_tensors), None, None, None
+
+
+class _Joined(Function):
+    @staticmethod
+    def forward(ctx: Any, receiver: Tensor, sender: Tensor, pair: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(*links)
+        ctx.shape = pair.shape
+        rows = receiver.index_select(0, links[1]).add_(sender.index_select(0, links[0]))
+        if pair.shape[0]:
+            rows.view(-1, *pair.shape).add_(pair)
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        s, r, by_r, r_starts, by_s, s_starts = ctx.saved_tensors
+        to_receiver = to_sender = to_pair = None
+        if ctx.needs_input_grad[0]:
+            to_receiver = _applied(_Add, grad, r, by_r, r_starts)
+        if ctx.needs_input_grad[1]:
+            to_sender = _applied(_Add, grad, s, by_s, s_starts)
+        if ctx.needs_input_grad[2]:
+            halves = grad.view(-1, *ctx.shape) if ctx.shape[0] else grad.new_zeros(1, *ctx.shape)
+            to_pair = halves.sum(0)
+        return to_receiver, to_sender, to_pair, *[None] * 6
 
 
 def _times(rows: Tensor, filters: Tensor) -> Tensor:

@@ -1,12 +1,15 @@
 """Convs without torch, one per file as in ``model.convs``; ``CONV_SPECS`` is a plain dict."""
 
-from hydragnn_hpo.config.convs import egnn, painn, schnet
+from hydragnn_hpo.config.convs import egnn, painn, pna, pnaeq, pnaplus, schnet
 from hydragnn_hpo.config.convs.spec import ConvSpec, Dimensions, GraphSizes, search_ranges
 
 CONV_SPECS: dict[str, ConvSpec] = {
+    "pna": pna.SPEC,
+    "pnaplus": pnaplus.SPEC,
     "schnet": schnet.SPEC,
     "egnn": egnn.SPEC,
     "painn": painn.SPEC,
+    "pnaeq": pnaeq.SPEC,
 }
 """Every conv that ships, by the name a campaign uses."""
 

@@ -13,12 +13,18 @@ from torch import nn
 
 from hydragnn_hpo.model.convs.egnn import EGNNConv
 from hydragnn_hpo.model.convs.painn import PaiNNConv
+from hydragnn_hpo.model.convs.pna import PNAConv
+from hydragnn_hpo.model.convs.pnaeq import PNAEqConv
+from hydragnn_hpo.model.convs.pnaplus import PNAPlusConv
 from hydragnn_hpo.model.convs.schnet import SchNetConv
 
 CONVS: dict[str, type[nn.Module]] = {
+    "pna": PNAConv,
+    "pnaplus": PNAPlusConv,
     "schnet": SchNetConv,
     "egnn": EGNNConv,
     "painn": PaiNNConv,
+    "pnaeq": PNAEqConv,
 }
 
-__all__ = ["CONVS", "EGNNConv", "PaiNNConv", "SchNetConv"]
+__all__ = ["CONVS"]

@@ -34,8 +34,9 @@ class EGNNConv(nn.Module):
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Give the change of the scalars, [N, F]; there is no state."""
-        met = edges.at_receiver(self.receive(scalars)) + edges.at_sender(self.send(scalars))
-        met = met + edges.both(self.measure(edges.pair_basis))
+        met = edges.joined(
+            self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
+        )
         messages = F.silu(self.message(F.silu(met)))
         weight = edges.envelope
         if self.gate is not None:

@@ -143,12 +143,13 @@ def fit(conv, **targets):
 def test_heads_fit_the_targets_of_the_store():
     assert fit("schnet", a=("graph", "scalar"), b=("node", "scalar"))
     assert fit("painn", a=("graph", "scalar"), b=("node", "vector"))
+    carriers = sorted(name for name, spec in CONV_SPECS.items() if spec.vectors)
     for conv in ("schnet", "egnn"):
         with pytest.raises(ConfigError) as caught:
             fit(conv, push=("node", "vector"))
         assert str(caught.value) == (
             f"trial.toml: head 'push' predicts a vector per atom, conv '{conv}' carries no "
-            "vectors: use painn, or drop the head."
+            f"vectors: use {', '.join(carriers)}, or drop the head."
         )
     with pytest.raises(ConfigError, match="head 'd': vectors per structure cannot be predicted"):
         fit("painn", d=("graph", "vector"))

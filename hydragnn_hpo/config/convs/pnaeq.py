@@ -1,0 +1,39 @@
+"""PNAEq without torch. Built by ``model.convs.pnaeq``."""
+
+from hydragnn_hpo.config.convs.pna import PNAOptions, gathering_flops, gathering_parameters
+from hydragnn_hpo.config.convs.spec import (
+    ConvSpec,
+    Dimensions,
+    GraphSizes,
+    chain,
+    linear,
+    products,
+)
+from hydragnn_hpo.config.schema import Config
+
+
+class PNAEqOptions(PNAOptions):
+    """Options of aggregation with vectors. Read by ``model.convs.pnaeq``."""
+
+
+def _parameters(d: Dimensions, o: Config) -> int:
+    f, k = d.features, d.basis_size
+    message = chain(f, f, 3 * f) + linear(f, f) + linear(k, 3 * f)
+    update = linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
+    return message + gathering_parameters(f, o) + update
+
+
+def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    f, k = d.features, d.basis_size
+    message = s.nodes * products(f, f, 3 * f) + s.nodes * products(f, f)
+    filters = s.pairs * products(k, 3 * f)
+    update = s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
+    return message + filters + gathering_flops(f, o, s.nodes) + update
+
+
+def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    f = d.features
+    return s.edges * 4 * f + s.pairs * 6 * f + s.nodes * 50 * f
+
+
+SPEC = ConvSpec(PNAEqOptions, _parameters, _flops, _kept, vectors=True)

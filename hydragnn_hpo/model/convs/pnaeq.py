@@ -1,0 +1,42 @@
+"""Principal neighbourhood aggregation with a vector channel.
+
+Shapes: N nodes, E edges, P pairs, F features, K radial functions. Vectors are [N, 3, F].
+"""
+
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.pnaeq import PNAEqOptions
+from hydragnn_hpo.model.aggregation import Aggregation
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.mlp import mlp
+from hydragnn_hpo.model.polar import VectorUpdate, pass_vectors
+
+
+class PNAEqConv(nn.Module):
+    """Scalars are aggregated in several ways, vectors as in PaiNN; then both talk.
+
+    Source: Corso et al. (2020), arXiv:2004.05718, eqs. 5-9; Schuett et al. (2021),
+    arXiv:2102.03150, eqs. 8-10.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: PNAEqOptions) -> None:
+        """Build one layer."""
+        super().__init__()
+        features = dimensions.features
+        self.send = mlp((features, features, 3 * features))
+        self.receive = nn.Linear(features, features)
+        self.filter = nn.Linear(dimensions.basis_size, 3 * features)
+        self.aggregate = Aggregation(features, dimensions.degree, options)
+        self.update = VectorUpdate(features, nn.SiLU)
+
+    def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
+        """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        to_scalar, along, through = self.filter(edges.pair_basis).chunk(3, dim=-1)
+        say, point, carry = self.send(scalars).chunk(3, dim=-1)
+        said = edges.joined(self.receive(scalars), say) * edges.both(to_scalar)
+        heard = self.aggregate(said, edges)
+        fade = edges.pair_envelope
+        vectors = pass_vectors(state, (point, carry), (along * fade, through * fade), edges)
+        answer, vectors = self.update(scalars + heard, vectors)
+        return heard + answer, vectors

@@ -1,0 +1,40 @@
+"""Principal neighbourhood aggregation behind radial filters.
+
+Shapes: N nodes, E edges, P pairs, F features, K radial functions.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.pnaplus import PNAPlusOptions
+from hydragnn_hpo.model.aggregation import Aggregation
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.mlp import mlp
+
+
+class PNAPlusConv(nn.Module):
+    """As ``pna``, with every message passed through a filter made from the distance.
+
+    Source: Corso et al. (2020), arXiv:2004.05718, eq. 9; the filters are those of Gasteiger
+    et al. (2020), arXiv:2003.03123, as in HydraGNN's stack of this name.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: PNAPlusOptions) -> None:
+        """Build one layer."""
+        super().__init__()
+        features = dimensions.features
+        self.receive = nn.Linear(features, features)
+        self.send = nn.Linear(features, features, bias=False)
+        self.measure = nn.Linear(dimensions.basis_size, features, bias=False)
+        self.filter = mlp((dimensions.basis_size, features, features))
+        self.aggregate = Aggregation(features, dimensions.degree, options)
+        self.update = nn.Linear(2 * features, features)
+
+    def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
+        """Give the change of the scalars, [N, F]; there is no state."""
+        messages = edges.joined(
+            self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
+        )
+        heard = self.aggregate(messages * edges.both(self.filter(edges.pair_basis)), edges)
+        return self.update(torch.cat((scalars, heard), dim=-1)), None

@@ -1,0 +1,55 @@
+"""What PaiNN does with vectors, for the convs that carry some.
+
+Shapes: N nodes, E edges, P pairs, F features. Vectors are [N, 3, F].
+"""
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_hpo.model.edges import Edges
+
+
+def pass_vectors(
+    vectors: Tensor | None,
+    nodes: tuple[Tensor, Tensor],
+    filters: tuple[Tensor, Tensor],
+    edges: Edges,
+) -> Tensor:
+    """Send directions and vectors to neighbours, [N, 3, F].
+
+    Args:
+        vectors: of the nodes; none in the first layer, [N, 3, F].
+        nodes: what each node puts on directions and on its own vectors, [N, F] each.
+        filters: what each pair lets through of both, smooth at the cutoff, [P, F] each.
+        edges: the geometry.
+
+    Source: Schuett et al. (2021), arXiv:2102.03150, eq. 8.
+    """
+    (point, carry), (along, through) = nodes, filters
+    felt = edges.spread(edges.at_sender(point) * edges.both(along), edges.directions)
+    if vectors is None:
+        return felt
+    return vectors + felt + edges.filtered(vectors * carry.unsqueeze(1), through)
+
+
+class VectorUpdate(nn.Module):
+    """Let scalars and vectors of a node talk to each other.
+
+    Source: Schuett et al. (2021), arXiv:2102.03150, eqs. 9 and 10.
+    """
+
+    def __init__(self, features: int, activation: type[nn.Module]) -> None:
+        """Build the mix of vector channels and the perceptron."""
+        super().__init__()
+        self.mix = nn.Linear(features, 2 * features, bias=False)
+        self.talk = nn.Sequential(
+            nn.Linear(2 * features, features), activation(), nn.Linear(features, 3 * features)
+        )
+
+    def forward(self, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        left, right = self.mix(vectors).chunk(2, dim=-1)
+        length = (right.square().sum(dim=1) + 1e-8).sqrt()
+        scale, mixed, own = self.talk(torch.cat((scalars, length), dim=-1)).chunk(3, dim=-1)
+        inner = (left * right).sum(dim=1)
+        return own + mixed * inner, vectors + left * scale.unsqueeze(1)
