@@ -1,0 +1,352 @@
+"""Training steps of every conv beside the same mathematics in PyG.
+
+Molecules of about 20 atoms and 330 edges, batches of 32, width 64, 3 layers, 16 radial functions,
+one thread, fp32; forward, backward and AdamW. Ours and the peer (``pyg_models.py``) take turns;
+medians of CPU time, denormals flushed for both. What it takes to lay edges out in pairs counts for
+ours. ``--quick`` has few turns and is not recorded; ``--only CONV`` measures some convs;
+``--profile CONV`` shows where our step spends its time.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from record import finish
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from hydragnn_hpo.config.convs import CONV_SPECS
+from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.training import TrainConfig
+from hydragnn_hpo.data.batch import Batch, make_batch
+from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.neighbors import edges_of
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.training.loss import combine, head_sums
+from hydragnn_hpo.training.optimizer import make_optimizer
+
+BATCH, CUTOFF = 32, 5.0
+FEATURES, LAYERS, BASIS = 64, 3, 16
+COMPILE_SECONDS = 120
+"""A net that is not compiled by then counts as 0."""
+
+
+def molecule(random: np.random.Generator, name: str) -> Graph:
+    """Grow a branched molecule: bonds of 1.2 to 1.6 angstrom, no two atoms nearer than 1."""
+    size, positions = int(random.integers(15, 26)), np.zeros((1, 3))
+    while len(positions) < size:
+        way = random.normal(size=3)
+        grown = positions[random.integers(len(positions))]
+        grown = grown + way / np.linalg.norm(way) * random.uniform(1.2, 1.6)
+        if (np.linalg.norm(positions - grown, axis=1) > 1.0).all():
+            positions = np.vstack((positions, grown))
+    numbers = random.choice([1, 6, 7, 8], size, p=[0.5, 0.35, 0.05, 0.1]).astype(np.int16)
+    free, nowhere = np.zeros(3, dtype=bool), np.zeros((3, 3))
+    edges, shift = edges_of(positions, nowhere, free, CUTOFF)
+    targets = {"energy": random.normal(-80.0, 5.0, 1), "forces": random.normal(size=(size, 3))}
+    return Graph(name, numbers, positions, nowhere, free, edges, shift, targets, name, None)
+
+
+def molecules(count: int) -> Columns:
+    """Make molecules of 20 atoms and 334 edges on average, always the same ones."""
+    random = np.random.default_rng(7)
+    made = [molecule(random, f"m{number}") for number in range(count)]
+    targets = {
+        "energy": TargetConfig(level="graph", unit="eV", energy="total"),
+        "forces": TargetConfig(
+            level="node", shape="vector", unit="eV/angstrom", derived_from="energy"
+        ),
+    }
+    return columns_of(made, targets, {"cutoff": CUTOFF})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Batches, ours and the peer's, and what they are predicted in."""
+
+    batches: list[Batch]
+    peers: list[Any]
+    degree: float
+    mean: float
+    std: float
+    layout_seconds: float
+    """CPU time per batch of laying edges out in pairs."""
+
+    @classmethod
+    def of(cls, count: int) -> "Bench":
+        from pyg_models import as_batch
+
+        columns = molecules(count * BATCH)
+        rows = np.arange(columns.num_graphs).reshape(count, BATCH)
+
+        def made(pairs: bool) -> list[Batch]:
+            names = ("energy", "forces")
+            return [
+                make_batch(columns, row, cutoff=CUTOFF, targets=names, pairs=pairs) for row in rows
+            ]
+
+        made(True)
+        laid = [seconds(lambda: made(True)) - seconds(lambda: made(False)) for _ in range(9)]
+        batches, energy = made(True), columns.targets["energy"]
+        edges = sum(batch.edge_index.shape[1] for batch in batches)
+        atoms = sum(len(batch.numbers) for batch in batches)
+        return cls(
+            batches,
+            [as_batch(batch) for batch in batches],
+            edges / atoms,
+            float(energy.mean()),
+            float(energy.std()),
+            statistics.median(laid) / count,
+        )
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Give the CPU time of some work: the machine is shared, other processes do not count."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def our_net(conv: str, bench: Bench, forces: bool) -> tuple[MultiHeadGNN, dict[str, HeadConfig]]:
+    """Build our net with an energy, and forces as its derivative."""
+    torch.manual_seed(0)
+    model = ModelConfig(
+        conv=conv, features=FEATURES, layers=LAYERS, cutoff=CUTOFF, basis_size=BASIS
+    )
+    targets = {
+        "energy": {
+            "level": "graph",
+            "shape": "scalar",
+            "mean": bench.mean,
+            "std": bench.std,
+            "energy": "total",
+        },
+        "forces": {
+            "level": "node",
+            "shape": "vector",
+            "mean": 0.0,
+            "std": 1.0,
+            "derived_from": "energy",
+        },
+    }
+    heads = {name: HeadConfig(pool="contributions") for name in targets if forces or name[0] == "e"}
+    net = MultiHeadGNN(model, heads, targets)
+    return net.train(), heads
+
+
+def our_loss(
+    net: MultiHeadGNN, heads: dict[str, HeadConfig], batch: Batch, forces: bool = False
+) -> Tensor:
+    """Give the loss of a training step as ``Trainer`` has it."""
+    counts = {"energy": float(batch.num_graphs), "forces": 3.0 * len(batch.numbers)}
+    return combine(head_sums(net, net(batch), batch, heads), counts, heads, 1)
+
+
+def peer_net(conv: str, bench: Bench) -> nn.Module:
+    """Build the peer's net."""
+    from pyg_models import PEERS, PeerNet, Sizes
+
+    torch.manual_seed(0)
+    sizes = Sizes(FEATURES, BASIS, CUTOFF, LAYERS, bench.degree)
+    return PeerNet(PEERS[conv], sizes).train()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Ours and the peer, each with its loss on a batch and its optimizer."""
+
+    nets: tuple[nn.Module, nn.Module]
+    losses: tuple[Callable[[int], Tensor], Callable[[int], Tensor]]
+    optimizers: tuple[torch.optim.Optimizer, torch.optim.Optimizer]
+
+    @classmethod
+    def of(cls, conv: str, bench: Bench, forces: bool) -> "Pair":
+        from pyg_models import loss_of
+
+        net, heads = our_net(conv, bench, forces)
+        peer, scale = peer_net(conv, bench), (bench.mean, bench.std)
+        return cls(
+            (net, peer),
+            (
+                lambda row: our_loss(net, heads, bench.batches[row]),
+                lambda row: loss_of(peer, bench.peers[row], scale, forces),
+            ),
+            (
+                make_optimizer(net, TrainConfig()),
+                torch.optim.AdamW(peer.parameters(), lr=1e-3),
+            ),
+        )
+
+    def step(self, side: int, row: int) -> float:
+        """Take one optimizer step; gives the loss."""
+        self.optimizers[side].zero_grad(set_to_none=True)
+        loss = self.losses[side](row)
+        loss.backward()
+        self.optimizers[side].step()
+        return loss.item()
+
+    def checked(self, conv: str) -> None:
+        """Compare numbers of parameters, and see that losses are finite and all is trained."""
+        sizes = [sum(p.numel() for p in net.parameters()) for net in self.nets]
+        if not abs(sizes[1] / sizes[0] - 1) < 0.02:
+            raise SystemExit(f"{conv}: ours has {sizes[0]} parameters, the peer {sizes[1]}")
+        for side, net in enumerate(self.nets):
+            loss = self.step(side, 0)
+            if not np.isfinite(loss):
+                raise SystemExit(f"{conv}: the loss of {('ours', 'the peer')[side]} is {loss}")
+            idle = [name for name, p in net.named_parameters() if p.grad is None]
+            if idle and side == 0:
+                raise SystemExit(f"{conv}: no gradient for {', '.join(idle)}")
+
+    def turns(self, bench: Bench, count: int) -> dict[str, float]:
+        """Let both take the same steps in turns; medians of times and of their ratio."""
+        rows = len(bench.batches)
+        found = []
+        for turn in range(count):
+            ours = seconds(lambda row=turn % rows: self.step(0, row)) + bench.layout_seconds
+            found.append((ours, seconds(lambda row=turn % rows: self.step(1, row))))
+        return {
+            "ours": statistics.median(a for a, _ in found),
+            "ratio": statistics.median(b / a for a, b in found),
+        }
+
+
+def kept_bytes(net: nn.Module, loss: Callable[[int], Tensor]) -> int:
+    """Sum the storages that a forward pass keeps for the backward pass, without parameters."""
+    own = {p.untyped_storage().data_ptr() for p in net.parameters()}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = loss(0)
+    total = sum(storage.nbytes() for storage in kept.values())
+    del result
+    return total
+
+
+def measured(conv: str, bench: Bench, count: int) -> dict[str, float]:
+    """Measure one conv: energies, forces where it gives any, memory."""
+    pair = Pair.of(conv, bench, forces=False)
+    pair.checked(conv)
+    energy = pair.turns(bench, count)
+    sizes = [kept_bytes(n, f) for n, f in zip(pair.nets, pair.losses, strict=True)]
+    figures = {
+        f"train_over_pyg_{conv}": energy["ratio"],
+        f"cpu_graphs_{conv}": BATCH / energy["ours"],
+        f"memory_over_pyg_{conv}": sizes[0] / sizes[1],
+        f"bytes_per_edge_{conv}": sizes[0] / bench.batches[0].edge_index.shape[1],
+    }
+    if CONV_SPECS[conv].forces:
+        both = Pair.of(conv, bench, forces=True)
+        both.checked(conv)
+        figures[f"forces_over_pyg_{conv}"] = both.turns(bench, count)["ratio"]
+    return figures
+
+
+def compiled(conv: str) -> float:
+    """Give how many times faster a step is with a compiled trunk; batches differ in size."""
+    bench = Bench.of(3)
+    eager, quick = (Pair.of(conv, bench, forces=False) for _ in range(2))
+    quick.nets[0].trunk.compile(dynamic=True)  # type: ignore[operator,union-attr]
+    for row in range(3):
+        quick.step(0, row)
+        eager.step(0, row)
+    found = []
+    for turn in range(15):
+        slow = seconds(lambda row=turn % 3: eager.step(0, row))
+        found.append(slow / seconds(lambda row=turn % 3: quick.step(0, row)))
+    return statistics.median(found)
+
+
+def compiled_in_time(conv: str) -> float:
+    """Measure the compiled trunk in a process of its own, 0 where it fails or takes too long."""
+    command = [sys.executable, __file__, "--compiled", conv]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"{conv}: not compiled within {COMPILE_SECONDS} s")
+        return 0.0
+    if done.returncode:
+        print(f"{conv}: not compiled: {done.stderr.strip().splitlines()[-1]}")
+        return 0.0
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def profiled(conv: str, forces: bool) -> None:
+    """Print the operations that our training step spends its time in."""
+    bench = Bench.of(1)
+    pair = Pair.of(conv, bench, forces)
+    for _ in range(3):
+        pair.step(0, 0)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        for _ in range(5):
+            pair.step(0, 0)
+    table = profiler.key_averages(group_by_input_shape=True)
+    print(table.table(sort_by="self_cpu_time_total", row_limit=25, max_shapes_column_width=60))
+    print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
+
+
+def chosen(wanted: list[str] | None) -> Iterable[str]:
+    """Give the convs to measure, in the order of the table."""
+    from pyg_models import PEERS
+
+    missing = [conv for conv in CONV_SPECS if conv not in PEERS]
+    if missing:
+        print(f"no peer yet for {', '.join(missing)}")
+    return [conv for conv in CONV_SPECS if conv in PEERS and (not wanted or conv in wanted)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer turns, not recorded")
+    parser.add_argument("--only", nargs="+", metavar="CONV", help="these convs, not recorded")
+    parser.add_argument("--profile", metavar="CONV", help="where our step spends its time")
+    parser.add_argument("--forces", action="store_true", help="with --profile: train on forces")
+    parser.add_argument("--compiled", metavar="CONV", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    warnings.filterwarnings("ignore", message=".*torch.jit.*")
+    if asked.profile:
+        profiled(asked.profile, asked.forces)
+        return
+    if asked.compiled:
+        print(compiled(asked.compiled))
+        return
+    bench = Bench.of(2 if asked.quick else 4)
+    figures: dict[str, float] = {
+        "atoms_per_graph": statistics.mean(len(b.numbers) for b in bench.batches) / BATCH,
+        "edges_per_graph": statistics.mean(b.edge_index.shape[1] for b in bench.batches) / BATCH,
+        "layout_ms": 1000 * bench.layout_seconds,
+    }
+    for conv in chosen(asked.only):
+        figures |= measured(conv, bench, 3 if asked.quick else 15)
+        if not asked.quick:
+            figures[f"compiled_over_eager_{conv}"] = compiled_in_time(conv)
+    ratios = [value for name, value in figures.items() if name.startswith("train_over_pyg_")]
+    figures["train_over_pyg_median"] = statistics.median(ratios)
+    rounded = {name: float(f"{value:.4g}") for name, value in figures.items()}
+    finish(__file__, rounded, keep=not (asked.quick or asked.only))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
