@@ -52,6 +52,10 @@ class FileConfig(Config):
     """Columns of a text format by what they hold, counted from 0, see its reader."""
 
 
+WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
+"""Components of a target, by its shape."""
+
+
 class TargetConfig(Config):
     """One property to learn. Read by ``data.build`` and by the heads."""
 
@@ -104,7 +108,7 @@ class TargetConfig(Config):
     @property
     def width(self) -> int:
         """Number of components."""
-        return {"scalar": 1, "vector": 3, "tensor": 9}[self.shape]
+        return WIDTHS[self.shape]
 
 
 class AttributeConfig(Config):

@@ -76,6 +76,8 @@ def united(
         "nodes": _sizes([each["nodes"] for each in stats], stats),
         "edges": _sizes([each["edges"] for each in stats], stats),
         "degree": _degrees(stats, cutoff),
+        "attributes": _attributes(stats),
+        "laplacian": min(each.get("laplacian", 0) for each in stats),
         "train_nodes": sum(each["train_nodes"] for each in stats),
         "train_edges": sum(each["train_edges"] for each in stats),
         "sets": [
@@ -84,6 +86,20 @@ def united(
         "targets": united_targets([each["targets"] for each in stats], entries, shared),
         "checksum": "-".join(str(each.get("checksum", "")) for each in stats),
     }
+
+
+def _attributes(stats: Sequence[Stats]) -> dict[str, dict[str, float]]:
+    """Pool centre and spread of the attributes that all sets have, over their train splits."""
+    known: list[Stats] = [each.get("attributes", {}) for each in stats]
+    counts = [each["splits"]["train"] for each in stats]
+    found = {}
+    for name in sorted(set.intersection(*(set(each) for each in known))):
+        parts = [(count, each[name]) for count, each in zip(counts, known, strict=True)]
+        total = max(sum(counts), 1)
+        mean = math.fsum(n * one["mean"] for n, one in parts) / total
+        square = math.fsum(n * (one["std"] ** 2 + (one["mean"] - mean) ** 2) for n, one in parts)
+        found[name] = {"mean": mean, "std": math.sqrt(square / total) or 1.0}
+    return found
 
 
 def _degrees(stats: Sequence[Stats], cutoff: float) -> dict[str, float]:

@@ -65,6 +65,13 @@ class TrainConfig(Config):
     patience: PositiveInt | None = None
     """Epochs without a better validation objective after which the trial ends."""
 
+    start_from: str | None = None
+    """Checkpoint of another trial (``checkpoints/best.safetensors``) whose trunk this one starts
+    from; absolute, or relative to the trial's directory. The trunk must have the same shape."""
+
+    freeze_trunk: bool = False
+    """Keep the trunk as it was taken over; only the heads learn."""
+
     precision: Literal["fp32", "fp64"] = "fp32"
     """Floating point type of weights and arithmetic."""
 
@@ -77,6 +84,15 @@ class TrainConfig(Config):
         if not isinstance(values, Mapping) or any(values.get(way) is not None for way in _WAYS):
             return values
         return {**values, "global_batch": 32}
+
+    @model_validator(mode="after")
+    def _only_what_has_learned_is_frozen(self) -> Self:
+        if self.freeze_trunk and self.start_from is None:
+            raise ValueError(
+                "freeze_trunk keeps a trunk that has learned nothing: name a checkpoint in "
+                "start_from, or drop it."
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_way_to_batch(self) -> Self:

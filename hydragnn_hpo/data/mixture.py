@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.config.data import WIDTHS, TargetConfig
 from hydragnn_hpo.config.mixture import MixedConfig, united
 from hydragnn_hpo.data.columns import Columns, Names, offsets, rows_of_split
 from hydragnn_hpo.data.graph_set import GraphSet
@@ -143,7 +143,7 @@ class Mixture:
         for name, level in self.levels.items():
             own = _own(name, self.prefixes[number], columns)
             count = columns.num_graphs if level == "graph" else len(columns.numbers)
-            width = {"scalar": 1, "vector": 3, "tensor": 9}[self.stats["targets"][name]["shape"]]
+            width = WIDTHS[self.stats["targets"][name]["shape"]]
             targets[name] = np.full((count, width), np.nan) if own is None else columns.targets[own]
             masks[name] = np.zeros(count, dtype=bool) if own is None else columns.masks[own]
         group = (columns.group + self.first_group[number]).astype(np.int32)

@@ -29,6 +29,16 @@ def target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> dict[
     return {name: _describe(columns, name, target) for name, target in targets.items()}
 
 
+def attribute_stats(columns: Columns) -> dict[str, dict[str, float]]:
+    """Give centre and spread of each attribute on the training split, for models told of it."""
+    train = columns.split == 0
+    found = {}
+    for name, values in columns.attributes.items():
+        known = values[train] if train.any() else values
+        found[name] = {"mean": float(known.mean()), "std": float(known.std()) or 1.0}
+    return found
+
+
 def _describe(columns: Columns, name: str, target: TargetConfig) -> dict[str, Any]:
     train = columns.split == 0
     chosen = train if target.level == "graph" else np.repeat(train, columns.num_nodes())

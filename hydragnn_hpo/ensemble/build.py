@@ -235,8 +235,9 @@ def _predict(
     parts: list[dict[str, list[np.ndarray]]] = [{} for _ in members]
     for piece in pieces(graphs, indices, EDGES_PER_BATCH):
         for row, (member, batch) in enumerate(member_batches(members, graphs, piece, place)):
-            for name, values in member.model(batch).items():
-                parts[row].setdefault(name, []).append(values.double().cpu().numpy())
+            said = member.model(batch)
+            for name in member.heads:
+                parts[row].setdefault(name, []).append(said[name].double().cpu().numpy())
     names = parts[0]
     return {name: np.stack([np.concatenate(part[name]) for part in parts]) for name in names}
 
@@ -296,7 +297,7 @@ def _manifest(
 ) -> Manifest:
     stats, campaign = bench.graphs.stats, bench.campaign
     chosen = [(bench.candidates[c], float(weights[c])) for c in np.flatnonzero(weights)]
-    keys = ("level", "shape", "unit", "energy", "description", "mean", "std")
+    keys = ("level", "shape", "unit", "energy", "derived_from", "description", "mean", "std")
     heads = {
         name: HeadEntry(
             **{key: target[key] for key in keys if key in target}, calibration=calibrations[name]

@@ -83,14 +83,17 @@ class HeadEntry(Config):
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
 
-    shape: Literal["scalar", "vector"]
-    """A number, or three components."""
+    shape: Literal["scalar", "vector", "tensor"]
+    """A number, three components, or the nine of a stress."""
 
     unit: str
     """Unit of predictions and errors."""
 
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies, from which forces can be derived."""
+
+    derived_from: str | None = None
+    """The energy whose derivative this is: forces, stress."""
 
     description: str = ""
     """What the property is."""
@@ -154,7 +157,9 @@ class Manifest(Config):
     def targets(self) -> dict[str, dict[str, Any]]:
         """Give the target statistics as the model's constructor wants them."""
         return {
-            name: head.model_dump(include={"level", "shape", "energy", "mean", "std"})
+            name: head.model_dump(
+                include={"level", "shape", "energy", "derived_from", "mean", "std"}
+            )
             for name, head in self.heads.items()
         }
 

@@ -13,8 +13,7 @@ from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+from hydragnn_hpo.training.start import DTYPES
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,11 @@ class Member:
     """Floating point type of its weights."""
     max_neighbors: int | None = None
     """Cap on the neighbours of a node."""
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the targets it predicts."""
+        return tuple(self.model.baselines)
 
     def in_precision(self, precision: str) -> Self:
         """Give the same member computing in ``fp32`` or ``fp64``."""

@@ -28,6 +28,12 @@ from hydragnn_hpo.records import finite
 
 FORMATS = (".csv", ".extxyz", ".xyz", ".json")
 _PARTS = (("", "mean"), ("_std", "std"), ("_std_epistemic", "std_epistemic"))
+_AXES = {
+    "scalar": ("",),
+    "vector": ("_x", "_y", "_z"),
+    "tensor": tuple(f"_{a}{b}" for a in "xyz" for b in "xyz"),
+}
+"""What is put behind the names of components, by the shape of a head."""
 _RESERVED = {*all_properties, "charge", "magmom", "id", "trust", "units", "pos", "positions"}
 _RESERVED |= {"species", "numbers", "Z", "tags", "momenta", "momentum", "masses", "mass"}
 """Names to which ASE gives a meaning of its own when it reads extxyz."""
@@ -100,7 +106,7 @@ def as_extxyz(manifest: Manifest, structures: Structures, prediction: Prediction
                 array = getattr(values, key)
                 title = f"predicted_{name}" if name + suffix in _RESERVED else name + suffix
                 if manifest.heads[name].level == "graph":
-                    atoms.info[title] = float(array[0, 0])
+                    atoms.info[title] = float(array[0, 0]) if array.shape[1] == 1 else array[0]
                 else:
                     atoms.arrays[title] = array[:, 0] if array.shape[1] == 1 else array
         frames.append(atoms)
@@ -159,7 +165,7 @@ def _keys() -> tuple[str, ...]:
 
 
 def _titles(manifest: Manifest, name: str) -> list[str]:
-    axes = ("_x", "_y", "_z") if manifest.heads[name].shape == "vector" else ("",)
+    axes = _AXES[manifest.heads[name].shape]
     mean, ends = [name + axis for axis in axes], [s + axis for s, _ in _ENDS for axis in axes]
     return [*mean, f"{name}_std", f"{name}_std_epistemic", *[name + end for end in ends]]
 

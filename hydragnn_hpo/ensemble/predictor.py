@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from ase.data import chemical_symbols
 
+from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
@@ -148,12 +149,13 @@ class Ensemble:
     def _moments(self, columns: Columns, indices: np.ndarray) -> dict[str, Moments]:
         moments = {name: Moments() for name in self.manifest.heads}
         for member, batch in self.batches(columns, indices):
-            for name, values in member.model(batch).items():
-                moments[name].add(values.double().cpu().numpy(), member.weight)
+            said = member.model(batch)
+            for name in moments:
+                moments[name].add(said[name].double().cpu().numpy(), member.weight)
         return moments
 
     def _width(self, name: str) -> int:
-        return 3 if self.manifest.heads[name].shape == "vector" else 1
+        return WIDTHS[self.manifest.heads[name].shape]
 
     def _head(self, name: str, mean: np.ndarray, spread: np.ndarray) -> HeadPrediction:
         calibration = self.manifest.heads[name].calibration

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.shares import shares
@@ -15,10 +16,6 @@ from hydragnn_hpo.training.ddp import Ranks
 
 EDGES_PER_BATCH = 40_000
 """Graphs of a split are evaluated in batches of about this many edges."""
-
-
-WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
-"""Components of a target, by its shape."""
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,15 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     free: list[nn.Parameter] = []
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
             matrix = isinstance(module, nn.Linear) and name == "weight"
             (decayed if matrix else free).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": free, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, foreach=True)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
 
 def learning_rate(config: TrainConfig, step: int, total: int) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.config.model import HeadConfig
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.batch import Batch
@@ -22,16 +23,15 @@ from hydragnn_hpo.data.order import Order
 from hydragnn_hpo.data.prefetch import Ahead
 from hydragnn_hpo.data.shares import graph_costs
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import Feed, error_sums
 from hydragnn_hpo.training.loss import combine, head_sums
 from hydragnn_hpo.training.optimizer import AveragedWeights, learning_rate, make_optimizer
+from hydragnn_hpo.training.start import DTYPES, build_model
 
 logger = logging.getLogger(__name__)
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 Signal = Literal["go", "stop", "interrupt"]
 
 
@@ -57,17 +57,6 @@ def objective_of(
     """Weigh the heads' MAEs in units of each target's standard deviation; lower is better."""
     total = sum(head.weight for head in heads.values())
     return sum(head.weight / total * mae[name] / std[name] for name, head in heads.items())
-
-
-def build_model(config: TrialConfig, graphs: GraphSet) -> MultiHeadGNN:
-    """Build the net of a trial; its initial weights depend on the trial's seed alone."""
-    torch.manual_seed(config.seed)
-    learned = config.training.balance == "uncertainty"
-    stats = graphs.stats
-    built = MultiHeadGNN(
-        config.model, config.heads, stats["targets"], stats=stats, learn_weights=learned
-    )
-    return built.to(DTYPES[config.training.precision])
 
 
 def order_of(config: TrialConfig, graphs: GraphSet) -> Order:
@@ -323,7 +312,7 @@ class Trainer:
 
 def _counts(graphs: GraphSet, name: str) -> np.ndarray:
     """Count the components of a target that each graph has, [G]."""
-    width = 3 if graphs.stats["targets"][name]["shape"] == "vector" else 1
+    width = WIDTHS[graphs.stats["targets"][name]["shape"]]
     counted: np.ndarray = graphs.known(name) * width
     return counted
 

@@ -71,7 +71,7 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
         ConfigError: a key is wrong, or the model cannot fit the data's heads.
     """
     path = trial.config
-    config = load(path, TrialConfig)
+    config = _with_start(load(path, TrialConfig), trial)
     graphs = open_graphs(trial, config)
     stats = graphs.stats
     fit = {"heads": config.heads, "targets": stats["targets"], "model": config.model}
@@ -83,6 +83,15 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
             f"{graphs.stats['cutoff']:g}: lower it, or build the store with a larger cutoff."
         )
     return config, graphs
+
+
+def _with_start(config: TrialConfig, trial: TrialDir) -> TrialConfig:
+    """Let ``start_from`` be relative to the trial's directory."""
+    if config.training.start_from is None:
+        return config
+    path = str(trial.path / config.training.start_from)
+    training = config.training.model_copy(update={"start_from": path})
+    return config.model_copy(update={"training": training})
 
 
 def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:

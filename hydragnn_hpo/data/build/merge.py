@@ -18,7 +18,7 @@ from hydragnn_hpo.data.build.convert import Record, names_in, read_chunk
 from hydragnn_hpo.data.build.plan import Plan
 from hydragnn_hpo.data.build.quarantine import Bad, refuse, too_many
 from hydragnn_hpo.data.columns import Columns, Names, offsets, ragged_rows
-from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.normalize import attribute_stats, target_stats
 from hydragnn_hpo.data.split import TEST, split_of
 from hydragnn_hpo.data.store.arrays import PERS, Arrays, per_of
 from hydragnn_hpo.data.structure import Place
@@ -91,6 +91,8 @@ def merge(plan: Plan, records: Sequence[Record], work: Path, out: Path) -> Layou
         "test_seen": _test_seen(light),
         "quarantined": len(bad),
         "targets": target_stats(light, plan.card.targets),
+        "attributes": attribute_stats(light),
+        "laplacian": plan.card.graphs.laplacian,
     }
     return Layout(windows, sizes, split, light.group, tuple(bad), total, stats)
 
@@ -169,6 +171,7 @@ def _light(
     levels = {name: target.level for name, target in card.targets.items()}
     names = ["numbers", "num_nodes", "num_edges", "id_size", "group"]
     names += [f"{kind}.{name}" for kind in ("target", "mask") for name in levels]
+    names += [f"attribute.{name}" for name in card.attributes]
     extra = ["at.published", *(f"at.{k}_{p}" for k in ("group", "split") for p in _PARTS)]
     pieces: list[Arrays] = []
     groups: list[list[str]] = []
@@ -225,6 +228,11 @@ def _columns(arrays: Arrays, levels: Mapping[str, str]) -> Columns:
         split=np.full(graphs, -1, dtype=np.int8),
         group=arrays["group"],
         ids=Names.of(()),
+        attributes={
+            name.removeprefix("attribute."): array
+            for name, array in arrays.items()
+            if name.startswith("attribute.")
+        },
     )
 
 
