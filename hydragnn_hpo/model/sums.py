@@ -146,11 +146,19 @@ def _bag(values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None =
     return found.view(shape)
 
 
+def _rows(values: Tensor, index: Tensor) -> Tensor:
+    """Gather rows; as a matrix, which torch copies many times faster than other layouts."""
+    if values.dim() <= 2:
+        return values.contiguous().index_select(0, index)
+    matrix = values.flatten(1).contiguous()
+    return matrix.index_select(0, index).view(-1, *values.shape[1:])
+
+
 class _Take(Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, order: Tensor, starts: Tensor) -> Tensor:
         ctx.save_for_backward(index, order, starts)
-        return values.index_select(0, index)
+        return _rows(values, index)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -173,7 +181,7 @@ class _Joined(Function):
     def forward(ctx: Any, receiver: Tensor, sender: Tensor, pair: Tensor, *links: Tensor) -> Tensor:
         ctx.save_for_backward(*links)
         ctx.shape = pair.shape
-        rows = receiver.index_select(0, links[1]).add_(sender.index_select(0, links[0]))
+        rows = _rows(receiver, links[1]).add_(_rows(sender, links[0]))
         if pair.shape[0]:
             rows.view(-1, *pair.shape).add_(pair)
         return rows
@@ -194,11 +202,14 @@ class _Joined(Function):
 
 def _times(rows: Tensor, filters: Tensor) -> Tensor:
     """Multiply the rows of edges by filters of edges or of pairs, in place."""
-    halves = rows.view(-1, *filters.shape[:1], *rows.shape[1:]) if len(rows) else rows
-    if rows.dim() == 3:
-        filters = filters.unsqueeze(1)
-    halves.mul_(filters)
+    if len(rows):
+        rows.view(-1, *filters.shape).mul_(filters)
     return rows
+
+
+def _each(values: Tensor) -> tuple[Tensor, ...]:
+    """Take components apart: one after the other they stay in the processor's cache."""
+    return values.unbind(1) if values.dim() == 3 else (values,)
 
 
 class _Filtered(Function):
@@ -206,7 +217,10 @@ class _Filtered(Function):
     def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
         ctx.save_for_backward(values, filters, *links)
         sender, _, order, starts, _, _ = links
-        return _bag(_times(values.index_select(0, sender), filters), order, starts)
+        found = [
+            _bag(_times(_rows(each, sender), filters), order, starts) for each in _each(values)
+        ]
+        return torch.stack(found, dim=1) if values.dim() == 3 else found[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -227,10 +241,14 @@ class _Product(Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
         ctx.save_for_backward(values, grad, *links)
-        rows = values.index_select(0, links[0]).mul_(grad.index_select(0, links[1]))
-        if rows.dim() == 3:
-            rows = rows.sum(1)
-        return rows if rows.shape == like.shape else rows.view(-1, *like.shape).sum(0)
+        total = torch.zeros_like(like)
+        for value, slope in zip(_each(values), _each(grad), strict=True):
+            rows, met = _rows(value, links[0]), _rows(slope, links[1])
+            if len(rows):
+                halves = zip(rows.view(-1, *like.shape), met.view(-1, *like.shape), strict=True)
+                for half, other in halves:
+                    total.addcmul_(half, other)
+        return total
 
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
@@ -255,10 +273,11 @@ class _Spread(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         messages, components, *links = ctx.saved_tensors
-        arrived = _applied(_Take, grad, *links)
         to_messages = to_components = None
+        arrived = [_applied(_Take, each, *links) for each in grad.unbind(1)]
         if ctx.needs_input_grad[0]:
-            to_messages = torch.bmm(components.unsqueeze(1), arrived).squeeze(1)
+            weighed = zip(components.split(1, dim=1), arrived, strict=True)
+            to_messages = sum((each * rows for each, rows in weighed), torch.zeros_like(messages))
         if ctx.needs_input_grad[1]:
-            to_components = torch.bmm(arrived, messages.unsqueeze(2)).squeeze(2)
+            to_components = torch.stack([(messages * rows).sum(1) for rows in arrived], dim=1)
         return to_messages, to_components, None, None, None
