@@ -24,6 +24,7 @@ import torch
 from record import finish
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.data import TargetConfig
@@ -296,19 +297,44 @@ def compiled_in_time(conv: str) -> float:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def profiled(conv: str, forces: bool) -> None:
+class OpTimes(TorchDispatchMode):
+    """CPU time of every operation, forward and backward, by name and shapes.
+
+    torch's own profiler makes so many objects between blocks of memory that these are no longer
+    used again: page faults then hide what operations cost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[tuple[str, str], list[float]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        started = time.process_time()
+        result = func(*args, **(kwargs or {}))
+        spent = time.process_time() - started
+        shapes = " ".join(str(list(each.shape)) for each in args if isinstance(each, Tensor))
+        self.found.setdefault((func.__name__, shapes), []).append(spent)
+        return result
+
+
+def profiled(conv: str, forces: bool, count: int = 15) -> None:
     """Print the operations that our training step spends its time in."""
     bench = Bench.of(1)
     pair = Pair.of(conv, bench, forces)
-    for _ in range(3):
+    for _ in range(5):
         pair.step(0, 0)
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
-        for _ in range(5):
+    whole = seconds(lambda: [pair.step(0, 0) for _ in range(count)]) / count
+    with OpTimes() as times:
+        for _ in range(count):
             pair.step(0, 0)
-    table = profiler.key_averages(group_by_input_shape=True)
-    print(table.table(sort_by="self_cpu_time_total", row_limit=25, max_shapes_column_width=60))
-    print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
+    rows = sorted(times.found.items(), key=lambda row: -sum(row[1]))
+    inside = sum(sum(spent) for _, spent in rows) / count
+    print(f"a step takes {1000 * whole:.1f} ms, {1000 * inside:.1f} of them in operations")
+    for (name, shapes), spent in rows[:20]:
+        each, calls = 1000 * sum(spent) / count, len(spent) // count
+        print(f"{each:6.2f} ms in {calls:3} calls: {name} {shapes}"[:110])
 
 
 def chosen(wanted: list[str] | None) -> Iterable[str]:
