@@ -1,0 +1,110 @@
+"""DimeNet++ without torch. Built by ``model.convs.dimenetpp``."""
+
+import math
+from typing import Annotated
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from hydragnn_hpo.config.convs.spec import (
+    ConvSpec,
+    Dimensions,
+    GraphSizes,
+    Range,
+    linear,
+    products,
+)
+from hydragnn_hpo.config.schema import Config
+
+
+class DimeNetPPOptions(Config):
+    """Options of the directional message passing. Read by ``model.convs.dimenetpp``."""
+
+    num_spherical: Annotated[int, Field(ge=2, le=8), Range(low=2, high=7)] = 7
+    """Functions of the angle: Legendre polynomials of degree 0 and up."""
+
+    num_radial: Annotated[PositiveInt, Field(le=32), Range(low=3, high=12)] = 6
+    """Spherical Bessel functions of the length for each of them."""
+
+    int_emb: Annotated[PositiveInt, Range(low=16, high=64, log=True)] = 32
+    """Width of a message where it meets angles."""
+
+    basis_emb: Annotated[PositiveInt, Range(low=4, high=32, log=True)] = 8
+    """Width between the radial and angular functions and the filters made of them."""
+
+    out_emb: Annotated[PositiveInt, Range(low=32, high=256, log=True)] = 128
+    """Width of the hidden layers that turn messages into node features."""
+
+    out_layers: Annotated[NonNegativeInt, Range(low=0, high=3)] = 3
+    """Hidden layers there."""
+
+    before_skip: Annotated[NonNegativeInt, Range(low=0, high=2)] = 1
+    """Residual layers of a message before the old message is added."""
+
+    after_skip: Annotated[NonNegativeInt, Range(low=0, high=2)] = 2
+    """Residual layers of a message after that."""
+
+    angle_cutoff: Annotated[PositiveFloat | None, Range(low=3.0, high=5.0)] = None
+    """Longest edge that takes part in an angle, in angstrom; the model's cutoff if left out or
+    longer than that."""
+
+
+def chebyshev_terms(orders: int, count: int) -> int:
+    """Give how many terms expand spherical Bessel functions to rounding.
+
+    The last root of order l is at most ``z = (count + l / 2) pi``. Coefficients of a wave with z
+    radians over the range are Bessel functions of z / 2, which vanish soon after that order.
+    """
+    half = (count + orders / 2.0) * math.pi / 2.0
+    return math.ceil(half + 6.0 * math.cbrt(half)) + 12
+
+
+def _parameters(d: Dimensions, o: Config) -> int:
+    assert isinstance(o, DimeNetPPOptions)
+    f, k, w, b = d.features, d.basis_size, o.int_emb, o.basis_emb
+    into = linear(f, f) + linear(f, f, bias=False)
+    if d.layer == 0:
+        into += linear(k, f) + linear(f, f, bias=False)
+    filters = linear(k, b, bias=False) + linear(b, f, bias=False)
+    angular = o.num_spherical * o.num_radial * b + b * w
+    messages = 3 * linear(f, f) + 2 * linear(f, w, bias=False)
+    skips = (o.before_skip + o.after_skip) * 2 * linear(f, f)
+    out = linear(k, f) + 2 * linear(f, o.out_emb, bias=False)
+    return (
+        into
+        + filters
+        + angular
+        + messages
+        + skips
+        + out
+        + o.out_layers * linear(o.out_emb, o.out_emb)
+    )
+
+
+def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    assert isinstance(o, DimeNetPPOptions)
+    f, k, w, b = d.features, d.basis_size, o.int_emb, o.basis_emb
+    functions = o.num_spherical * o.num_radial
+    total = s.nodes * 2 * products(f, f)
+    if d.layer == 0:
+        terms = chebyshev_terms(o.num_spherical, o.num_radial)
+        total += s.pairs * (products(k, f, f) + products(terms, functions))
+    total += s.pairs * (products(k, b, f) + products(k, f) + products(functions, w))
+    total += functions * products(b, w)
+    total += s.edges * ((3 + 2 * (o.before_skip + o.after_skip)) * products(f, f))
+    total += s.edges * 2 * products(f, w)
+    hidden = [o.out_emb] * (o.out_layers + 1)
+    return total + s.nodes * products(f, *hidden, f)
+
+
+def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    assert isinstance(o, DimeNetPPOptions)
+    f, w = d.features, o.int_emb
+    return s.edges * f * (8 + 4 * (o.before_skip + o.after_skip)) + s.edges * w * o.num_spherical
+
+
+def _reach(options: Config) -> float | None:
+    assert isinstance(options, DimeNetPPOptions)
+    return options.angle_cutoff
+
+
+SPEC = ConvSpec(DimeNetPPOptions, _parameters, _flops, _kept, angle_cutoff=_reach)
