@@ -21,13 +21,14 @@ MAY_IMPORT = {
     "data": GROUND,
     "model": GROUND | {"data"},
     "training": GROUND | {"data", "model"},
+    "testing": GROUND | {"data", "model"},
     "search": GROUND,
     "placement": GROUND,
     "launching": GROUND | {"placement"},
     "campaign": GROUND | CONTROL,
     "ensemble": GROUND | CONTROL | COMPUTE | {"campaign"},
     "report": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "cli"},
-    "cli": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report"},
+    "cli": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report", "testing"},
     "__main__": {"cli"},
 }
 """The table of floors; a room may always import itself."""

@@ -1,0 +1,224 @@
+"""Laws of ranks, files and precision: what a conv gives, keeps, and learns from.
+
+Shapes: N nodes, C components, F features.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.testing.report import Check, Measured
+from hydragnn_hpo.testing.structures import (
+    Structure,
+    batch_of,
+    empty_batch,
+    molecule,
+    random_structure,
+)
+from hydragnn_hpo.testing.subject import Subject, outputs, worst
+
+SINGLE = 1e-3
+"""What fp32 may differ from fp64, relative."""
+
+
+def _samples() -> tuple[Structure, ...]:
+    return random_structure(1), random_structure(2, 5, periodic=True)
+
+
+def contract(subject: Subject) -> Measured:
+    """Look at what the layers give, in both precisions, without checking any law."""
+    faults: list[str] = []
+    for dtype in (torch.float64, torch.float32):
+        trunk = subject.build(dtype=dtype).trunk
+        edges = trunk.edges(batch_of(_samples(), dtype))
+        generator = torch.Generator().manual_seed(0)
+        scalars = torch.randn(
+            edges.num_nodes, subject.features, generator=generator, dtype=torch.float64
+        ).to(dtype)
+        state = None
+        for layer, conv in enumerate(trunk.convs):
+            answer = conv(scalars, state, edges)
+            if not (isinstance(answer, tuple) and len(answer) == 2):
+                given = type(answer).__name__
+                return Measured(1, 0, detail=f"layer {layer} gives no pair but a {given}")
+            change, state = answer
+            faults += [f"layer {layer}: {f}" for f in _wrong(change, scalars, "the change")]
+            if subject.vectors:
+                faults += [f"layer {layer}: {f}" for f in _wrong_vectors(state, scalars)]
+            if faults:
+                return Measured(len(faults), 0, detail="; ".join(faults[:2]))
+    return Measured(0, 0)
+
+
+def _wrong(value: object, like: Tensor, what: str) -> list[str]:
+    if not isinstance(value, Tensor):
+        return [f"{what} is no tensor but a {type(value).__name__}"]
+    faults = []
+    if value.shape != like.shape:
+        faults.append(f"{what} is {list(value.shape)} instead of [N, F] = {list(like.shape)}")
+    if value.dtype != like.dtype:
+        faults.append(f"{what} is {value.dtype} where the scalars are {like.dtype}")
+    if not torch.isfinite(value).all():
+        faults.append(f"{what} holds numbers that are not finite")
+    return faults
+
+
+def _wrong_vectors(state: object, scalars: Tensor) -> list[str]:
+    if not isinstance(state, Tensor):
+        return [f"the state is no tensor [N, C, F] but a {type(state).__name__}"]
+    nodes, features = scalars.shape
+    if state.dim() != 3 or state.shape[::2] != (nodes, features) or state.shape[1] < 3:
+        return [f"the state is {list(state.shape)} instead of [N, C, F] with C of 3 or more"]
+    faults = _wrong(state, state.to(scalars.dtype), "the state")
+    return faults if state[:, :3].abs().max() > 0 else [*faults, "the vectors are all zero"]
+
+
+def _learn(net: MultiHeadGNN, batch: Batch) -> tuple[list[str], list[str]]:
+    """Give the parameters that get no gradient, and those whose gradient is not finite."""
+    net.zero_grad(set_to_none=True)
+    loss = torch.stack([value.double().square().sum() for value in net(batch).values()]).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    named = list(net.named_parameters())
+    missing = [name for name, each in named if each.grad is None]
+    bad = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
+    return missing, bad
+
+
+def _heads(subject: Subject) -> Sequence[tuple[str, ...]]:
+    """Give the heads of two nets: nobody reads the last state, somebody does."""
+    return (("energy",), ("arrow",)) if subject.vectors else (("energy",),)
+
+
+def _learning(subject: Subject, batch: Batch) -> Measured:
+    faults = []
+    for names in _heads(subject):
+        missing, bad = _learn(subject.build(targets=names), batch)
+        # The embedding and the heads are ours; what is missing there hangs on the conv as well.
+        faults += [f"no gradient for {name} (loss of {names[0]})" for name in missing]
+        faults += [f"gradient of {name} is not finite" for name in bad]
+    return Measured(len(faults), 0, detail=_few(faults))
+
+
+def _few(faults: Sequence[str]) -> str:
+    more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+    return "; ".join(faults[:3]) + more
+
+
+def every_parameter(subject: Subject) -> Measured:
+    """Look for parameters that a loss does not reach."""
+    return _learning(subject, batch_of(_samples()))
+
+
+def no_edges(subject: Subject) -> Measured:
+    """Learn from atoms that all are alone."""
+    far = molecule([1, 8], [[0.0, 0.0, 0.0], [30.0, 0.0, 0.0]])
+    return _learning(subject, batch_of([molecule([26], [[0.0, 0.0, 0.0]]), far]))
+
+
+def empty_share(subject: Subject) -> Measured:
+    """Learn from no graph at all: gradients must be there, and zero."""
+    faults = []
+    for names in _heads(subject):
+        net = subject.build(targets=names)
+        missing, _ = _learn(net, empty_batch())
+        faults += [f"no gradient for {name}" for name in missing]
+        faults += [
+            f"gradient of {name} is not zero"
+            for name, each in net.named_parameters()
+            if each.grad is not None and not (each.grad == 0).all()
+        ]
+    return Measured(len(faults), 0, detail=_few(faults))
+
+
+def single_precision(subject: Subject) -> Measured:
+    """Compare fp32 with fp64."""
+    net = subject.build(dtype=torch.float32)
+    found = outputs(net, batch_of(_samples(), torch.float32))
+    return Measured(worst(found, subject.predict(_samples())), SINGLE)
+
+
+def same_seed(subject: Subject) -> Measured:
+    """Build twice with one seed."""
+    first, second = (subject.build(seed=5).state_dict() for _ in range(2))
+    wrong = [n for n in first if n not in second or not torch.equal(first[n], second[n])]
+    return Measured(len(wrong), 0, detail=f"differ: {_few(wrong)}" if wrong else "")
+
+
+def no_memory(subject: Subject) -> Measured:
+    """Predict one batch twice, and another in between."""
+    first, *others = _samples()
+    before = subject.predict([first])
+    subject.predict(others)
+    return Measured(worst(subject.predict([first]), before), 0.0)
+
+
+def round_trip(subject: Subject) -> Measured:
+    """Save the weights without pickle and load them into a net of another seed."""
+    weights = subject.net.state_dict()
+    strange = [name for name, value in weights.items() if not isinstance(value, Tensor)]
+    if strange:
+        return Measured(len(strange), 0, detail=f"not a tensor: {_few(strange)}")
+    saved = save({name: value.contiguous().clone() for name, value in weights.items()})
+    other = subject.build(seed=11)
+    other.load_state_dict(load(saved))
+    batch = batch_of(_samples())
+    return Measured(worst(outputs(other, batch), outputs(subject.net, batch)), 0.0)
+
+
+CHECKS = (
+    Check(
+        "contract",
+        "a layer gives the change of the scalars, [N, F], and its state, in the scalars' type",
+        "See model/convs/__init__.py for what a conv gets and gives; make new tensors with "
+        "scalars.new_zeros.",
+        contract,
+    ),
+    Check(
+        "parameters",
+        "every parameter of every layer gets a gradient",
+        "DDP waits for each of them: build no parameter that forward does not use, and none that "
+        "only feeds a state where dimensions.state_is_read is false.",
+        every_parameter,
+    ),
+    Check(
+        "no edges",
+        "a batch without edges gives finite gradients to all parameters",
+        "Do not skip the layer when there are no edges: operations on zero rows are fine.",
+        no_edges,
+    ),
+    Check(
+        "empty batch",
+        "a batch without graphs gives zero gradients to all parameters",
+        "Do not skip the layer when there are no nodes, and take no mean or maximum over all rows.",
+        empty_share,
+    ),
+    Check(
+        "float32",
+        "float32 gives what float64 gives",
+        "Look for divisions by small numbers and differences of large ones.",
+        single_precision,
+    ),
+    Check(
+        "seed",
+        "one seed gives the same weights",
+        "Draw initial weights from torch's generator, not from numpy or random (Law 5).",
+        same_seed,
+    ),
+    Check(
+        "repeat",
+        "the same batch gives the same answer again, in training mode",
+        "Draw no random numbers in forward, dropout included, and keep nothing between calls "
+        "(Laws 1 and 5).",
+        no_memory,
+    ),
+    Check(
+        "state dict",
+        "weights saved as plain tensors and loaded elsewhere give the same answer",
+        "Make tensors parameters or buffers (register_buffer), and write no get_extra_state.",
+        round_trip,
+    ),
+)

@@ -1,0 +1,172 @@
+"""Laws of space and of batches: turned, mirrored, moved, reordered, repeated, together.
+
+Shapes: N nodes.
+"""
+
+import numpy as np
+import torch
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+
+from hydragnn_hpo.testing.report import Check, Measured
+from hydragnn_hpo.testing.structures import (
+    Array,
+    Structure,
+    batch_of,
+    random_structure,
+    shuffled_edges,
+)
+from hydragnn_hpo.testing.subject import Subject, deviation, outputs, worst
+
+EXACT = 1e-9
+"""What rounding may do in fp64, relative."""
+
+SPEAKS = 1e-6
+"""Less than this says nothing."""
+
+TURN: Array = Rotation.from_euler("zyx", [0.3, -1.1, 2.0]).as_matrix()
+MIRROR: Array = np.diag([1.0, 1.0, -1.0])
+
+
+def _samples() -> tuple[Structure, ...]:
+    """Give a molecule and a crystal."""
+    return random_structure(1), random_structure(2, 5, periodic=True)
+
+
+def _turned(subject: Subject, matrix: Array) -> Measured:
+    found = []
+    for sample in _samples():
+        expected = subject.predict([sample])
+        if "arrow" in expected:
+            expected["arrow"] = expected["arrow"] @ torch.from_numpy(matrix.T.copy())
+        found.append(worst(subject.predict([sample.turned(matrix)]), expected))
+    return Measured(float(np.max(found)), EXACT)
+
+
+def rotation(subject: Subject) -> Measured:
+    """Turn structures."""
+    return _turned(subject, TURN)
+
+
+def reflection(subject: Subject) -> Measured:
+    """Mirror structures."""
+    return _turned(subject, MIRROR @ TURN)
+
+
+def translation(subject: Subject) -> Measured:
+    """Move structures, and each atom of a crystal by lattice vectors of its own."""
+    free, crystal = _samples()
+    steps = np.random.default_rng(4).integers(-2, 3, (len(crystal.numbers), 3))
+    pairs = (
+        (free, free.moved(np.array([3.7, -21.0, 0.4]))),
+        (crystal, crystal.moved(steps @ crystal.cell + np.array([0.3, 0.2, -0.1]))),
+    )
+    found = [worst(subject.predict([after]), subject.predict([before])) for before, after in pairs]
+    return Measured(float(np.max(found)), EXACT)
+
+
+def _rows(predicted: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    """Pick rows of what is predicted per node."""
+    return {n: v if n == "energy" else v[rows] for n, v in predicted.items()}
+
+
+def node_order(subject: Subject) -> Measured:
+    """Count the atoms in another order."""
+    found = []
+    for sample in _samples():
+        order = np.random.default_rng(0).permutation(len(sample.numbers))
+        expected = _rows(subject.predict([sample]), torch.from_numpy(order))
+        found.append(worst(subject.predict([sample.reordered(order)]), expected))
+    return Measured(float(np.max(found)), EXACT)
+
+
+def edge_order(subject: Subject) -> Measured:
+    """List the edges in another order, and not in pairs."""
+    batch = batch_of(_samples())
+    found = outputs(subject.net, shuffled_edges(batch, 5))
+    return Measured(worst(found, outputs(subject.net, batch)), EXACT)
+
+
+def together(subject: Subject) -> Measured:
+    """Predict structures in one batch and one by one, in training mode."""
+    samples = [random_structure(s, 2 + s, periodic=bool(s % 2)) for s in range(1, 5)]
+    samples.insert(2, random_structure(6, 1))
+    alone = [subject.predict([sample]) for sample in samples]
+    expected = {name: torch.cat([each[name] for each in alone]) for name in alone[0]}
+    return Measured(worst(subject.predict(samples), expected), EXACT)
+
+
+def supercell(subject: Subject) -> Measured:
+    """Take two cells of a crystal as one."""
+    small = random_structure(4, 4, periodic=True)
+    rows = torch.arange(len(small.numbers)).repeat(2)
+    expected = _rows(subject.predict([small]), rows)
+    return Measured(worst(subject.predict([small.doubled()]), expected), EXACT)
+
+
+def images(subject: Subject) -> Measured:
+    """Take the images away from a crystal, and the neighbours from a molecule."""
+    crystal = random_structure(4, 4, periodic=True)
+    free = Structure(crystal.numbers, crystal.positions, crystal.cell)
+    spread = free.moved(50.0 * np.arange(len(free.numbers))[:, None] * np.ones(3))
+    energies = [subject.predict([each])["energy"] for each in (crystal, free, spread)]
+    found = [deviation(energies[k], energies[k + 1]) for k in range(2)]
+    return Measured(float(np.min(found)), SPEAKS, at_most=False)
+
+
+CHECKS = (
+    Check(
+        "rotation",
+        "a turned structure has the same scalars, and turned vectors",
+        "Let scalars see only lengths, scalar products and cross products' lengths, never the x, y "
+        "or z of a direction, and act on the channels of vectors by linear maps without bias.",
+        rotation,
+    ),
+    Check(
+        "reflection",
+        "a mirrored structure has the same scalars, and mirrored vectors",
+        "Look for a cross product or a triple product: it gives a pseudovector or a pseudoscalar; "
+        "use it in pairs.",
+        reflection,
+    ),
+    Check(
+        "translation",
+        "moving a structure, or atoms by lattice vectors, changes nothing",
+        "Use edges.directions and edges.pair_lengths only; they do not depend on where atoms are "
+        "written down, but the order of edges does.",
+        translation,
+    ),
+    Check(
+        "node order",
+        "the order of atoms does not matter",
+        "Gather by sums, means or maxima over neighbours; a node's number must not enter.",
+        node_order,
+    ),
+    Check(
+        "edge order",
+        "the order of edges does not matter, in pairs or not",
+        "Gather with edges.filtered, edges.add or edges.spread, and repeat what belongs to pairs "
+        "with edges.both.",
+        edge_order,
+    ),
+    Check(
+        "batch",
+        "predictions are the same alone and in any batch, also in training mode",
+        "Nothing may see two graphs at once: no BatchNorm, no mean or maximum over all nodes "
+        "(Laws 1 and 7).",
+        together,
+    ),
+    Check(
+        "supercell",
+        "two cells of a crystal taken as one give the same per atom",
+        "Treat an edge from an atom to its own image like any other, and scale by no count of "
+        "nodes (Law 8).",
+        supercell,
+    ),
+    Check(
+        "images",
+        "neighbours and periodic images change the energy",
+        "Let messages of neighbours reach the change of the scalars.",
+        images,
+    ),
+)
