@@ -13,7 +13,7 @@ from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.extremes import segment_max, segment_min
 
-SMALL = 0.1
+SMALL = 0.25
 """Spreads well below this are no longer told from none: the bare root of a variance would rise
 from 0 so steeply that forces jump where the first neighbour comes in."""
 

@@ -97,6 +97,10 @@ class Edges:
         """Sum over neighbours ``filter_ij * value_j``, see ``sums.filtered``."""
         return sums.filtered(values, filters, self.links)
 
+    def scaled(self, values: Tensor, filters: Tensor) -> Tensor:
+        """Give each edge ``filter_ij * value_j``, [E, F], see ``sums.scaled``."""
+        return sums.scaled(values, filters, self.links)
+
     def spread(self, messages: Tensor, components: Tensor) -> Tensor:
         """Sum over neighbours ``components_ij x message_ij``, see ``sums.spread``."""
         return sums.spread(messages, components, self.links)

@@ -26,10 +26,23 @@ def pass_vectors(
     Source: Schuett et al. (2021), arXiv:2102.03150, eq. 8.
     """
     (point, carry), (along, through) = nodes, filters
-    felt = edges.spread(edges.at_sender(point) * edges.both(along), edges.directions)
+    felt = edges.spread(edges.scaled(point, along), edges.directions)
     if vectors is None:
         return felt
     return vectors + felt + edges.filtered(vectors * carry.unsqueeze(1), through)
+
+
+class RadialFilters(nn.Module):
+    """Three filters of each pair's distance: three maps, as slices of one would be strided."""
+
+    def __init__(self, basis_size: int, features: int) -> None:
+        """Build the maps."""
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(basis_size, features) for _ in range(3))
+
+    def forward(self, basis: Tensor) -> tuple[Tensor, ...]:
+        """Give the filters for scalars, directions and vectors, [P, F] each."""
+        return tuple(each(basis) for each in self.maps)
 
 
 class VectorUpdate(nn.Module):

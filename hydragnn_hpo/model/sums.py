@@ -102,6 +102,24 @@ def joined(receiver: Tensor, sender: Tensor, pair: Tensor | None, links: Links) 
     return _applied(_Joined, receiver, sender, pair, *links.arrays)
 
 
+def scaled(values: Tensor, filters: Tensor, links: Links) -> Tensor:
+    """Give each edge what its sender says through a filter: ``filter_ij * value_j``, [E, F].
+
+    Args:
+        values: of the nodes, [N, F].
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        links: the edges.
+    """
+    return _applied(_Scaled, values, filters, *links.arrays)
+
+
+def times(messages: Tensor, filters: Tensor) -> Tensor:
+    """Multiply messages of edges, [E, F], by filters of pairs, [E / 2, F], or of edges."""
+    if not len(messages):
+        return messages * filters
+    return (messages.view(-1, *filters.shape[:1], messages.shape[1]) * filters).view_as(messages)
+
+
 def filtered(values: Tensor, filters: Tensor, links: Links) -> Tensor:
     """Sum what neighbours send through filters: ``out_i = sum_j filter_ij * value_j``.
 
@@ -207,6 +225,24 @@ def _times(rows: Tensor, filters: Tensor) -> Tensor:
     return rows
 
 
+class _Scaled(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, filters, *links)
+        return _times(_rows(values, links[0]), filters)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, filters, s, _, _, _, by_s, s_starts = ctx.saved_tensors
+        to_values = to_filters = None
+        if ctx.needs_input_grad[0]:
+            to_values = _applied(_Add, times(grad, filters), s, by_s, s_starts)
+        if ctx.needs_input_grad[1]:
+            product = grad * _applied(_Take, values, s, by_s, s_starts)
+            to_filters = product.view(-1, *filters.shape).sum(0) if len(grad) else filters * 0.0
+        return to_values, to_filters, *[None] * 6
+
+
 def _each(values: Tensor) -> tuple[Tensor, ...]:
     """Take components apart: one after the other they stay in the processor's cache."""
     return values.unbind(1) if values.dim() == 3 else (values,)
@@ -276,8 +312,9 @@ class _Spread(Function):
         to_messages = to_components = None
         arrived = [_applied(_Take, each, *links) for each in grad.unbind(1)]
         if ctx.needs_input_grad[0]:
-            weighed = zip(components.split(1, dim=1), arrived, strict=True)
-            to_messages = sum((each * rows for each, rows in weighed), torch.zeros_like(messages))
+            to_messages = torch.zeros_like(messages)
+            for each, rows in zip(components.split(1, dim=1), arrived, strict=True):
+                to_messages = torch.addcmul(to_messages, each, rows)
         if ctx.needs_input_grad[1]:
             to_components = torch.stack([(messages * rows).sum(1) for rows in arrived], dim=1)
         return to_messages, to_components, None, None, None

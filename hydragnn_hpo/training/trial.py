@@ -37,6 +37,7 @@ from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
 from hydragnn_hpo.training.ddp import Ranks, join
 from hydragnn_hpo.training.evaluate import predict_split
+from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.mpi import see_ranks
 from hydragnn_hpo.training.trainer import Diverged, Signal, Trainer
 
@@ -160,6 +161,7 @@ def _guarded(trial: TrialDir, attempt: int | None, meeting: Path | None = None) 
     try:
         torch.set_num_threads(1)  # more add up in another order each time: Law 5
         torch.set_flush_denormal(True)
+        keep_freed_memory()
         asked = _Asked(trial)
         ranks = join(meeting)
         config, graphs = load_trial(trial)

@@ -9,7 +9,7 @@ from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.painn import PaiNNOptions
 from hydragnn_hpo.model.activation import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.polar import VectorUpdate, pass_vectors
+from hydragnn_hpo.model.polar import RadialFilters, VectorUpdate, pass_vectors
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "ssp": ShiftedSoftplus}
 
@@ -28,13 +28,13 @@ class PaiNNConv(nn.Module):
         self.send = nn.Sequential(
             nn.Linear(features, features), activation(), nn.Linear(features, 3 * features)
         )
-        self.filter = nn.Linear(dimensions.basis_size, 3 * features)
+        self.filters = RadialFilters(dimensions.basis_size, features)
         self.update = VectorUpdate(features, activation)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
-        filters = self.filter(edges.pair_basis) * edges.pair_envelope
-        to_scalar, along, through = filters.chunk(3, dim=-1)
+        fade = edges.pair_envelope
+        to_scalar, along, through = (each * fade for each in self.filters(edges.pair_basis))
         say, point, carry = self.send(scalars).chunk(3, dim=-1)
         heard = edges.filtered(say, to_scalar)
         vectors = pass_vectors(state, (point, carry), (along, through), edges)

@@ -10,7 +10,8 @@ from hydragnn_hpo.config.convs.pnaeq import PNAEqOptions
 from hydragnn_hpo.model.aggregation import Aggregation
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.mlp import mlp
-from hydragnn_hpo.model.polar import VectorUpdate, pass_vectors
+from hydragnn_hpo.model.polar import RadialFilters, VectorUpdate, pass_vectors
+from hydragnn_hpo.model.sums import times
 
 
 class PNAEqConv(nn.Module):
@@ -26,15 +27,15 @@ class PNAEqConv(nn.Module):
         features = dimensions.features
         self.send = mlp((features, features, 3 * features))
         self.receive = nn.Linear(features, features)
-        self.filter = nn.Linear(dimensions.basis_size, 3 * features)
+        self.filters = RadialFilters(dimensions.basis_size, features)
         self.aggregate = Aggregation(features, dimensions.degree, options)
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
-        to_scalar, along, through = self.filter(edges.pair_basis).chunk(3, dim=-1)
+        to_scalar, along, through = self.filters(edges.pair_basis)
         say, point, carry = self.send(scalars).chunk(3, dim=-1)
-        said = edges.joined(self.receive(scalars), say) * edges.both(to_scalar)
+        said = times(edges.joined(self.receive(scalars), say), to_scalar)
         heard = self.aggregate(said, edges)
         fade = edges.pair_envelope
         vectors = pass_vectors(state, (point, carry), (along * fade, through * fade), edges)

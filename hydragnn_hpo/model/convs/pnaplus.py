@@ -11,6 +11,7 @@ from hydragnn_hpo.config.convs.pnaplus import PNAPlusOptions
 from hydragnn_hpo.model.aggregation import Aggregation
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.mlp import mlp
+from hydragnn_hpo.model.sums import times
 
 
 class PNAPlusConv(nn.Module):
@@ -36,5 +37,5 @@ class PNAPlusConv(nn.Module):
         messages = edges.joined(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )
-        heard = self.aggregate(messages * edges.both(self.filter(edges.pair_basis)), edges)
+        heard = self.aggregate(times(messages, self.filter(edges.pair_basis)), edges)
         return self.update(torch.cat((scalars, heard), dim=-1)), None
