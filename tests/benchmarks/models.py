@@ -2,9 +2,9 @@
 
 Molecules of about 20 atoms and 330 edges, batches of 32, width 64, 3 layers, 16 radial functions,
 one thread, fp32; forward, backward and AdamW. Ours and the peer (``pyg_models.py``) take turns;
-medians of CPU time, denormals flushed for both. What it takes to lay edges out in pairs counts for
-ours. ``--quick`` has few turns and is not recorded; ``--only CONV`` measures some convs;
-``--profile CONV`` shows where our step spends its time.
+medians of CPU time, denormals flushed and freed memory kept for both, as our trainer does. What
+it takes to lay edges out in pairs counts for ours. ``--quick`` has few turns and is not recorded;
+``--only CONV`` measures some convs; ``--profile CONV`` shows where our step spends its time.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.neighbors import edges_of
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.loss import combine, head_sums
+from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.optimizer import make_optimizer
 
 BATCH, CUTOFF = 32, 5.0
@@ -357,6 +358,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+    keep_freed_memory()
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
     if asked.profile:
         profiled(asked.profile, asked.forces)

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pyg_angles import DimeNetPPPeer
+from pyg_mace import MACEPeer
 from pyg_parts import Geometry, Sizes, fade, perceptron
 from pyg_scalars import (
     CGCNNPeer,
@@ -107,7 +109,9 @@ PEERS: dict[str, type[nn.Module]] = {
     "pna": PNAPeer,
     "pnaplus": PNAPlusPeer,
     "schnet": SchNetPeer,
+    "dimenetpp": DimeNetPPPeer,
     "egnn": EGNNPeer,
     "painn": PaiNNPeer,
     "pnaeq": PNAEqPeer,
+    "mace": MACEPeer,
 }
