@@ -93,44 +93,27 @@ class Fan:
 
     rows: Tensor
     """Row of the values, [S * E], that triplet and function read; by second edge, [T * S]."""
-    starts: Tensor
-    """Where each second edge begins among ``rows``, and the end, [E + 1]."""
     seconds: Tensor
-    """The second edges of ``rows``, [T * S]."""
+    """Second edges, in their order, [T]."""
+    starts: Tensor
+    """Where each of them begins, and the end, [E + 1]."""
     by_first: Tensor
     """Triplets in the order of their first edge, [T]."""
-    back: Tensor
-    """Second edges in that order, once per angular function, [S * T]."""
-    back_starts: Tensor
-    """Where each function and first edge begin among ``back``, and the end, [S * E + 1]."""
+    first_starts: Tensor
+    """Where each first edge begins in that order, and the end, [E + 1]."""
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
         """Give the tensors in the order of the fields."""
-        return (
-            self.rows,
-            self.starts,
-            self.seconds,
-            self.by_first,
-            self.back,
-            self.back_starts,
-        )
+        return self.rows, self.seconds, self.starts, self.by_first, self.first_starts
 
 
 def fan_of(links: Links, size: int) -> Fan:
     """Give the index arrays for ``size`` angular functions of the triplets ``links``."""
-    total, count = links.num_nodes, links.sender.shape[0]
-    step = torch.arange(size, device=links.sender.device)
-    by_first, begin = links.by_sender, links.sender_starts[:-1]
-    end = begin.new_full((1,), size * count)
-    return Fan(
-        rows=(links.sender.unsqueeze(1) + step * total).view(-1),
-        starts=links.receiver_starts * size,
-        seconds=links.receiver.repeat_interleave(size),
-        by_first=by_first,
-        back=links.receiver.index_select(0, by_first).repeat(size),
-        back_starts=torch.cat(((begin + step.unsqueeze(1) * count).view(-1), end)),
-    )
+    step = torch.arange(size, device=links.sender.device) * links.num_nodes
+    rows = (links.sender.unsqueeze(1) + step).view(-1)
+    starts, by_first = links.receiver_starts, links.by_sender
+    return Fan(rows, links.receiver, starts, by_first, links.sender_starts)
 
 
 def fanned(values: Tensor, weights: Tensor, fan: Fan) -> Tensor:
@@ -170,8 +153,9 @@ class _Fanned(Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, weights: Tensor, *fan: Tensor) -> Tensor:
         ctx.save_for_backward(values, weights, *fan)
-        rows, starts, *_ = fan
-        return _bag(values.reshape(-1, values.shape[2]), rows, starts, weights.reshape(-1))
+        rows, _, starts, _, _ = fan
+        flat = values.reshape(-1, values.shape[2])
+        return _bag(flat, rows, starts * values.shape[0], weights.reshape(-1))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -181,7 +165,7 @@ class _Fanned(Function):
             to_values = _applied(_Returned, grad, weights, *fan)
         if ctx.needs_input_grad[1]:
             to_weights = _applied(_Overlap, values, grad, *fan)
-        return to_values, to_weights, *[None] * 6
+        return to_values, to_weights, *[None] * 5
 
 
 class _Returned(Function):
@@ -190,10 +174,10 @@ class _Returned(Function):
     @staticmethod
     def forward(ctx: Any, grad: Tensor, weights: Tensor, *fan: Tensor) -> Tensor:
         ctx.save_for_backward(grad, weights, *fan)
-        _, _, _, by_first, back, back_starts = fan
-        turned = weights.index_select(0, by_first).t().reshape(-1)
-        found = _bag(grad, back, back_starts, turned)
-        return found.view(weights.shape[1], *grad.shape)
+        _, seconds, _, by_first, starts = fan
+        back = seconds.index_select(0, by_first)
+        turned = weights.index_select(0, by_first).t().contiguous()
+        return torch.stack([_bag(grad, back, starts, each) for each in turned])
 
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
@@ -203,7 +187,7 @@ class _Returned(Function):
             to_grad = _applied(_Fanned, second, weights, *fan)
         if ctx.needs_input_grad[1]:
             to_weights = _applied(_Overlap, second, grad, *fan)
-        return to_grad, to_weights, *[None] * 6
+        return to_grad, to_weights, *[None] * 5
 
 
 class _Overlap(Function):
@@ -212,13 +196,13 @@ class _Overlap(Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, *fan: Tensor) -> Tensor:
         ctx.save_for_backward(values, grad, *fan)
-        rows, starts, seconds, *_ = fan
+        rows, seconds, starts, _, _ = fan
         size = values.shape[0]
         if not rows.numel():
             return values.new_zeros(0, size)
         flat = values.reshape(-1, values.shape[2])
         found: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
-            grad.contiguous(), flat, rows, starts, seconds, 0
+            grad.contiguous(), flat, rows, starts * size, seconds.repeat_interleave(size), 0
         )
         return found.view(-1, size)
 
@@ -230,4 +214,4 @@ class _Overlap(Function):
             to_values = _applied(_Returned, grad, second, *fan)
         if ctx.needs_input_grad[1]:
             to_grad = _applied(_Fanned, values, second, *fan)
-        return to_values, to_grad, *[None] * 6
+        return to_values, to_grad, *[None] * 5

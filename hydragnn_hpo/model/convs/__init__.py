@@ -11,7 +11,9 @@ whose first three components are x, y and z of vectors that turn with the struct
 
 from torch import nn
 
+from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
 from hydragnn_hpo.model.convs.egnn import EGNNConv
+from hydragnn_hpo.model.convs.mace import MACEConv
 from hydragnn_hpo.model.convs.painn import PaiNNConv
 from hydragnn_hpo.model.convs.pna import PNAConv
 from hydragnn_hpo.model.convs.pnaeq import PNAEqConv
@@ -22,9 +24,11 @@ CONVS: dict[str, type[nn.Module]] = {
     "pna": PNAConv,
     "pnaplus": PNAPlusConv,
     "schnet": SchNetConv,
+    "dimenetpp": DimeNetPPConv,
     "egnn": EGNNConv,
     "painn": PaiNNConv,
     "pnaeq": PNAEqConv,
+    "mace": MACEConv,
 }
 
-__all__ = ["CONVS"]
+__all__ = ["CONVS", "MACEConv"]

@@ -1,0 +1,172 @@
+"""Directional message passing: messages live on edges and hear each other at angles.
+
+Shapes: N nodes, E edges, P pairs, T triplets, F features, K radial functions, S angular
+functions, R radial functions of each, W width of a message where it meets angles.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.dimenetpp import DimeNetPPOptions
+from hydragnn_hpo.model.angles import SphericalBessel, legendre
+from hydragnn_hpo.model.cutoff import envelope
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.sums import joined
+from hydragnn_hpo.model.triplets import Fan, fan_of, fanned, triplets_of
+
+
+class Angles(NamedTuple):
+    """The geometry of all angles of a batch, found once."""
+
+    radial: Tensor
+    """Functions of the length of an edge that enters the middle node, [S, P, R]."""
+    angular: Tensor
+    """Functions of the angle, [T, S]."""
+    envelope: Tensor
+    """Weight that takes an edge smoothly out of all its angles, [P, 1]."""
+    fan: Fan
+    """Who meets whom."""
+
+
+class Directed(NamedTuple):
+    """What the conv carries from layer to layer."""
+
+    messages: Tensor
+    """Of the edges, [E, F]."""
+    angles: Angles
+    """The geometry."""
+
+
+class Residual(nn.Module):
+    """Two linear maps beside a straight line. Source: arXiv:2003.03123, section 5."""
+
+    def __init__(self, features: int) -> None:
+        """Build it."""
+        super().__init__()
+        self.first, self.second = nn.Linear(features, features), nn.Linear(features, features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map rows, [E, F]."""
+        return x + F.silu(self.second(F.silu(self.first(x))))
+
+
+class AngularSum(nn.Module):
+    """Let every edge j -> i hear the edges k -> j through filters of length and angle.
+
+    Filters are linear in the functions of length and angle, so that lengths are contracted on
+    edges before anything meets: a triplet costs S multiplications per channel and stores nothing.
+    Source: Gasteiger et al. (2020), arXiv:2011.14115, section 3.
+    """
+
+    def __init__(self, options: DimeNetPPOptions) -> None:
+        """Draw the filters' weights, so that sums over some twenty neighbours are of order 1."""
+        super().__init__()
+        orders, count = options.num_spherical, options.num_radial
+        inner, width = options.basis_emb, options.int_emb
+        first = torch.randn(orders, count, inner) / (orders * count) ** 0.5
+        self.first = nn.Parameter(first)
+        self.second = nn.Parameter(torch.randn(inner, width) / inner**0.5)
+
+    def forward(self, messages: Tensor, angles: Angles) -> Tensor:
+        """Sum, [E, W] to [E, W]."""
+        filters = torch.bmm(angles.radial, self.first @ self.second)
+        values = filters.unsqueeze(1) * _halves(messages, filters.shape[1])
+        values = values.view(filters.shape[0], *messages.shape)
+        return fanned(values, angles.angular, angles.fan)
+
+
+class DimeNetPPConv(nn.Module):
+    """One interaction block on the messages of edges, and one output block to the nodes.
+
+    Layer 0 makes the messages. Beyond the paper, later layers hear both ends of the edge as well,
+    so that what happens to nodes between layers (attention, conditioning) reaches the messages.
+    Source: Gasteiger et al. (2020), arXiv:2011.14115.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: DimeNetPPOptions) -> None:
+        """Build one layer."""
+        super().__init__()
+        f, k, width = dimensions.features, dimensions.basis_size, options.int_emb
+        self.reach = min(options.angle_cutoff or dimensions.cutoff, dimensions.cutoff)
+        self.receive, self.send = nn.Linear(f, f), nn.Linear(f, f, bias=False)
+        first = dimensions.layer == 0
+        measure = (nn.Linear(k, f), nn.SiLU(), nn.Linear(f, f, bias=False))
+        self.measure = nn.Sequential(*measure) if first else None
+        sizes = (options.num_spherical, options.num_radial, self.reach)
+        self.bessel = SphericalBessel(*sizes) if first else None
+        self.own, self.other = nn.Linear(f, f), nn.Linear(f, f)
+        self.filter = nn.Sequential(
+            nn.Linear(k, options.basis_emb, bias=False),
+            nn.Linear(options.basis_emb, f, bias=False),
+        )
+        self.down, self.up = nn.Linear(f, width, bias=False), nn.Linear(width, f, bias=False)
+        self.angular = AngularSum(options)
+        self.before = nn.Sequential(*(Residual(f) for _ in range(options.before_skip)))
+        self.mix = nn.Linear(f, f)
+        self.after = nn.Sequential(*(Residual(f) for _ in range(options.after_skip)))
+        self.gate = nn.Linear(k, f)
+        self.out = _output(f, options)
+        self.apply(_draw)
+        nn.init.ones_(self.gate.bias)
+
+    def forward(
+        self, scalars: Tensor, state: Directed | None, edges: Edges
+    ) -> tuple[Tensor, Directed]:
+        """Give the change of the scalars, [N, F], and the new messages, [E, F]."""
+        ends = self.receive(scalars), self.send(scalars)
+        if state is None:
+            assert self.measure is not None
+            messages = F.silu(edges.joined(*ends, self.measure(edges.pair_basis)))
+            angles, own = self._angles(edges), self.own(messages)
+        else:
+            messages, angles = state
+            own = joined(*ends, self.own(messages), edges.links)
+        heard = _scaled(F.silu(self.other(messages)), self.filter(edges.pair_basis))
+        turned = self.angular(F.silu(self.down(heard)), angles)
+        met = F.silu(own) + F.silu(self.up(_scaled(turned, angles.envelope)))
+        messages = self.after(F.silu(self.mix(self.before(met))) + messages)
+        gate = self.gate(edges.pair_basis) * edges.pair_envelope
+        return self.out(edges.add(_scaled(messages, gate))), Directed(messages, angles)
+
+    def _angles(self, edges: Edges) -> Angles:
+        assert self.bessel is not None
+        triplets = triplets_of(edges, self.reach)
+        weight = envelope(edges.pair_lengths, self.reach).unsqueeze(-1)
+        orders = self.bessel.orders
+        return Angles(
+            radial=self.bessel(edges.pair_lengths) * weight,
+            angular=legendre(triplets.cosines, orders),
+            envelope=weight,
+            fan=fan_of(triplets.links, orders),
+        )
+
+
+def _draw(module: nn.Module) -> None:
+    """Draw weights that keep the size of what passes a deep chain of narrow maps."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_normal_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _halves(rows: Tensor, count: int) -> Tensor:
+    """Part what edges carry, [E, F], in the two directions of pairs: [2, P, F], or [1, E, F]."""
+    return rows.view(max(1, rows.shape[0] // max(1, count)), count, rows.shape[1])
+
+
+def _scaled(rows: Tensor, pair: Tensor) -> Tensor:
+    """Multiply what edges carry, [E, F], by numbers of their pairs, [P, F] or [P, 1]."""
+    return (_halves(rows, pair.shape[0]) * pair).view_as(rows)
+
+
+def _output(features: int, options: DimeNetPPOptions) -> nn.Sequential:
+    """Build the map from gathered messages to the change of a node."""
+    wide = options.out_emb
+    layers: list[nn.Module] = [nn.Linear(features, wide, bias=False)]
+    for _ in range(options.out_layers):
+        layers += [nn.Linear(wide, wide), nn.SiLU()]
+    return nn.Sequential(*layers, nn.Linear(wide, features, bias=False))

@@ -1,0 +1,134 @@
+"""DimeNet++ against the paper's equations written as loops over edges and triplets."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from scipy.special import eval_legendre, spherical_jn
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.dimenetpp import SPEC, DimeNetPPOptions
+from hydragnn_hpo.model.angles import bessel_roots
+from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
+from hydragnn_hpo.model.cutoff import envelope
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.sums import links_of, paired_links
+
+CUTOFF, REACH = 4.0, 3.0
+OPTIONS = DimeNetPPOptions(
+    num_spherical=3, num_radial=2, int_emb=5, basis_emb=3, out_emb=6, angle_cutoff=REACH
+)
+
+
+@pytest.fixture(autouse=True)
+def fp64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def molecule(paired):
+    """Four atoms, all bonded, three of them within the angles' reach of each other."""
+    positions = torch.tensor([[0.0, 0, 0], [1.6, 0.2, 0], [0.3, 1.9, 0.8], [3.2, -0.9, 0.4]])
+    first, second = torch.triu_indices(4, 4, 1)
+    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
+    vectors = positions[receiver] - positions[sender]
+    if paired:
+        order = torch.argsort(receiver, stable=True)
+        links, rows = paired_links(sender, receiver, order, 4), len(first)
+    else:
+        links, rows = links_of(sender, receiver, 4), len(sender)
+    lengths = vectors[:rows].norm(dim=1)
+    basis = torch.stack((lengths.sin(), lengths.cos(), 1 / lengths), dim=1)
+    weight = envelope(lengths, CUTOFF)[:, None]
+    return Edges(links, vectors / vectors.norm(dim=1, keepdim=True), lengths, basis, weight)
+
+
+def spherical(conv, length, cosine):
+    """Eq. 6 of arXiv:2003.03123 times what filters make of it, [W]."""
+    roots = bessel_roots(3, 2)
+    total = torch.zeros(5)
+    for l in range(3):  # noqa: E741
+        harmonic = math.sqrt((2 * l + 1) / (4 * math.pi)) * eval_legendre(l, cosine)
+        for n in range(2):
+            z = roots[l, n]
+            scale = math.sqrt(2) / abs(spherical_jn(l + 1, z))
+            value = scale * spherical_jn(l, z * length / REACH) * harmonic
+            total += value * (conv.angular.first[l, n] @ conv.angular.second)
+    return total
+
+
+def by_hand(conv, scalars, messages, edges):
+    """One layer as the paper writes it: one edge, one triplet at a time."""
+    count = len(edges.sender)
+    ends = [(edges.sender[e], edges.receiver[e]) for e in range(count)]
+    both = [conv.receive(scalars[i]) + conv.send(scalars[j]) for j, i in ends]
+    if messages is None:
+        messages = [F.silu(both[e] + conv.measure(edges.basis[e])) for e in range(count)]
+        both = [0.0] * count
+    heard = [F.silu(conv.other(messages[e])) * conv.filter(edges.basis[e]) for e in range(count)]
+    heard = [F.silu(conv.down(each)) for each in heard]
+    short = edges.lengths < REACH
+    fall = envelope(edges.lengths, REACH)
+    new, gathered = [], torch.zeros_like(scalars)
+    for e, (j, i) in enumerate(ends):
+        turned = torch.zeros(5)
+        for g, (k, middle) in enumerate(ends):
+            if middle == j and k != i and short[e] and short[g]:
+                cosine = -float(edges.directions[g] @ edges.directions[e])
+                filters = spherical(conv, edges.lengths[g].item(), cosine)
+                turned += filters * heard[g] * fall[g] * fall[e]
+        met = F.silu(conv.own(messages[e]) + both[e]) + F.silu(conv.up(turned))
+        new.append(conv.after(F.silu(conv.mix(conv.before(met))) + messages[e]))
+        gathered[i] += conv.gate(edges.basis[e]) * edges.envelope[e] * new[e]
+    return conv.out(gathered), new
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_two_layers_equal_the_equations(paired):
+    torch.manual_seed(0)
+    layers = [DimeNetPPConv(Dimensions(4, 3, CUTOFF, layer=n), OPTIONS) for n in (0, 1)]
+    edges, scalars = molecule(paired), torch.randn(4, 4)
+    with torch.no_grad():
+        state, messages = None, None
+        for conv in layers:
+            change, state = conv(scalars, state, edges)
+            expected, messages = by_hand(conv, scalars, messages, edges)
+            torch.testing.assert_close(change, expected)
+            torch.testing.assert_close(state.messages, torch.stack(messages))
+            scalars = scalars + change
+
+
+def test_an_angle_matters_where_no_length_changes():
+    """A bent chain whose ends do not see each other, opened and closed."""
+
+    def change(angle):
+        ends = torch.tensor([[1.0, 0, 0], [math.cos(angle), math.sin(angle), 0]])
+        sender, receiver = torch.tensor([0, 1, 1, 2]), torch.tensor([1, 0, 2, 1])
+        directions = torch.stack((-ends[0], ends[0], ends[1], -ends[1]))
+        one = torch.ones(4, 1)
+        edges = Edges(links_of(sender, receiver, 3), directions, one[:, 0], one.expand(4, 3), one)
+        torch.manual_seed(0)
+        conv = DimeNetPPConv(Dimensions(4, 3, CUTOFF), OPTIONS)
+        return conv(torch.ones(3, 4), None, edges)[0]
+
+    with torch.no_grad():
+        assert (change(2.0) - change(1.5))[[0, 2]].abs().max() > 1e-3
+        torch.testing.assert_close(change(2.0)[1], change(1.5)[1])
+        torch.testing.assert_close(change(2.0), change(-2.0))
+
+
+def test_a_longer_reach_counts_as_the_cutoff():
+    far = DimeNetPPConv(Dimensions(4, 3, CUTOFF), DimeNetPPOptions(angle_cutoff=9.0))
+    assert far.reach == DimeNetPPConv(Dimensions(4, 3, CUTOFF), DimeNetPPOptions()).reach == CUTOFF
+    assert SPEC.angle_cutoff(DimeNetPPOptions()) is None
+    assert SPEC.angle_cutoff(OPTIONS) == REACH
+
+
+@pytest.mark.parametrize("wrong", [{"num_spherical": 1}, {"num_spherical": 9}, {"int_emb": 0}])
+def test_bad_options_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        DimeNetPPOptions(**wrong)
