@@ -37,7 +37,8 @@ def head_parameters(model: ModelConfig, head: HeadConfig, target: Target) -> int
         return conv + (norm_parameters(model) if conv else 0) + chain(*widths(f, head))
     fused = len(model.attributes) if model.conditioning == "fuse" else 0
     score = linear(f, 1) if head.pool == "attention" else 0
-    return score + chain(*widths(f + fused, head))
+    first, *rest = widths(f, head)
+    return score + chain(first + fused, *rest)
 
 
 def head_conv_dimensions(model: ModelConfig, degree: float = 12.0) -> Dimensions:

@@ -33,7 +33,8 @@ class GlobalAttention(nn.Module):
         Written out, not torch's fused kernel: that one cannot be differentiated twice.
         """
         block = padding.block(self.project(scalars))
-        split = block.view(*block.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        channels = scalars.shape[1] // self.heads
+        split = block.view(*block.shape[:2], 3, self.heads, channels).permute(2, 0, 3, 1, 4)
         query, key, value = split.unbind(0)
         score = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         others = ~padding.is_node[:, None, None, :]
