@@ -1,0 +1,96 @@
+"""Sums over neighbours where each edge has one weight for all channels, or one per head.
+
+No array of edges times channels is made: torch sums rows of nodes with weights in one kernel.
+Like those of ``sums``, these functions keep their inputs alone and can be differentiated again.
+
+Shapes: N nodes, E edges, P pairs of edges, F features, H heads.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from hydragnn_hpo.model.edges import Edges
+
+
+def weighted(values: Tensor, weights: Tensor, edges: Edges) -> Tensor:
+    """Sum what neighbours are by weights of the edges: ``out_i = sum_j weight_ij * value_j``.
+
+    Args:
+        values: of the nodes, [N, F]; head h owns the h-th of H equal parts of the channels.
+        weights: of the edges, [E, H], or one for both edges of a pair, [P, H].
+        edges: the edges.
+
+    Returns:
+        [N, F].
+    """
+    return _applied(_Weighted, values, weights, *edges.links.arrays)
+
+
+def degrees(edges: Edges) -> Tensor:
+    """Count the neighbours of each node, each by its envelope, [N, 1]."""
+    return edges.add(edges.envelope)
+
+
+def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
+    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Weighted(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, weights, *links)
+        sender, _, order, starts, _, _ = links
+        shape = (starts.shape[0] - 1, values.shape[1])
+        if not len(order):
+            return values.new_zeros(shape)
+        index = sender.index_select(0, order)
+        both = torch.cat((weights,) * (len(order) // len(weights)))
+        sorted_weights = both.index_select(0, order)
+        heads = values.view(len(values), weights.shape[1], -1).unbind(1)
+        found = [
+            torch.embedding_bag(
+                head.contiguous(), index, starts, False, 0, False, weight.contiguous(), True
+            )[0]
+            for head, weight in zip(heads, sorted_weights.unbind(1), strict=True)
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, weights, *links = ctx.saved_tensors
+        to_values = to_weights = None
+        if ctx.needs_input_grad[0]:
+            to_values = _applied(_Weighted, grad, weights, *_turned(links))
+        if ctx.needs_input_grad[1]:
+            to_weights = _applied(_Agreement, values, grad, weights, *links)
+        return to_values, to_weights, *[None] * 6
+
+
+class _Agreement(Function):
+    """Gradient of ``weighted`` for its weights: products of rows, summed over channels."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, grad, *links)
+        if not len(links[0]):
+            return torch.zeros_like(like)
+        sent = values.contiguous().index_select(0, links[0])
+        rows = sent.mul_(grad.contiguous().index_select(0, links[1]))
+        return rows.view(-1, *like.shape, rows.shape[1] // like.shape[1]).sum((0, 3))
+
+    @staticmethod
+    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+        values, grad, *links = ctx.saved_tensors
+        to_values = _applied(_Weighted, grad, second, *_turned(links))
+        to_grad = _applied(_Weighted, values, second, *links)
+        return to_values, to_grad, None, *[None] * 6
+
+
+def _turned(links: list[Tensor]) -> tuple[Tensor, ...]:
+    """Exchange the ends of all edges."""
+    sender, receiver, by_receiver, receiver_starts, by_sender, sender_starts = links
+    return receiver, sender, by_sender, sender_starts, by_receiver, receiver_starts

@@ -1,0 +1,78 @@
+"""Weighted sums against a dense matrix of weights, in values and two derivatives."""
+
+import pytest
+import torch
+
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.sums import links_of, paired_links
+from hydragnn_hpo.model.weighted import degrees, weighted
+
+
+def edges_between(first, second, num_nodes, paired, dtype=torch.float64):
+    """Bonds between two rows of nodes, as pairs or as edges that only happen to be turned."""
+    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
+    order = torch.argsort(receiver, stable=True)
+    if paired:
+        links = paired_links(sender, receiver, order, num_nodes)
+    else:
+        links = links_of(sender, receiver, num_nodes)
+    count = len(first) if paired else len(sender)
+    torch.manual_seed(0)
+    lengths = torch.rand(count, dtype=dtype)
+    basis, envelope = torch.rand(count, 4, dtype=dtype), torch.rand(count, 1, dtype=dtype)
+    return Edges(links, torch.zeros(len(sender), 3, dtype=dtype), lengths, basis, envelope)
+
+
+def random_edges(paired, num_nodes=6, bonds=9):
+    """With a self-image, a doubled bond and an isolated node."""
+    torch.manual_seed(1)
+    first, second = torch.randint(0, num_nodes - 1, (2, bonds))
+    first[0] = second[0]
+    first[2], second[2] = first[1], second[1]
+    return edges_between(first, second, num_nodes, paired)
+
+
+def dense(values, weights, edges):
+    """Sum through a matrix [N, N] per head."""
+    both = edges.both(weights)
+    parts = []
+    for part, weight in zip(values.chunk(weights.shape[1], dim=1), both.unbind(1), strict=True):
+        matrix = torch.zeros(len(values), len(values), dtype=values.dtype)
+        matrix = matrix.index_put((edges.receiver, edges.sender), weight, accumulate=True)
+        parts.append(matrix @ part)
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_sums_equal_a_dense_matrix_and_have_two_derivatives(paired, heads):
+    edges = random_edges(paired)
+    values = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(len(edges.pair_lengths), heads, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(weighted(values, weights, edges), dense(values, weights, edges))
+
+    def curved(values, weights):
+        return weighted(values, weights, edges).square()
+
+    torch.autograd.gradcheck(curved, (values, weights))
+    torch.autograd.gradgradcheck(curved, (values, weights))
+
+
+@pytest.mark.parametrize("num_nodes", [0, 2])
+def test_no_edges_give_zeros_that_reach_the_parameters(num_nodes):
+    none = torch.zeros(0, dtype=torch.long)
+    edges = edges_between(none, none, num_nodes, True)
+    values = torch.ones(num_nodes, 4, dtype=torch.float64, requires_grad=True)
+    weights = edges.pair_envelope.clone().requires_grad_(True)
+    found = weighted(values, weights, edges)
+    found.sum().backward()
+    assert torch.equal(found, torch.zeros_like(values))
+    assert torch.equal(values.grad, torch.zeros_like(values))
+    assert weights.grad.shape == (0, 1)
+
+
+def test_degrees_are_sums_of_envelopes():
+    edges = edges_between(torch.tensor([0, 0]), torch.tensor([1, 2]), 4, True)
+    near, far = edges.pair_envelope.flatten().tolist()
+    expected = torch.tensor([[near + far], [near], [far], [0.0]], dtype=torch.float64)
+    torch.testing.assert_close(degrees(edges), expected)
