@@ -15,7 +15,7 @@ from hydragnn_hpo.config.convs.dimenetpp import DimeNetPPOptions
 from hydragnn_hpo.model.angles import SphericalBessel, legendre
 from hydragnn_hpo.model.cutoff import envelope
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.sums import joined
+from hydragnn_hpo.model.sums import joined, times
 from hydragnn_hpo.model.triplets import Fan, fan_of, fanned, triplets_of
 
 
@@ -125,12 +125,12 @@ class DimeNetPPConv(nn.Module):
         else:
             messages, angles = state
             own = joined(*ends, self.own(messages), edges.links)
-        heard = _scaled(F.silu(self.other(messages)), self.filter(edges.pair_basis))
+        heard = times(F.silu(self.other(messages)), self.filter(edges.pair_basis))
         turned = self.angular(F.silu(self.down(heard)), angles)
-        met = F.silu(own) + F.silu(self.up(_scaled(turned, angles.envelope)))
+        met = F.silu(own) + F.silu(self.up(times(turned, angles.envelope)))
         messages = self.after(F.silu(self.mix(self.before(met))) + messages)
         gate = self.gate(edges.pair_basis) * edges.pair_envelope
-        return self.out(edges.add(_scaled(messages, gate))), Directed(messages, angles)
+        return self.out(edges.add(times(messages, gate))), Directed(messages, angles)
 
     def _angles(self, edges: Edges) -> Angles:
         assert self.bessel is not None
@@ -156,11 +156,6 @@ def _draw(module: nn.Module) -> None:
 def _halves(rows: Tensor, count: int) -> Tensor:
     """Part what edges carry, [E, F], in the two directions of pairs: [2, P, F], or [1, E, F]."""
     return rows.view(max(1, rows.shape[0] // max(1, count)), count, rows.shape[1])
-
-
-def _scaled(rows: Tensor, pair: Tensor) -> Tensor:
-    """Multiply what edges carry, [E, F], by numbers of their pairs, [P, F] or [P, 1]."""
-    return (_halves(rows, pair.shape[0]) * pair).view_as(rows)
 
 
 def _output(features: int, options: DimeNetPPOptions) -> nn.Sequential:

@@ -31,7 +31,7 @@ def fp64():
 
 
 def molecule(paired):
-    """Four atoms, all bonded, three of them within the angles' reach of each other."""
+    """Four atoms and all six edges: one beyond the cutoff, one beyond the angles' reach."""
     positions = torch.tensor([[0.0, 0, 0], [1.6, 0.2, 0], [0.3, 1.9, 0.8], [3.2, -0.9, 0.4]])
     first, second = torch.triu_indices(4, 4, 1)
     sender, receiver = torch.cat((first, second)), torch.cat((second, first))

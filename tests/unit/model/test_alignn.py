@@ -1,0 +1,151 @@
+"""ALIGNN against the paper's equations written as loops over edges and triplets."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from scipy.special import eval_legendre
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.alignn import SPEC, AlignnOptions
+from hydragnn_hpo.model.convs.alignn import AlignnConv
+from hydragnn_hpo.model.cutoff import envelope
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.gating import again, gated_mean
+from hydragnn_hpo.model.sums import links_of, paired_links
+
+CUTOFF, REACH = 4.0, 3.0
+
+
+@pytest.fixture(autouse=True)
+def fp64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def molecule(paired):
+    """Four atoms and all six edges: one beyond the cutoff, one beyond the angles' reach."""
+    positions = torch.tensor([[0.0, 0, 0], [1.6, 0.2, 0], [0.3, 1.9, 0.8], [3.2, -0.9, 0.4]])
+    first, second = torch.triu_indices(4, 4, 1)
+    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
+    vectors = positions[receiver] - positions[sender]
+    if paired:
+        order = torch.argsort(receiver, stable=True)
+        links, rows = paired_links(sender, receiver, order, 4), len(first)
+    else:
+        links, rows = links_of(sender, receiver, 4), len(sender)
+    lengths = vectors[:rows].norm(dim=1)
+    basis = torch.stack((lengths.sin(), lengths.cos(), 1 / lengths), dim=1)
+    weight = envelope(lengths, CUTOFF)[:, None]
+    return Edges(links, vectors / vectors.norm(dim=1, keepdim=True), lengths, basis, weight)
+
+
+def gated_by_hand(conv, nodes, along, weight, ends):
+    """Eqs. 3 and 4 with a mean that counts the node itself, one edge at a time."""
+    above = [torch.zeros_like(row) for row in nodes]
+    below = [torch.ones_like(row) for row in nodes]
+    changes = []
+    for (j, i), feature, w in zip(ends, along, weight, strict=True):
+        met = conv.receive(nodes[i]) + conv.send(nodes[j]) + conv.gate(feature)
+        above[i] = above[i] + w * met.sigmoid() * conv.value(nodes[j])
+        below[i] = below[i] + w * met.sigmoid()
+        changes.append(F.silu(conv.edge_norm(met)) if conv.edge_norm else None)
+    heard = [a / b for a, b in zip(above, below, strict=True)]
+    rows = [F.silu(conv.norm(conv.own(x) + h)) for x, h in zip(nodes, heard, strict=True)]
+    return torch.stack(rows), changes
+
+
+def by_hand(layers, scalars, edges):
+    ends = list(zip(edges.sender.tolist(), edges.receiver.tolist(), strict=True))
+    fall = envelope(edges.lengths, REACH)
+    triplets, weight, angles = [], [], []
+    for b, (j, i) in enumerate(ends):
+        for a, (k, middle) in enumerate(ends):
+            if middle == j and k != i and max(edges.lengths[a], edges.lengths[b]) < REACH:
+                triplets.append((a, b))
+                weight.append(fall[a] * fall[b])
+                cosine = -float(edges.directions[a] @ edges.directions[b])
+                scales = [((2 * n + 1) / (4 * torch.pi)) ** 0.5 for n in range(3)]
+                terms = [s * eval_legendre(n, cosine) for n, s in enumerate(scales)]
+                angles.append(F.silu(layers[0].bend(torch.tensor(terms))))
+    bonds = layers[0].measure(edges.basis)
+    assert len(triplets) == 10, "atoms have 2, 3, 2 and 1 neighbours in reach: 2 + 6 + 2 + 0"
+    for conv in layers:
+        if conv.between is not None:
+            change, bent = gated_by_hand(conv.between, bonds, angles, weight, triplets)
+            bonds = bonds + change
+            angles = [a + b if conv.keeps else a for a, b in zip(angles, bent, strict=True)]
+        change, more = gated_by_hand(conv.along, scalars, bonds, edges.envelope, ends)
+        bonds = bonds + torch.stack(more) if conv.along.edge_norm else bonds
+        scalars = scalars + change
+    return scalars, bonds
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("lines", [1, 2, 4])
+def test_three_layers_equal_the_equations(paired, lines):
+    torch.manual_seed(0)
+    options = AlignnOptions(angle_cutoff=REACH, angle_basis=3, line_graph_layers=lines)
+    places = [Dimensions(4, 3, CUTOFF, layer=n, state_is_read=n < 2) for n in range(3)]
+    layers = [AlignnConv(place, options) for place in places]
+    edges, scalars = molecule(paired), torch.randn(4, 4)
+    with torch.no_grad():
+        expected, _ = by_hand(layers, scalars, edges)
+        state = None
+        for conv in layers:
+            change, state = conv(scalars, state, edges)
+            scalars = scalars + change
+    torch.testing.assert_close(scalars, expected)
+    assert state is None
+    for conv, place in zip(layers, places, strict=True):
+        assert sum(p.numel() for p in conv.parameters()) == SPEC.parameters(place, options)
+
+
+def test_a_gated_mean_has_two_derivatives_and_so_has_what_is_computed_again():
+    torch.manual_seed(0)
+    links = links_of(torch.tensor([0, 1, 2, 2]), torch.tensor([1, 0, 0, 1]), 3)
+    inputs = [torch.randn(n, w, requires_grad=True) for n, w in ((3, 2), (4, 2), (4, 1))]
+
+    def mean(*inputs):
+        return gated_mean(*inputs, links)
+
+    assert torch.autograd.gradcheck(mean, inputs)
+    assert torch.autograd.gradgradcheck(mean, inputs)
+    x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradgradcheck(
+        lambda x, y: again(lambda a, b: (a * b).sin(), x, y), (x, y)
+    )
+    still = torch.randn(3)
+    (found,) = torch.autograd.grad(again(torch.mul, x, still).sum(), x)
+    assert torch.equal(found, still)
+
+
+def test_a_lone_neighbour_counts_half():
+    """Gate and weight 1: the neighbour's value and the node's own silence, half and half."""
+    links = links_of(torch.tensor([0]), torch.tensor([1]), 2)
+    found = gated_mean(
+        torch.tensor([[3.0], [0.0]]), torch.tensor([[50.0]]), torch.ones(1, 1), links
+    )
+    torch.testing.assert_close(found, torch.tensor([[0.0], [1.5]]))
+
+
+def test_nothing_is_built_that_nobody_reads():
+    last = AlignnConv(Dimensions(4, 3, state_is_read=False), AlignnOptions())
+    assert last.between.edge_norm is None
+    assert last.along.edge_norm is None
+    plain = AlignnConv(Dimensions(4, 3), AlignnOptions(line_graph_layers=0))
+    assert plain.between is None
+    assert plain.bend is None
+
+
+def test_a_longer_reach_counts_as_the_cutoff():
+    assert AlignnConv(Dimensions(4, 3, cutoff=3.0), AlignnOptions()).reach == 3.0
+    assert SPEC.angle_cutoff(AlignnOptions()) == 3.5
+
+
+@pytest.mark.parametrize("wrong", [{"angle_basis": 1}, {"angle_cutoff": 0.0}])
+def test_bad_options_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        AlignnOptions(**wrong)
