@@ -72,17 +72,20 @@ class Finding:
         return self.result == "failed"
 
     @property
+    def bound(self) -> str:
+        """Write the limit with its sign: ``<= 1e-09``."""
+        if self.limit is None:
+            return "-"
+        if self.at_most and self.limit == 0:
+            return "0"
+        return f"{'<=' if self.at_most else '>='} {self.limit:.2g}"
+
+    @property
     def sentence(self) -> str:
-        """Say what was found and what to do."""
-        if not self.failed:
-            return f"{self.name}: {self.result}{f', {self.detail}' if self.detail else ''}."
-        parts = [f"{self.name}: must hold: {self.asks}."]
-        if self.found is not None and self.limit is not None:
-            bound = "at most" if self.at_most else "at least"
-            parts.append(f"Found {self.found:.2g}, {bound} {self.limit:.2g} is allowed.")
-        parts += [f"{self.detail.rstrip('.')}."] if self.detail else []
-        parts += [f"At {self.place}"] if self.place else []
-        return " ".join([*parts, self.advice])
+        """Say what was found."""
+        number = "" if self.found is None else f"{self.found:.2g}, must be {self.bound}"
+        parts = [part.rstrip(".") for part in (number, self.detail) if part]
+        return f"{self.result}: {'; '.join(parts)}" if parts else self.result
 
 
 @dataclass(frozen=True)

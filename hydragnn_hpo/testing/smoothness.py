@@ -6,6 +6,7 @@ Shapes: N nodes.
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -116,21 +117,25 @@ def _step(values: Sequence[Tensor], ways: Sequence[Tensor], length: float) -> No
 
 
 def cutoff(subject: Subject) -> Measured:
-    """Take away a bond shortly before it reaches the cutoff, alone and among neighbours."""
+    """Take away a bond shortly before it reaches the cutoff, with few and many others."""
     crowd = random_structure(7, 4)
     ratios = []
     for others in (molecule([6], [[0.0, 0.0, 0.0]]), crowd):
         jumps = [_jump(subject, others, CUTOFF - left) for left in (0.01, 0.005)]
         quiet = jumps[1] <= NOISE
         ratios.append(float("inf") if quiet else jumps[0] / jumps[1])
-    return Measured(min(ratios), THIRD_POWER, at_most=False)
+    return Measured(float(np.min(ratios)), THIRD_POWER, at_most=False)
 
 
 def _jump(subject: Subject, others: Structure, distance: float) -> float:
-    """Tell how much the outputs change without the bond of the first atom to a new one."""
-    place = others.positions[0] + distance * torch.tensor([0.6, 0.0, 0.8]).double().numpy()
-    whole = molecule([*others.numbers, 8], [*others.positions, place])
-    bond = (0, len(others.numbers))
+    """Tell how much the outputs change without the bond of the first atom to a new one.
+
+    A hydrogen half way keeps both of them from being alone.
+    """
+    first, way = others.positions[0], np.array([0.6, 0.0, 0.8])
+    places = [*others.positions, first + 0.5 * CUTOFF * way, first + distance * way]
+    whole = molecule([*others.numbers, 1, 8], places)
+    bond = (0, len(others.numbers) + 1)
     pair = [batch_graphs([whole.graph(without=each)]) for each in (None, bond)]
     with_it, without = (outputs(subject.net, each) for each in pair)
     changes = [(with_it[name] - without[name]).abs().sum() for name in with_it]
@@ -173,7 +178,7 @@ def symmetric_site(subject: Subject) -> Measured:
 CHECKS = (
     Check(
         "cutoff",
-        "a neighbour that crosses the cutoff changes outputs with two continuous derivatives",
+        "outputs have two continuous derivatives at the cutoff",
         "Multiply every message by the envelope, and let counts, means and softmaxes over "
         "neighbours use sums of it: sum(w * m) / (1 + sum(w)) (Law 8).",
         cutoff,
@@ -195,14 +200,14 @@ CHECKS = (
     ),
     Check(
         "isolated atom",
-        "an atom without neighbours gives finite numbers and gradients",
+        "an atom without neighbours: finite numbers and gradients",
         "Divide by 1 + sum(w), and write norms as sqrt(x**2 + small): the gradient of sqrt is "
         "infinite at 0.",
         isolated_atom,
     ),
     Check(
         "symmetric site",
-        "sites where directions cancel or angles are straight give finite numbers and gradients",
+        "cancelling directions, straight angles: finite numbers and gradients",
         "Write norms as sqrt(x**2 + small), and use cosines instead of acos.",
         symmetric_site,
     ),

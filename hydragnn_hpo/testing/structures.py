@@ -90,7 +90,7 @@ def random_structure(seed: int, num_nodes: int = 6, *, periodic: bool = False) -
     return Structure(numbers, positions, SKEWED if periodic else np.zeros((3, 3)), periodic)
 
 
-def molecule(numbers: Sequence[int], positions: Sequence[Sequence[float]]) -> Structure:
+def molecule(numbers: Sequence[int], positions: Sequence[Sequence[float] | Array]) -> Structure:
     """Give atoms at given positions in angstrom, in free space."""
     places = np.array(positions, dtype=np.float64).reshape(-1, 3)
     return Structure(np.array(numbers, dtype=np.int16), places, np.zeros((3, 3)))

@@ -1,0 +1,395 @@
+"""Every check is seen to fail: on a conv that is sound but for one thing."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import Function
+
+from hydragnn_hpo.model.edges import pair_vectors
+from hydragnn_hpo.testing import CHECKS, check_conv
+
+BROKEN = {}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """With so few atoms threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def breaks(*checks):
+    """Note which checks a conv must fail; all others it must pass."""
+
+    def note(conv):
+        BROKEN[conv.__name__] = (conv, frozenset(checks))
+        return conv
+
+    return note
+
+
+class Sound(nn.Module):
+    """Neighbours through filters of their distance; each broken conv changes one step."""
+
+    def __init__(self, dimensions, options):
+        super().__init__()
+        features = dimensions.features
+        self.send = nn.Linear(features, features)
+        self.filter = nn.Linear(dimensions.basis_size, features)
+        self.out = nn.Linear(features, features)
+
+    def filters(self, edges):
+        return edges.both(self.filter(edges.pair_basis) * edges.pair_envelope)
+
+    def gathered(self, scalars, edges):
+        return edges.add(edges.at_sender(self.send(scalars)) * self.filters(edges))
+
+    def forward(self, scalars, state, edges):
+        return torch.tanh(self.out(self.gathered(scalars, edges))), None
+
+
+class SoundVectors(Sound):
+    """With one vector per channel, made anew by each layer."""
+
+    vectors = True
+
+    def arrows(self, scalars, edges):
+        return edges.spread(edges.at_sender(scalars) * self.filters(edges), edges.directions)
+
+    def forward(self, scalars, state, edges):
+        change, _ = super().forward(scalars, state, edges)
+        if state is not None:
+            change = change + (state * state).sum(1)
+        return change, self.arrows(scalars, edges)
+
+
+@breaks("contract")
+class GivesNoPair(Sound):
+    def forward(self, scalars, state, edges):
+        return super().forward(scalars, state, edges)[0]
+
+
+@breaks("contract")
+class GivesSingle(Sound):
+    def forward(self, scalars, state, edges):
+        return super().forward(scalars, state, edges)[0].float(), None
+
+
+@breaks("contract")
+class GivesTransposedVectors(SoundVectors):
+    def arrows(self, scalars, edges):
+        return super().arrows(scalars, edges).transpose(1, 2)
+
+
+@breaks("parameters")
+class HasASpare(Sound):
+    def __init__(self, dimensions, options):
+        super().__init__(dimensions, options)
+        self.spare = nn.Linear(2, 2)
+
+
+@breaks("parameters")
+class FeedsNobody(SoundVectors):
+    """Builds what only its last state would need, also where nobody reads that."""
+
+    def __init__(self, dimensions, options):
+        super().__init__(dimensions, options)
+        self.mix = nn.Linear(dimensions.features, dimensions.features, bias=False)
+
+    def arrows(self, scalars, edges):
+        return self.mix(super().arrows(scalars, edges))
+
+
+@breaks("no edges")
+class SkipsWithoutEdges(Sound):
+    def forward(self, scalars, state, edges):
+        if len(edges.sender) == 0 and len(scalars):
+            return torch.zeros_like(scalars), None
+        return super().forward(scalars, state, edges)
+
+
+@breaks("empty batch")
+class SkipsWithoutNodes(Sound):
+    def forward(self, scalars, state, edges):
+        if len(scalars) == 0:
+            return torch.zeros_like(scalars), None
+        return super().forward(scalars, state, edges)
+
+
+@breaks("empty batch")
+class LearnsFromNothing(Sound):
+    """Its bias has a gradient although no node does: the sum of no rows is taken as 1."""
+
+    def forward(self, scalars, state, edges):
+        change, _ = super().forward(scalars, state, edges)
+        if len(scalars) == 0:
+            self.out.bias.register_hook(lambda slope: slope + 1.0)
+        return change, None
+
+
+@breaks("float32")
+class RoundsToHalf(Sound):
+    def forward(self, scalars, state, edges):
+        change, _ = super().forward(scalars, state, edges)
+        half = change.bfloat16().to(change.dtype)
+        return (half if change.dtype == torch.float32 else change), None
+
+
+@breaks("seed")
+class DrawsElsewhere(Sound):
+    def __init__(self, dimensions, options):
+        super().__init__(dimensions, options)
+        nn.init.constant_(self.out.bias, random.SystemRandom().random())
+
+
+@breaks("repeat")
+class CountsItsCalls(Sound):
+    """Its answer depends on how often it was asked; a buffer keeps the count."""
+
+    def __init__(self, dimensions, options):
+        super().__init__(dimensions, options)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, scalars, state, edges):
+        change, _ = super().forward(scalars, state, edges)
+        if not torch.is_grad_enabled() and scalars.dtype == torch.float64:
+            self.calls += 1
+        return change * (1.0 + 1e-13 * self.calls), None
+
+
+@breaks("state dict")
+class HidesATensor(Sound):
+    """A random tensor that is neither parameter nor buffer; the seed decides it."""
+
+    def __init__(self, dimensions, options):
+        super().__init__(dimensions, options)
+        self.hidden = torch.rand(()).item()
+
+    def forward(self, scalars, state, edges):
+        change, _ = super().forward(scalars, state, edges)
+        return change * (1.0 + self.hidden), None
+
+
+@breaks("state dict")
+class WritesAnObject(Sound):
+    def get_extra_state(self):
+        return {"weights": [1.0]}
+
+    def set_extra_state(self, state):
+        pass
+
+
+@breaks("rotation", "reflection")
+class SeesX(Sound):
+    def filters(self, edges):
+        return super().filters(edges) * (1.0 + 0.1 * edges.directions[:, :1])
+
+
+@breaks("rotation", "reflection")
+class AddsToVectors(SoundVectors):
+    def arrows(self, scalars, edges):
+        return super().arrows(scalars, edges) + 0.1
+
+
+@breaks("reflection")
+class TakesATripleProduct(SoundVectors):
+    def forward(self, scalars, state, edges):
+        change, arrows = super().forward(scalars, state, edges)
+        one, two, three = arrows[..., 0], arrows[..., 1], arrows[..., 2]
+        volume = (torch.linalg.cross(one, two) * three).sum(1, keepdim=True)
+        return change + volume, arrows
+
+
+@breaks("reflection")
+class GivesPseudovectors(SoundVectors):
+    def forward(self, scalars, state, edges):
+        change, _ = Sound.forward(self, scalars, state, edges)
+        arrows = self.arrows(scalars, edges)
+        turned = torch.linalg.cross(arrows, arrows.roll(1, dims=2), dim=1)
+        return change + (0.0 if state is None else (state * state).sum(1)), turned
+
+
+@breaks("node order", "edge order", "supercell", "batch", "cutoff")
+class CountsAlongEdges(Sound):
+    """Which edge comes first matters."""
+
+    def filters(self, edges):
+        place = torch.arange(len(edges.sender)).to(edges.directions) + 1.0
+        return super().filters(edges) / place.unsqueeze(-1)
+
+
+@breaks("edge order")
+class TakesPairsForGranted(Sound):
+    """Each half of the edges gets a weight of its own, as if the first were all pairs."""
+
+    def filters(self, edges):
+        return super().filters(edges) * (1.0 if edges.paired else 2.0)
+
+
+@breaks("node order", "batch", "supercell")
+class CountsAlongNodes(Sound):
+    def gathered(self, scalars, edges):
+        return super().gathered(scalars, edges).cumsum(0)
+
+
+@breaks("batch")
+class MixesGraphs(Sound):
+    def gathered(self, scalars, edges):
+        found = super().gathered(scalars, edges)
+        return found + found.sum(0) / max(len(found), 1)
+
+
+@breaks("batch")
+class HasBatchNorm(Sound):
+    def __init__(self, dimensions, options):
+        super().__init__(dimensions, options)
+        self.norm = nn.BatchNorm1d(dimensions.features, momentum=None)
+
+    def gathered(self, scalars, edges):
+        found = super().gathered(scalars, edges)
+        return (
+            self.norm(found) if len(found) > 1 else found + 0 * (self.norm.weight + self.norm.bias)
+        )
+
+
+@breaks("supercell")
+class IgnoresItsOwnImages(Sound):
+    def filters(self, edges):
+        return super().filters(edges) * (edges.sender != edges.receiver).unsqueeze(-1)
+
+
+@breaks("images")
+class IsDeaf(Sound):
+    def filters(self, edges):
+        return super().filters(edges) * 0.0
+
+
+@breaks("cutoff")
+class ForgetsTheEnvelope(Sound):
+    def filters(self, edges):
+        return edges.both(self.filter(edges.pair_basis))
+
+
+@breaks("cutoff")
+class FallsLinearly(Sound):
+    def filters(self, edges):
+        return edges.both(self.filter(edges.pair_basis) * edges.pair_envelope ** (1 / 3))
+
+
+@breaks("cutoff")
+class FallsQuadratically(Sound):
+    def filters(self, edges):
+        return edges.both(self.filter(edges.pair_basis) * edges.pair_envelope ** (2 / 3))
+
+
+@breaks("cutoff")
+class DividesByTheCount(Sound):
+    """Messages vanish smoothly, but the number that they are divided by jumps."""
+
+    def gathered(self, scalars, edges):
+        counts = edges.add(torch.ones_like(edges.envelope)).clamp(min=1.0)
+        return super().gathered(scalars, edges) / counts
+
+
+@breaks("gradient", "force training")
+class DetachesLengths(Sound):
+    """Its energies are right, but their gradient lacks a term: so does its own gradient."""
+
+    def filters(self, edges):
+        return edges.both(self.filter(edges.pair_basis.detach()) * edges.pair_envelope)
+
+
+class OnceOnly(Function):
+    """The sine, whose gradient cannot be differentiated again, and does not say so."""
+
+    @staticmethod
+    def forward(ctx, values):
+        ctx.save_for_backward(values)
+        return values.sin()
+
+    @staticmethod
+    def backward(ctx, slope):
+        (values,) = ctx.saved_tensors
+        return slope * values.detach().cos()
+
+
+@breaks("force training")
+class DifferentiatesOnce(Sound):
+    def gathered(self, scalars, edges):
+        return OnceOnly.apply(super().gathered(scalars, edges))
+
+
+@breaks("isolated atom", "no edges")
+class DividesByNothing(Sound):
+    def gathered(self, scalars, edges):
+        return super().gathered(scalars, edges) / edges.add(edges.envelope)
+
+
+@breaks("symmetric site", "isolated atom")
+class TakesNorms(SoundVectors):
+    """The gradient of a norm is not a number where the vectors cancel, or where there are none."""
+
+    def forward(self, scalars, state, edges):
+        change, arrows = super().forward(scalars, state, edges)
+        same = edges.spread(self.filters(edges), edges.directions)
+        return change + (same * same).sum(1).sqrt(), arrows
+
+
+@breaks("compile")
+class ActsUpWhenCompiled(Sound):
+    def filters(self, edges):
+        doubled = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+        return super().filters(edges) * (2.0 if doubled else 1.0)
+
+
+@breaks("export")
+class BranchesOnValues(Sound):
+    def gathered(self, scalars, edges):
+        found = super().gathered(scalars, edges)
+        return found if found.numel() and bool(found.sum() > 1e9) else found * 1.0
+
+
+QUICK = [name for name in CHECKS if name not in ("compile", "export")]
+WITHOUT_COMPILER = {n: b for n, b in BROKEN.items() if not b[1] & {"compile"}}
+
+
+@pytest.mark.parametrize("conv", [Sound, SoundVectors])
+def test_a_sound_conv_passes_everything(conv):
+    assert [finding.sentence for finding in check_conv(conv).failures] == []
+
+
+@pytest.mark.parametrize(("conv", "expected"), WITHOUT_COMPILER.values(), ids=WITHOUT_COMPILER)
+def test_a_broken_conv_fails_what_it_breaks_and_nothing_else(conv, expected):
+    only = [*QUICK, "export"] if "export" in expected else QUICK
+    report = check_conv(conv, only=only)
+    assert {f.name for f in report.failures} == set(expected), [
+        (f.name, f.sentence) for f in report.failures
+    ]
+    assert not report.passed
+    assert all(finding.advice for finding in report.failures)
+
+
+def test_a_conv_that_differs_when_compiled_is_found():
+    report = check_conv(ActsUpWhenCompiled, only=["compile", "repeat", "export"])
+    assert [finding.name for finding in report.failures] == ["compile"]
+
+
+def test_atoms_at_their_images_are_found_where_edges_forget_shifts(monkeypatch):
+    """No conv sees positions, so that only the net's own geometry can break this."""
+
+    def forgetful(batch):
+        return pair_vectors(replace(batch, edge_shift=torch.zeros_like(batch.edge_shift)))
+
+    monkeypatch.setattr("hydragnn_hpo.model.trunk.pair_vectors", forgetful)
+    report = check_conv(Sound, only=["translation", "node order"])
+    assert [finding.name for finding in report.failures] == ["translation"]
+
+
+def test_every_check_has_a_conv_that_breaks_it():
+    broken = set().union(*(checks for _, checks in BROKEN.values()))
+    assert broken | {"translation"} == set(CHECKS)
