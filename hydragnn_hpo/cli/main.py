@@ -7,6 +7,7 @@ import typer
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.cli import dataset, ensemble
+from hydragnn_hpo.cli.check_layer import check_layer
 from hydragnn_hpo.cli.leaderboard import leaderboard
 from hydragnn_hpo.cli.predict import predict
 from hydragnn_hpo.cli.run import run
@@ -25,6 +26,7 @@ app.command()(status)
 app.command()(leaderboard)
 app.command()(predict)
 app.command()(trial)
+app.command("check-layer")(check_layer)
 app.add_typer(dataset.app, name="dataset", help="Build and look at graph stores.")
 app.add_typer(ensemble.app, name="ensemble", help="Build and look at ensembles.")
 
