@@ -3,6 +3,8 @@
 Shapes: N nodes, E edges, P pairs, F features. Vectors are [N, 3, F].
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -11,37 +13,37 @@ from hydragnn_hpo.model.edges import Edges
 
 def pass_vectors(
     vectors: Tensor | None,
-    nodes: tuple[Tensor, Tensor],
-    filters: tuple[Tensor, Tensor],
+    nodes: Sequence[Tensor],
+    filters: Sequence[Tensor],
     edges: Edges,
 ) -> Tensor:
     """Send directions and vectors to neighbours, [N, 3, F].
 
     Args:
         vectors: of the nodes; none in the first layer, [N, 3, F].
-        nodes: what each node puts on directions and on its own vectors, [N, F] each.
-        filters: what each pair lets through of both, smooth at the cutoff, [P, F] each.
+        nodes: what each node puts on directions, and on its own vectors if there are any,
+            [N, F] each.
+        filters: what each pair lets through of these, smooth at the cutoff, [P, F] each.
         edges: the geometry.
 
     Source: Schuett et al. (2021), arXiv:2102.03150, eq. 8.
     """
-    (point, carry), (along, through) = nodes, filters
-    felt = edges.spread(edges.scaled(point, along), edges.directions)
+    felt = edges.spread(edges.scaled(nodes[0], filters[0]), edges.directions)
     if vectors is None:
         return felt
-    return vectors + felt + edges.filtered(vectors * carry.unsqueeze(1), through)
+    return vectors + felt + edges.filtered(vectors * nodes[1].unsqueeze(1), filters[1])
 
 
 class RadialFilters(nn.Module):
-    """Three filters of each pair's distance: three maps, as slices of one would be strided."""
+    """Filters of each pair's distance: several maps, as slices of one would be strided."""
 
-    def __init__(self, basis_size: int, features: int) -> None:
+    def __init__(self, basis_size: int, features: int, count: int) -> None:
         """Build the maps."""
         super().__init__()
-        self.maps = nn.ModuleList(nn.Linear(basis_size, features) for _ in range(3))
+        self.maps = nn.ModuleList(nn.Linear(basis_size, features) for _ in range(count))
 
     def forward(self, basis: Tensor) -> tuple[Tensor, ...]:
-        """Give the filters for scalars, directions and vectors, [P, F] each."""
+        """Give ``count`` filters, [P, F] each."""
         return tuple(each(basis) for each in self.maps)
 
 

@@ -28,13 +28,27 @@ TARGETS = {
     "energy": TargetConfig(level="graph", unit="eV"),
     "charge": TargetConfig(level="node", unit="e"),
 }
+FORCE = TargetConfig(level="node", shape="vector", unit="eV/angstrom", derived_from="energy")
+WHOLE = {
+    "model": {
+        "norm": "graph", "attention": "gps", "encoding": "random_walk", "shared_layers": 1,
+        "attributes": ["spin"], "repulsion": "zbl",
+    },
+    "heads": {
+        "energy": {"loss": "beta_nll", "pool": "attention"},
+        "charge": {"kind": "conv", "loss": "nll"},
+        "force": {"weight": 3.0},
+    },
+    "training": {"balance": "uncertainty"},
+}  # fmt: skip
+"""Everything at once that a net can be told beside its conv."""
 
 
 def random_graph(number, random):
     nodes = int(random.integers(1, 24))
     positions = random.random((nodes, 3)) * nodes
-    pairs = [(i, j) for i in range(nodes) for j in range(nodes) if i != j and (i + j) % 3]
-    targets = {"charge": random.normal(size=(nodes, 1))}
+    pairs = [(j, i) for i in range(nodes) for j in range(nodes) if i != j and (i + j) % 3]
+    targets = {"charge": random.normal(size=(nodes, 1)), "force": random.normal(size=(nodes, 3))}
     if number % 5:
         targets["energy"] = random.normal(size=1)
     return Graph(
@@ -48,6 +62,7 @@ def random_graph(number, random):
         targets=targets,
         group="x",
         published=None,
+        attributes={"spin": float(number % 3)},
     )
 
 
@@ -56,10 +71,14 @@ def random_columns(count=70):
     stats = {
         "targets": {
             name: {"level": t.level, "shape": t.shape, "unit": t.unit, "mean": 0.1, "std": 0.9}
-            for name, t in TARGETS.items()
+            for name, t in {**TARGETS, "force": FORCE}.items()
         }
     }
-    made = columns_of([random_graph(n, random) for n in range(count)], TARGETS, stats)
+    stats["targets"]["energy"]["energy"] = "total"
+    stats["targets"]["force"]["derived_from"] = "energy"
+    targets = {**TARGETS, "force": FORCE}
+    graphs = [random_graph(n, random) for n in range(count)]
+    made = columns_of(graphs, targets, stats, attributes=["spin"])
     split = np.where(np.arange(count) < 50, 0, 1).astype(np.int8)
     return replace(made, split=split)
 
@@ -105,6 +124,9 @@ def train(world, out, conv, batch, epochs, way):
     if way == "budget":
         training = made.training.model_copy(update={"global_batch": None, "batch_atoms": 200})
         made = made.model_copy(update={"training": training})
+    if way == "whole":
+        update = {part: made.model_dump()[part] | values for part, values in WHOLE.items()}
+        made = TrialConfig.model_validate(made.model_dump() | update | {"heads": WHOLE["heads"]})
     trainer = Trainer(made, graphs, ranks)
     trainer.run(epochs, lambda: "go")
     trainer.use_best()

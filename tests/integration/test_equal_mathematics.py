@@ -20,9 +20,11 @@ WAYS = [
         *((conv, "graphs", conv == "painn") for conv in CONV_SPECS),
         ("schnet", "mixture", False),
         ("schnet", "budget", False),
+        ("painn", "whole", False),
     )
 ]
-"""Convs with batches of graphs; two data sets in a ratio, and a budget of atoms, with one."""
+"""Convs with batches of graphs; with one of them two data sets in a ratio, a budget of atoms, and
+everything a net can be told: attention, forces, variances, learned weights."""
 
 
 @pytest.fixture(scope="module", params=WAYS)

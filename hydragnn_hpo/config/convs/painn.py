@@ -21,15 +21,20 @@ class PaiNNOptions(Config):
     """Non-linearity: SiLU, or shifted softplus."""
 
 
+def sent_channels(d: Dimensions) -> int:
+    """Count what a layer sends: to scalars, on directions, and on vectors once there are any."""
+    return 2 if d.layer == 0 else 3
+
+
 def _parameters(d: Dimensions, o: Config) -> int:
-    f, k = d.features, d.basis_size
-    message = chain(f, f, 3 * f) + linear(k, 3 * f)
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    message = chain(f, f, sent * f) + linear(k, sent * f)
     return message + linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
 
 
 def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    f, k = d.features, d.basis_size
-    message = s.nodes * products(f, f, 3 * f) + s.pairs * products(k, 3 * f)
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    message = s.nodes * products(f, f, sent * f) + s.pairs * products(k, sent * f)
     return message + s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
 
 

@@ -1,5 +1,6 @@
 """PNAEq without torch. Built by ``model.convs.pnaeq``."""
 
+from hydragnn_hpo.config.convs.painn import sent_channels
 from hydragnn_hpo.config.convs.pna import PNAOptions, gathering_flops, gathering_parameters
 from hydragnn_hpo.config.convs.spec import (
     ConvSpec,
@@ -17,16 +18,16 @@ class PNAEqOptions(PNAOptions):
 
 
 def _parameters(d: Dimensions, o: Config) -> int:
-    f, k = d.features, d.basis_size
-    message = chain(f, f, 3 * f) + linear(f, f) + linear(k, 3 * f)
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    message = chain(f, f, sent * f) + linear(f, f) + linear(k, sent * f)
     update = linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
     return message + gathering_parameters(f, o) + update
 
 
 def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    f, k = d.features, d.basis_size
-    message = s.nodes * products(f, f, 3 * f) + s.nodes * products(f, f)
-    filters = s.pairs * products(k, 3 * f)
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    message = s.nodes * (products(f, f, sent * f) + products(f, f))
+    filters = s.pairs * products(k, sent * f)
     update = s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
     return message + filters + gathering_flops(f, o, s.nodes) + update
 

@@ -31,4 +31,4 @@ CONVS: dict[str, type[nn.Module]] = {
     "mace": MACEConv,
 }
 
-__all__ = ["CONVS", "MACEConv"]
+__all__ = ["CONVS"]

@@ -6,9 +6,10 @@ Shapes: N nodes, E edges, P pairs, F features, K radial functions. Vectors are [
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.painn import PaiNNOptions
+from hydragnn_hpo.config.convs.painn import PaiNNOptions, sent_channels
 from hydragnn_hpo.model.activation import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.mlp import mlp
 from hydragnn_hpo.model.polar import RadialFilters, VectorUpdate, pass_vectors
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "ssp": ShiftedSoftplus}
@@ -25,18 +26,17 @@ class PaiNNConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features, activation = dimensions.features, ACTIVATIONS[options.activation]
-        self.send = nn.Sequential(
-            nn.Linear(features, features), activation(), nn.Linear(features, 3 * features)
-        )
-        self.filters = RadialFilters(dimensions.basis_size, features)
+        self.sent = sent_channels(dimensions)
+        self.send = mlp((features, features, self.sent * features), activation)
+        self.filters = RadialFilters(dimensions.basis_size, features, self.sent)
         self.update = VectorUpdate(features, activation)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         fade = edges.pair_envelope
-        to_scalar, along, through = (each * fade for each in self.filters(edges.pair_basis))
-        say, point, carry = self.send(scalars).chunk(3, dim=-1)
+        to_scalar, *to_vectors = (each * fade for each in self.filters(edges.pair_basis))
+        say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
         heard = edges.filtered(say, to_scalar)
-        vectors = pass_vectors(state, (point, carry), (along, through), edges)
+        vectors = pass_vectors(state, turn, to_vectors, edges)
         answer, vectors = self.update(scalars + heard, vectors)
         return heard + answer, vectors

@@ -6,6 +6,7 @@ Shapes: N nodes, E edges, P pairs, F features, K radial functions. Vectors are [
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.painn import sent_channels
 from hydragnn_hpo.config.convs.pnaeq import PNAEqOptions
 from hydragnn_hpo.model.aggregation import Aggregation
 from hydragnn_hpo.model.edges import Edges
@@ -25,19 +26,20 @@ class PNAEqConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features = dimensions.features
-        self.send = mlp((features, features, 3 * features))
+        self.sent = sent_channels(dimensions)
+        self.send = mlp((features, features, self.sent * features))
         self.receive = nn.Linear(features, features)
-        self.filters = RadialFilters(dimensions.basis_size, features)
+        self.filters = RadialFilters(dimensions.basis_size, features, self.sent)
         self.aggregate = Aggregation(features, dimensions.degree, options)
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
-        to_scalar, along, through = self.filters(edges.pair_basis)
-        say, point, carry = self.send(scalars).chunk(3, dim=-1)
+        to_scalar, *to_vectors = self.filters(edges.pair_basis)
+        say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
         said = times(edges.joined(self.receive(scalars), say), to_scalar)
         heard = self.aggregate(said, edges)
-        fade = edges.pair_envelope
-        vectors = pass_vectors(state, (point, carry), (along * fade, through * fade), edges)
+        faded = [each * edges.pair_envelope for each in to_vectors]
+        vectors = pass_vectors(state, turn, faded, edges)
         answer, vectors = self.update(scalars + heard, vectors)
         return heard + answer, vectors

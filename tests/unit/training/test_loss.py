@@ -1,5 +1,6 @@
-"""Losses by hand: masks, components, weights, global counts."""
+"""Losses by hand: masks, components, variances, weights, global counts."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -65,3 +66,53 @@ def test_a_head_that_nobody_has_in_a_step_costs_nothing():
         {"a": torch.tensor(3.0), "b": torch.tensor(0.0)}, {"a": 2.0, "b": 0.0}, heads, 1
     )
     assert total.item() == pytest.approx(0.75)
+
+
+def nll(loss, variance, balance="scale", **head):
+    batch = SimpleNamespace(
+        targets={"x": torch.tensor([[1.0], [0.0]])}, masks={"x": torch.tensor([True, False])}
+    )
+    predictions = {
+        "x": torch.tensor([[4.0], [9.0]]),
+        "x:variance": torch.tensor([[variance], [1.0]], requires_grad=True),
+    }
+    heads = {"x": HeadConfig(loss=loss, **head)}
+    return head_sums(Stub(x=2.0), predictions, batch, heads, balance)["x"], predictions
+
+
+# An error of 3 with a spread of 2 is 1.5; a variance of 8 is 2 in squared units of the spread.
+def test_the_likelihood_by_hand():
+    expected = 0.5 * (math.log(2.0) + 1.5**2 / 2.0)
+    assert nll("nll", 8.0)[0].item() == pytest.approx(expected)
+    assert nll("beta_nll", 8.0, beta=0.5)[0].item() == pytest.approx(expected * math.sqrt(2.0))
+    own = 0.5 * (math.log(8.0) + 9.0 / 8.0)
+    assert nll("nll", 8.0, balance="unit")[0].item() == pytest.approx(own)
+
+
+def test_the_weight_of_beta_is_not_learned_through():
+    found, predictions = nll("beta_nll", 8.0, beta=1.0)
+    found.backward()
+    # d/dv of 0.5 (log v + e^2 / v) at v = 2, times v = 2, times 1/4 from the unit of the variance.
+    expected = 0.5 * (1 / 2.0 - 2.25 / 4.0) * 2.0 / 4.0
+    assert predictions["x:variance"].grad[0].item() == pytest.approx(expected)
+
+
+def test_errors_in_the_targets_own_unit():
+    batch = SimpleNamespace(targets={"x": torch.tensor([[1.0]])}, masks={"x": torch.tensor([True])})
+    predictions = {"x": torch.tensor([[5.0]])}
+    found = head_sums(Stub(x=2.0), predictions, batch, {"x": HeadConfig(loss="mae")}, "unit")
+    assert found["x"].item() == 4.0
+
+
+def test_learned_weights_by_hand():
+    heads = {"a": HeadConfig(weight=3.0), "b": HeadConfig(weight=1.0)}
+    sums = {"a": torch.tensor(8.0), "b": torch.tensor(0.0)}
+    learned = torch.tensor([0.5, 2.0], requires_grad=True)
+    total = combine(sums, {"a": 4.0, "b": 0.0}, heads, 1, learned)
+    assert total.item() == pytest.approx(0.75 * (2.0 * math.exp(-0.5) + 0.5 * 0.5))
+    total.backward()
+    assert learned.grad[1].item() == 0.0, "a head that nobody has learns nothing"
+    many = [
+        combine({n: v / 2 for n, v in sums.items()}, {"a": 4.0, "b": 0.0}, heads, 2, learned)
+    ] * 2
+    assert (sum(many) / 2).item() == pytest.approx(total.item()), "ranks add up to the step"
