@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pyg_parts import Geometry, Sizes, fade, perceptron, summed
 from scipy.special import spherical_jn
 from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.dimenet import InteractionPPBlock, OutputPPBlock
 
 from hydragnn_hpo.model.angles import bessel_roots
@@ -34,6 +35,15 @@ def triplets(edge_index: Tensor, size: int, short: Tensor) -> tuple[Tensor, Tens
     first = by_receiver[start[sender[second]] + place]
     keep = sender[first] != receiver[second]
     return first[keep], second[keep]
+
+
+def legendre(cosines: Tensor, orders: int) -> Tensor:
+    """Give [T, orders]."""
+    found = [torch.ones_like(cosines), cosines]
+    for n in range(1, orders - 1):
+        found.append(((2 * n + 1) * cosines * found[n] - n * found[n - 1]) / (n + 1))
+    size = torch.arange(orders, device=cosines.device)
+    return torch.stack(found, dim=1) * ((2 * size + 1) / (4 * math.pi)).sqrt()
 
 
 class Directed(NamedTuple):
@@ -66,15 +76,11 @@ class SphericalBasis(nn.Module):
         x = (far * self.roots).clamp(min=0.5)
         orders = self.roots.shape[0]
         found = [torch.sin(x) / x, torch.sin(x) / x**2 - torch.cos(x) / x]
-        angular = [torch.ones_like(cosines), cosines]
         for n in range(1, orders - 1):
             found.append((2 * n + 1) / x * found[n] - found[n - 1])
-            angular.append(((2 * n + 1) * cosines * angular[n] - n * angular[n - 1]) / (n + 1))
         radial = torch.stack([each[:, n] for n, each in enumerate(found)], dim=1)
         radial = radial * self.scale * fade(far, 1.0)
-        size = torch.arange(orders, device=far.device)
-        cosine = torch.stack(angular, dim=1) * ((2 * size + 1) / (4 * math.pi)).sqrt()
-        return (radial[first] * cosine.unsqueeze(-1)).flatten(1)
+        return (radial[first] * legendre(cosines, orders).unsqueeze(-1)).flatten(1)
 
 
 class DimeNetPPPeer(nn.Module):
@@ -125,3 +131,73 @@ class DimeNetPPPeer(nn.Module):
             second,
             fade(edges.lengths.unsqueeze(-1), self.cutoff),
         )
+
+
+class EdgeGatedPeer(MessagePassing):
+    """As PyG's ``ResGatedGraphConv``, with features of edges that change, and gates that add up."""
+
+    def __init__(self, width: int, keeps: bool) -> None:
+        super().__init__(aggr="add")
+        self.receive, self.send = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.gate = nn.Linear(width, width, bias=False)
+        self.own, self.value = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.edge_norm = nn.LayerNorm(width) if keeps else None
+
+    def forward(
+        self, nodes: Tensor, index: Tensor, along: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        ends = (self.send(nodes), self.receive(nodes))
+        met = self.edge_updater(index, ends=ends, gated=self.gate(along))
+        gates = met.sigmoid() * weight
+        heard = self.propagate(index, values=self.value(nodes), gates=gates)
+        heard = heard / (1 + summed(gates, index[1], len(nodes)))
+        change = F.silu(self.norm(self.own(nodes) + heard))
+        return change, None if self.edge_norm is None else F.silu(self.edge_norm(met))
+
+    def edge_update(self, ends_j: Tensor, ends_i: Tensor, gated: Tensor) -> Tensor:
+        return ends_j + ends_i + gated
+
+    def message(self, values_j: Tensor, gates: Tensor) -> Tensor:
+        return values_j * gates
+
+
+class Bonds(NamedTuple):
+    """What is carried from layer to layer."""
+
+    bonds: Tensor
+    angles: Tensor
+    index: Tensor
+    weight: Tensor
+
+
+class ALIGNNPeer(nn.Module):
+    """Edge-gated convolutions on the line graph, then on the graph."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width, last = sizes.features, sizes.layer + 1 == sizes.layers
+        self.reach, self.orders = 3.5, 8
+        first = sizes.layer == 0
+        self.measure = perceptron(sizes.basis, width, width) if first else None
+        self.bend = nn.Linear(self.orders, width) if first else None
+        self.between, self.along = EdgeGatedPeer(width, not last), EdgeGatedPeer(width, not last)
+
+    def forward(
+        self, x: Tensor, state: Bonds | None, edges: Geometry
+    ) -> tuple[Tensor, Bonds | None]:
+        bonds, angles, index, weight = self.started(edges, len(x)) if state is None else state
+        change, bent = self.between(bonds, index, angles, weight)
+        bonds = bonds + change
+        change, more = self.along(x, edges.edge_index, bonds, edges.envelope)
+        if more is None or bent is None:
+            return change, None
+        return change, Bonds(bonds + more, angles + bent, index, weight)
+
+    def started(self, edges: Geometry, size: int) -> Bonds:
+        first, second = triplets(edges.edge_index, size, edges.lengths < self.reach)
+        cosines = -(edges.directions[first] * edges.directions[second]).sum(dim=-1)
+        near = fade(edges.lengths.unsqueeze(-1), self.reach)
+        angles = F.silu(self.bend(legendre(cosines, self.orders)))
+        weight = near[first] * near[second]
+        return Bonds(self.measure(edges.basis), angles, torch.stack((first, second)), weight)

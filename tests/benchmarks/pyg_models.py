@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pyg_angles import DimeNetPPPeer
+from pyg_angles import ALIGNNPeer, DimeNetPPPeer
 from pyg_mace import MACEPeer
 from pyg_parts import Geometry, Sizes, fade, perceptron
 from pyg_scalars import (
@@ -114,4 +114,5 @@ PEERS: dict[str, type[nn.Module]] = {
     "painn": PaiNNPeer,
     "pnaeq": PNAEqPeer,
     "mace": MACEPeer,
+    "alignn": ALIGNNPeer,
 }
