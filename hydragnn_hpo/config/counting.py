@@ -108,6 +108,23 @@ def forward_flops(model: ModelConfig, nodes: float, edges: float, triplets: floa
     return convs + model.layers * nodes * (4 * products(f, f) + products(f, 2 * f, f))
 
 
+def angle_cutoff(model: ModelConfig) -> float | None:
+    """Give the longest edge that takes part in an angle, in angstrom; None without angles."""
+    if model.spec.angle_cutoff is None:
+        return None
+    return min(model.spec.angle_cutoff(model.conv_options) or model.cutoff, model.cutoff)
+
+
+def triplets_of(nodes: float, degree: float) -> float:
+    """Estimate the triplets of nodes that have ``degree`` neighbours within the angle cutoff."""
+    return nodes * degree * max(degree - 1.0, 0.0)
+
+
+def differentiates(heads: Mapping[str, HeadConfig], targets: Mapping[str, Target]) -> bool:
+    """Tell whether forces or stress are trained by differentiating an energy."""
+    return any(by_gradient(head, targets.get(name, {})) for name, head in heads.items())
+
+
 def kept_bytes(model: ModelConfig, nodes: float, edges: float, triplets: float = 0.0) -> float:
     """Estimate what the trunk's layers keep for the backward pass, in bytes of fp32."""
     sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options

@@ -8,7 +8,7 @@ import heapq
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hydragnn_hpo.config.counting import forward_flops
+from hydragnn_hpo.config.counting import angle_cutoff, forward_flops
 from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.graph_set import GraphSet
 
@@ -16,13 +16,22 @@ from hydragnn_hpo.data.graph_set import GraphSet
 def graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.float64]:
     """Predict what each graph costs, [G], by the conv's own count of operations.
 
-    It is linear in nodes and edges. Moving an edge's numbers costs as much as some arithmetic on
-    them, whatever the conv: ``MOVED`` operations per feature.
+    It is linear in nodes and edges, and in triplets for convs that see angles. Moving an edge's
+    numbers costs as much as some arithmetic on them, whatever the conv: ``MOVED`` operations
+    per feature.
     """
     moved = MOVED * model.layers * model.features
     per_node = forward_flops(model, 1.0, 0.0) + moved
     per_edge = forward_flops(model, 0.0, 1.0) + moved
-    return per_node * graphs.num_nodes() + per_edge * graphs.num_edges()
+    nodes, edges = graphs.num_nodes(), graphs.num_edges()
+    cost: NDArray[np.float64] = per_node * nodes + per_edge * edges
+    angle = angle_cutoff(model)
+    if angle is not None:
+        reach = min(angle / float(graphs.stats.get("cutoff", angle)), 1.0)
+        degree = edges / np.maximum(nodes, 1) * reach**3
+        triplets = nodes * degree * np.maximum(degree - 1.0, 0.0)
+        cost += (forward_flops(model, 0.0, 0.0, 1.0) + moved) * triplets
+    return cost
 
 
 MOVED = 64.0

@@ -8,12 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hydragnn_hpo.config.counting import forward_flops
+from hydragnn_hpo.config.counting import (
+    angle_cutoff,
+    differentiates,
+    forward_flops,
+    triplets_of,
+)
 from hydragnn_hpo.config.sizes import epoch_size, mean_degree
 from hydragnn_hpo.config.trial import TrialConfig
 
 BACKWARD = 3.0
 """A training step costs about three forward passes."""
+
+DERIVATIVES = 3.0
+"""Training on forces differentiates twice: about three times a step on energies alone."""
 
 FLOPS_PER_SECOND = 4e9
 """First guess for one slot; wrong by a factor is fine, it is corrected after the first trials."""
@@ -47,7 +55,12 @@ class CostModel:
         size = epoch_size(self.stats, config.training, ratios)
         degree = mean_degree(self.stats, config.model.cutoff)
         edges = size.nodes * min(degree, config.model.max_neighbors or degree)
-        flops: float = BACKWARD * forward_flops(config.model, size.nodes, edges)
+        angle = angle_cutoff(config.model)
+        near = 0.0 if angle is None else mean_degree(self.stats, angle)
+        triplets = triplets_of(size.nodes, near)
+        flops: float = BACKWARD * forward_flops(config.model, size.nodes, edges, triplets)
+        if differentiates(config.heads, self.stats.get("targets", {})):
+            flops *= DERIVATIVES
         shared: float = flops / FLOPS_PER_SECOND / (width * efficiency(width))
         return shared + size.steps * STEP_SECONDS
 

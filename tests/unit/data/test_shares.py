@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.counting import forward_flops
+from hydragnn_hpo.config.counting import angle_cutoff, forward_flops
 from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.shares import MOVED, graph_costs, shares
@@ -43,6 +43,10 @@ def test_a_graph_costs_what_its_conv_does_with_it(columns: Columns, conv: str) -
     for row in (0, 2, 4):
         nodes, edges = int(columns.num_nodes()[row]), int(columns.num_edges()[row])
         wanted = forward_flops(model, nodes, edges) + moved * (nodes + edges)
+        if (angle := angle_cutoff(model)) is not None:
+            degree = edges / nodes * min(angle / columns.stats.get("cutoff", angle), 1.0) ** 3
+            triplets = nodes * degree * max(degree - 1, 0)
+            wanted += forward_flops(model, 0, 0, triplets) + moved * triplets
         assert costs[row] == pytest.approx(wanted, rel=1e-12)
 
 
