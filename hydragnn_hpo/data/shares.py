@@ -21,8 +21,9 @@ def graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.float64]:
     per feature.
     """
     moved = MOVED * model.layers * model.features
-    per_node = forward_flops(model, 1.0, 0.0) + moved
-    per_edge = forward_flops(model, 0.0, 1.0) + moved
+    once = forward_flops(model, 0.0, 0.0)  # of a step, whatever is in it
+    per_node = forward_flops(model, 1.0, 0.0) - once + moved
+    per_edge = forward_flops(model, 0.0, 1.0) - once + moved
     nodes, edges = graphs.num_nodes(), graphs.num_edges()
     cost: NDArray[np.float64] = per_node * nodes + per_edge * edges
     angle = angle_cutoff(model)
@@ -30,7 +31,7 @@ def graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.float64]:
         reach = min(angle / float(graphs.stats.get("cutoff", angle)), 1.0)
         degree = edges / np.maximum(nodes, 1) * reach**3
         triplets = nodes * degree * np.maximum(degree - 1.0, 0.0)
-        cost += (forward_flops(model, 0.0, 0.0, 1.0) + moved) * triplets
+        cost += (forward_flops(model, 0.0, 0.0, 1.0) - once + moved) * triplets
     return cost
 
 
