@@ -89,8 +89,12 @@ def _turned(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Fan:
-    """Index arrays of ``fanned``: each triplet takes part once per angular function."""
+    """What ``fanned`` needs: each triplet takes part once per angular function."""
 
+    weights: Tensor
+    """Of the triplets, one per angular function, [T, S]."""
+    turned: Tensor
+    """The same numbers in the order of the first edge, without a gradient, [S, T]."""
     rows: Tensor
     """Row of the values, [S * E], that triplet and function read; by second edge, [T * S]."""
     seconds: Tensor
@@ -105,31 +109,48 @@ class Fan:
     @property
     def arrays(self) -> tuple[Tensor, ...]:
         """Give the tensors in the order of the fields."""
-        return self.rows, self.seconds, self.starts, self.by_first, self.first_starts
+        return (
+            self.weights,
+            self.turned,
+            self.rows,
+            self.seconds,
+            self.starts,
+            self.by_first,
+            self.first_starts,
+        )
 
 
-def fan_of(links: Links, size: int) -> Fan:
-    """Give the index arrays for ``size`` angular functions of the triplets ``links``."""
-    step = torch.arange(size, device=links.sender.device) * links.num_nodes
-    rows = (links.sender.unsqueeze(1) + step).view(-1)
-    starts, by_first = links.receiver_starts, links.by_sender
-    return Fan(rows, links.receiver, starts, by_first, links.sender_starts)
+def fan_of(links: Links, weights: Tensor) -> Fan:
+    """Lay out the weights of triplets, [T, S], once for all layers."""
+    step = torch.arange(weights.shape[1], device=weights.device) * links.num_nodes
+    return Fan(
+        weights=weights,
+        turned=_turned_weights(weights.detach(), links.by_sender),
+        rows=(links.sender.unsqueeze(1) + step).view(-1),
+        seconds=links.receiver,
+        starts=links.receiver_starts,
+        by_first=links.by_sender,
+        first_starts=links.sender_starts,
+    )
 
 
-def fanned(values: Tensor, weights: Tensor, fan: Fan) -> Tensor:
+def _turned_weights(weights: Tensor, by_first: Tensor) -> Tensor:
+    return weights.index_select(0, by_first).t().contiguous()
+
+
+def fanned(values: Tensor, fan: Fan) -> Tensor:
     """Sum over triplets and angular functions: ``out_ji = sum_k sum_s weight_kji,s value_s,kj``.
 
     No array of T * F numbers is made, neither here nor in the gradients of any order.
 
     Args:
         values: of the first edges, one for each angular function, [S, E, F].
-        weights: of the triplets, in their order, [T, S].
-        fan: the index arrays.
+        fan: the weights, and who meets whom.
 
     Returns:
         Of the second edges, [E, F].
     """
-    return _applied(_Fanned, values, weights, *fan.arrays)
+    return _applied(_Fanned, values, *fan.arrays)
 
 
 def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
@@ -151,43 +172,42 @@ class _Fanned(Function):
     """The form ``sum_t,s weight_ts <value_s,kj(t), grad_ji(t)>``, differentiated by grad."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, weights: Tensor, *fan: Tensor) -> Tensor:
-        ctx.save_for_backward(values, weights, *fan)
+    def forward(ctx: Any, values: Tensor, weights: Tensor, turned: Tensor, *fan: Tensor) -> Tensor:
+        ctx.save_for_backward(values, weights, turned, *fan)
         rows, _, starts, _, _ = fan
         flat = values.reshape(-1, values.shape[2])
         return _bag(flat, rows, starts * values.shape[0], weights.reshape(-1))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        values, weights, *fan = ctx.saved_tensors
+        values, weights, turned, *fan = ctx.saved_tensors
         to_values = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_values = _applied(_Returned, grad, weights, *fan)
+            to_values = _applied(_Returned, grad, weights, turned, *fan)
         if ctx.needs_input_grad[1]:
             to_weights = _applied(_Overlap, values, grad, *fan)
-        return to_values, to_weights, *[None] * 5
+        return to_values, to_weights, *[None] * 6
 
 
 class _Returned(Function):
     """The same form, differentiated by the values: [S, E, F]."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, weights: Tensor, *fan: Tensor) -> Tensor:
-        ctx.save_for_backward(grad, weights, *fan)
+    def forward(ctx: Any, grad: Tensor, weights: Tensor, turned: Tensor, *fan: Tensor) -> Tensor:
+        ctx.save_for_backward(grad, weights, turned, *fan)
         _, seconds, _, by_first, starts = fan
         back = seconds.index_select(0, by_first)
-        turned = weights.index_select(0, by_first).t().contiguous()
         return torch.stack([_bag(grad, back, starts, each) for each in turned])
 
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
-        grad, weights, *fan = ctx.saved_tensors
+        grad, weights, turned, *fan = ctx.saved_tensors
         to_grad = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_grad = _applied(_Fanned, second, weights, *fan)
+            to_grad = _applied(_Fanned, second, weights, turned, *fan)
         if ctx.needs_input_grad[1]:
             to_weights = _applied(_Overlap, second, grad, *fan)
-        return to_grad, to_weights, *[None] * 5
+        return to_grad, to_weights, *[None] * 6
 
 
 class _Overlap(Function):
@@ -209,9 +229,10 @@ class _Overlap(Function):
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
         values, grad, *fan = ctx.saved_tensors
+        turned = _turned_weights(second.detach(), fan[3])
         to_values = to_grad = None
         if ctx.needs_input_grad[0]:
-            to_values = _applied(_Returned, grad, second, *fan)
+            to_values = _applied(_Returned, grad, second, turned, *fan)
         if ctx.needs_input_grad[1]:
-            to_grad = _applied(_Fanned, values, second, *fan)
+            to_grad = _applied(_Fanned, values, second, turned, *fan)
         return to_values, to_grad, *[None] * 5

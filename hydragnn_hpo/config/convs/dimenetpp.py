@@ -106,7 +106,7 @@ def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     if d.layer > 0:
         return kept
     kept += s.pairs * (k + 2 * f + orders * o.num_radial) + s.edges * (2 * f + 12)
-    return kept + s.triplets * (3 * orders + 4)
+    return kept + s.triplets * (4 * orders + 4)
 
 
 def _reach(options: Config) -> float | None:

@@ -24,12 +24,10 @@ class Angles(NamedTuple):
 
     radial: Tensor
     """Functions of the length of an edge that enters the middle node, [S, P, R]."""
-    angular: Tensor
-    """Functions of the angle, [T, S]."""
     envelope: Tensor
     """Weight that takes an edge smoothly out of all its angles, [P, 1]."""
     fan: Fan
-    """Who meets whom."""
+    """Functions of the angles, [T, S], and who meets whom."""
 
 
 class Directed(NamedTuple):
@@ -76,7 +74,7 @@ class AngularSum(nn.Module):
         filters = torch.bmm(angles.radial, self.first @ self.second)
         values = filters.unsqueeze(1) * _halves(messages, filters.shape[1])
         values = values.view(filters.shape[0], *messages.shape)
-        return fanned(values, angles.angular, angles.fan)
+        return fanned(values, angles.fan)
 
 
 class DimeNetPPConv(nn.Module):
@@ -139,9 +137,8 @@ class DimeNetPPConv(nn.Module):
         orders = self.bessel.orders
         return Angles(
             radial=self.bessel(edges.pair_lengths) * weight,
-            angular=legendre(triplets.cosines, orders),
             envelope=weight,
-            fan=fan_of(triplets.links, orders),
+            fan=fan_of(triplets.links, legendre(triplets.cosines, orders)),
         )
 
 

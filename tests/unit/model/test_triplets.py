@@ -95,7 +95,7 @@ def test_no_edges_give_no_triplets(paired):
     triplets = triplets_of(edges, 3.0)
     assert triplets.links.num_nodes == 0
     values = torch.zeros(3, 0, 4, requires_grad=True)
-    found = fanned(values, legendre(triplets.cosines, 3), fan_of(triplets.links, 3))
+    found = fanned(values, fan_of(triplets.links, legendre(triplets.cosines, 3)))
     assert found.shape == (0, 4)
     found.sum().backward()
     assert values.grad.shape == values.shape
@@ -114,15 +114,14 @@ def test_fanned_sum_equals_a_loop():
     expected = torch.zeros(values.shape[1:], dtype=torch.float64)
     for t, (a, b) in enumerate(zip(links.sender, links.receiver, strict=True)):
         expected[b] += (weights[t, :, None] * values[:, a]).sum(0).detach()
-    torch.testing.assert_close(fanned(values, weights, fan_of(links, 3)).detach(), expected)
+    torch.testing.assert_close(fanned(values, fan_of(links, weights)).detach(), expected)
 
 
 def test_fanned_sum_has_two_derivatives():
     links, values, weights = fan(2, 2)
-    index = fan_of(links, 2)
 
     def curved(values, weights):
-        return fanned(values, weights, index).square()
+        return fanned(values, fan_of(links, weights)).square()
 
     assert torch.autograd.gradcheck(curved, (values, weights))
     assert torch.autograd.gradgradcheck(curved, (values, weights))
