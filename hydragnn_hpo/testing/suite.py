@@ -59,7 +59,7 @@ def check_conv(
             continue
         broken = bool(findings) and findings[0].name == FIRST and findings[0].failed
         findings.append(
-            _left_out(check, "the contract is broken") if broken else _ask(check, subject)
+            _left_out(check, "the contract is broken") if broken else ask(check, subject)
         )
     plain = subject.options.model_dump(mode="json")
     return Report(subject.name, plain, tuple(findings), time.monotonic() - started)
@@ -69,7 +69,8 @@ def _left_out(check: Check, reason: str) -> Finding:
     return Finding(check.name, check.asks, "left out", detail=reason)
 
 
-def _ask(check: Check, subject: Subject) -> Finding:
+def ask(check: Check, subject: Subject) -> Finding:
+    """Ask one question; whatever the conv raises is an answer."""
     if check.needs_forces and not subject.forces:
         return _left_out(check, "the conv says forces = False")
     failed = Finding(check.name, check.asks, "failed", advice=check.advice)

@@ -1,0 +1,56 @@
+"""Every conv in CONVS, with every choice of its options, faces ``hydragnn_hpo.testing``."""
+
+import pytest
+
+from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
+from hydragnn_hpo.model.convs import CONVS
+from hydragnn_hpo.testing import CHECKS, check_conv
+from hydragnn_hpo.testing.subject import subject_of
+from hydragnn_hpo.testing.suite import ask
+
+SLOW = {"compile", "export"}
+ASKED = [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CHECKS]
+
+OPEN = {("dimenetpp", "export"), ("alignn", "export")}
+"""What is known to fail."""
+
+
+@pytest.fixture(scope="module", params=list(CONVS))
+def subject(request):
+    return subject_of(request.param)
+
+
+def test_every_conv_has_a_spec_and_every_spec_a_conv():
+    assert list(CONVS) == list(CONV_SPECS)
+
+
+@pytest.mark.parametrize("check", ASKED)
+def test_it_obeys(subject, check):
+    finding = ask(CHECKS[check], subject)
+    if finding.failed and (subject.name, check) in OPEN:
+        pytest.xfail("torch cannot guard on a number of triplets that depends on positions.")
+    assert not finding.failed, finding.sentence
+
+
+def test_only_a_named_flag_leaves_a_check_out(subject):
+    left_out = {name for name, check in CHECKS.items() if check.needs_forces}
+    spec = CONV_SPECS[subject.name]
+    report = check_conv(subject.name, only=left_out)
+    expected = set() if spec.forces else left_out
+    assert {f.name for f in report.findings if f.result == "left out"} == expected
+
+
+def choices():
+    """Give every conv with each choice of each option that is a choice."""
+    for conv, spec in CONV_SPECS.items():
+        for option, found in search_ranges(spec.options).items():
+            for value in found.choices or ():
+                if value != getattr(spec.options(), option):
+                    yield pytest.param(conv, {option: value}, id=f"{conv}-{option}-{value}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("conv", "options"), list(choices()))
+def test_it_obeys_with_each_choice_of_its_options(conv, options):
+    report = check_conv(conv, options, only=set(CHECKS) - SLOW)
+    assert [finding.sentence for finding in report.failures] == []

@@ -1,0 +1,93 @@
+"""What the controller counts without torch equals what the built net has, does and keeps."""
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from hydragnn_hpo.config.counting import forward_flops, kept_bytes, parameters
+from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.model.trunk import Trunk
+
+ENERGY = {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0}
+TARGETS = {"energy": ENERGY, "force": {**ENERGY, "level": "node", "shape": "vector"}}
+TOO_HIGH = {"pna", "pnaeq", "schnet", "painn"}
+"""Formulas known to count up to 30 % more than is kept for an energy."""
+SIZES = [(16, 1, 8), (48, 3, 20)]
+
+
+@pytest.fixture
+def config(conv, request):
+    features, layers, basis = request.param
+    return ModelConfig(conv=conv, features=features, layers=layers, basis_size=basis)
+
+
+def crystals(make, count, cutoff):
+    graphs = [make.graph(*make.structure(s, 9, periodic=True), cutoff=cutoff) for s in range(count)]
+    return make.batch(graphs, torch.float32, cutoff=cutoff)
+
+
+def sizes_of(batch, config):
+    """Count nodes, edges and ordered pairs of different edges that meet within the reach.
+
+    An edge k -> j and an edge j -> i are such a pair unless one is the other turned round.
+    """
+    reach = config.spec.angle_cutoff and config.spec.angle_cutoff(config.conv_options)
+    sender, receiver = batch.edge_index
+    vectors = batch.positions[receiver] - batch.positions[sender] + batch.edge_shift
+    near = vectors.norm(dim=1) <= (reach or np.inf)
+    degree = torch.bincount(receiver[near], minlength=len(batch.numbers))
+    triplets = int((degree * (degree - 1)).sum()) if config.spec.angle_cutoff else 0
+    return len(batch.numbers), batch.edge_index.shape[1], triplets
+
+
+@pytest.mark.parametrize("config", SIZES, indirect=True)
+@pytest.mark.parametrize("names", [["energy"], ["energy", "force"]], ids=["scalars", "vectors"])
+def test_parameters_are_counted_exactly(config, names):
+    if "force" in names and not config.spec.vectors:
+        names = ["energy"]
+    heads = {name: HeadConfig(layers=3, hidden=24) for name in names}
+    net = MultiHeadGNN(config, heads, {name: TARGETS[name] for name in names})
+    assert parameters(config, heads, TARGETS) == sum(p.numel() for p in net.parameters())
+
+
+@pytest.mark.parametrize("config", SIZES, indirect=True)
+def test_operations_are_counted(config, make):
+    batch = crystals(make, 1, config.cutoff)
+    trunk = Trunk(config, state_is_read=False)
+    with FlopCounterMode(display=False) as counter:
+        trunk(batch)
+    expected = forward_flops(config, *sizes_of(batch, config))
+    within = 0.2 if config.spec.angle_cutoff else 0.05
+    assert abs(counter.get_total_flops() / expected - 1.0) < within
+
+
+@pytest.mark.parametrize("config", [(32, 2, 8), (64, 3, 16)], indirect=True)
+def test_bytes_kept_for_the_backward_pass_are_counted(config, make):
+    batch = crystals(make, 4, config.cutoff)
+    trunk = Trunk(config, state_is_read=False)
+    measured = bytes_saved(trunk, batch)
+    expected = kept_bytes(config, *sizes_of(batch, config))
+    if config.conv in TOO_HIGH and expected > measured:
+        assert measured / expected > 0.7
+        pytest.xfail("the formula of its spec counts more than is kept.")
+    assert abs(measured / expected - 1.0) < 0.2, (measured, expected)
+
+
+def bytes_saved(trunk, batch):
+    """Give the bytes of all storages that autograd keeps, parameters left out."""
+    own = {each.untyped_storage().data_ptr() for each in trunk.parameters()}
+    kept = {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()  # held, so that its place is not given away
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        features = trunk(batch)
+    assert features.scalars.requires_grad
+    return sum(storage.nbytes() for storage in kept.values())
