@@ -3,7 +3,6 @@
 Shapes: N nodes, E edges, F features. In a line graph bonds are the nodes and triplets the edges.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +11,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hydragnn_hpo.model.sums import Links, add, filtered, joined
+
+EPSILON = 1e-5
+"""Added to variances, as torch's layer norms do by default."""
 
 
 class EdgeGatedConv(nn.Module):
@@ -47,8 +49,10 @@ class EdgeGatedConv(nn.Module):
         """
         met = joined(self.receive(nodes), self.send(nodes), self.gate(along), links)
         heard = gated_mean(self.value(nodes), met, weight, links)
-        change = _bent(self.norm, self.own(nodes) + heard)
-        return change, None if self.edge_norm is None else _bent(self.edge_norm, met)
+        change = bent(self.own(nodes) + heard, self.norm.weight, self.norm.bias)
+        if self.edge_norm is None:
+            return change, None
+        return change, bent(met, self.edge_norm.weight, self.edge_norm.bias)
 
 
 def gated_mean(values: Tensor, met: Tensor, weight: Tensor, links: Links) -> Tensor:
@@ -60,55 +64,55 @@ def gated_mean(values: Tensor, met: Tensor, weight: Tensor, links: Links) -> Ten
         weight: of the edges, [E, 1].
         links: the edges.
     """
-
-    def mean(values: Tensor, met: Tensor, weight: Tensor) -> Tensor:
-        gates = met.sigmoid() * weight
-        return filtered(values, gates, links) / (1.0 + add(gates, links))
-
-    return again(mean, values, met, weight)
+    gates = _applied(_Gates, met, weight)
+    return filtered(values, gates, links) / (1.0 + add(gates, links))
 
 
-def _bent(norm: nn.LayerNorm, rows: Tensor) -> Tensor:
-    """Give SiLU of the norm of each row."""
-
-    def bend(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.silu(F.layer_norm(rows, norm.normalized_shape, weight, bias, norm.eps))
-
-    return again(bend, rows, norm.weight, norm.bias)
+def bent(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Give SiLU of the layer norm of each row, [n, F]; weight and bias are the norm's, [F]."""
+    return _applied(_Bent, rows, weight, bias)
 
 
-def again(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Apply a function that keeps its inputs only: it is computed anew in the backward pass.
-
-    Its gradient can be differentiated again, as the function's own.
-
-    Args:
-        function: gives a tensor; what it needs a gradient for is among ``inputs``.
-        inputs: its arguments.
-    """
-    result: Tensor = _Again.apply(function, *inputs)  # type: ignore[no-untyped-call]
+def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
+    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
     return result
 
 
-class _Again(Function):
+class _Gates(Function):
+    """``sigmoid(met) * weight``, of which only ``met`` is kept: the edges' norm keeps it too."""
+
     @staticmethod
-    def forward(ctx: Any, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        ctx.function = function
-        ctx.save_for_backward(*inputs)
-        return function(*inputs)
+    def forward(ctx: Any, met: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(met, weight)
+        return met.sigmoid().mul_(weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        needs, twice = ctx.needs_input_grad[1:], torch.is_grad_enabled()
-        inputs = ctx.saved_tensors
-        with torch.enable_grad():
-            if not twice:
-                inputs = [x.detach().requires_grad_(n) for x, n in zip(inputs, needs, strict=True)]
-            found = torch.autograd.grad(
-                ctx.function(*inputs),
-                [x for x, need in zip(inputs, needs, strict=True) if need],
-                grad,
-                create_graph=twice,
-            )
-        rest = iter(found)
-        return None, *(next(rest) if need else None for need in needs)
+        met, weight = ctx.saved_tensors
+        gates = met.sigmoid()
+        to_weight = (grad * gates).sum(1, keepdim=True) if ctx.needs_input_grad[1] else None
+        return torch.ops.aten.sigmoid_backward(grad * weight, gates), to_weight
+
+
+class _Bent(Function):
+    """SiLU of a layer norm, of which only the rows are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        normal, mean, scale = torch.native_layer_norm(rows, weight.shape, weight, bias, EPSILON)
+        ctx.save_for_backward(rows, weight, bias, mean, scale)
+        return F.silu(normal, inplace=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        rows, weight, bias, mean, scale = ctx.saved_tensors
+        normal = F.layer_norm(rows, weight.shape, weight, bias, EPSILON)
+        if torch.is_grad_enabled():
+            half = normal.sigmoid()
+            before = grad * half * (1.0 + normal * (1.0 - half))
+        else:
+            before = torch.ops.aten.silu_backward(grad, normal)
+        found: tuple[Tensor, ...] = torch.ops.aten.native_layer_norm_backward(
+            before, rows, weight.shape, mean, scale, weight, bias, [True] * 3
+        )
+        return found

@@ -71,9 +71,9 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, AlignnOptions)
     f, angles = d.features, sees_angles(d, o)
-    kept = s.nodes * 6 * f + s.edges * 2 * f
+    kept = s.nodes * 6 * f + s.edges * 3 * f
     if angles:
-        kept += s.edges * 4 * f + s.triplets * 2 * f
+        kept += s.edges * 5 * f + s.triplets * 3 * f
     if d.layer > 0:
         return kept
     kept += s.pairs * (d.basis_size + 2 * f) + s.edges * 10

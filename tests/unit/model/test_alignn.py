@@ -11,7 +11,7 @@ from hydragnn_hpo.config.convs.alignn import SPEC, AlignnOptions
 from hydragnn_hpo.model.convs.alignn import AlignnConv
 from hydragnn_hpo.model.cutoff import envelope
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.gating import again, gated_mean
+from hydragnn_hpo.model.gating import bent, gated_mean
 from hydragnn_hpo.model.sums import links_of, paired_links
 
 CUTOFF, REACH = 4.0, 3.0
@@ -103,7 +103,7 @@ def test_three_layers_equal_the_equations(paired, lines):
         assert sum(p.numel() for p in conv.parameters()) == SPEC.parameters(place, options)
 
 
-def test_a_gated_mean_has_two_derivatives_and_so_has_what_is_computed_again():
+def test_gated_mean_and_bent_norm_have_two_derivatives():
     torch.manual_seed(0)
     links = links_of(torch.tensor([0, 1, 2, 2]), torch.tensor([1, 0, 0, 1]), 3)
     inputs = [torch.randn(n, w, requires_grad=True) for n, w in ((3, 2), (4, 2), (4, 1))]
@@ -113,13 +113,11 @@ def test_a_gated_mean_has_two_derivatives_and_so_has_what_is_computed_again():
 
     assert torch.autograd.gradcheck(mean, inputs)
     assert torch.autograd.gradgradcheck(mean, inputs)
-    x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
-    assert torch.autograd.gradgradcheck(
-        lambda x, y: again(lambda a, b: (a * b).sin(), x, y), (x, y)
-    )
-    still = torch.randn(3)
-    (found,) = torch.autograd.grad(again(torch.mul, x, still).sum(), x)
-    assert torch.equal(found, still)
+    inputs = [torch.randn(*shape, requires_grad=True) for shape in ((4, 3), (3,), (3,))]
+    expected = F.silu(F.layer_norm(inputs[0], (3,), *inputs[1:]))
+    torch.testing.assert_close(bent(*inputs), expected)
+    assert torch.autograd.gradcheck(bent, inputs)
+    assert torch.autograd.gradgradcheck(bent, inputs)
 
 
 def test_a_lone_neighbour_counts_half():
