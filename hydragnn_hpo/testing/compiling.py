@@ -93,7 +93,8 @@ CHECKS = (
         "export",
         "torch.export gives the same answers",
         "Let no branch or loop depend on values of tensors: no item(), no if on a tensor; use "
-        "torch.where.",
+        "torch.where. If the number of its rows must depend on values, set exports = False.",
         exported,
+        needs="exports",
     ),
 )

@@ -39,8 +39,8 @@ class Check:
     """What to do where it does not."""
     measure: Callable[[Subject], Measured]
     """Gives the answer; what it raises is a failure."""
-    needs_forces: bool = False
-    """Left out for a conv that says ``forces = False``."""
+    needs: Literal["", "forces", "exports"] = ""
+    """The flag of the class without which the check is left out."""
 
 
 @dataclass(frozen=True)

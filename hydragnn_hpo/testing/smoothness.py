@@ -188,7 +188,7 @@ CHECKS = (
         "the gradient of the energy equals finite differences",
         "Look for detach, no_grad, rounding, or a wrong backward of a function of your own.",
         gradient,
-        needs_forces=True,
+        needs="forces",
     ),
     Check(
         "force training",
@@ -196,7 +196,7 @@ CHECKS = (
         "Every operation must be twice differentiable: write the backward of a function of your "
         "own out of operations that have a gradient.",
         force_training,
-        needs_forces=True,
+        needs="forces",
     ),
     Check(
         "isolated atom",

@@ -52,6 +52,8 @@ class Subject:
     """Whether its state holds vectors."""
     forces: bool
     """Whether it is meant for forces by differentiation."""
+    exports: bool
+    """Whether torch.export can follow it: the number of rows it makes depends on no values."""
     features: int
     """Channels per node."""
 
@@ -151,27 +153,39 @@ def subject_of(
         raise ConfigError(f"{conv!r} is no class of torch modules: give the class of a conv.")
     ours = next((name for name, each in CONVS.items() if each is found), None)
     spec: Any = found if ours is None else CONV_SPECS[ours]
-    schema = getattr(found, "Options", UserOptions) if ours is None else spec.options
     name = conv if isinstance(conv, str) else ours or found.__qualname__
+    schema = _options_class(found, name) if ours is None else spec.options
+    subject = Subject(
+        conv=found,
+        options=_checked(options, schema, name),
+        name=name,
+        vectors=bool(getattr(spec, "vectors", False)),
+        forces=bool(getattr(spec, "forces", True)),
+        exports=bool(getattr(found, "exports", True)),
+        features=features,
+    )
+    if ours is not None:
+        _check_widths(subject, ours)
+    return subject
+
+
+def _check_widths(subject: Subject, name: str) -> None:
+    """Refuse options of one of ours that do not go with the widths."""
+    try:
+        CONV_SPECS[name].check(subject.config().dimensions(False)[0], subject.options)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _options_class(found: type[nn.Module], name: str) -> type[Config]:
+    """Give the settings of a user's conv."""
+    schema = getattr(found, "Options", UserOptions)
     if not (inspect.isclass(schema) and issubclass(schema, Config)):
         raise ConfigError(
             f"conv '{name}': its Options are no class of settings: derive them from "
             "hydragnn_hpo.config.schema.Config."
         )
-    subject = Subject(
-        found,
-        _checked(options, schema, name),
-        name,
-        bool(getattr(spec, "vectors", False)),
-        bool(getattr(spec, "forces", True)),
-        features,
-    )
-    if ours is not None:
-        try:
-            CONV_SPECS[ours].check(subject.config().dimensions(False)[0], subject.options)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-    return subject
+    return schema
 
 
 def _checked(options: Mapping[str, Any] | Config | None, schema: type[Config], name: str) -> Config:

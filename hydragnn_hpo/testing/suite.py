@@ -40,7 +40,8 @@ def check_conv(
     Args:
         conv: a class, the name of one of ours, or ``my_pkg.my_module:MyConv``. A class takes
             ``(dimensions, options)``; it may have ``Options`` (a ``Config``), ``vectors`` (its
-            state holds vectors) and ``forces`` (meant for forces by differentiation).
+            state holds vectors), ``forces`` (meant for forces by differentiation) and ``exports``
+            (can be followed by torch.export).
         options: of the conv; those left out take their defaults.
         features: channels per node.
         only: names of the checks to run; all if left out.
@@ -71,8 +72,8 @@ def _left_out(check: Check, reason: str) -> Finding:
 
 def ask(check: Check, subject: Subject) -> Finding:
     """Ask one question; whatever the conv raises is an answer."""
-    if check.needs_forces and not subject.forces:
-        return _left_out(check, "the conv says forces = False")
+    if check.needs and not getattr(subject, check.needs):
+        return _left_out(check, f"the conv says {check.needs} = False")
     failed = Finding(check.name, check.asks, "failed", advice=check.advice)
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():

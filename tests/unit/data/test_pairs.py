@@ -124,10 +124,13 @@ def test_edges_that_are_no_pairs_give_none(edges, shift):
     assert pairs_of(np.array(edges, dtype=np.int64).T, shifts, 3) is None
 
 
-def test_unsorted_edges_give_none():
-    edge_index, shift, _ = neighbours(5, SMALL, 4.0)
-    order = np.random.default_rng(0).permutation(edge_index.shape[1])
-    assert pairs_of(edge_index[:, order], shift[order], 5) is None
+def test_edges_not_sorted_by_receiver_give_none():
+    """Two in a hundred orders of so few edges would look like pairs, with a wrong order."""
+    edge_index, shift, _ = neighbours(2, 1.2 * SMALL, 3.2)
+    for seed in range(300):
+        order = np.random.default_rng(seed).permutation(edge_index.shape[1])
+        if (np.diff(edge_index[1][order]) < 0).any():
+            assert pairs_of(edge_index[:, order], shift[order], 2) is None
 
 
 def test_edges_of_one_node_in_another_order_give_none_or_pairs():

@@ -390,6 +390,26 @@ def test_atoms_at_their_images_are_found_where_edges_forget_shifts(monkeypatch):
     assert [finding.name for finding in report.failures] == ["translation"]
 
 
+def test_flags_of_the_class_leave_checks_out():
+    class Flagged(BranchesOnValues):
+        forces = exports = False
+
+    report = check_conv(Flagged, only=["gradient", "force training", "export", "batch"])
+    assert {finding.name: finding.result for finding in report.findings} == {
+        "batch": "passed",
+        "gradient": "left out",
+        "force training": "left out",
+        "export": "left out",
+    }
+    assert report.passed
+
+
+def test_a_conv_that_gives_nothing_useful_is_asked_nothing_more():
+    report = check_conv(GivesNoPair)
+    assert [finding.name for finding in report.failures] == ["contract"]
+    assert {finding.result for finding in report.findings[1:]} == {"left out"}
+
+
 def test_every_check_has_a_conv_that_breaks_it():
     broken = set().union(*(checks for _, checks in BROKEN.values()))
     assert broken | {"translation"} == set(CHECKS)
