@@ -27,6 +27,10 @@ def predict(
     structure_column: Annotated[
         str | None, typer.Option(help="For CSV files: column with a structure or a file name.")
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE", help="A package whose convs may run; repeatable."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict properties with standard deviation and 90 % interval, in the targets' units."""
@@ -37,7 +41,8 @@ def predict(
     from hydragnn_hpo.errors import DataError
     from hydragnn_hpo.layout import RunDir
 
-    model = Ensemble.load(RunDir(ensemble).ensemble if ensemble.is_dir() else ensemble)
+    path = RunDir(ensemble).ensemble if ensemble.is_dir() else ensemble
+    model = Ensemble.load(path, trust=trust or ())
     files = [_shipped_or_path(path) for path in files]
     structures = read_structures(files, model.cutoff, structure_column)
     if not structures.ids:

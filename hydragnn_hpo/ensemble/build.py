@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hydragnn_hpo import __version__, log
 from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.data.graph_set import GraphSet
@@ -319,6 +320,11 @@ def _manifest(
         ),
         heads=heads,
         evaluation=evaluation,
+        packages={
+            package_of(name): version_of(name)
+            for name in sorted({c.config.model.conv for c, _ in chosen})
+            if is_user_conv(name)
+        },
     )
 
 

@@ -145,6 +145,9 @@ class Manifest(Config):
     evaluation: dict[str, dict[str, Any]] = {}
     """Scores on the test split, by head."""
 
+    packages: dict[str, str] = {}
+    """Version of each package that holds a user's conv: its code runs where members are built."""
+
     @model_validator(mode="after")
     def _weights_sum_to_one(self) -> Self:
         total = sum(member.weight for member in self.members)

@@ -3,7 +3,7 @@
 Shapes: G graphs, N nodes, R rows of a head (G or N), w components.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from ase.data import chemical_symbols
 
+from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.columns import Columns
@@ -72,18 +73,27 @@ class Ensemble:
             member.model.to(self.device)
 
     @classmethod
-    def load(cls, path: Path | str, *, device: str = "cpu", precision: str | None = None) -> Self:
+    def load(
+        cls,
+        path: Path | str,
+        *,
+        device: str = "cpu",
+        precision: str | None = None,
+        trust: Collection[str] = (),
+    ) -> Self:
         """Read an ensemble file.
 
         Args:
             path: the ``ensemble.zip``.
             device: where to predict.
             precision: ``fp32`` or ``fp64`` for all members; each its own if left out.
+            trust: packages whose convs may be imported, which runs their code.
 
         Raises:
             DataError: the file cannot be used; one sentence says why.
         """
         content = artefact.read(Path(path))
+        _check_trust(str(path), content, trust)
         manifest, members = content.manifest, []
         for entry in manifest.members:
             member = make_member(
@@ -194,6 +204,19 @@ class Ensemble:
     def _graph_of_row(self, columns: Columns, name: str, indices: np.ndarray) -> np.ndarray:
         node = self.manifest.heads[name].level == "node"
         return graph_of_row(columns, node=node, indices=indices)
+
+
+def _check_trust(where: str, content: artefact.Content, trust: Collection[str]) -> None:
+    """Refuse to run code of packages that nobody said they trust (Law 10)."""
+    for name in sorted({config.model.conv for config in content.configs.values()}):
+        if not is_user_conv(name) or package_of(name) in trust:
+            continue
+        package = package_of(name)
+        made = content.manifest.packages.get(package, "unknown")
+        raise DataError(
+            f"{where}: a member's conv is '{name}', whose code would be run (version {made} made "
+            f"it, {version_of(name)} is here): say that you trust it, with --trust {package}."
+        )
 
 
 def pieces(columns: GraphSet, indices: np.ndarray, limit: int) -> Iterator[np.ndarray]:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from safetensors.numpy import save as save_arrays
 
 from hydragnn_hpo import log
+from hydragnn_hpo.config.convs import user
 from hydragnn_hpo.config.fit import Heads
 from hydragnn_hpo.config.loading import dump, load, parse
 from hydragnn_hpo.config.trial import (
@@ -236,11 +237,17 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
         "val_mae": progress.best_val,
         "units": {n: trainer.graphs.stats["targets"][n]["unit"] for n in trainer.heads},
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "packages": _packages(config.model.conv),
         "width": trainer.ranks.world,
         "train_seconds": progress.train_seconds,
         "time": time.time(),
     }
     write_json(folder / "result.json", result)
+
+
+def _packages(conv: str) -> dict[str, str]:
+    """Give the version of the package of a user's conv."""
+    return {user.package_of(conv): user.version_of(conv)} if user.is_user_conv(conv) else {}
 
 
 class _Asked:

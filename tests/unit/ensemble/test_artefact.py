@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from hydragnn_hpo.ensemble import artefact
 from hydragnn_hpo.ensemble.artefact import SUMS, pack
 from hydragnn_hpo.ensemble.predictor import Ensemble
-from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.errors import DataError, HydraError
 
 Entries = dict[str, bytes]
 Change = Callable[[Entries], None]
@@ -270,3 +270,25 @@ def test_a_full_disk_leaves_the_old_ensemble(
         artefact.save(path, content)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["ensemble.zip"]
+
+
+def test_code_of_a_user_runs_only_where_it_is_trusted(
+    entries: Entries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "code" / "strangers_conv.py"
+    package.parent.mkdir()
+    package.write_text("import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    name = first(entries, ".toml")
+    text = entries[name].decode()
+    conv = next(line for line in text.splitlines() if line.startswith("conv = "))
+    entries[name] = text.replace(conv, 'conv = "strangers_conv:Conv"').encode()
+    path = tmp_path / "hostile.zip"
+    path.write_bytes(sealed(entries))
+    with pytest.raises(DataError, match="--trust strangers_conv") as caught:
+        Ensemble.load(path, trust=["another"])
+    assert str(caught.value).startswith(f"{path}: a member's conv is 'strangers_conv:Conv'")
+    assert not package.with_suffix(".ran").exists()
+    with pytest.raises(HydraError, match="'strangers_conv' holds no torch module of this name"):
+        Ensemble.load(path, trust=["strangers_conv"])
+    assert package.with_suffix(".ran").exists()
