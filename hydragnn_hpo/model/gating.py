@@ -47,7 +47,7 @@ class EdgeGatedConv(nn.Module):
             weight: takes each edge smoothly to nothing at the cutoff, [E, 1].
             links: the edges.
         """
-        met = joined(self.receive(nodes), self.send(nodes), self.gate(along), links)
+        met = joined(self.receive(nodes), self.send(nodes), None, links).add_(self.gate(along))
         heard = gated_mean(self.value(nodes), met, weight, links)
         change = bent(self.own(nodes) + heard, self.norm.weight, self.norm.bias)
         if self.edge_norm is None:

@@ -1,10 +1,12 @@
 """Atomistic line graph convolution: angles tell bonds, bonds tell atoms.
 
-Shapes: N nodes, E edges, P pairs, T triplets, F features, K radial functions.
+Shapes: N nodes, E edges, P pairs, T triplets, F features, K radial functions, S functions
+of an angle.
 """
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -39,6 +41,25 @@ class Bonds(NamedTuple):
     """None where no later layer reads them."""
 
 
+class Bend(nn.Module):
+    """A linear map whose weight stands upright, [S, F].
+
+    Its gradient is ``terms^T grad``; with torch's own layout it would be ``grad^T terms``, which
+    takes ten times as long for a few columns and many rows.
+    """
+
+    def __init__(self, orders: int, features: int) -> None:
+        """Draw weights as ``nn.Linear`` does."""
+        super().__init__()
+        bound = orders**-0.5
+        self.weight = nn.Parameter(torch.empty(orders, features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(features).uniform_(-bound, bound))
+
+    def forward(self, terms: Tensor) -> Tensor:
+        """Map functions of angles, [T, S], to [T, F]."""
+        return torch.addmm(self.bias, terms, self.weight)
+
+
 class AlignnConv(nn.Module):
     """One edge-gated convolution on the line graph, and one on the graph.
 
@@ -56,7 +77,7 @@ class AlignnConv(nn.Module):
         self.reach = min(options.angle_cutoff or dimensions.cutoff, dimensions.cutoff)
         self.orders = options.angle_basis
         self.measure = mlp((dimensions.basis_size, features, features)) if first else None
-        self.bend = nn.Linear(self.orders, features) if first and angles else None
+        self.bend = Bend(self.orders, features) if first and angles else None
         self.between = EdgeGatedConv(features, self.keeps) if angles else None
         self.along = EdgeGatedConv(features, dimensions.state_is_read)
 

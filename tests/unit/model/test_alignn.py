@@ -69,7 +69,7 @@ def by_hand(layers, scalars, edges):
                 cosine = -float(edges.directions[a] @ edges.directions[b])
                 scales = [((2 * n + 1) / (4 * torch.pi)) ** 0.5 for n in range(3)]
                 terms = [s * eval_legendre(n, cosine) for n, s in enumerate(scales)]
-                angles.append(F.silu(layers[0].bend(torch.tensor(terms))))
+                angles.append(F.silu(layers[0].bend(torch.tensor([terms]))[0]))
     bonds = layers[0].measure(edges.basis)
     assert len(triplets) == 10, "atoms have 2, 3, 2 and 1 neighbours in reach: 2 + 6 + 2 + 0"
     for conv in layers:
