@@ -8,6 +8,7 @@ import typer
 from hydragnn_hpo import __version__
 from hydragnn_hpo.cli import dataset, ensemble
 from hydragnn_hpo.cli.check_layer import check_layer
+from hydragnn_hpo.cli.init import init
 from hydragnn_hpo.cli.leaderboard import leaderboard
 from hydragnn_hpo.cli.predict import predict
 from hydragnn_hpo.cli.run import run
@@ -21,6 +22,7 @@ app = typer.Typer(
     add_completion=False,
     help="From structures with properties to a trusted predictor.",
 )
+app.command()(init)
 app.command()(run)
 app.command()(status)
 app.command()(leaderboard)

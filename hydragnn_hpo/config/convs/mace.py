@@ -19,13 +19,13 @@ from hydragnn_hpo.config.schema import Config
 class MACEOptions(Config):
     """Options of the higher-order equivariant convolution. Read by ``model.convs.mace``."""
 
-    max_ell: Annotated[int, Field(ge=1, le=MAX_ELL), Range(low=1, high=3)] = 2
+    max_ell: Annotated[int, Field(ge=1, le=MAX_ELL), Range(low=2, high=3)] = 2
     """Highest degree of the spherical harmonics of directions."""
 
     node_max_ell: Annotated[int, Field(ge=1, le=2), Range(low=1, high=2)] = 1
     """Highest degree of the features that nodes send on; 1 are vectors."""
 
-    correlation: Annotated[int, Field(ge=1, le=3), Range(low=1, high=3)] = 2
+    correlation: Annotated[int, Field(ge=1, le=3), Range(low=2, high=3)] = 2
     """Most neighbours that one term of a message sees at once."""
 
     radial: Annotated[PositiveInt, Range(low=16, high=128, log=True)] = 64
