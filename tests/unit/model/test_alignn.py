@@ -116,6 +116,10 @@ def test_gated_mean_and_bent_norm_have_two_derivatives():
     inputs = [torch.randn(*shape, requires_grad=True) for shape in ((4, 3), (3,), (3,))]
     expected = F.silu(F.layer_norm(inputs[0], (3,), *inputs[1:]))
     torch.testing.assert_close(bent(*inputs), expected)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    for twice in (False, True):
+        found = torch.autograd.grad(bent(*inputs).square().sum(), inputs, create_graph=twice)
+        torch.testing.assert_close(found, wanted)
     assert torch.autograd.gradcheck(bent, inputs)
     assert torch.autograd.gradgradcheck(bent, inputs)
 
