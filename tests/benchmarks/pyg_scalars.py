@@ -42,14 +42,14 @@ class SAGEPeer(MessagePassing):
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
         heard = self.propagate(edges.edge_index, x=x, envelope=edges.envelope)
         degree = summed(edges.envelope, edges.edge_index[1], x.shape[0])
-        return self.own(x) + self.heard(heard / (1 + degree)), None
+        return F.silu(self.own(x) + self.heard(heard / (1 + degree))), None
 
     def message(self, x_j: Tensor, envelope: Tensor) -> Tensor:
         return x_j * envelope
 
 
 class GATPeer(MessagePassing):
-    """As PyG's ``GATv2Conv`` with self-loops, in a softmax whose terms carry the envelope."""
+    """As PyG's ``GATv2Conv`` with self-loops; a smooth ramp, the envelope in the softmax."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(aggr="add", node_dim=0)
@@ -70,7 +70,7 @@ class GATPeer(MessagePassing):
             index, x=(sent, received), basis=self.edge(basis).view(shape), envelope=loops
         )
         heard = self.propagate(index, x=(sent, received), alpha=alpha)
-        return heard.flatten(1) + self.bias, None
+        return F.silu(heard.flatten(1) + self.bias), None
 
     def edge_update(
         self,
@@ -81,7 +81,8 @@ class GATPeer(MessagePassing):
         index: Tensor,
         dim_size: int,
     ) -> Tensor:
-        met = F.leaky_relu(x_i + x_j + basis, 0.2)
+        met = x_i + x_j + basis
+        met = torch.lerp(F.silu(met), met, 0.2)
         score = (met * self.attention).sum(dim=-1)
         top = scatter(score.detach(), index, dim=0, dim_size=dim_size, reduce="max")
         weight = (score - top.index_select(0, index)).exp() * envelope
@@ -97,22 +98,24 @@ class MFCPeer(MessagePassing):
     def __init__(self, sizes: Sizes, max_degree: int = 10) -> None:
         super().__init__(aggr="add")
         width = sizes.features
-        self.heard = nn.ModuleList(nn.Linear(width, width) for _ in range(max_degree + 1))
-        self.own = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(max_degree + 1))
+        degrees = range(max_degree + 1)
+        self.heard = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in degrees)
+        self.own = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in degrees)
+        self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
         heard = self.propagate(edges.edge_index, x=x, envelope=edges.envelope)
         degree = summed(edges.envelope, edges.edge_index[1], x.shape[0])
         degree = degree.clamp(max=len(self.own) - 1)
         out = torch.zeros_like(x)
-        for place, (from_heard, from_own) in enumerate(zip(self.heard, self.own, strict=True)):
+        for place, (of_heard, of_own) in enumerate(zip(self.heard, self.own, strict=True)):
             far = (degree - place).abs()
             rows = (far < 1).flatten().nonzero().flatten()
             near = 1 - far[rows]
             share = near**3 * (10 - 15 * near + 6 * near**2)
-            said = from_heard(heard.index_select(0, rows)) + from_own(x.index_select(0, rows))
+            said = of_heard(heard.index_select(0, rows)) + of_own(x.index_select(0, rows))
             out = out.index_add(0, rows, said * share)
-        return out, None
+        return F.silu(out + self.bias), None
 
     def message(self, x_j: Tensor, envelope: Tensor) -> Tensor:
         return x_j * envelope

@@ -3,13 +3,15 @@
 Shapes: N nodes, E edges, F features. Vectors are [N, 3, F].
 """
 
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from pyg_parts import Geometry, Sizes, perceptron, summed
 from pyg_scalars import PNAAggregation
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
+
+Known = Optional[Tensor]  # noqa: UP045, PyG reads no other spelling
 
 
 def update_vectors(conv: Any, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -21,34 +23,35 @@ def update_vectors(conv: Any, scalars: Tensor, vectors: Tensor) -> tuple[Tensor,
 
 
 class PaiNNPeer(MessagePassing):
-    """Vectors are [N, 3, F] and start as zeros, as in the paper's own code."""
+    """Vectors are [N, 3, F]; the first layer has none to send on, and nothing for them."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(aggr="add", node_dim=0)
-        width = sizes.features
-        self.send = perceptron(width, width, 3 * width)
-        self.filter = nn.Linear(sizes.basis, 3 * width)
+        width, self.parts = sizes.features, 3 if sizes.layer else 2
+        self.send = perceptron(width, width, self.parts * width)
+        self.filter = nn.Linear(sizes.basis, self.parts * width)
         self.mix = nn.Linear(width, 2 * width, bias=False)
         self.talk = perceptron(2 * width, width, 3 * width)
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
-        vectors = x.new_zeros(x.shape[0], 3, x.shape[1]) if state is None else state
         heard, felt = self.propagate(
             edges.edge_index,
             sent=self.send(x),
-            vectors=vectors,
+            vectors=state,
             filters=self.filter(edges.basis) * edges.envelope,
             directions=edges.directions,
         )
-        answer, vectors = update_vectors(self, x + heard, vectors + felt)
+        answer, vectors = update_vectors(self, x + heard, felt if state is None else state + felt)
         return heard + answer, vectors
 
     def message(
-        self, sent_j: Tensor, vectors_j: Tensor, filters: Tensor, directions: Tensor
+        self, sent_j: Tensor, vectors_j: Known, filters: Tensor, directions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        scalars, along, carry = (sent_j * filters).chunk(3, dim=-1)
+        scalars, along, *carry = (sent_j * filters).chunk(self.parts, dim=-1)
         arrows = along.unsqueeze(1) * directions.unsqueeze(2)
-        return scalars, arrows + carry.unsqueeze(1) * vectors_j
+        if vectors_j is None:
+            return scalars, arrows
+        return scalars, arrows + carry[0].unsqueeze(1) * vectors_j
 
     def aggregate(
         self, inputs: tuple[Tensor, Tensor], index: Tensor, dim_size: int
@@ -64,42 +67,43 @@ class PNAEqPeer(MessagePassing):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(aggr=None, node_dim=0)
-        width = sizes.features
-        self.send = perceptron(width, width, 3 * width)
+        width, self.parts = sizes.features, 3 if sizes.layer else 2
+        self.send = perceptron(width, width, self.parts * width)
         self.receive = nn.Linear(width, width)
-        self.filter = nn.Linear(sizes.basis, 3 * width)
+        self.filter = nn.Linear(sizes.basis, self.parts * width)
         self.gather = PNAAggregation(sizes)
         self.mix = nn.Linear(width, 2 * width, bias=False)
         self.talk = perceptron(2 * width, width, 3 * width)
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
-        vectors = x.new_zeros(x.shape[0], 3, x.shape[1]) if state is None else state
         heard, felt = self.propagate(
             edges.edge_index,
             sent=self.send(x),
             own=self.receive(x),
-            vectors=vectors,
+            vectors=state,
             filters=self.filter(edges.basis),
             directions=edges.directions,
             envelope=edges.envelope,
         )
-        answer, vectors = update_vectors(self, x + heard, vectors + felt)
+        answer, vectors = update_vectors(self, x + heard, felt if state is None else state + felt)
         return heard + answer, vectors
 
     def message(
         self,
         sent_j: Tensor,
         own_i: Tensor,
-        vectors_j: Tensor,
+        vectors_j: Known,
         filters: Tensor,
         directions: Tensor,
         envelope: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        said, point, carry = sent_j.chunk(3, dim=-1)
-        to_scalar, along, through = filters.chunk(3, dim=-1)
+        said, point, *carry = sent_j.chunk(self.parts, dim=-1)
+        to_scalar, along, *through = filters.chunk(self.parts, dim=-1)
         arrows = (point * along * envelope).unsqueeze(1) * directions.unsqueeze(2)
-        carried = (carry * through * envelope).unsqueeze(1) * vectors_j
-        return (own_i + said) * to_scalar, arrows + carried
+        scalars = (own_i + said) * to_scalar
+        if vectors_j is None:
+            return scalars, arrows
+        return scalars, arrows + (carry[0] * through[0] * envelope).unsqueeze(1) * vectors_j
 
     def aggregate(
         self, inputs: tuple[Tensor, Tensor], envelope: Tensor, index: Tensor, dim_size: int
