@@ -11,16 +11,27 @@ whose first three components are x, y and z of vectors that turn with the struct
 
 from torch import nn
 
+from hydragnn_hpo.model.convs.alignn import AlignnConv
+from hydragnn_hpo.model.convs.cgcnn import CGCNNConv
 from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
 from hydragnn_hpo.model.convs.egnn import EGNNConv
+from hydragnn_hpo.model.convs.gat import GATConv
+from hydragnn_hpo.model.convs.gin import GINConv
 from hydragnn_hpo.model.convs.mace import MACEConv
+from hydragnn_hpo.model.convs.mfc import MFCConv
 from hydragnn_hpo.model.convs.painn import PaiNNConv
 from hydragnn_hpo.model.convs.pna import PNAConv
 from hydragnn_hpo.model.convs.pnaeq import PNAEqConv
 from hydragnn_hpo.model.convs.pnaplus import PNAPlusConv
+from hydragnn_hpo.model.convs.sage import SAGEConv
 from hydragnn_hpo.model.convs.schnet import SchNetConv
 
 CONVS: dict[str, type[nn.Module]] = {
+    "gin": GINConv,
+    "sage": SAGEConv,
+    "gat": GATConv,
+    "mfc": MFCConv,
+    "cgcnn": CGCNNConv,
     "pna": PNAConv,
     "pnaplus": PNAPlusConv,
     "schnet": SchNetConv,
@@ -29,6 +40,7 @@ CONVS: dict[str, type[nn.Module]] = {
     "painn": PaiNNConv,
     "pnaeq": PNAEqConv,
     "mace": MACEConv,
+    "alignn": AlignnConv,
 }
 
 __all__ = ["CONVS"]

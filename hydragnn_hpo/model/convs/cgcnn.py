@@ -1,0 +1,38 @@
+"""Crystal graph convolution.
+
+Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.cgcnn import CGCNNOptions
+from hydragnn_hpo.model.edges import Edges
+
+
+class CGCNNConv(nn.Module):
+    """Sum what a gate lets through of both ends and their distance.
+
+    Gate and content are linear maps of ``[x_i, x_j, basis_ij]``: one map gives both, and it is
+    taken apart, so that nodes and pairs pass through it before they meet on the edges.
+    Source: Xie and Grossman (2018), arXiv:1710.10324, eq. 5, without norms over the batch.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: CGCNNOptions) -> None:
+        """Build one layer."""
+        super().__init__()
+        features = dimensions.features
+        self.activation = F.softplus if options.activation == "softplus" else F.silu
+        self.receive = nn.Linear(features, 2 * features)
+        self.send = nn.Linear(features, 2 * features, bias=False)
+        self.measure = nn.Linear(dimensions.basis_size, 2 * features, bias=False)
+
+    def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
+        """Give the change of the scalars, [N, F]; there is no state."""
+        met = edges.joined(
+            self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
+        )
+        gate, content = met.chunk(2, dim=-1)
+        messages = gate.sigmoid() * self.activation(content)
+        return edges.spread(messages, edges.envelope).squeeze(1), None

@@ -1,0 +1,63 @@
+"""Graph attention convolution in its second version.
+
+Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions, H heads.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.gat import GATOptions
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.extremes import segment_max
+from hydragnn_hpo.model.weighted import weighted
+
+
+class GATConv(nn.Module):
+    """Let each node choose whom it listens to, itself among them.
+
+    A neighbour's part in the softmax carries its envelope, and the node itself, seen without
+    a distance, keeps the softmax defined when all others leave. The ramp in the score is
+    ``s x + (1 - s) silu(x)`` instead of a leaky ReLU, whose bend would make forces jump.
+    Source: Brody et al. (2022), arXiv:2105.14491, eqs. 3, 4 and 7.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: GATOptions) -> None:
+        """Build one layer; the heads divide the features."""
+        super().__init__()
+        features, self.heads = dimensions.features, options.heads
+        self.slope = options.negative_slope
+        self.receive = nn.Linear(features, features)
+        self.send = nn.Linear(features, features)
+        self.measure = nn.Linear(dimensions.basis_size, features, bias=False)
+        bound = (self.heads / features) ** 0.5
+        parts = torch.empty(self.heads, features // self.heads)
+        self.attention = nn.Parameter(parts.uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
+        """Give the change of the scalars, [N, F]; there is no state."""
+        sent, received = self.send(scalars), self.receive(scalars)
+        by_head = self._apart()
+        met = edges.joined(received, sent, self.measure(edges.pair_basis))
+        own = self._ramp(received + sent) @ by_head
+        lead = self._ramp(met) @ by_head - edges.at_receiver(own)
+        top = segment_max(lead.detach(), edges.links)
+        weights = (lead - edges.at_receiver(top)).exp() * edges.envelope
+        alone = (-top).exp()
+        heard = weighted(sent, weights, edges) + sent * self._spread(alone)
+        heard = heard / self._spread(alone + edges.add(weights))
+        return F.silu(heard + self.bias), None
+
+    def _apart(self) -> Tensor:
+        """Give the map whose column h reads the channels of head h alone, [F, H]."""
+        own = torch.eye(self.heads, dtype=self.bias.dtype, device=self.bias.device)
+        return (self.attention.unsqueeze(2) * own.unsqueeze(1)).flatten(0, 1)
+
+    def _ramp(self, met: Tensor) -> Tensor:
+        return torch.lerp(F.silu(met), met, self.slope)
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """Give all channels of a head its value: [N, H] to [N, F]."""
+        return values.repeat_interleave(self.bias.shape[0] // self.heads, dim=1)

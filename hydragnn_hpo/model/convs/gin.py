@@ -1,0 +1,34 @@
+"""Graph isomorphism convolution.
+
+Shapes: N nodes, E edges, F features.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.gin import GINOptions
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.mlp import mlp
+from hydragnn_hpo.model.weighted import weighted
+
+
+class GINConv(nn.Module):
+    """Pass the sum of a node and its neighbours through a perceptron.
+
+    A neighbour counts by its envelope, the node itself by 1 + eps.
+    Source: Xu et al. (2019), arXiv:1810.00826, eq. 4.1.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: GINOptions) -> None:
+        """Build one layer."""
+        super().__init__()
+        features = dimensions.features
+        self.eps = nn.Parameter(torch.zeros(())) if options.learn_eps else None
+        self.update = mlp((features, features, features))
+
+    def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
+        """Give the change of the scalars, [N, F]; there is no state."""
+        heard = weighted(scalars, edges.pair_envelope, edges)
+        own = scalars if self.eps is None else scalars * (1.0 + self.eps)
+        return self.update(own + heard), None

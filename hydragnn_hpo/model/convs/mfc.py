@@ -1,0 +1,94 @@
+"""Molecular fingerprint convolution: weights that depend on the number of neighbours.
+
+Shapes: N nodes, E edges, F features, D highest degree, W width of the rows of a product.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.mfc import MFCOptions
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.weighted import degrees, weighted
+
+
+class ByDegree(NamedTuple):
+    """The nodes in the order of their degrees; the same in all layers."""
+
+    order: Tensor
+    """Nodes in the order of their degrees, [N]."""
+    back: Tensor
+    """Place of each node in that order, [N]."""
+    counts: tuple[int, ...]
+    """How many nodes have a degree between d and d + 1, for d from 0 to D - 1."""
+    share: Tensor
+    """How much of d + 1 each node has, in that order, [N, 1]."""
+
+
+def by_degree(edges: Edges, highest: int) -> ByDegree:
+    """Sort nodes by their degree, a smooth sum of envelopes; above ``highest`` all are alike."""
+    degree = degrees(edges)
+    lower = degree.detach().clamp(max=highest - 1).floor()
+    near = (degree - lower).clamp(max=1.0)
+    share = near**3 * (10.0 - 15.0 * near + 6.0 * near * near)
+    whole = lower.flatten().long()
+    order = torch.argsort(whole, stable=True)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=order.device)
+    counts = torch.bincount(whole, minlength=highest)
+    return ByDegree(order, back, tuple(counts.tolist()), share.index_select(0, order))
+
+
+class MFCConv(nn.Module):
+    """Map a node and the sum of its neighbours by the weights of its degree.
+
+    The degree is the sum of envelopes. Between two whole numbers their weights are blended by
+    a fifth-order step, whose two derivatives vanish at both ends.
+    Source: Duvenaud et al. (2015), arXiv:1509.09292, algorithm 2; with weights of their own for
+    the node itself.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: MFCOptions) -> None:
+        """Build one layer."""
+        super().__init__()
+        features, self.highest = dimensions.features, options.max_degree
+        shape, bound = (self.highest + 1, 2 * features, features), features**-0.5
+        self.weight = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(
+        self, scalars: Tensor, state: ByDegree | None, edges: Edges
+    ) -> tuple[Tensor, ByDegree]:
+        """Give the change of the scalars, [N, F], and the order of the nodes."""
+        state = by_degree(edges, self.highest) if state is None else state
+        heard = weighted(scalars, edges.pair_envelope, edges)
+        both = torch.cat((heard, scalars), dim=1).index_select(0, state.order)
+        higher = both * state.share
+        said = grouped(both - higher, higher, self.weight, state.counts)
+        return F.silu(said.index_select(0, state.back) + self.bias), state
+
+
+def grouped(lower: Tensor, higher: Tensor, weight: Tensor, counts: tuple[int, ...]) -> Tensor:
+    """Multiply rows in groups: those of group d by the matrices of d and of d + 1.
+
+    Args:
+        lower: what meets the matrix of d, one group after the other, [N, W].
+        higher: what meets the matrix of d + 1, [N, W].
+        weight: matrices, [D + 1, W, F].
+        counts: number of rows of each group, D of them.
+
+    Returns:
+        The sum of both products, [N, F].
+    """
+    matrices = weight.unbind(0)
+    groups = zip(
+        lower.split_with_sizes(counts),
+        higher.split_with_sizes(counts),
+        matrices,
+        matrices[1:],
+        strict=False,
+    )
+    return torch.cat([torch.addmm(a @ low, b, high) for a, b, low, high in groups])

@@ -1,0 +1,41 @@
+"""Sample and aggregate convolution, without the sampling.
+
+Shapes: N nodes, E edges, P pairs of edges, F features.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import Dimensions
+from hydragnn_hpo.config.convs.sage import SAGEOptions
+from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.extremes import segment_max
+from hydragnn_hpo.model.weighted import degrees, weighted
+
+
+class SAGEConv(nn.Module):
+    """Join each node with the mean, sum or maximum of its neighbours in one layer.
+
+    A neighbour counts by its envelope; in the mean, the node itself counts as one neighbour
+    that says nothing.
+    Source: Hamilton et al. (2017), arXiv:1706.02216, algorithm 1 and eq. 3; SiLU for ReLU.
+    """
+
+    def __init__(self, dimensions: Dimensions, options: SAGEOptions) -> None:
+        """Build one layer."""
+        super().__init__()
+        features, self.aggregation = dimensions.features, options.aggregation
+        self.own = nn.Linear(features, features, bias=False)
+        self.heard = nn.Linear(features, features)
+        self.pool = nn.Linear(features, features) if options.aggregation == "max" else None
+
+    def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
+        """Give the change of the scalars, [N, F]; there is no state."""
+        return F.silu(self.own(scalars) + self.heard(self._gathered(scalars, edges))), None
+
+    def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
+        if self.pool is not None:
+            said = F.silu(self.pool(scalars))
+            return segment_max(edges.at_sender(said) * edges.envelope, edges.links)
+        total = weighted(scalars, edges.pair_envelope, edges)
+        return total / (1.0 + degrees(edges)) if self.aggregation == "mean" else total
