@@ -39,10 +39,8 @@ def predict(
     from hydragnn_hpo.ensemble.predictor import Ensemble
     from hydragnn_hpo.ensemble.structures import read_structures
     from hydragnn_hpo.errors import DataError
-    from hydragnn_hpo.layout import RunDir
 
-    path = RunDir(ensemble).ensemble if ensemble.is_dir() else ensemble
-    model = Ensemble.load(path, trust=trust or ())
+    model = Ensemble.load(_file_of(ensemble), trust=trust or ())
     files = [_shipped_or_path(path) for path in files]
     structures = read_structures(files, model.cutoff, structure_column)
     if not structures.ids:
@@ -55,12 +53,16 @@ def predict(
         typer.echo(json.dumps(as_plain(model.manifest, structures, prediction)))
     elif out is None:
         console().print(_table(model.manifest, structures, prediction))
-        if any(head.level == "node" for head in model.manifest.heads.values()):
-            typer.echo("values per atom: add --out NAME.csv or --out NAME.extxyz")
     for reason in structures.errors.values():
         typer.echo(f"error: {reason}", err=True)
     if len(structures.errors) == len(structures.ids):
         raise typer.Exit(DataError.exit_code)
+
+
+def _file_of(ensemble: Path) -> Path:
+    from hydragnn_hpo.layout import RunDir
+
+    return RunDir(ensemble).ensemble if ensemble.is_dir() else ensemble
 
 
 def _shipped_or_path(path: Path) -> Path:
@@ -80,13 +82,16 @@ def _table(manifest: "Manifest", structures: "Structures", prediction: "Predicti
     """Lay out graph-level predictions; node-level ones would not fit."""
     from rich.table import Table
 
-    graph = {name: head for name, head in manifest.heads.items() if head.level == "graph"}
+    heads = manifest.heads.items()
+    graph = {n: head for n, head in heads if (head.level, head.shape) == ("graph", "scalar")}
     table = Table(title="Mean, standard deviation, [90 % interval]", title_justify="left")
     table.add_column("structure")
     for name, head in graph.items():
         table.add_column(f"{name}\n\\[{head.unit}]", justify="right")
     table.add_column("trust")
-    row = 0
+    row, notes = 0, []
+    if len(graph) < len(manifest.heads):
+        notes.append("values per atom: add --out NAME.csv or --out NAME.extxyz")
     for position, name in enumerate(structures.ids):
         if position in structures.errors:
             table.add_row(name, *["-"] * len(graph), "not predicted")
@@ -100,6 +105,7 @@ def _table(manifest: "Manifest", structures: "Structures", prediction: "Predicti
         table.add_row(name, *cells, prediction.trust[row])
         row += 1
         if row == ROWS:
-            table.caption = f"the first {ROWS}; all of them with --out NAME.csv"
+            notes.append(f"the first {ROWS}; all of them with --out NAME.csv")
             break
+    table.caption = "\n".join(notes) or None
     return table

@@ -129,5 +129,5 @@ def kept_bytes(model: ModelConfig, nodes: float, edges: float, triplets: float =
     """Estimate what the trunk's layers keep for the backward pass, in bytes of fp32."""
     sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options
     kept = sum(model.spec.kept(each, options, sizes) for each in model.dimensions(False))
-    norms = model.layers * nodes * 2 * model.features
+    norms = model.layers * nodes * model.features
     return 4.0 * (kept + norms)

@@ -102,8 +102,7 @@ def make_batch(
         max_neighbors: cap on the neighbours of a node, see ``data.cap``.
         pairs: lay the edges out in pairs, as a net wants them.
     """
-    rows = np.asarray(indices, dtype=np.int64).reshape(-1)
-    columns, inside = _in_memory(graphs, rows)
+    columns, inside, rows = _in_memory(graphs, indices)
     nodes, edges = Runs(columns.node_offset, inside), Runs(columns.edge_offset, inside)
     positions = nodes.of(columns.positions)
     edge_index = _edge_index(edges, columns.edges, nodes.starts)
@@ -111,28 +110,27 @@ def make_batch(
     if _reaches_beyond(columns, cutoff) or max_neighbors is not None:
         keep = _near(edge_index, positions, shift, cutoff, max_neighbors)
         edge_index, shift = edge_index.take(keep, axis=1), shift.take(keep, axis=0)
-    layout = pairs_of(edge_index, shift, len(positions)) if pairs else None
     batch = Batch(
         numbers=torch.from_numpy(nodes.of(columns.numbers, np.int64)),
         positions=torch.from_numpy(positions).to(dtype),
-        edge_index=torch.from_numpy(edge_index),
-        edge_shift=torch.from_numpy(shift),
+        **_edges(edge_index, shift, len(positions), pairs),
         graph_of_node=torch.from_numpy(np.repeat(np.arange(len(rows)), nodes.counts)),
         num_graphs=len(rows),
         graph_index=torch.from_numpy(rows.copy()),
-        cell=torch.from_numpy(columns.cell[inside]).to(dtype),
-        pairs=None if layout is None else torch.from_numpy(layout),
         **_properties(columns, targets, inside, nodes),
         **_conditions(columns, inside, nodes, dtype),
     )
     return _checked(batch)
 
 
-def _in_memory(graphs: GraphSet, rows: NDArray[np.int64]) -> tuple[Columns, NDArray[np.int64]]:
-    """Give columns that hold the graphs, and their rows there."""
+def _in_memory(
+    graphs: GraphSet, indices: ArrayLike
+) -> tuple[Columns, NDArray[np.int64], NDArray[np.int64]]:
+    """Give columns that hold the graphs, their rows there, and the rows that were asked for."""
+    rows = np.asarray(indices, dtype=np.int64).reshape(-1)
     if isinstance(graphs, Columns):
-        return graphs, rows
-    return graphs.take(rows), np.arange(len(rows))
+        return graphs, rows, rows
+    return graphs.take(rows), np.arange(len(rows)), rows
 
 
 def _conditions(
@@ -142,10 +140,12 @@ def _conditions(
     attributes = {
         name: torch.from_numpy(value[rows]).to(dtype) for name, value in columns.attributes.items()
     }
-    if columns.laplacian is None:
-        return {"attributes": attributes}
-    codes = torch.from_numpy(nodes.of(columns.laplacian)).to(dtype)
-    return {"attributes": attributes, "laplacian": codes}
+    codes = columns.laplacian
+    return {
+        "attributes": attributes,
+        "cell": torch.from_numpy(columns.cell[rows]).to(dtype),
+        "laplacian": None if codes is None else torch.from_numpy(nodes.of(codes)).to(dtype),
+    }
 
 
 def _edge_index(
@@ -171,6 +171,18 @@ def _shift(columns: Columns, rows: NDArray[np.int64], runs: Runs, fp64: bool) ->
         return runs.of(columns.edge_translation)
     shifts, ends = runs.of(columns.edge_shift, np.float64), runs.starts.tolist()
     return translations(shifts, columns.cell[rows], ends).astype(np.float64 if fp64 else np.float32)
+
+
+def _edges(
+    edge_index: NDArray[np.int64], shift: NDArray[Any], num_nodes: int, pairs: bool
+) -> dict[str, Any]:
+    """Give the edges, and on wish their layout in pairs where they are such."""
+    layout = pairs_of(edge_index, shift, num_nodes) if pairs else None
+    return {
+        "edge_index": torch.from_numpy(edge_index),
+        "edge_shift": torch.from_numpy(shift),
+        "pairs": None if layout is None else torch.from_numpy(layout),
+    }
 
 
 def _reaches_beyond(columns: Columns, cutoff: float | None) -> bool:

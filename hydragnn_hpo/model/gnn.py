@@ -62,28 +62,36 @@ class MultiHeadGNN(nn.Module):
                 cannot do what a head needs.
         """
         super().__init__()
-        stats = stats or {}
-        self.energies = _energies(model, heads, targets)
+        self.energies, stats = _energies(model, heads, targets), stats or {}
         state = any(reads_state(head, targets[name]) for name, head in heads.items())
         degree = mean_degree(stats, model.cutoff) if "degree" in stats else 12.0
-        known = stats.get("attributes", {})
-        self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=known)
+        told = stats.get("attributes", {})
+        self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=told)
         graph = {n: h for n, h in heads.items() if is_graph_scalar(h, targets[n])}
         self.shared, self.whole = shared_mlps(model, graph), nn.Identity()
         self.branches = {name: shared_by(head) for name, head in graph.items()}
         self.heads, self.baselines = nn.ModuleDict(), nn.ModuleDict()
         for name, head in heads.items():
-            target = targets[name]
-            _check_name(self.heads, name)
-            self.baselines[name] = Baseline(target, head)
-            if name not in self.energies:
-                total = target.get("energy") == "total"
-                plan = HeadPlan(model, head, total, degree)
-                self.heads[name] = HEADS[target["level"], target["shape"]](plan)
+            self._add(name, targets[name], head, model, degree)
         self.repulsion = ZBL() if model.repulsion == "zbl" else None
         self.kinds = {name: str(targets[name].get("energy") or "") for name in heads}
         self.tensors = frozenset(n for n in heads if targets[n]["shape"] == "tensor")
         self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None
+
+    def _add(
+        self,
+        name: str,
+        target: Mapping[str, Any],
+        head: HeadConfig,
+        model: ModelConfig,
+        degree: float,
+    ) -> None:
+        """Build a target's head, unless it is a derivative, and what it starts from."""
+        _check_name(self.heads, name)
+        self.baselines[name] = Baseline(target, head)
+        if name not in self.energies:
+            plan = HeadPlan(model, head, target.get("energy") == "total", degree)
+            self.heads[name] = HEADS[target["level"], target["shape"]](plan)
 
     def forward(self, batch: Batch, only: Collection[str] | None = None) -> dict[str, Tensor]:
         """Predict every target, or ``only`` some: [G, w] or [N, w], in the target's unit.

@@ -74,17 +74,21 @@ class Trunk(nn.Module):
             conv(dimensions, options) for dimensions in config.dimensions(state_is_read, degree)
         )
         self.encoding = encoding_of(config)
-        told = len(config.attributes)
-        self.known = Known(config.attributes, attributes or {}) if told else None
-        beside = told and config.conditioning == "concat"
-        self.beside = Beside(features, told) if beside else None
-        films = config.layers if told and config.conditioning == "film" else 0
-        self.films = nn.ModuleList(FiLM(features, told) for _ in range(films))
+        self._listen(config, attributes or {})
         rounds = config.layers if config.attention == "gps" else 0
         self.rounds = nn.ModuleList(
             GlobalRound(features, config.attention_heads, norm_of(config.norm, features))
             for _ in range(rounds)
         )
+
+    def _listen(self, config: ModelConfig, stats: Mapping[str, Mapping[str, Any]]) -> None:
+        """Build what tells the rounds of the attributes."""
+        features, told = config.features, len(config.attributes)
+        self.known = Known(config.attributes, stats) if told else None
+        beside = told and config.conditioning == "concat"
+        self.beside = Beside(features, told) if beside else None
+        films = config.layers if told and config.conditioning == "film" else 0
+        self.films = nn.ModuleList(FiLM(features, told) for _ in range(films))
 
     def edges(self, batch: Batch) -> Edges:
         """Expand the geometry once for all layers."""

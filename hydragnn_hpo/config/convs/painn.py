@@ -40,7 +40,7 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f = d.features
-    return s.pairs * 6 * f + s.nodes * 40 * f
+    return (s.pairs * sent_channels(d) + s.edges + s.nodes * 28) * f
 
 
 SPEC = ConvSpec(PaiNNOptions, _parameters, _flops, _kept, vectors=True)

@@ -53,7 +53,7 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f = d.features
-    return s.edges * 3 * f + s.nodes * 24 * f
+    return s.edges * (2 * f + 1) + s.nodes * (AGGREGATIONS * copies(o) + 7) * f
 
 
 SPEC = ConvSpec(PNAOptions, _parameters, _flops, _kept)

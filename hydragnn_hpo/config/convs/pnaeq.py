@@ -1,7 +1,13 @@
 """PNAEq without torch. Built by ``model.convs.pnaeq``."""
 
 from hydragnn_hpo.config.convs.painn import sent_channels
-from hydragnn_hpo.config.convs.pna import PNAOptions, gathering_flops, gathering_parameters
+from hydragnn_hpo.config.convs.pna import (
+    AGGREGATIONS,
+    PNAOptions,
+    copies,
+    gathering_flops,
+    gathering_parameters,
+)
 from hydragnn_hpo.config.convs.spec import (
     ConvSpec,
     Dimensions,
@@ -33,8 +39,8 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    f = d.features
-    return s.edges * 4 * f + s.pairs * 6 * f + s.nodes * 50 * f
+    f, views = d.features, AGGREGATIONS * copies(o)
+    return (s.edges * 4 + s.pairs * sent_channels(d) + s.nodes * (views + 31)) * f
 
 
 SPEC = ConvSpec(PNAEqOptions, _parameters, _flops, _kept, vectors=True)

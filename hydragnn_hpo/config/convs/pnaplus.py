@@ -1,6 +1,12 @@
 """PNAPlus without torch. Built by ``model.convs.pnaplus``."""
 
-from hydragnn_hpo.config.convs.pna import PNAOptions, gathering_flops, gathering_parameters
+from hydragnn_hpo.config.convs.pna import (
+    AGGREGATIONS,
+    PNAOptions,
+    copies,
+    gathering_flops,
+    gathering_parameters,
+)
 from hydragnn_hpo.config.convs.spec import (
     ConvSpec,
     Dimensions,
@@ -30,7 +36,8 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f = d.features
-    return s.edges * 4 * f + s.pairs * 3 * f + s.nodes * 24 * f
+    views = AGGREGATIONS * copies(o)
+    return s.edges * (3 * f + 1) + s.pairs * 3 * f + s.nodes * (views + 7) * f
 
 
 SPEC = ConvSpec(PNAPlusOptions, _parameters, _flops, _kept)

@@ -38,7 +38,7 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, SchNetOptions)
     f, w = d.features, o.filters
-    return s.pairs * 4 * w + s.nodes * (2 * f + 3 * w + 2 * f)
+    return s.pairs * 3 * w + s.nodes * (2 * f + 3 * w)
 
 
 SPEC = ConvSpec(SchNetOptions, _parameters, _flops, _kept)
