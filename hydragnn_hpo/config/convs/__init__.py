@@ -5,6 +5,7 @@ from hydragnn_hpo.config.convs import (
     cgcnn,
     dimenetpp,
     egnn,
+    et,
     gat,
     gin,
     mace,
@@ -32,6 +33,7 @@ CONV_SPECS: dict[str, ConvSpec] = {
     "painn": painn.SPEC,
     "pnaeq": pnaeq.SPEC,
     "mace": mace.SPEC,
+    "et": et.SPEC,
     "alignn": alignn.SPEC,
 }
 """Every conv that ships, by the name a campaign uses."""

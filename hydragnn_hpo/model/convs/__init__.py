@@ -15,6 +15,7 @@ from hydragnn_hpo.model.convs.alignn import AlignnConv
 from hydragnn_hpo.model.convs.cgcnn import CGCNNConv
 from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
 from hydragnn_hpo.model.convs.egnn import EGNNConv
+from hydragnn_hpo.model.convs.et import ETConv
 from hydragnn_hpo.model.convs.gat import GATConv
 from hydragnn_hpo.model.convs.gin import GINConv
 from hydragnn_hpo.model.convs.mace import MACEConv
@@ -40,6 +41,7 @@ CONVS: dict[str, type[nn.Module]] = {
     "painn": PaiNNConv,
     "pnaeq": PNAEqConv,
     "mace": MACEConv,
+    "et": ETConv,
     "alignn": AlignnConv,
 }
 
