@@ -67,6 +67,15 @@ class Edges:
         """Weight that takes every message smoothly to 0 at the cutoff, [E, 1]."""
         return self.both(self.pair_envelope)
 
+    @property
+    def faded_basis(self) -> Tensor:
+        """Radial functions times envelope, and the envelope itself, [P, K + 1].
+
+        A linear map of these without bias is a linear map of the basis with bias, times the
+        envelope: every filter comes out smooth and none is multiplied.
+        """
+        return torch.cat((self.pair_basis * self.pair_envelope, self.pair_envelope), dim=-1)
+
     def both(self, values: Tensor) -> Tensor:
         """Give both edges of a pair its values: [P, ...] to [E, ...]."""
         return torch.cat((values, values)) if self.paired else values

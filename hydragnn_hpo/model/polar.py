@@ -35,16 +35,22 @@ def pass_vectors(
 
 
 class RadialFilters(nn.Module):
-    """Filters of each pair's distance: several maps, as slices of one would be strided."""
+    """Filters of each pair's distance, smooth at the cutoff.
+
+    Several maps and not one: slices of its result would be strided, and slower.
+    """
 
     def __init__(self, basis_size: int, features: int, count: int) -> None:
-        """Build the maps."""
+        """Build the maps; the envelope's own column is their bias."""
         super().__init__()
-        self.maps = nn.ModuleList(nn.Linear(basis_size, features) for _ in range(count))
+        self.maps = nn.ModuleList(
+            nn.Linear(basis_size + 1, features, bias=False) for _ in range(count)
+        )
 
-    def forward(self, basis: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, edges: Edges) -> list[Tensor]:
         """Give ``count`` filters, [P, F] each."""
-        return tuple(each(basis) for each in self.maps)
+        basis = edges.faded_basis
+        return [each(basis) for each in self.maps]
 
 
 class VectorUpdate(nn.Module):

@@ -8,6 +8,7 @@ Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair o
 F features, C components.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,7 +168,8 @@ def _bag(values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None =
 def _rows(values: Tensor, index: Tensor) -> Tensor:
     """Gather rows; as a matrix, which torch copies many times faster than other layouts."""
     if values.dim() <= 2:
-        return values.contiguous().index_select(0, index)
+        whole = values if values.stride(-1) == 1 else values.contiguous()
+        return whole.index_select(0, index)
     matrix = values.flatten(1).contiguous()
     return matrix.index_select(0, index).view(-1, *values.shape[1:])
 
@@ -263,12 +265,34 @@ class _Filtered(Function):
         values, filters, *links = ctx.saved_tensors
         s, r, by_r, r_starts, by_s, s_starts = links
         to_values = to_filters = None
+        if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
+            return *_both_slopes(values, filters, grad, links), *[None] * 6
         if ctx.needs_input_grad[0]:
             turned = (r, s, by_s, s_starts, by_r, r_starts)
             to_values = _applied(_Filtered, grad, filters, *turned)
         if ctx.needs_input_grad[1]:
             to_filters = _applied(_Product, values, grad, filters, *links)
         return to_values, to_filters, *[None] * 6
+
+
+def _both_slopes(
+    values: Tensor, filters: Tensor, grad: Tensor, links: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Give the gradients of ``filtered``, gathering that of the result once for both."""
+    to_values, to_filters = [], torch.zeros_like(filters)
+    for value, slope in zip(_each(values), _each(grad), strict=True):
+        met = _rows(slope, links[1])
+        _add_products(to_filters, _rows(value, links[0]), met)
+        to_values.append(_bag(_times(met, filters), links[4], links[5]))
+    return torch.stack(to_values, dim=1) if values.dim() == 3 else to_values[0], to_filters
+
+
+def _add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
+    """Add the products of two arrays of edges to an array of pairs, in place."""
+    if len(rows):
+        pairs = zip(rows.view(-1, *total.shape), others.view(-1, *total.shape), strict=True)
+        for half, other in pairs:
+            total.addcmul_(half, other)
 
 
 class _Product(Function):
@@ -279,11 +303,7 @@ class _Product(Function):
         ctx.save_for_backward(values, grad, *links)
         total = torch.zeros_like(like)
         for value, slope in zip(_each(values), _each(grad), strict=True):
-            rows, met = _rows(value, links[0]), _rows(slope, links[1])
-            if len(rows):
-                halves = zip(rows.view(-1, *like.shape), met.view(-1, *like.shape), strict=True)
-                for half, other in halves:
-                    total.addcmul_(half, other)
+            _add_products(total, _rows(value, links[0]), _rows(slope, links[1]))
         return total
 
     @staticmethod

@@ -34,7 +34,7 @@ def _parameters(d: Dimensions, o: Config) -> int:
 
 def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f, k, sent = d.features, d.basis_size, sent_channels(d)
-    message = s.nodes * products(f, f, sent * f) + s.pairs * products(k, sent * f)
+    message = s.nodes * products(f, f, sent * f) + s.pairs * products(k + 1, sent * f)
     return message + s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
 
 

@@ -33,7 +33,7 @@ def _parameters(d: Dimensions, o: Config) -> int:
 def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f, k, sent = d.features, d.basis_size, sent_channels(d)
     message = s.nodes * (products(f, f, sent * f) + products(f, f))
-    filters = s.pairs * products(k, sent * f)
+    filters = s.pairs * (products(k, f) + products(k + 1, (sent - 1) * f))
     update = s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
     return message + filters + gathering_flops(f, o, s.nodes) + update
 

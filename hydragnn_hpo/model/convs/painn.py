@@ -33,8 +33,7 @@ class PaiNNConv(nn.Module):
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
-        fade = edges.pair_envelope
-        to_scalar, *to_vectors = (each * fade for each in self.filters(edges.pair_basis))
+        to_scalar, *to_vectors = self.filters(edges)
         say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
         heard = edges.filtered(say, to_scalar)
         vectors = pass_vectors(state, turn, to_vectors, edges)

@@ -29,17 +29,18 @@ class PNAEqConv(nn.Module):
         self.sent = sent_channels(dimensions)
         self.send = mlp((features, features, self.sent * features))
         self.receive = nn.Linear(features, features)
-        self.filters = RadialFilters(dimensions.basis_size, features, self.sent)
+        self.filter = nn.Linear(dimensions.basis_size, features)
+        self.filters = RadialFilters(dimensions.basis_size, features, self.sent - 1)
         self.aggregate = Aggregation(features, dimensions.degree, options)
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
-        to_scalar, *to_vectors = self.filters(edges.pair_basis)
+        to_vectors = self.filters(edges)
         say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
-        said = times(edges.joined(self.receive(scalars), say), to_scalar)
+        said = edges.joined(self.receive(scalars), say)
+        said = times(said, self.filter(edges.pair_basis))
         heard = self.aggregate(said, edges)
-        faded = [each * edges.pair_envelope for each in to_vectors]
-        vectors = pass_vectors(state, turn, faded, edges)
+        vectors = pass_vectors(state, turn, to_vectors, edges)
         answer, vectors = self.update(scalars + heard, vectors)
         return heard + answer, vectors
