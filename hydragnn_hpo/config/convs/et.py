@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import PositiveInt
 
+from hydragnn_hpo.config.convs.painn import sent_channels
 from hydragnn_hpo.config.convs.spec import (
     ConvSpec,
     Dimensions,
@@ -24,11 +25,6 @@ class ETOptions(Config):
     features."""
 
 
-def sent_channels(d: Dimensions) -> int:
-    """Count what a layer sends: to scalars, on directions, and on vectors once there are any."""
-    return 2 if d.layer == 0 else 3
-
-
 def _check(d: Dimensions, o: Config) -> None:
     assert isinstance(o, ETOptions)
     if d.features % o.heads:
@@ -47,7 +43,7 @@ def _parameters(d: Dimensions, o: Config) -> int:
 
 def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f, k, sent = d.features, d.basis_size, sent_channels(d)
-    edges = s.pairs * products(k, (sent + 1) * f)
+    edges = s.pairs * (products(k, f) + products(k + 1, sent * f))
     message = s.nodes * products(f, (sent + 3) * f)
     return edges + message + s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
 

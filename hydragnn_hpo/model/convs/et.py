@@ -3,11 +3,13 @@
 Shapes: N nodes, E edges, P pairs, F features, K radial functions, H heads. Vectors are [N, 3, F].
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.et import ETOptions, sent_channels
+from hydragnn_hpo.config.convs.et import ETOptions
+from hydragnn_hpo.config.convs.painn import sent_channels
 from hydragnn_hpo.model.attended import attended, scores
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.polar import RadialFilters, VectorUpdate, pass_vectors
@@ -25,11 +27,13 @@ class ETConv(nn.Module):
     et al. (2021), arXiv:2102.03150, eqs. 9 and 10.
     """
 
+    scale: Tensor
+
     def __init__(self, dimensions: Dimensions, options: ETOptions) -> None:
         """Build one layer; the heads divide the features."""
         super().__init__()
         features, self.heads = dimensions.features, options.heads
-        self.scale = max(dimensions.degree, 1.0) ** -0.5
+        self.register_buffer("scale", torch.tensor(max(dimensions.degree, 1.0) ** -0.5))
         self.query = nn.Linear(features, features)
         self.key = nn.Linear(features, features)
         self.near = nn.Linear(dimensions.basis_size, features)
@@ -43,9 +47,8 @@ class ETConv(nn.Module):
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         near = F.silu(self.near(edges.pair_basis))
         match = scores(self.query(scalars), self.key(scalars), near, edges.links, self.heads)
-        fade = edges.pair_envelope * self.scale
-        to_scalar, *to_vectors = (each * fade for each in self.filters(edges.pair_basis))
-        say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
+        to_scalar, *to_vectors = self.filters(edges)
+        say, *turn = (self.send(scalars) * self.scale).chunk(self.sent, dim=-1)
         heard = self.out(attended(say, to_scalar, 1.0 + F.silu(match), edges.links))
         vectors = pass_vectors(state, turn, to_vectors, edges)
         answer, vectors = self.update(scalars + heard, vectors)

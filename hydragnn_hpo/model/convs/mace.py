@@ -69,11 +69,14 @@ class Gather(nn.Module):
     weights are made of, so that it costs one product, not one per coupling.
     """
 
+    scale: Tensor
+
     def __init__(self, dimensions: Dimensions, options: MACEOptions) -> None:
         """Build radial weights and the mixes before and behind the sum."""
         super().__init__()
         features, plan = dimensions.features, Plan(dimensions, options)
-        self.plan, self.scale = plan, max(dimensions.degree, 1.0) ** -0.5
+        self.plan = plan
+        self.register_buffer("scale", torch.tensor(max(dimensions.degree, 1.0) ** -0.5))
         self.send = nn.ModuleList(
             _mix(features, features, bias=ell == 0) for ell in range(plan.reads + 1)
         )

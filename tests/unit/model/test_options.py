@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.counting import parameters
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.errors import ConfigError
@@ -288,3 +289,13 @@ def test_a_users_conv_is_found_by_its_name(make, tmp_path, monkeypatch):
     monkeypatch.setitem(make.targets, "it", vector)
     with pytest.raises(ConfigError, match="head 'it' predicts a vector per atom, conv 'my_conv:Mi"):
         make.net({"it": {}}, conv="my_conv:Mine")
+
+
+@pytest.mark.parametrize("conv", list(CONV_SPECS))
+def test_weights_alone_make_the_same_net_again(make, conv):
+    """A member of an ensemble is built without the statistics of the data it learned from."""
+    stats = {"degree": {"4.0": 31.0}, "attributes": {}}
+    taught, other = make.net(ENERGY, stats=stats, conv=conv), make.net(ENERGY, conv=conv, seed=4)
+    other.load_state_dict(taught.state_dict())
+    batch = make.batch(make.graph(*make.atoms(1)))
+    torch.testing.assert_close(other(batch)["energy"], taught(batch)["energy"], rtol=0, atol=0)
