@@ -295,7 +295,8 @@ def test_a_users_conv_is_found_by_its_name(make, tmp_path, monkeypatch):
 def test_weights_alone_make_the_same_net_again(make, conv):
     """A member of an ensemble is built without the statistics of the data it learned from."""
     stats = {"degree": {"4.0": 31.0}, "attributes": {}}
-    taught, other = make.net(ENERGY, stats=stats, conv=conv), make.net(ENERGY, conv=conv, seed=4)
+    taught = make.net(ENERGY, stats=stats, conv=conv, features=16)
+    other = make.net(ENERGY, conv=conv, seed=4, features=16)
     other.load_state_dict(taught.state_dict())
     batch = make.batch(make.graph(*make.atoms(1)))
     torch.testing.assert_close(other(batch)["energy"], taught(batch)["energy"], rtol=0, atol=0)
