@@ -11,9 +11,6 @@ from hydragnn_hpo.testing.suite import ask
 SLOW = {"compile", "export"}
 ASKED = [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CHECKS]
 
-OPEN = {("mfc", "export"), ("dimenetpp", "export"), ("alignn", "export")}
-"""What is known to fail: here the number of rows depends on values."""
-
 
 @pytest.fixture(scope="module", params=list(CONVS))
 def subject(request):
@@ -27,8 +24,6 @@ def test_every_conv_has_a_spec_and_every_spec_a_conv():
 @pytest.mark.parametrize("check", ASKED)
 def test_it_obeys(subject, check):
     finding = ask(CHECKS[check], subject)
-    if finding.failed and (subject.name, check) in OPEN:
-        pytest.xfail("torch.export cannot follow rows whose number depends on values.")
     assert not finding.failed, finding.sentence
 
 

@@ -25,7 +25,7 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    return s.nodes * 8 * d.features
+    return s.nodes * 6 * d.features
 
 
 SPEC = ConvSpec(MFCOptions, _parameters, _flops, _kept, edge_features=False, forces=False)

@@ -39,7 +39,7 @@ def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, SAGEOptions)
     if o.aggregation == "max":
         return s.edges * 2 * d.features + s.nodes * 5 * d.features
-    return s.nodes * (4 if o.aggregation == "mean" else 3) * d.features
+    return s.nodes * (3 if o.aggregation == "mean" else 2) * d.features
 
 
 SPEC = ConvSpec(SAGEOptions, _parameters, _flops, _kept, edge_features=False, forces=False)

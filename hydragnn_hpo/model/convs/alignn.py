@@ -69,6 +69,9 @@ class AlignnConv(nn.Module):
     Source: Choudhary and DeCost (2021), npj Comput. Mater. 7, 185, eqs. 5 and 6.
     """
 
+    exports = False
+    """``torch.export`` cannot follow rows whose number depends on values."""
+
     def __init__(self, dimensions: Dimensions, options: AlignnOptions) -> None:
         """Build one layer."""
         super().__init__()

@@ -85,6 +85,9 @@ class DimeNetPPConv(nn.Module):
     Source: Gasteiger et al. (2020), arXiv:2011.14115.
     """
 
+    exports = False
+    """``torch.export`` cannot follow rows whose number depends on values."""
+
     def __init__(self, dimensions: Dimensions, options: DimeNetPPOptions) -> None:
         """Build one layer."""
         super().__init__()

@@ -51,6 +51,9 @@ class MFCConv(nn.Module):
     the node itself.
     """
 
+    exports = False
+    """``torch.export`` cannot follow rows whose number depends on values."""
+
     def __init__(self, dimensions: Dimensions, options: MFCOptions) -> None:
         """Build one layer."""
         super().__init__()
