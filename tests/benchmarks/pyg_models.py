@@ -28,7 +28,7 @@ from pyg_scalars import (
     SAGEPeer,
     SchNetPeer,
 )
-from pyg_vectors import PaiNNPeer, PNAEqPeer
+from pyg_vectors import ETPeer, PaiNNPeer, PNAEqPeer
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import scatter
@@ -114,5 +114,6 @@ PEERS: dict[str, type[nn.Module]] = {
     "painn": PaiNNPeer,
     "pnaeq": PNAEqPeer,
     "mace": MACEPeer,
+    "et": ETPeer,
     "alignn": ALIGNNPeer,
 }

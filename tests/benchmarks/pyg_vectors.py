@@ -6,6 +6,7 @@ Shapes: N nodes, E edges, F features. Vectors are [N, 3, F].
 from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from pyg_parts import Geometry, Sizes, perceptron, summed
 from pyg_scalars import PNAAggregation
 from torch import Tensor, nn
@@ -110,6 +111,65 @@ class PNAEqPeer(MessagePassing):
     ) -> tuple[Tensor, Tensor]:
         scalars, vectors = inputs
         return self.gather(scalars, envelope, index, dim_size), summed(vectors, index, dim_size)
+
+    def update(self, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return inputs
+
+
+class ETPeer(MessagePassing):
+    """As PyG's ``ViS_MP``: attention without a softmax, over what PaiNN sends; 1 is added."""
+
+    def __init__(self, sizes: Sizes, heads: int = 8) -> None:
+        super().__init__(aggr="add", node_dim=0)
+        width, self.parts = sizes.features, 3 if sizes.layer else 2
+        self.heads, self.scale = heads, sizes.degree**-0.5
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        self.near = nn.Linear(sizes.basis, width)
+        self.send = nn.Linear(width, self.parts * width)
+        self.filter = nn.Linear(sizes.basis, self.parts * width)
+        self.out = nn.Linear(width, width)
+        self.mix = nn.Linear(width, 2 * width, bias=False)
+        self.talk = perceptron(2 * width, width, 3 * width)
+
+    def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
+        shape = (-1, self.heads, x.shape[1] // self.heads)
+        heard, felt = self.propagate(
+            edges.edge_index,
+            query=self.query(x).view(shape),
+            key=self.key(x).view(shape),
+            near=F.silu(self.near(edges.basis)).view(shape),
+            sent=self.send(x) * self.scale,
+            vectors=state,
+            filters=self.filter(edges.basis) * edges.envelope,
+            directions=edges.directions,
+        )
+        heard = self.out(heard)
+        vectors = felt if state is None else state + felt
+        answer, vectors = update_vectors(self, x + heard, vectors)
+        return heard + answer, vectors
+
+    def message(
+        self,
+        query_i: Tensor,
+        key_j: Tensor,
+        near: Tensor,
+        sent_j: Tensor,
+        vectors_j: Known,
+        filters: Tensor,
+        directions: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        attention = 1 + F.silu((query_i * key_j * near).sum(dim=-1, keepdim=True))
+        scalars, along, *carry = (sent_j * filters).chunk(self.parts, dim=-1)
+        heard = (scalars.view_as(near) * attention).flatten(1)
+        arrows = along.unsqueeze(1) * directions.unsqueeze(2)
+        if vectors_j is None:
+            return heard, arrows
+        return heard, arrows + carry[0].unsqueeze(1) * vectors_j
+
+    def aggregate(
+        self, inputs: tuple[Tensor, Tensor], index: Tensor, dim_size: int
+    ) -> tuple[Tensor, Tensor]:
+        return summed(inputs[0], index, dim_size), summed(inputs[1], index, dim_size)
 
     def update(self, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return inputs
