@@ -49,13 +49,11 @@ class _Weighted(Function):
             return values.new_zeros(shape)
         index = sender.index_select(0, order)
         both = torch.cat((weights,) * (len(order) // len(weights)))
-        sorted_weights = both.index_select(0, order)
-        heads = values.view(len(values), weights.shape[1], -1).unbind(1)
+        by_head = both.t().index_select(1, order)
+        heads = values.view(len(values), weights.shape[1], -1).transpose(0, 1).contiguous()
         found = [
-            torch.embedding_bag(
-                head.contiguous(), index, starts, False, 0, False, weight.contiguous(), True
-            )[0]
-            for head, weight in zip(heads, sorted_weights.unbind(1), strict=True)
+            torch.embedding_bag(head, index, starts, False, 0, False, weight, True)[0]
+            for head, weight in zip(heads, by_head, strict=True)
         ]
         return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
@@ -80,7 +78,8 @@ class _Agreement(Function):
             return torch.zeros_like(like)
         sent = values.contiguous().index_select(0, links[0])
         rows = sent.mul_(grad.contiguous().index_select(0, links[1]))
-        return rows.view(-1, *like.shape, rows.shape[1] // like.shape[1]).sum((0, 3))
+        ones = rows.new_ones(rows.shape[1] // like.shape[1])
+        return rows.view(-1, len(ones)).mv(ones).view(-1, *like.shape).sum(0)
 
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:

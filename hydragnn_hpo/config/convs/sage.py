@@ -38,8 +38,8 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, SAGEOptions)
     if o.aggregation == "max":
-        return s.edges * 2 * d.features + s.nodes * 5 * d.features
-    return s.nodes * (3 if o.aggregation == "mean" else 2) * d.features
+        return s.edges * d.features + s.nodes * 6 * d.features
+    return s.nodes * 3 * d.features
 
 
 SPEC = ConvSpec(SAGEOptions, _parameters, _flops, _kept, edge_features=False, forces=False)
