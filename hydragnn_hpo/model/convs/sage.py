@@ -29,13 +29,18 @@ class SAGEConv(nn.Module):
         self.heard = nn.Linear(features, features)
         self.pool = nn.Linear(features, features) if options.aggregation == "max" else None
 
-    def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Give the change of the scalars, [N, F]; there is no state."""
-        return F.silu(self.own(scalars) + self.heard(self._gathered(scalars, edges))), None
+    def forward(
+        self, scalars: Tensor, state: Tensor | None, edges: Edges
+    ) -> tuple[Tensor, Tensor | None]:
+        """Give the change of the scalars, [N, F]; the state is what a mean divides by, [N, 1]."""
+        if self.aggregation == "mean" and state is None:
+            state = 1.0 + degrees(edges)
+        heard = self._gathered(scalars, edges)
+        heard = heard if state is None else heard / state
+        return F.silu(self.own(scalars) + self.heard(heard)), state
 
     def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
-        if self.pool is not None:
-            said = F.silu(self.pool(scalars))
-            return segment_max(edges.at_sender(said) * edges.envelope, edges.links)
-        total = weighted(scalars, edges.pair_envelope, edges)
-        return total / (1.0 + degrees(edges)) if self.aggregation == "mean" else total
+        if self.pool is None:
+            return weighted(scalars, edges.pair_envelope, edges)
+        said = F.silu(self.pool(scalars))
+        return segment_max(edges.at_sender(said) * edges.envelope, edges.links)

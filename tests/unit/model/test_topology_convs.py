@@ -152,8 +152,11 @@ def test_mfc_degrees_of_several_kinds_are_met():
     assert len({math.floor(degree) for degree in found}) >= 3
 
 
-def test_mfc_keeps_the_order_of_its_nodes_for_the_next_layer(edges):
-    layer = built(MFCConv, MFCOptions())
+@pytest.mark.parametrize(
+    ("conv", "options"), [(MFCConv, MFCOptions()), (SAGEConv, SAGEOptions())], ids=["mfc", "sage"]
+)
+def test_degrees_are_kept_for_the_next_layer(edges, conv, options):
+    layer = built(conv, options)
     scalars = scalars_of(edges)
     first, state = layer(scalars, None, edges)
     again, same = layer(scalars, state, edges)
@@ -214,5 +217,10 @@ def test_two_derivatives_equal_finite_differences(edges, number):
         moved = type(edges)(**{**vars(edges), "pair_envelope": envelope})
         return layer(scalars, None, moved)[0]
 
+    once, again = (
+        torch.autograd.grad(change(scalars, envelope).sum(), (scalars, envelope), create_graph=each)
+        for each in (False, True)
+    )
+    torch.testing.assert_close(again, once)
     torch.autograd.gradcheck(change, (scalars, envelope), fast_mode=True)
     torch.autograd.gradgradcheck(change, (scalars, envelope), fast_mode=True)
