@@ -160,6 +160,7 @@ def test_degrees_are_kept_for_the_next_layer(edges, conv, options):
     scalars = scalars_of(edges)
     first, state = layer(scalars, None, edges)
     again, same = layer(scalars, state, edges)
+    assert state is not None
     assert same is state
     assert torch.equal(first, again)
 
