@@ -51,7 +51,8 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, ETOptions)
     f, sent = d.features, sent_channels(d)
-    return s.pairs * (sent + 2) * f + s.edges * (f + 2 * o.heads) + s.nodes * 30 * f
+    pairs = (sent + 2) * f + 2 * d.basis_size
+    return s.pairs * pairs + s.edges * (f + 2 * o.heads) + s.nodes * 32 * f
 
 
 SPEC = ConvSpec(ETOptions, _parameters, _flops, _kept, vectors=True, check=_check)

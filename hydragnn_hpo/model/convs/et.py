@@ -20,8 +20,7 @@ class ETConv(nn.Module):
 
     There is no softmax: a neighbour's weight is ``1 + silu(query . key)`` under the envelope, so
     that it neither depends on the other neighbours nor jumps when one of them leaves. The 1 lets
-    a net start as a sum over neighbours, and the update is PaiNN's: both were measured to help,
-    see the Decisions of this folder.
+    a net start as a sum over neighbours, and the update is PaiNN's: both were measured to help.
 
     Source: Thoelke and De Fabritiis (2022), arXiv:2202.02541, eqs. 6-8, without the 1; Schuett
     et al. (2021), arXiv:2102.03150, eqs. 9 and 10.

@@ -85,6 +85,7 @@ class Gather(nn.Module):
         self.mix = nn.ModuleList(_mix(count * features, features) for count in plan.counts)
         for (one, two), ends in plan.moments.items():
             blocks = [torch.from_numpy(coupling(one, two, three)) for three in ends]
+            # Kept in fp64 until it is used: rounded to fp32 it would not quite turn in fp64 nets.
             matrix = torch.cat(blocks).permute(2, 0, 1).flatten(1)
             self.register_buffer(f"couple_{one}{two}", matrix, persistent=False)
 
