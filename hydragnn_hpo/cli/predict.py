@@ -42,7 +42,7 @@ def predict(
 
     model = Ensemble.load(_file_of(ensemble), trust=trust or ())
     files = [_shipped_or_path(path) for path in files]
-    structures = read_structures(files, model.cutoff, structure_column)
+    structures = read_structures(files, model.rules, structure_column)
     if not structures.ids:
         raise DataError(f"{files[0]}: holds no structure; give a file or folder with at least one.")
     prediction = model.predict(structures.columns)

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from hydragnn_hpo.config.convs import CONV_SPECS
+from hydragnn_hpo.config.convs import CONV_SPECS, user
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.errors import unknown
@@ -35,6 +35,8 @@ class Heads(Config):
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
+        if user.is_user_conv(self.model.conv):
+            user.check_installed(self.model.conv)
         for name, head in self.heads.items():
             if name not in self.targets:
                 raise ValueError(unknown("target of a head", name, self.targets))

@@ -19,6 +19,7 @@ from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.ensemble import artefact, rows
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
@@ -320,12 +321,21 @@ def _manifest(
         ),
         heads=heads,
         evaluation=evaluation,
-        packages={
-            package_of(name): version_of(name)
-            for name in sorted({c.config.model.conv for c, _ in chosen})
-            if is_user_conv(name)
-        },
+        **_needs(bench, [candidate.config.model for candidate, _ in chosen]),
     )
+
+
+def _needs(bench: Bench, models: Sequence[ModelConfig]) -> dict[str, Any]:
+    """Say what members need beside edges: attributes, encodings, packages of users."""
+    told = {name for model in models for name in model.attributes}
+    known = {name: a for card in bench.cards for name, a in card.attributes.items()}
+    coded = [model.encoding_size for model in models if model.encoding == "laplacian"]
+    own = sorted({model.conv for model in models if is_user_conv(model.conv)})
+    return {
+        "attributes": {name: known[name] for name in sorted(told)},
+        "laplacian": max(coded, default=0),
+        "packages": {package_of(name): version_of(name) for name in own},
+    }
 
 
 def _together(said: Sequence[str]) -> str:

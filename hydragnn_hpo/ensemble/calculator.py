@@ -99,7 +99,7 @@ class EnsembleCalculator(Calculator):
     def _moments(self, atoms: Atoms) -> tuple[Moments, Moments, Moments]:
         """Stream members: head [1, 1], its force [N, 3] and its strain derivative [3, 3]."""
         ensemble = self.ensemble
-        columns = columns_of_atoms(atoms, ensemble.cutoff)
+        columns = columns_of_atoms(atoms, ensemble.rules)
         energy, forces, virial = Moments(), Moments(), Moments()
         only = np.zeros(1, dtype=np.int64)
         for member, batch in member_batches(ensemble.members, columns, only, ensemble.device):

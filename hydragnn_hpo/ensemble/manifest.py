@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Len
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
-from hydragnn_hpo.config.data import Name
+from hydragnn_hpo.config.data import AttributeConfig, Name
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.ensemble.calibrate import Calibration
 
@@ -144,6 +144,12 @@ class Manifest(Config):
 
     evaluation: dict[str, dict[str, Any]] = {}
     """Scores on the test split, by head."""
+
+    attributes: dict[Name, AttributeConfig] = {}
+    """Known properties of structures that members are told, as the card describes them."""
+
+    laplacian: NonNegativeInt = 0
+    """Laplacian encodings that members read."""
 
     packages: dict[str, str] = {}
     """Version of each package that holds a user's conv: its code runs where members are built."""

@@ -60,19 +60,18 @@ def make_member(
     Args:
         config: the trial.
         tensors: weights and buffers by name.
-        targets: target statistics (``level shape energy mean std``) by name; a baseline per
-            element is among the weights.
+        targets: target statistics by name; a baseline per element is among the weights.
         weight: share in the mean.
         where: file named in the error.
 
     Raises:
-        DataError: configuration, heads and weights do not fit each other, or a weight is
-            not finite.
+        DataError: configuration, heads and weights do not fit, or a weight is not finite.
     """
     _check(config, tensors, targets, where)
     dtype = DTYPES[config.training.precision]
     with torch.random.fork_rng(devices=[]):
-        model = MultiHeadGNN(config.model, config.heads, targets).to(dtype)
+        learned = config.training.balance == "uncertainty"
+        model = MultiHeadGNN(config.model, config.heads, targets, learn_weights=learned).to(dtype)
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:

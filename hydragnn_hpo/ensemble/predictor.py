@@ -17,12 +17,13 @@ from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.structure import Rules
 from hydragnn_hpo.ensemble import artefact
 from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.member import Member, make_member
 from hydragnn_hpo.ensemble.moments import Moments
 from hydragnn_hpo.ensemble.rows import graph_of_row, largest_per_graph, node_rows
-from hydragnn_hpo.ensemble.structures import columns_of_atoms
+from hydragnn_hpo.ensemble.structures import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
 
 EDGES_PER_BATCH = 40_000
@@ -111,6 +112,12 @@ class Ensemble:
         """Give the longest edge that graphs must hold, in angstrom."""
         return self.manifest.cutoff
 
+    @property
+    def rules(self) -> Rules:
+        """Say how structures become graphs that every member can use."""
+        known = self.manifest
+        return rules_for(self.cutoff, known.attributes, known.laplacian)
+
     def predict(
         self,
         columns: Columns,
@@ -149,7 +156,7 @@ class Ensemble:
         Raises:
             DataError: the structure cannot become a graph.
         """
-        return self.predict(columns_of_atoms(atoms, self.cutoff))
+        return self.predict(columns_of_atoms(atoms, self.rules))
 
     def batches(self, columns: Columns, indices: np.ndarray) -> Iterator[tuple[Member, Batch]]:
         """Pair each member with the batch it needs; members alike share one batch."""

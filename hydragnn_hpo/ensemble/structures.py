@@ -1,12 +1,12 @@
 """Structures to be predicted: from ``ase.Atoms`` or from files, good ones and bad ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ase import Atoms
 
-from hydragnn_hpo.config.data import GraphConfig
+from hydragnn_hpo.config.data import AttributeConfig, GraphConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.readers import reader_of
@@ -28,18 +28,37 @@ class Structures:
     """By position in ``ids``: why a structure cannot be predicted, one sentence."""
 
 
-def columns_of_atoms(atoms: Atoms, cutoff: float) -> Columns:
+def rules_for(
+    cutoff: float, attributes: Mapping[str, AttributeConfig] | None = None, laplacian: int = 0
+) -> Rules:
+    """Say how structures become graphs for prediction.
+
+    Args:
+        cutoff: longest edge of the graphs, in angstrom.
+        attributes: known properties that members are told, by name.
+        laplacian: Laplacian encodings that members read.
+    """
+    return Rules(
+        cutoff=cutoff,
+        min_distance=GraphConfig().min_distance,
+        targets={},
+        attributes=attributes or {},
+        laplacian=laplacian,
+    )
+
+
+def columns_of_atoms(atoms: Atoms, rules: Rules) -> Columns:
     """Turn one structure into columns with a single row.
 
     Raises:
         DataError: the structure cannot become a graph.
     """
     place = Place(Path("atoms"), 1, atoms.symbols.formula.format("hill"))
-    return columns_of([graph_of(atoms, place, _rules(cutoff))], {}, {"cutoff": cutoff})
+    return _columns([graph_of(atoms, place, rules)], rules)
 
 
 def read_structures(
-    paths: Sequence[Path], cutoff: float, structure_column: str | None = None
+    paths: Sequence[Path], rules: Rules, structure_column: str | None = None
 ) -> Structures:
     """Read every structure of some files; a bad one does not stop the others.
 
@@ -47,7 +66,7 @@ def read_structures(
 
     Args:
         paths: anything the readers know; of a folder all its files.
-        cutoff: longest edge of the graphs, in angstrom.
+        rules: how they become graphs, see ``rules_for``.
         structure_column: for CSV files, the column with a structure's text or file name.
 
     Raises:
@@ -58,13 +77,17 @@ def read_structures(
     ids: list[str] = []
     errors: dict[int, str] = {}
     for path in _files(paths):
-        for name, found in _graphs(path, structure_column, _rules(cutoff)):
+        for name, found in _graphs(path, structure_column, rules):
             if isinstance(found, DataError):
                 errors[len(ids)] = str(found)
             else:
                 graphs.append(found)
             ids.append(name)
-    return Structures(columns_of(graphs, {}, {"cutoff": cutoff}), tuple(ids), errors)
+    return Structures(_columns(graphs, rules), tuple(ids), errors)
+
+
+def _columns(graphs: Sequence[Graph], rules: Rules) -> Columns:
+    return columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
 
 
 def _graphs(
@@ -102,7 +125,3 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield from (e for e in entries if e.name != TABLE and not e.name.startswith("."))
         else:
             yield path
-
-
-def _rules(cutoff: float) -> Rules:
-    return Rules(cutoff=cutoff, min_distance=GraphConfig().min_distance, targets={})

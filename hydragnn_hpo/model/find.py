@@ -27,6 +27,7 @@ def find_conv(name: str) -> type[nn.Module]:
     module_name, _, class_name = name.partition(":")
     try:
         user.check_name(name)
+        user.check_installed(name)
         found = getattr(importlib.import_module(module_name), class_name, None)
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -216,7 +216,7 @@ class _Joined(Function):
             to_sender = _applied(_Add, grad, s, by_s, s_starts)
         if ctx.needs_input_grad[2]:
             halves = grad.view(-1, *ctx.shape) if ctx.shape[0] else grad.new_zeros(1, *ctx.shape)
-            to_pair = halves.sum(0)
+            to_pair = halves[0] + halves[1] if len(halves) == 2 else halves.sum(0)
         return to_receiver, to_sender, to_pair, *[None] * 6
 
 

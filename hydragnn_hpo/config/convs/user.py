@@ -27,15 +27,23 @@ def is_user_conv(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be imported; nothing of the package is run.
+    """Refuse what is no name of a class.
 
     Raises:
-        ValueError: the name has another form, or its package is not installed.
+        ValueError: the name has another form.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"conv '{name}' is no module and class: write it like my_pkg.my_module:MyConv."
         )
+
+
+def check_installed(name: str) -> None:
+    """Refuse a class whose package is not here; nothing of the package is run.
+
+    Raises:
+        ValueError: its package is not installed.
+    """
     package = package_of(name)
     if importlib.util.find_spec(package) is None:
         raise ValueError(

@@ -40,6 +40,8 @@ class EGNNConv(nn.Module):
         messages = F.silu(self.message(F.silu(met)))
         weight = edges.envelope
         if self.gate is not None:
-            weight = weight * self.gate(messages).sigmoid()
+            # A product with one row is several times quicker than one with one column.
+            score = self.gate.weight @ messages.t() + self.gate.bias
+            weight = weight * score.t().sigmoid()
         gathered = edges.add(messages * weight)
         return self.update(torch.cat((scalars, gathered), dim=-1)), None

@@ -28,7 +28,7 @@ def three(tmp_path: Path, ensemble: Ensemble) -> tuple[Structures, Prediction]:
     """Read a molecule, two atoms at one place, and a crystal."""
     path = tmp_path / "new.extxyz"
     write(path, [molecule("CH3OH"), Atoms("CC", np.zeros((2, 3))), bulk("C", "diamond", a=3.6)])
-    structures = read_structures([path], ensemble.cutoff)
+    structures = read_structures([path], ensemble.rules)
     return structures, ensemble.predict(structures.columns)
 
 
@@ -119,7 +119,7 @@ def test_an_unknown_format_is_refused(
 def test_nothing_readable_still_says_why(tmp_path: Path, ensemble: Ensemble) -> None:
     path = tmp_path / "bad.extxyz"
     path.write_text("this is not a structure\n")
-    structures = read_structures([path], ensemble.cutoff)
+    structures = read_structures([path], ensemble.rules)
     prediction = ensemble.predict(structures.columns)
     assert list(structures.errors) == [0]
     out = write_predictions(tmp_path / "out.csv", ensemble.manifest, structures, prediction)
@@ -136,7 +136,7 @@ def test_a_folder_is_read_past_its_bad_files(tmp_path: Path, ensemble: Ensemble)
     (folder / "b.cif").write_text("data_broken\n")
     write(folder / "c.vasp", bulk("C", "diamond", a=3.6))
     (folder / "id_prop.csv").write_text("a,1\n")
-    structures = read_structures([folder], ensemble.cutoff)
+    structures = read_structures([folder], ensemble.rules)
     assert structures.ids == ("a.extxyz:1", "b.cif:1", "c.vasp:1")
     assert list(structures.errors) == [1]
     assert structures.columns.num_graphs == 2
@@ -144,4 +144,4 @@ def test_a_folder_is_read_past_its_bad_files(tmp_path: Path, ensemble: Ensemble)
 
 def test_a_missing_file_is_an_error_at_once(tmp_path: Path, ensemble: Ensemble) -> None:
     with pytest.raises(DataError, match="no such file"):
-        read_structures([tmp_path / "none.cif"], ensemble.cutoff)
+        read_structures([tmp_path / "none.cif"], ensemble.rules)

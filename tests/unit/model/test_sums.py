@@ -196,3 +196,20 @@ def test_links_list_each_edge_once_in_the_order_of_its_end(layout):
         for node in range(NODES):
             mine = order[starts[node] : starts[node + 1]]
             assert sorted(mine.tolist()) == [e for e in range(len(end)) if end[e] == node]
+
+
+@pytest.mark.parametrize("components", [1, COMPONENTS])
+def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(layout, components):
+    """A gradient has a quick way and a differentiable one: checks of one miss the other."""
+    links, rows = layout
+    shape = (NODES, FEATURES) if components == 1 else (NODES, components, FEATURES)
+    inputs = draw(*shape), draw(rows, FEATURES, seed=1)
+    weigh = draw(*shape, seed=2).detach()
+    quick, slow = (
+        torch.autograd.grad(
+            (sums.filtered(*inputs, links) * weigh).sum(), inputs, create_graph=again
+        )
+        for again in (False, True)
+    )
+    for one, other in zip(quick, slow, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
