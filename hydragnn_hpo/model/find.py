@@ -64,6 +64,11 @@ def carries_vectors(name: str) -> bool:
     return CONV_SPECS[name].vectors
 
 
+def looks_at_lengths(name: str) -> bool:
+    """Tell whether a conv reads radial functions, or only the envelope."""
+    return user.is_user_conv(name) or CONV_SPECS[name].edge_features
+
+
 def gives_forces(name: str) -> bool:
     """Tell whether forces by differentiation mean something with a conv."""
     if user.is_user_conv(name):

@@ -18,7 +18,7 @@ from hydragnn_hpo.model.cutoff import envelope
 from hydragnn_hpo.model.dense import Padding
 from hydragnn_hpo.model.edges import Edges, pair_vectors
 from hydragnn_hpo.model.encodings import encoding_of
-from hydragnn_hpo.model.find import carries_vectors, find_conv, options_of
+from hydragnn_hpo.model.find import carries_vectors, find_conv, looks_at_lengths, options_of
 from hydragnn_hpo.model.norms import norm_of
 
 
@@ -67,7 +67,8 @@ class Trunk(nn.Module):
         features = config.features
         self.cutoff, self.has_vectors = config.cutoff, carries_vectors(config.conv)
         self.embedding = nn.Embedding(MAX_ELEMENT + 1, features)
-        self.basis = BASES[config.basis](config.basis_size, config.cutoff)
+        seen = looks_at_lengths(config.conv)
+        self.basis = BASES[config.basis](config.basis_size, config.cutoff) if seen else None
         conv, options = find_conv(config.conv), options_of(config)
         self.norms = nn.ModuleList(norm_of(config.norm, features) for _ in range(config.layers))
         self.convs = nn.ModuleList(
@@ -93,7 +94,7 @@ class Trunk(nn.Module):
     def edges(self, batch: Batch) -> Edges:
         """Expand the geometry once for all layers."""
         links, vectors = pair_vectors(batch)
-        lengths = torch.linalg.vector_norm(vectors, dim=-1)
+        lengths, basis = torch.linalg.vector_norm(vectors, dim=-1), self.basis
         directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
         if links.sender.shape[0] > lengths.shape[0]:
             directions = torch.cat((directions, -directions))
@@ -101,7 +102,7 @@ class Trunk(nn.Module):
             links=links,
             directions=directions,
             pair_lengths=lengths,
-            pair_basis=self.basis(lengths),
+            pair_basis=lengths.new_zeros(len(lengths), 0) if basis is None else basis(lengths),
             pair_envelope=envelope(lengths, self.cutoff).unsqueeze(-1),
         )
 
