@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from hydragnn_hpo.model.arrows import arrows
 from hydragnn_hpo.model.edges import Edges
 
 
@@ -28,10 +29,11 @@ def pass_vectors(
 
     Source: Schuett et al. (2021), arXiv:2102.03150, eq. 8.
     """
-    felt = edges.spread(edges.scaled(nodes[0], filters[0]), edges.directions)
+    messages = edges.scaled(nodes[0], filters[0])
     if vectors is None:
-        return felt
-    return vectors + felt + edges.filtered(vectors * nodes[1].unsqueeze(1), filters[1])
+        return edges.spread(messages, edges.directions)
+    carried = vectors * nodes[1].unsqueeze(1)
+    return vectors + arrows(messages, edges.directions, carried, filters[1], edges.links)
 
 
 class RadialFilters(nn.Module):

@@ -81,13 +81,13 @@ def take(values: Tensor, links: Links, end: str) -> Tensor:
     """Give each edge the row of its ``sender`` or ``receiver``: [N, ...] to [E, ...]."""
     s, r, by_r, r_starts, by_s, s_starts = links.arrays
     ends = (s, by_s, s_starts) if end == "sender" else (r, by_r, r_starts)
-    return _applied(_Take, values, *ends)
+    return applied(_Take, values, *ends)
 
 
 def add(messages: Tensor, links: Links) -> Tensor:
     """Sum the messages that each node receives: [E, ...] to [N, ...]."""
     _, r, by_r, r_starts, _, _ = links.arrays
-    return _applied(_Add, messages, r, by_r, r_starts)
+    return applied(_Add, messages, r, by_r, r_starts)
 
 
 def joined(receiver: Tensor, sender: Tensor, pair: Tensor | None, links: Links) -> Tensor:
@@ -100,7 +100,7 @@ def joined(receiver: Tensor, sender: Tensor, pair: Tensor | None, links: Links) 
         links: the edges.
     """
     pair = receiver.new_zeros(0, receiver.shape[1]) if pair is None else pair
-    return _applied(_Joined, receiver, sender, pair, *links.arrays)
+    return applied(_Joined, receiver, sender, pair, *links.arrays)
 
 
 def scaled(values: Tensor, filters: Tensor, links: Links) -> Tensor:
@@ -111,7 +111,7 @@ def scaled(values: Tensor, filters: Tensor, links: Links) -> Tensor:
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
         links: the edges.
     """
-    return _applied(_Scaled, values, filters, *links.arrays)
+    return applied(_Scaled, values, filters, *links.arrays)
 
 
 def times(messages: Tensor, filters: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def filtered(values: Tensor, filters: Tensor, links: Links) -> Tensor:
     Returns:
         [N, F] or [N, C, F].
     """
-    return _applied(_Filtered, values, filters, *links.arrays)
+    return applied(_Filtered, values, filters, *links.arrays)
 
 
 def spread(messages: Tensor, components: Tensor, links: Links) -> Tensor:
@@ -147,15 +147,16 @@ def spread(messages: Tensor, components: Tensor, links: Links) -> Tensor:
         [N, C, F]; no array of E * C * F is made.
     """
     _, r, by_r, r_starts, _, _ = links.arrays
-    return _applied(_Spread, messages, components, r, by_r, r_starts)
+    return applied(_Spread, messages, components, r, by_r, r_starts)
 
 
-def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
+def applied(function: type[Function], *inputs: Tensor) -> Tensor:
+    """Apply an autograd function to tensors."""
     result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
     return result
 
 
-def _bag(values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:
+def bag(values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum the rows of each segment: torch's quickest kernel for it, on CPUs and GPUs."""
     shape = (starts.shape[0] - 1, *values.shape[1:])
     if not values.numel():
@@ -165,7 +166,7 @@ def _bag(values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None =
     return found.view(shape)
 
 
-def _rows(values: Tensor, index: Tensor) -> Tensor:
+def rows_of(values: Tensor, index: Tensor) -> Tensor:
     """Gather rows; as a matrix, which torch copies many times faster than other layouts."""
     if values.dim() <= 2:
         whole = values if values.stride(-1) == 1 else values.contiguous()
@@ -178,22 +179,22 @@ class _Take(Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, order: Tensor, starts: Tensor) -> Tensor:
         ctx.save_for_backward(index, order, starts)
-        return _rows(values, index)
+        return rows_of(values, index)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _applied(_Add, grad, *ctx.saved_tensors), None, None, None
+        return applied(_Add, grad, *ctx.saved_tensors), None, None, None
 
 
 class _Add(Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, order: Tensor, starts: Tensor) -> Tensor:
         ctx.save_for_backward(index, order, starts)
-        return _bag(values, order, starts)
+        return bag(values, order, starts)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _applied(_Take, grad, *ctx.saved_tensors), None, None, None
+        return applied(_Take, grad, *ctx.saved_tensors), None, None, None
 
 
 class _Joined(Function):
@@ -201,7 +202,7 @@ class _Joined(Function):
     def forward(ctx: Any, receiver: Tensor, sender: Tensor, pair: Tensor, *links: Tensor) -> Tensor:
         ctx.save_for_backward(*links)
         ctx.shape = pair.shape
-        rows = _rows(receiver, links[1]).add_(_rows(sender, links[0]))
+        rows = rows_of(receiver, links[1]).add_(rows_of(sender, links[0]))
         if pair.shape[0]:
             rows.view(-1, *pair.shape).add_(pair)
         return rows
@@ -211,16 +212,16 @@ class _Joined(Function):
         s, r, by_r, r_starts, by_s, s_starts = ctx.saved_tensors
         to_receiver = to_sender = to_pair = None
         if ctx.needs_input_grad[0]:
-            to_receiver = _applied(_Add, grad, r, by_r, r_starts)
+            to_receiver = applied(_Add, grad, r, by_r, r_starts)
         if ctx.needs_input_grad[1]:
-            to_sender = _applied(_Add, grad, s, by_s, s_starts)
+            to_sender = applied(_Add, grad, s, by_s, s_starts)
         if ctx.needs_input_grad[2]:
             halves = grad.view(-1, *ctx.shape) if ctx.shape[0] else grad.new_zeros(1, *ctx.shape)
             to_pair = halves[0] + halves[1] if len(halves) == 2 else halves.sum(0)
         return to_receiver, to_sender, to_pair, *[None] * 6
 
 
-def _times(rows: Tensor, filters: Tensor) -> Tensor:
+def scale_rows(rows: Tensor, filters: Tensor) -> Tensor:
     """Multiply the rows of edges by filters of edges or of pairs, in place."""
     if len(rows):
         rows.view(-1, *filters.shape).mul_(filters)
@@ -231,16 +232,16 @@ class _Scaled(Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
         ctx.save_for_backward(values, filters, *links)
-        return _times(_rows(values, links[0]), filters)
+        return scale_rows(rows_of(values, links[0]), filters)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, filters, s, _, _, _, by_s, s_starts = ctx.saved_tensors
         to_values = to_filters = None
         if ctx.needs_input_grad[0]:
-            to_values = _applied(_Add, times(grad, filters), s, by_s, s_starts)
+            to_values = applied(_Add, times(grad, filters), s, by_s, s_starts)
         if ctx.needs_input_grad[1]:
-            product = grad * _applied(_Take, values, s, by_s, s_starts)
+            product = grad * applied(_Take, values, s, by_s, s_starts)
             to_filters = product.view(-1, *filters.shape).sum(0) if len(grad) else filters * 0.0
         return to_values, to_filters, *[None] * 6
 
@@ -256,23 +257,34 @@ class _Filtered(Function):
         ctx.save_for_backward(values, filters, *links)
         sender, _, order, starts, _, _ = links
         found = [
-            _bag(_times(_rows(each, sender), filters), order, starts) for each in _each(values)
+            bag(scale_rows(rows_of(each, sender), filters), order, starts) for each in _each(values)
         ]
         return torch.stack(found, dim=1) if values.dim() == 3 else found[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, filters, *links = ctx.saved_tensors
-        s, r, by_r, r_starts, by_s, s_starts = links
-        to_values = to_filters = None
         if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
             return *_both_slopes(values, filters, grad, links), *[None] * 6
-        if ctx.needs_input_grad[0]:
-            turned = (r, s, by_s, s_starts, by_r, r_starts)
-            to_values = _applied(_Filtered, grad, filters, *turned)
-        if ctx.needs_input_grad[1]:
-            to_filters = _applied(_Product, values, grad, filters, *links)
-        return to_values, to_filters, *[None] * 6
+        needed = ctx.needs_input_grad[:2]
+        return *filtered_slopes(values, filters, grad, links, needed), *[None] * 6
+
+
+def filtered_slopes(
+    values: Tensor,
+    filters: Tensor,
+    grad: Tensor,
+    links: Sequence[Tensor],
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Give the gradients of ``filtered`` in a way that can be differentiated again."""
+    s, r, by_r, r_starts, by_s, s_starts = links
+    to_values = to_filters = None
+    if needed[0]:
+        to_values = applied(_Filtered, grad, filters, r, s, by_s, s_starts, by_r, r_starts)
+    if needed[1]:
+        to_filters = applied(_Product, values, grad, filters, *links)
+    return to_values, to_filters
 
 
 def _both_slopes(
@@ -281,13 +293,13 @@ def _both_slopes(
     """Give the gradients of ``filtered``, gathering that of the result once for both."""
     to_values, to_filters = [], torch.zeros_like(filters)
     for value, slope in zip(_each(values), _each(grad), strict=True):
-        met = _rows(slope, links[1])
-        _add_products(to_filters, _rows(value, links[0]), met)
-        to_values.append(_bag(_times(met, filters), links[4], links[5]))
+        met = rows_of(slope, links[1])
+        add_products(to_filters, rows_of(value, links[0]), met)
+        to_values.append(bag(scale_rows(met, filters), links[4], links[5]))
     return torch.stack(to_values, dim=1) if values.dim() == 3 else to_values[0], to_filters
 
 
-def _add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
+def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
     """Add the products of two arrays of edges to an array of pairs, in place."""
     if len(rows):
         pairs = zip(rows.view(-1, *total.shape), others.view(-1, *total.shape), strict=True)
@@ -303,7 +315,7 @@ class _Product(Function):
         ctx.save_for_backward(values, grad, *links)
         total = torch.zeros_like(like)
         for value, slope in zip(_each(values), _each(grad), strict=True):
-            _add_products(total, _rows(value, links[0]), _rows(slope, links[1]))
+            add_products(total, rows_of(value, links[0]), rows_of(slope, links[1]))
         return total
 
     @staticmethod
@@ -311,8 +323,8 @@ class _Product(Function):
         values, grad, *links = ctx.saved_tensors
         s, r, by_r, r_starts, by_s, s_starts = links
         turned = (r, s, by_s, s_starts, by_r, r_starts)
-        to_values = _applied(_Filtered, grad, second, *turned)
-        to_grad = _applied(_Filtered, values, second, *links)
+        to_values = applied(_Filtered, grad, second, *turned)
+        to_grad = applied(_Filtered, values, second, *links)
         return to_values, to_grad, None, *[None] * 6
 
 
@@ -324,17 +336,29 @@ class _Spread(Function):
         weights = components.index_select(0, order).t().contiguous()
         if not weights.shape[0]:
             return messages.new_zeros(starts.shape[0] - 1, 0, messages.shape[1])
-        return torch.stack([_bag(messages, order, starts, each) for each in weights], dim=1)
+        return torch.stack([bag(messages, order, starts, each) for each in weights], dim=1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         messages, components, *links = ctx.saved_tensors
-        to_messages = to_components = None
-        arrived = [_applied(_Take, each, *links) for each in grad.unbind(1)]
-        if ctx.needs_input_grad[0]:
-            to_messages = torch.zeros_like(messages)
-            for each, rows in zip(components.split(1, dim=1), arrived, strict=True):
-                to_messages = torch.addcmul(to_messages, each, rows)
-        if ctx.needs_input_grad[1]:
-            to_components = torch.stack([(messages * rows).sum(1) for rows in arrived], dim=1)
-        return to_messages, to_components, None, None, None
+        needed = ctx.needs_input_grad[:2]
+        return *spread_slopes(messages, components, grad, links, needed), None, None, None
+
+
+def spread_slopes(
+    messages: Tensor,
+    components: Tensor,
+    grad: Tensor,
+    links: Sequence[Tensor],
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Give the gradients of ``spread``; ``links`` are receiver, its order and starts."""
+    to_messages = to_components = None
+    arrived = [applied(_Take, each, *links) for each in grad.unbind(1)]
+    if needed[0]:
+        to_messages = torch.zeros_like(messages)
+        for each, rows in zip(torch.split(components, 1, dim=1), arrived, strict=True):
+            to_messages = torch.addcmul(to_messages, each, rows)
+    if needed[1]:
+        to_components = torch.stack([(messages * rows).sum(1) for rows in arrived], dim=1)
+    return to_messages, to_components

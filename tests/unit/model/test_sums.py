@@ -5,6 +5,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.model import sums
+from hydragnn_hpo.model.arrows import arrows
 
 NODES, FEATURES, COMPONENTS = 5, 2, 3
 BONDS = [(0, 1), (2, 0), (0, 3), (1, 3), (2, 2), (2, 2), (0, 1)]
@@ -212,4 +213,31 @@ def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(layout
         for again in (False, True)
     )
     for one, other in zip(quick, slow, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
+
+
+def arrow_inputs(links, rows):
+    edges = len(links.sender)
+    return (
+        draw(edges, FEATURES, seed=1),
+        draw(edges, 3, seed=2),
+        draw(NODES, 3, FEATURES, seed=3),
+        draw(rows, FEATURES, seed=4),
+    )
+
+
+def test_arrows_are_both_sums_in_one(layout):
+    links, rows = layout
+    messages, directions, vectors, filters = inputs = arrow_inputs(links, rows)
+    found = arrows(*inputs, links)
+    apart = sums.spread(messages, directions, links) + sums.filtered(vectors, filters, links)
+    torch.testing.assert_close(found, apart, rtol=0, atol=1e-14)
+    assert gradcheck(lambda *given: arrows(*given, links), inputs)
+    assert gradgradcheck(lambda *given: arrows(*given, links), inputs)
+    # Energies alone: directions have no slope, and there is a quick way.
+    learned = (messages, vectors, filters)
+    weigh = draw(NODES, 3, FEATURES, seed=5).detach()
+    wanted = torch.autograd.grad((apart * weigh).sum(), learned)
+    quick = arrows(messages, directions.detach(), vectors, filters, links)
+    for one, other in zip(torch.autograd.grad((quick * weigh).sum(), learned), wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
