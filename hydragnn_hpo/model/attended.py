@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hydragnn_hpo.model.sums import Links
+from hydragnn_hpo.model.sums import Links, applied, scale_rows, turned
 
 
 def scores(received: Tensor, sent: Tensor, filters: Tensor, links: Links, heads: int) -> Tensor:
@@ -27,7 +27,7 @@ def scores(received: Tensor, sent: Tensor, filters: Tensor, links: Links, heads:
         heads: H; each sums over its own features.
     """
     like = received.new_empty(0, heads)
-    return _applied(_Scores, received, sent, filters, like, *links.arrays)
+    return applied(_Scores, received, sent, filters, like, *links.arrays)
 
 
 def attended(values: Tensor, filters: Tensor, weights: Tensor, links: Links) -> Tensor:
@@ -39,24 +39,7 @@ def attended(values: Tensor, filters: Tensor, weights: Tensor, links: Links) -> 
         weights: of the edges, one per head, [E, H].
         links: the edges.
     """
-    return _applied(_Attended, values, filters, weights, *links.arrays)
-
-
-def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
-    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _turned(links: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    s, r, by_r, r_starts, by_s, s_starts = links
-    return r, s, by_s, s_starts, by_r, r_starts
-
-
-def _filter(rows: Tensor, filters: Tensor) -> Tensor:
-    """Multiply rows of edges by filters of edges or of pairs, in place."""
-    if len(rows):
-        rows.view(-1, *filters.shape).mul_(filters)
-    return rows
+    return applied(_Attended, values, filters, weights, *links.arrays)
 
 
 def _weigh(rows: Tensor, weights: Tensor) -> Tensor:
@@ -75,7 +58,7 @@ class _Scores(Function):
         sender, receiver = links[:2]
         rows = received.index_select(0, receiver).mul_(sent.index_select(0, sender))
         heads = like.shape[1]
-        parts = _filter(rows, filters).view(rows.shape[0], heads, rows.shape[1] // heads)
+        parts = scale_rows(rows, filters).view(rows.shape[0], heads, rows.shape[1] // heads)
         return parts.sum(2)
 
     @staticmethod
@@ -83,11 +66,11 @@ class _Scores(Function):
         received, sent, filters, *links = ctx.saved_tensors
         to_received = to_sent = to_filters = None
         if ctx.needs_input_grad[0]:
-            to_received = _applied(_Attended, sent, filters, grad, *links)
+            to_received = applied(_Attended, sent, filters, grad, *links)
         if ctx.needs_input_grad[1]:
-            to_sent = _applied(_Attended, received, filters, grad, *_turned(links))
+            to_sent = applied(_Attended, received, filters, grad, *turned(links))
         if ctx.needs_input_grad[2]:
-            to_filters = _applied(_ToFilters, received, sent, grad, filters, *links)
+            to_filters = applied(_ToFilters, received, sent, grad, filters, *links)
         return to_received, to_sent, to_filters, *[None] * 7
 
 
@@ -100,7 +83,7 @@ class _Attended(Function):
         sender, _, order, starts, _, _ = links
         if not values.numel() or not order.numel():
             return torch.zeros_like(values)
-        rows = _weigh(_filter(values.index_select(0, sender), filters), weights)
+        rows = _weigh(scale_rows(values.index_select(0, sender), filters), weights)
         found: Tensor = torch.embedding_bag(rows, order, starts, False, 0, False, None, True)[0]
         return found
 
@@ -109,11 +92,11 @@ class _Attended(Function):
         values, filters, weights, *links = ctx.saved_tensors
         to_values = to_filters = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_values = _applied(_Attended, grad, filters, weights, *_turned(links))
+            to_values = applied(_Attended, grad, filters, weights, *turned(links))
         if ctx.needs_input_grad[1]:
-            to_filters = _applied(_ToFilters, grad, values, weights, filters, *links)
+            to_filters = applied(_ToFilters, grad, values, weights, filters, *links)
         if ctx.needs_input_grad[2]:
-            to_weights = _applied(_Scores, grad, values, filters, weights, *links)
+            to_weights = applied(_Scores, grad, values, filters, weights, *links)
         return to_values, to_filters, to_weights, *[None] * 6
 
 
@@ -135,9 +118,9 @@ class _ToFilters(Function):
         received, sent, weights, *links = ctx.saved_tensors
         to_received = to_sent = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_received = _applied(_Attended, sent, second, weights, *links)
+            to_received = applied(_Attended, sent, second, weights, *links)
         if ctx.needs_input_grad[1]:
-            to_sent = _applied(_Attended, received, second, weights, *_turned(links))
+            to_sent = applied(_Attended, received, second, weights, *turned(links))
         if ctx.needs_input_grad[2]:
-            to_weights = _applied(_Scores, received, sent, second, weights, *links)
+            to_weights = applied(_Scores, received, sent, second, weights, *links)
         return to_received, to_sent, to_weights, *[None] * 7

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hydragnn_hpo.model.sums import Links
+from hydragnn_hpo.model.sums import Links, applied, turned
 
 
 def coupled(values: Tensor, filters: Tensor, mixing: Tensor, links: Links) -> Tensor:
@@ -29,17 +29,7 @@ def coupled(values: Tensor, filters: Tensor, mixing: Tensor, links: Links) -> Te
     Returns:
         [N, B, F].
     """
-    return _applied(_Coupled, values, filters, mixing, *links.arrays)
-
-
-def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
-    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _turned(links: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    s, r, by_r, r_starts, by_s, s_starts = links
-    return r, s, by_s, s_starts, by_r, r_starts
+    return applied(_Coupled, values, filters, mixing, *links.arrays)
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
@@ -111,11 +101,11 @@ class _Coupled(Function):
         to_values = to_filters = to_mixing = None
         if ctx.needs_input_grad[0]:
             back = mixing.transpose(1, 2).contiguous()
-            to_values = _applied(_Coupled, grad, filters, back, *_turned(links))
+            to_values = applied(_Coupled, grad, filters, back, *turned(links))
         if ctx.needs_input_grad[1]:
-            to_filters = _applied(_ToFilters, values, grad, mixing, filters, *links)
+            to_filters = applied(_ToFilters, values, grad, mixing, filters, *links)
         if ctx.needs_input_grad[2]:
-            to_mixing = _applied(_ToMixing, values, grad, filters, *links)
+            to_mixing = applied(_ToMixing, values, grad, filters, *links)
         return to_values, to_filters, to_mixing, *[None] * 6
 
 
@@ -139,11 +129,11 @@ class _ToFilters(Function):
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
         values, grad, mixing, *links = ctx.saved_tensors
         back = mixing.transpose(1, 2).contiguous()
-        to_values = _applied(_Coupled, grad, second, back, *_turned(links))
-        to_grad = _applied(_Coupled, values, second, mixing, *links)
+        to_values = applied(_Coupled, grad, second, back, *turned(links))
+        to_grad = applied(_Coupled, values, second, mixing, *links)
         to_mixing = None
         if ctx.needs_input_grad[2]:
-            to_mixing = _applied(_ToMixing, values, grad, second, *links)
+            to_mixing = applied(_ToMixing, values, grad, second, *links)
         return to_values, to_grad, to_mixing, None, *[None] * 6
 
 
@@ -161,7 +151,7 @@ class _ToMixing(Function):
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
         values, grad, filters, *links = ctx.saved_tensors
         back = second.transpose(1, 2).contiguous()
-        to_values = _applied(_Coupled, grad, filters, back, *_turned(links))
-        to_grad = _applied(_Coupled, values, filters, second, *links)
-        to_filters = _applied(_ToFilters, values, grad, second, filters, *links)
+        to_values = applied(_Coupled, grad, filters, back, *turned(links))
+        to_grad = applied(_Coupled, values, filters, second, *links)
+        to_filters = applied(_ToFilters, values, grad, second, filters, *links)
         return to_values, to_grad, to_filters, *[None] * 6

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hydragnn_hpo.model.sums import Links, add, filtered, joined
+from hydragnn_hpo.model.sums import Links, add, applied, filtered, joined
 
 EPSILON = 1e-5
 """Added to variances, as torch's layer norms do by default."""
@@ -64,18 +64,13 @@ def gated_mean(values: Tensor, met: Tensor, weight: Tensor, links: Links) -> Ten
         weight: of the edges, [E, 1].
         links: the edges.
     """
-    gates = _applied(_Gates, met, weight)
+    gates = applied(_Gates, met, weight)
     return filtered(values, gates, links) / (1.0 + add(gates, links))
 
 
 def bent(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Give SiLU of the layer norm of each row, [n, F]; weight and bias are the norm's, [F]."""
-    return _applied(_Bent, rows, weight, bias)
-
-
-def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
-    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
-    return result
+    return applied(_Bent, rows, weight, bias)
 
 
 class _Gates(Function):

@@ -156,6 +156,12 @@ def applied(function: type[Function], *inputs: Tensor) -> Tensor:
     return result
 
 
+def turned(links: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Give the arrays of links with senders and receivers exchanged."""
+    s, r, by_r, r_starts, by_s, s_starts = links
+    return r, s, by_s, s_starts, by_r, r_starts
+
+
 def bag(values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum the rows of each segment: torch's quickest kernel for it, on CPUs and GPUs."""
     shape = (starts.shape[0] - 1, *values.shape[1:])
@@ -278,10 +284,9 @@ def filtered_slopes(
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     """Give the gradients of ``filtered`` in a way that can be differentiated again."""
-    s, r, by_r, r_starts, by_s, s_starts = links
     to_values = to_filters = None
     if needed[0]:
-        to_values = applied(_Filtered, grad, filters, r, s, by_s, s_starts, by_r, r_starts)
+        to_values = applied(_Filtered, grad, filters, *turned(links))
     if needed[1]:
         to_filters = applied(_Product, values, grad, filters, *links)
     return to_values, to_filters
@@ -321,9 +326,7 @@ class _Product(Function):
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
         values, grad, *links = ctx.saved_tensors
-        s, r, by_r, r_starts, by_s, s_starts = links
-        turned = (r, s, by_s, s_starts, by_r, r_starts)
-        to_values = applied(_Filtered, grad, second, *turned)
+        to_values = applied(_Filtered, grad, second, *turned(links))
         to_grad = applied(_Filtered, values, second, *links)
         return to_values, to_grad, None, *[None] * 6
 

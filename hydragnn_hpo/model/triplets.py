@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.sums import Links, take
+from hydragnn_hpo.model.sums import Links, applied, take
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,12 +150,7 @@ def fanned(values: Tensor, fan: Fan) -> Tensor:
     Returns:
         Of the second edges, [E, F].
     """
-    return _applied(_Fanned, values, *fan.arrays)
-
-
-def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
-    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
-    return result
+    return applied(_Fanned, values, *fan.arrays)
 
 
 def _bag(values: Tensor, rows: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
@@ -183,9 +178,9 @@ class _Fanned(Function):
         values, weights, turned, *fan = ctx.saved_tensors
         to_values = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_values = _applied(_Returned, grad, weights, turned, *fan)
+            to_values = applied(_Returned, grad, weights, turned, *fan)
         if ctx.needs_input_grad[1]:
-            to_weights = _applied(_Overlap, values, grad, *fan)
+            to_weights = applied(_Overlap, values, grad, *fan)
         return to_values, to_weights, *[None] * 6
 
 
@@ -204,9 +199,9 @@ class _Returned(Function):
         grad, weights, turned, *fan = ctx.saved_tensors
         to_grad = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_grad = _applied(_Fanned, second, weights, turned, *fan)
+            to_grad = applied(_Fanned, second, weights, turned, *fan)
         if ctx.needs_input_grad[1]:
-            to_weights = _applied(_Overlap, second, grad, *fan)
+            to_weights = applied(_Overlap, second, grad, *fan)
         return to_grad, to_weights, *[None] * 6
 
 
@@ -232,7 +227,7 @@ class _Overlap(Function):
         turned = _turned_weights(second.detach(), fan[3])
         to_values = to_grad = None
         if ctx.needs_input_grad[0]:
-            to_values = _applied(_Returned, grad, second, turned, *fan)
+            to_values = applied(_Returned, grad, second, turned, *fan)
         if ctx.needs_input_grad[1]:
-            to_grad = _applied(_Fanned, values, second, turned, *fan)
+            to_grad = applied(_Fanned, values, second, turned, *fan)
         return to_values, to_grad, *[None] * 5

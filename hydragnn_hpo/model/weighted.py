@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.sums import applied, turned
 
 
 def weighted(values: Tensor, weights: Tensor, edges: Edges) -> Tensor:
@@ -26,17 +27,12 @@ def weighted(values: Tensor, weights: Tensor, edges: Edges) -> Tensor:
     Returns:
         [N, F].
     """
-    return _applied(_Weighted, values, weights, *edges.links.arrays)
+    return applied(_Weighted, values, weights, *edges.links.arrays)
 
 
 def degrees(edges: Edges) -> Tensor:
     """Count the neighbours of each node, each by its envelope, [N, 1]."""
     return edges.add(edges.envelope)
-
-
-def _applied(function: type[Function], *inputs: Tensor) -> Tensor:
-    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
-    return result
 
 
 class _Weighted(Function):
@@ -62,9 +58,9 @@ class _Weighted(Function):
         values, weights, *links = ctx.saved_tensors
         to_values = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_values = _applied(_Weighted, grad, weights, *_turned(links))
+            to_values = applied(_Weighted, grad, weights, *turned(links))
         if ctx.needs_input_grad[1]:
-            to_weights = _applied(_Agreement, values, grad, weights, *links)
+            to_weights = applied(_Agreement, values, grad, weights, *links)
         return to_values, to_weights, *[None] * 6
 
 
@@ -84,12 +80,6 @@ class _Agreement(Function):
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
         values, grad, *links = ctx.saved_tensors
-        to_values = _applied(_Weighted, grad, second, *_turned(links))
-        to_grad = _applied(_Weighted, values, second, *links)
+        to_values = applied(_Weighted, grad, second, *turned(links))
+        to_grad = applied(_Weighted, values, second, *links)
         return to_values, to_grad, None, *[None] * 6
-
-
-def _turned(links: list[Tensor]) -> tuple[Tensor, ...]:
-    """Exchange the ends of all edges."""
-    sender, receiver, by_receiver, receiver_starts, by_sender, sender_starts = links
-    return receiver, sender, by_sender, sender_starts, by_receiver, receiver_starts

@@ -11,6 +11,7 @@ from hydragnn_hpo.config.convs.spec import (
     GraphSizes,
     Range,
     chain,
+    check_heads,
     linear,
     products,
 )
@@ -27,11 +28,7 @@ class ETOptions(Config):
 
 def _check(d: Dimensions, o: Config) -> None:
     assert isinstance(o, ETOptions)
-    if d.features % o.heads:
-        raise ValueError(
-            f"options of conv 'et': heads is {o.heads}, which does not divide features "
-            f"{d.features}: choose a divisor."
-        )
+    check_heads("et", o.heads, d.features)
 
 
 def _parameters(d: Dimensions, o: Config) -> int:

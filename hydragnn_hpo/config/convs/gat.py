@@ -9,6 +9,7 @@ from hydragnn_hpo.config.convs.spec import (
     Dimensions,
     GraphSizes,
     Range,
+    check_heads,
     linear,
     products,
 )
@@ -28,11 +29,7 @@ class GATOptions(Config):
 
 def _check(d: Dimensions, o: Config) -> None:
     assert isinstance(o, GATOptions)
-    if d.features % o.heads:
-        raise ValueError(
-            f"options of conv 'gat': heads is {o.heads}, which does not divide features "
-            f"{d.features}: choose a divisor."
-        )
+    check_heads("gat", o.heads, d.features)
 
 
 def _parameters(d: Dimensions, o: Config) -> int:

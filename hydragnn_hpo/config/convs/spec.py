@@ -86,6 +86,15 @@ class ConvSpec:
     """Raises ``ValueError`` with a sentence where the options do not go with the widths."""
 
 
+def check_heads(conv: str, heads: int, features: int) -> None:
+    """Raise ``ValueError`` where heads of an attention cannot share the features out."""
+    if features % heads:
+        raise ValueError(
+            f"options of conv '{conv}': heads is {heads}, which does not divide features "
+            f"{features}: choose a divisor."
+        )
+
+
 def linear(inputs: int, outputs: int, bias: bool = True) -> int:
     """Count the parameters of a linear map."""
     return inputs * outputs + (outputs if bias else 0)
