@@ -87,7 +87,7 @@ def config(conv, batch, epochs, precision):
     return TrialConfig(
         seed=3,
         data={"store": "none"},
-        model={"conv": conv, "features": 12, "layers": 2, "cutoff": 6.0, "basis_size": 6},
+        model={"conv": conv, "features": 16, "layers": 2, "cutoff": 6.0, "basis_size": 6},
         heads={"energy": {"weight": 2.0}, "charge": {"loss": "mae"}},
         training={
             "epochs": epochs, "global_batch": batch, "ema": 0.9, "clip_norm": 1.0,
