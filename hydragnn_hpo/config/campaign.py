@@ -60,7 +60,7 @@ class CampaignConfig(Config):
     """Targets that several data sets have in common, under one name and one head."""
 
     trial: dict[str, Any]
-    """Values common to all trials: ``model``, ``heads``, ``training``."""
+    """Values common to all trials: ``model``, ``heads``, ``training``, ``parallel``."""
 
     space: Space
     """Searched keys."""
@@ -77,9 +77,9 @@ class CampaignConfig(Config):
     @model_validator(mode="after")
     def _trial_has_only_known_parts(self) -> Self:
         check_ratios(self.data)
-        extra = set(self.trial) - {"model", "heads", "training"}
+        extra = set(self.trial) - {"model", "heads", "training", "parallel"}
         if extra:
             raise ValueError(
-                f"unknown key 'trial.{sorted(extra)[0]}'. Known: heads, model, training."
+                f"unknown key 'trial.{sorted(extra)[0]}'. Known: heads, model, parallel, training."
             )
         return self

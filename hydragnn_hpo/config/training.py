@@ -44,17 +44,61 @@ class TrainConfig(Config):
     each target's spread (``scale``), in its own unit (``unit``), or by a learned uncertainty of
     each head. Source of the last: Kendall et al. (2018), arXiv:1705.07115, eq. 10."""
 
+    micro_batches: PositiveInt | None = None
+    """Pieces in which every rank takes its share of a step, one after another, for less memory;
+    never changes the mathematics. Fitted to the memory if left out."""
+
+    optimizer: Literal["adamw", "adam", "sgd", "lamb", "muon"] = "adamw"
+    """Who makes steps of gradients. Sources: Loshchilov and Hutter (2019), arXiv:1711.05101; Kingma
+    and Ba (2015), arXiv:1412.6980; You et al. (2020), arXiv:1904.00962 (LAMB, for very large
+    batches); Jordan et al. (2024), kellerjordan.github.io/posts/muon (matrices by Muon, the rest
+    by AdamW)."""
+
     learning_rate: PositiveFloat = 1e-3
-    """Peak step size of AdamW."""
+    """Peak step size."""
+
+    scale_rate: Literal["none", "sqrt", "linear"] = "none"
+    """Multiply the learning rate by the global batch over ``rate_batch``, or its root."""
+
+    rate_batch: PositiveInt = 32
+    """Graphs per step at which ``learning_rate`` holds as it is, with ``scale_rate``."""
 
     weight_decay: NonNegativeFloat = 0.01
-    """Decoupled weight decay, on matrices only."""
+    """Decay of matrices; norms, biases and embeddings have none. Decoupled from the gradient but
+    with ``adam`` and ``sgd``, where it is an L2 penalty."""
 
-    schedule: Literal["cosine", "constant"] = "cosine"
-    """Course of the learning rate after the warm-up; cosine ends at 1 % of the peak."""
+    beta1: Fraction = 0.9
+    """Memory of the gradient's mean; of the adaptive optimizers."""
+
+    beta2: Fraction = 0.999
+    """Memory of its square; of the adaptive optimizers."""
+
+    epsilon: PositiveFloat = 1e-8
+    """Added to the root of the mean square; of the adaptive optimizers."""
+
+    momentum: Fraction = 0.9
+    """Of ``sgd`` and ``muon``."""
+
+    nesterov: bool = True
+    """Look ahead along the momentum; of ``sgd`` and ``muon``."""
+
+    schedule: Literal["cosine", "constant", "plateau", "one_cycle"] = "cosine"
+    """Course of the learning rate after the warm-up: down a cosine to ``final_rate``; constant;
+    lowered by ``plateau_factor`` whenever the validation objective has not improved for
+    ``plateau_epochs``; or from a 25th up to the peak over ``warmup`` and down to ``final_rate``,
+    both along cosines (Smith and Topin (2017), arXiv:1708.07120)."""
 
     warmup: Fraction = 0.05
-    """Share of all steps over which the learning rate rises from 0."""
+    """Share of all steps over which the learning rate rises."""
+
+    final_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
+    """Where the learning rate ends, as a share of the peak; the floor of ``plateau``."""
+
+    plateau_epochs: PositiveInt = 10
+    """Epochs without improvement before ``plateau`` lowers the learning rate."""
+
+    plateau_factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """By what ``plateau`` multiplies the learning rate."""
 
     clip_norm: PositiveFloat | None = 10.0
     """Largest norm of the whole gradient; longer ones are scaled down."""
@@ -72,11 +116,18 @@ class TrainConfig(Config):
     freeze_trunk: bool = False
     """Keep the trunk as it was taken over; only the heads learn."""
 
-    precision: Literal["fp32", "fp64"] = "fp32"
-    """Floating point type of weights and arithmetic."""
+    precision: Literal["fp32", "fp64", "tf32", "bf16"] = "fp32"
+    """Floating point type of weights and arithmetic. ``tf32``: fp32, but matrix products on GPUs
+    round their factors to 10 bits. ``bf16``: fp32 weights, products in bf16, losses in fp32."""
+
+    bf16_derivatives: bool = False
+    """Allow forces and stress with ``bf16``: derivatives of an energy that has 8 bits."""
 
     checkpoint_seconds: NonNegativeFloat = 10.0
-    """Time between checkpoints, which are taken at the end of an epoch."""
+    """Time between checkpoints; they are written in the background."""
+
+    tensorboard: bool = False
+    """Write the epochs' records for TensorBoard too, into ``attempts/NNN/tensorboard``."""
 
     @model_validator(mode="before")
     @classmethod

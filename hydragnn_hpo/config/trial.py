@@ -8,6 +8,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 from hydragnn_hpo.config.data import Name
 from hydragnn_hpo.config.mixture import DataSets, MixedConfig, check_ratios
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.parallel import ParallelConfig
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.training import TrainConfig
 
@@ -57,6 +58,9 @@ class TrialConfig(Config):
 
     training: TrainConfig = TrainConfig()
     """Optimizer, schedule, batches."""
+
+    parallel: ParallelConfig = ParallelConfig()
+    """How ranks share the work."""
 
     @model_validator(mode="after")
     def _budgets_go_without_ratios(self) -> Self:

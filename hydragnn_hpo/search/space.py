@@ -15,7 +15,7 @@ from typing import Any
 from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
 
-PARTS = ("model", "heads", "training")
+PARTS = ("model", "heads", "training", "parallel")
 """Tables of a trial that may be searched."""
 
 DIGITS = 6

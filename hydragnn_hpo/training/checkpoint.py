@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import write_bytes
@@ -67,8 +67,3 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Take the names under a prefix, without it."""
     start = f"{prefix}/"
     return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
-
-
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Copy a model's weights and buffers."""
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}

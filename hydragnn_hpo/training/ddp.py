@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import FileStore  # type: ignore[attr-defined]
-from torch.nn.parallel import DistributedDataParallel
 
 from hydragnn_hpo.errors import ConfigError
 
@@ -38,11 +37,28 @@ class Ranks:
     rank: int
     world: int
     device: torch.device
+    tensor: int = 1
+    """Neighbouring ranks that share layers, and so see the same graphs; divides ``world``."""
 
     @property
     def first(self) -> bool:
         """Whether this is rank 0, which writes files."""
         return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Number of this rank's share of graphs."""
+        return self.rank // self.tensor
+
+    @property
+    def data_world(self) -> int:
+        """Into how many shares the graphs of a step go."""
+        return self.world // self.tensor
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank is the one that speaks for its share in sums over all ranks."""
+        return self.rank % self.tensor == 0
 
     def sum(self, values: Tensor) -> Tensor:
         """Add a tensor over all ranks, in place."""
@@ -55,15 +71,10 @@ class Ranks:
         if self.world > 1:
             dist.barrier()
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """Let gradients be averaged over the ranks."""
-        if self.world == 1:
-            return model
-        wrapped = DistributedDataParallel(
-            model, forward_sync_buffers=False, gradient_as_bucket_view=True
-        )
-        _KEPT.append(wrapped)
-        return wrapped
+
+def keep(module: nn.Module) -> None:
+    """Hold what has a process group to the end of the process, see ``_KEPT``."""
+    _KEPT.append(module)
 
 
 def join(meeting: Path | None = None) -> Ranks:

@@ -49,9 +49,9 @@ class Feed:
 
     def share(self, indices: np.ndarray) -> np.ndarray:
         """Take this rank's part of some graphs, balanced by cost."""
-        if self.ranks.world == 1:
+        if self.ranks.data_world == 1:
             return indices
-        return indices[shares(self.costs[indices], self.ranks.world)[self.ranks.rank]]
+        return indices[shares(self.costs[indices], self.ranks.data_world)[self.ranks.data_rank]]
 
     def pieces(self, indices: np.ndarray) -> Iterator[Batch]:
         """Go through graphs in batches of bounded size."""
@@ -63,7 +63,10 @@ class Feed:
 
 @torch.no_grad()
 def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
-    """Sum absolute errors and counts per head over this rank's part: [T, 2] in fp64."""
+    """Sum absolute errors and counts per head over this rank's part: [T, 2] in fp64.
+
+    Ranks that see the same graphs as another give zeros, so that a sum over all is right.
+    """
     sums = torch.zeros(len(feed.targets), 2, dtype=torch.float64, device=feed.ranks.device)
     for batch in feed.pieces(feed.share(indices)):
         predictions = model(batch)
@@ -72,7 +75,7 @@ def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
             error = (predictions[name].double() - batch.targets[name].double()).abs() * mask
             sums[row, 0] += error.sum()
             sums[row, 1] += mask.sum() * error.shape[1]
-    return sums
+    return sums if feed.ranks.counts else torch.zeros_like(sums)
 
 
 @torch.no_grad()
@@ -97,7 +100,8 @@ def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[
             whole[torch.as_tensor(np.asarray(chosen))] = values.double().cpu()
     for name in feed.targets:
         whole = _whole(out, name, feed, len(indices), int(starts[-1]))
-        out[name] = feed.ranks.sum(whole.to(feed.ranks.device)).cpu()
+        mine = whole if feed.ranks.counts else torch.zeros_like(whole)
+        out[name] = feed.ranks.sum(mine.to(feed.ranks.device)).cpu()
     return {name: out[name].numpy() for name in feed.targets}
 
 

@@ -65,6 +65,7 @@ def combine(
     heads: Mapping[str, HeadConfig],
     world: int,
     log_variances: Tensor | None = None,
+    priced: bool = True,
 ) -> Tensor:
     """Make this rank's loss out of its sums.
 
@@ -76,10 +77,11 @@ def combine(
         sums: this rank's sum per head.
         counts: components with a target in the whole step, over all ranks.
         heads: weights; they are normalised to sum to 1.
-        world: number of ranks.
+        world: number of ranks that hold unlike shares.
         log_variances: learned logarithm of each head's variance, [H]: a head counts by
             ``exp(-s)`` and pays ``s / 2`` for it. That term is the same on all ranks, so that it
             needs no factor.
+        priced: whether that term is paid here: once per step, in one of its micro-batches.
     """
     total = sum(head.weight for head in heads.values())
     loss = next(iter(sums.values())).new_zeros(())
@@ -89,6 +91,6 @@ def combine(
         if log_variances is None:
             loss = loss + part
         else:
-            price = 0.5 * share * float(counts[name] > 0)
+            price = 0.5 * share * float(priced and counts[name] > 0)
             loss = loss + part * torch.exp(-log_variances[row]) + price * log_variances[row]
     return loss

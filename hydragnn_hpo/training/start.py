@@ -10,7 +10,13 @@ from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+DTYPES = {
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "tf32": torch.float32,
+    "bf16": torch.float32,
+}
+"""Floating point type of the weights by ``training.precision``."""
 _TRUNK = "trunk."
 
 

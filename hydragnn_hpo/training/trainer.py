@@ -4,13 +4,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.config.model import HeadConfig
@@ -26,17 +26,16 @@ from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import Feed, error_sums
-from hydragnn_hpo.training.loss import combine, head_sums
+from hydragnn_hpo.training.guard import Guard
+from hydragnn_hpo.training.looks import Looks, Signal
+from hydragnn_hpo.training.meter import Meter
+from hydragnn_hpo.training.micro import MicroBatches
 from hydragnn_hpo.training.optimizer import AveragedWeights, learning_rate, make_optimizer
+from hydragnn_hpo.training.parallel import Parallel
 from hydragnn_hpo.training.start import DTYPES, build_model
+from hydragnn_hpo.training.stepper import Stepper
 
 logger = logging.getLogger(__name__)
-
-Signal = Literal["go", "stop", "interrupt"]
-
-
-class Diverged(Exception):
-    """The loss or the gradient is no longer finite; says where."""
 
 
 @dataclass
@@ -49,6 +48,8 @@ class Progress:
     best_objective: float = math.inf
     best_val: dict[str, float] = field(default_factory=dict)
     train_seconds: float = 0.0
+    losses: list[list[float]] = field(default_factory=list)
+    """Sums of each head's loss in the epoch that has begun, by rank; empty between epochs."""
 
 
 def objective_of(
@@ -87,28 +88,39 @@ class Trainer:
         Raises:
             DataError: a head cannot be compared, nothing in ``val`` has its target.
         """
-        self.config, self.graphs, self.ranks, self.record = config, graphs, ranks, record
+        self.config, self.graphs, self.record = config, graphs, record
+        self.ranks = replace(ranks, tensor=config.parallel.tensor_ranks(ranks.world))
         self.heads = dict(config.heads)
-        self.model = build_model(config, graphs).to(ranks.device)
-        self.wrapped = ranks.wrap(self.model)
-        self.optimizer = make_optimizer(self.model, config.training)
+        model = build_model(config, graphs).to(ranks.device)
+        self.net = Parallel(model, config.parallel, self.ranks)
+        self.model = model
+        self.optimizer = make_optimizer(model, config.training)
         decay = config.training.ema
-        self.average = AveragedWeights(self.model, decay) if decay else None
-        self.feed = Feed(
-            graphs=graphs,
-            cutoff=config.model.cutoff,
-            dtype=DTYPES[config.training.precision],
-            targets=tuple(self.heads),
-            ranks=ranks,
-            costs=graph_costs(graphs, config.model),
-            max_neighbors=config.model.max_neighbors,
-        )
+        self.average = AveragedWeights(model, decay) if decay else None
+        self.feed = _feed(config, graphs, self.ranks)
+        self.micro = MicroBatches(self.feed, config.training.micro_batches)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
         self.val, self.order = graphs.indices_of("val"), order_of(config, graphs)
         self._check_val()
-        self.progress = Progress()
-        self.best: dict[str, Tensor] = {}
         self.total_steps = self.order.steps_per_epoch * config.training.epochs
+        self._begin()
+
+    def _begin(self) -> None:
+        """Stand at the beginning of the training."""
+        self.guard, self.meter = Guard(self.model, self.ranks.device), Meter()
+        self.stepper = Stepper(
+            self.config,
+            self.net,
+            self.optimizer,
+            average=self.average,
+            counts=self.counts,
+            guard=self.guard,
+            meter=self.meter,
+        )
+        self.progress, self.best = Progress(), dict[str, Tensor]()
+        device = self.ranks.device
+        self._losses = torch.zeros(len(self.heads), dtype=torch.float64, device=device)
+        self._started, self._saved = False, time.monotonic()
 
     def _check_val(self) -> None:
         for name, counts in self.counts.items():
@@ -119,12 +131,15 @@ class Trainer:
                 )
 
     def run(self, until: int, signal: Callable[[], Signal], folder: Path | None = None) -> Signal:
-        """Train up to an epoch; checkpoint on the way; obey signals at the end of epochs.
+        """Train up to an epoch; checkpoint on the way; obey what is asked.
+
+        An interruption is obeyed within seconds, between two steps; a stop at the end of an epoch,
+        when there is a validation to go by.
 
         Args:
             until: last epoch, counted from the trial's beginning.
             signal: what a person, the controller or the system asks of this rank.
-            folder: where rank 0 keeps checkpoints; none are written if left out.
+            folder: where checkpoints are kept; none are written if left out.
 
         Returns:
             ``go`` if the epoch was reached or patience ran out, else the signal obeyed.
@@ -132,16 +147,19 @@ class Trainer:
         Raises:
             Diverged: loss or gradient are no longer finite.
         """
-        last_save = time.monotonic()
+        self._saved = time.monotonic()
+        looks = Looks(self.ranks, signal)
         asked: Signal = "go"
         while self.progress.epoch < until and asked == "go" and not self.out_of_patience:
-            asked = self._epoch(signal)
-            due = time.monotonic() - last_save >= self.config.training.checkpoint_seconds
+            asked = self._epoch(looks, folder)
             ends = self.progress.epoch >= until or asked != "go" or self.out_of_patience
-            if folder is not None and self.ranks.first and (due or ends):
-                self.save(folder)
-                last_save = time.monotonic()
+            if ends or self._save_is_due:
+                self._save(folder)
         return asked
+
+    @property
+    def _save_is_due(self) -> bool:
+        return time.monotonic() - self._saved >= self.config.training.checkpoint_seconds
 
     @property
     def out_of_patience(self) -> bool:
@@ -149,19 +167,19 @@ class Trainer:
         patience = self.config.training.patience
         return patience is not None and self.progress.epoch - self.progress.best_epoch >= patience
 
-    def _epoch(self, signal: Callable[[], Signal]) -> Signal:
-        started = time.perf_counter()
-        progress = self.progress
+    def _epoch(self, looks: Looks, folder: Path | None) -> Signal:
+        """Train the rest of an epoch and validate, unless interrupted between two steps."""
+        started, progress = time.perf_counter(), self.progress
         steps = self.order.steps(progress.epoch)
-        losses = torch.zeros(len(self.heads), dtype=torch.float64, device=self.ranks.device)
         self.model.train()
-        shares = (self.feed.share(indices) for indices in steps)
-        with Ahead(self.feed.made, shares, self._depth()) as batches:
-            for indices, batch in zip(steps, batches, strict=True):
-                losses += self._step(indices, batch.to(self.ranks.device, non_blocking=True))
-        progress.epoch += 1
+        asked = self._train(steps, looks, folder)
         trained = time.perf_counter()
-        sums, asked = self._validate(losses, signal())
+        if asked != "go":
+            progress.train_seconds += trained - started
+            return asked
+        progress.epoch += 1
+        sums, asked = self._validate(self._losses, looks.signal())
+        self._losses.zero_()
         mae = {name: float(sums[row, 0] / sums[row, 1]) for row, name in enumerate(self.heads)}
         objective = objective_of(mae, self._stds(), self.heads)
         self._keep_best(objective, mae)
@@ -181,6 +199,25 @@ class Trainer:
         )
         return asked
 
+    def _train(self, steps: list[np.ndarray], looks: Looks, folder: Path | None) -> Signal:
+        """Take the steps of an epoch that are left; give the wish to be obeyed before its end."""
+        progress = self.progress
+        begins = progress.epoch * self.order.steps_per_epoch
+        left, ends = steps[progress.step - begins :], begins + len(steps)
+        with Ahead(self.micro.made, left, self._depth()) as made:
+            batches = iter(made)
+            for indices in left:
+                with self.meter.region("data"):
+                    pieces = next(batches)
+                self._losses += self._step(indices, pieces)
+                if progress.step < ends and looks.due(progress.step):
+                    wish, save = looks.agree(progress.step, save=self._save_is_due)
+                    if wish == "interrupt":
+                        return wish
+                    if save:
+                        self._save(folder)
+        return "go"
+
     def _mean_losses(self, sums: np.ndarray, rows: np.ndarray) -> dict[str, float]:
         """Divide summed losses by what the graphs of the epoch hold of each target."""
         known = {name: max(int(self.counts[name][rows].sum()), 1) for name in self.heads}
@@ -196,50 +233,17 @@ class Trainer:
         sets = self.graphs.sets if isinstance(self.graphs, Mixture) else (self.graphs,)
         return 0 if all(isinstance(graphs, Columns) for graphs in sets) else 1
 
-    def _step(self, indices: np.ndarray, batch: Batch) -> Tensor:
-        """Take one optimizer step on a global batch; gives this rank's loss sums per head.
-
-        Args:
-            indices: the graphs of all ranks.
-            batch: this rank's share of them.
-        """
-        progress, training = self.progress, self.config.training
-        predicted = self.wrapped(batch)
-        sums = head_sums(self.model, predicted, batch, self.heads, training.balance)
-        counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
-        self.optimizer.zero_grad(set_to_none=True)
-        learned = self.model.log_variances
-        loss = combine(sums, counts, self.heads, self.ranks.world, learned)
-        torch.autograd.backward(loss)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(training, progress.step, self.total_steps)
-        self._clip()
-        self.optimizer.step()
-        if self.average:
-            self.average.update(progress.step)
+    def _step(self, indices: np.ndarray, pieces: list[Batch]) -> Tensor:
+        """Take one optimizer step; gives this rank's loss sums per head, [H]."""
+        progress = self.progress
+        rate = learning_rate(self.config.training, progress.step, self.total_steps)
+        epoch = progress.epoch + 1
+        sums = self.stepper.take(indices, pieces, rate=rate, epoch=epoch, step=progress.step)
         progress.step += 1
-        if progress.step == 1 or not self._started:
+        if not self._started:
             self._started = True
-            self.record("first_step", epoch=progress.epoch + 1)
-        return torch.stack([sums[name].detach().double() for name in self.heads])
-
-    _started = False
-
-    def _clip(self) -> None:
-        """Scale long gradients down; a gradient that is not finite ends the trial."""
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        looked = self.ranks.device.type == "cpu" or self.progress.step % 50 == 0
-        if looked and not math.isfinite(norm):
-            name = next(
-                (n for n, p in self.model.named_parameters() if _bad(p.grad)), "the whole model"
-            )
-            raise Diverged(
-                f"epoch {self.progress.epoch + 1}, step {self.progress.step + 1}: "
-                f"the gradient of {name} is not finite"
-            )
-        if self.config.training.clip_norm is not None:
-            nn.utils.clip_grads_with_norm_(parameters, self.config.training.clip_norm, norm)
+            self.record("first_step", epoch=epoch)
+        return sums
 
     def _validate(self, losses: Tensor, wish: Signal) -> tuple[np.ndarray, Signal]:
         """Sum errors, losses and wishes over ranks, in one all-reduce."""
@@ -250,7 +254,8 @@ class Trainer:
         if self.average:
             self.average.swap()
         flags = torch.tensor([wish == "stop", wish == "interrupt"], device=losses.device)
-        together = torch.cat((sums.flatten(), losses, flags.double()))
+        mine = losses if self.ranks.counts else torch.zeros_like(losses)
+        together = torch.cat((sums.flatten(), mine, flags.double()))
         self.ranks.sum(together)
         values = together.cpu().numpy()
         heads = len(self.heads)
@@ -264,28 +269,47 @@ class Trainer:
 
     def _keep_best(self, objective: float, mae: dict[str, float]) -> None:
         progress = self.progress
-        if not math.isfinite(objective):
-            raise Diverged(f"epoch {progress.epoch}: validation MAE {mae} is not finite")
+        self.guard.objective(objective, mae, epoch=progress.epoch)
         if objective < progress.best_objective:
             progress.best_objective, progress.best_epoch = objective, progress.epoch
             progress.best_val = mae
             if self.average:
                 self.average.swap()
-            self.best = checkpoint.model_tensors(self.model)
+            self.best = self.net.whole()
             if self.average:
                 self.average.swap()
+
+    def _save(self, folder: Path | None) -> None:
+        """Write a checkpoint where one is kept; every rank calls this at the same step."""
+        if folder is None:
+            return
+        self.progress.losses = self._losses_by_rank()
+        if self.ranks.first:
+            self.save(folder)
+        self._saved = time.monotonic()
+
+    def _losses_by_rank(self) -> list[list[float]]:
+        """Gather what the epoch that has begun has summed so far."""
+        if self.progress.step % self.order.steps_per_epoch == 0:
+            return []
+        table = self._losses.new_zeros(self.ranks.world, len(self.heads))
+        if self.ranks.counts:
+            table[self.ranks.rank] = self._losses
+        rows: list[list[float]] = self.ranks.sum(table).tolist()
+        return rows
 
     def save(self, folder: Path) -> None:
         """Write ``best`` and then ``last``; a kill between the two costs nothing."""
         state: dict[str, Any] = {"progress": vars(self.progress), "seed": self.config.seed}
-        checkpoint.write(folder / "best.safetensors", self.best, state)
+        if self.best:
+            checkpoint.write(folder / "best.safetensors", self.best, state)
         tensors = checkpoint.prefixed("model", self.model.state_dict())
         tensors |= checkpoint.optimizer_tensors(self.optimizer)
         if self.average:
             tensors |= checkpoint.prefixed("average", self.average.mean)
         tensors |= checkpoint.prefixed("best", self.best)
         checkpoint.write(folder / "last.safetensors", tensors, state)
-        self.record("checkpoint", epoch=self.progress.epoch)
+        self.record("checkpoint", epoch=self.progress.epoch, step=self.progress.step)
 
     def resume(self, folder: Path) -> bool:
         """Go on from ``last`` if it is there; every rank calls this."""
@@ -302,12 +326,33 @@ class Trainer:
             for name, value in checkpoint.under("best", tensors).items()
         }
         self.progress = Progress(**state["progress"])
+        self._take_losses(self.progress.losses)
         return True
+
+    def _take_losses(self, rows: list[list[float]]) -> None:
+        """Go on summing: each rank its own, or rank 0 all of them where the width has changed."""
+        self._losses.zero_()
+        if len(rows) == self.ranks.world:
+            self._losses += self._losses.new_tensor(rows[self.ranks.rank])
+        elif rows and self.ranks.first:
+            self._losses += self._losses.new_tensor(rows).sum(0)
 
     def use_best(self) -> None:
         """Put the best epoch's weights into the model (Law 8: "load" means the best epoch)."""
-        self.model.load_state_dict(self.best)
+        self.net.put(self.best)
         self.model.eval()
+
+
+def _feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks) -> Feed:
+    return Feed(
+        graphs=graphs,
+        cutoff=config.model.cutoff,
+        dtype=DTYPES[config.training.precision],
+        targets=tuple(config.heads),
+        ranks=ranks,
+        costs=graph_costs(graphs, config.model),
+        max_neighbors=config.model.max_neighbors,
+    )
 
 
 def _counts(graphs: GraphSet, name: str) -> np.ndarray:
@@ -315,7 +360,3 @@ def _counts(graphs: GraphSet, name: str) -> np.ndarray:
     width = WIDTHS[graphs.stats["targets"][name]["shape"]]
     counted: np.ndarray = graphs.known(name) * width
     return counted
-
-
-def _bad(gradient: Tensor | None) -> bool:
-    return gradient is not None and not bool(torch.isfinite(gradient).all())

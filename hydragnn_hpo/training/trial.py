@@ -38,9 +38,11 @@ from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
 from hydragnn_hpo.training.ddp import Ranks, join
 from hydragnn_hpo.training.evaluate import predict_split
+from hydragnn_hpo.training.guard import Diverged
+from hydragnn_hpo.training.looks import Signal
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.mpi import see_ranks
-from hydragnn_hpo.training.trainer import Diverged, Signal, Trainer
+from hydragnn_hpo.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 

@@ -94,7 +94,7 @@ CAMPAIGN = {
 WRONG = [
     (TrialConfig, {**TRIAL, "tranining": {}},
      "unknown key 'tranining'. Did you mean 'training'? "
-     "Known: data, heads, model, seed, shared, training, trial."),
+     "Known: data, heads, model, parallel, seed, shared, training, trial."),
     (TrialConfig, {**TRIAL, "training": {"epoch": 3}},
      "unknown key 'training.epoch'. Did you mean 'epochs'? Known: balance, "),
     (TrialConfig, {**TRIAL, "heads": {"energy": {"wieght": 2}}},
@@ -111,7 +111,7 @@ WRONG = [
     (CampaignConfig, {**CAMPAIGN, "space": {"model.features": {"lwo": 1, "high": 2}}},
      "unknown key 'space.model.features.lwo'. Did you mean 'low'?"),
     (CampaignConfig, {**CAMPAIGN, "trial": {"modle": {}}},
-     "unknown key 'trial.modle'. Known: heads, model, training."),
+     "unknown key 'trial.modle'. Known: heads, model, parallel, training."),
     (TrialConfig, {k: v for k, v in TRIAL.items() if k != "data"}, "'data' is missing; add it."),
     (TrialConfig, {**TRIAL, "heads": {}}, "'heads' is {}: "),
     (TrialConfig, {**TRIAL, "training": {"epochs": "many"}},

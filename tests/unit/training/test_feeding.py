@@ -13,7 +13,8 @@ from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.training.ddp import Ranks
-from hydragnn_hpo.training.trainer import Diverged, Trainer
+from hydragnn_hpo.training.guard import Diverged
+from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.trial import load_trial, rank_main
 
 ALONE = Ranks(0, 1, torch.device("cpu"))

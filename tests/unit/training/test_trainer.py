@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training import checkpoint, parallel
 from hydragnn_hpo.training import trainer as module
 from hydragnn_hpo.training.evaluate import error_sums
+from hydragnn_hpo.training.guard import Diverged
 from hydragnn_hpo.training.optimizer import learning_rate
-from hydragnn_hpo.training.trainer import Diverged
 
 
 def go():
@@ -127,9 +127,9 @@ def test_checkpoints_come_by_time_and_at_the_end(train, tmp_path):
 def test_gradients_are_clipped_to_the_norm(train, monkeypatch, limit):
     trainer = train(clip_norm=limit)
     seen = []
-    before = module.nn.utils.get_total_norm
+    before = parallel.nn.utils.get_total_norm
     monkeypatch.setattr(
-        module.nn.utils, "get_total_norm", lambda g: seen.append(before(g).item()) or before(g)
+        parallel.nn.utils, "get_total_norm", lambda g: seen.append(before(g).item()) or before(g)
     )
     after = []
     step = trainer.optimizer.step

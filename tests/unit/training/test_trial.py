@@ -15,7 +15,7 @@ from hydragnn_hpo.errors import ConfigError, DataError, StorageError
 from hydragnn_hpo.records import read_records
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training import trial as module
-from hydragnn_hpo.training.trainer import Diverged
+from hydragnn_hpo.training.guard import Diverged
 from hydragnn_hpo.training.trial import _reason, load_trial, rank_main, run_by_hand
 
 

@@ -1,0 +1,101 @@
+"""One optimizer step on a global batch, piece by piece."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.training.guard import Guard
+from hydragnn_hpo.training.loss import combine, head_sums
+from hydragnn_hpo.training.meter import Meter
+from hydragnn_hpo.training.optimizer import AveragedWeights
+from hydragnn_hpo.training.parallel import Parallel
+
+
+class Stepper:
+    """Turns the batches of a step into new weights: forward, backward, clip, update."""
+
+    def __init__(
+        self,
+        config: TrialConfig,
+        net: Parallel,
+        optimizer: torch.optim.Optimizer,
+        *,
+        average: AveragedWeights | None,
+        counts: Mapping[str, np.ndarray],
+        guard: Guard,
+        meter: Meter,
+    ) -> None:
+        """Hold what a step needs.
+
+        Args:
+            config: the trial.
+            net: the model over all ranks.
+            optimizer: of its parameters.
+            average: averaged weights, if any.
+            counts: components of each head's target that each graph has, [G].
+            guard: looks at every gradient.
+            meter: told how long each part takes.
+        """
+        self.heads, self.training = dict(config.heads), config.training
+        self.net, self.optimizer, self.average = net, optimizer, average
+        self.counts, self.guard, self.meter = counts, guard, meter
+
+    def take(
+        self, indices: np.ndarray, batches: Sequence[Batch], *, rate: float, epoch: int, step: int
+    ) -> Tensor:
+        """Take one step.
+
+        Args:
+            indices: the graphs of all ranks.
+            batches: this rank's share of them, in pieces.
+            rate: step size.
+            epoch: from 1.
+            step: steps taken so far, from 0.
+
+        Returns:
+            This rank's sum of each head's loss, fp64, [H].
+
+        Raises:
+            Diverged: the gradient is not finite.
+        """
+        counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
+        self.optimizer.zero_grad(set_to_none=True)
+        summed = [
+            self._piece(batch, counts, last=number + 1 == len(batches))
+            for number, batch in enumerate(batches)
+        ]
+        with self.meter.region("update"):
+            norm = self.net.norm()
+            self.guard.gradient(norm, epoch=epoch, step=step + 1)
+            if self.training.clip_norm is not None:
+                self.net.clip(norm, self.training.clip_norm)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+            if self.average:
+                self.average.update(step)
+        return torch.stack(summed).sum(0)
+
+    def _piece(self, batch: Batch, counts: dict[str, float], *, last: bool) -> Tensor:
+        """Add the gradient of one piece; the last one sends the sum to the other ranks."""
+        model, ranks = self.net.model, self.net.ranks
+        batch = batch.to(ranks.device, non_blocking=True)
+        with self.net.sending(last):
+            with self.meter.region("forward"):
+                predicted = self.net.wrapped(batch)
+                sums = head_sums(model, predicted, batch, self.heads, self.training.balance)
+                loss = combine(
+                    sums,
+                    counts,
+                    self.heads,
+                    ranks.data_world,
+                    model.log_variances,
+                    priced=last,
+                )
+            with self.meter.region("backward"):
+                torch.autograd.backward(loss)
+        return torch.stack([sums[name].detach().double() for name in self.heads])
