@@ -22,6 +22,10 @@ class Meter:
         finally:
             self.seconds[name] += time.perf_counter() - started
 
+    def add(self, name: str, seconds: float) -> None:
+        """Count seconds that somebody else measured for a region."""
+        self.seconds[name] += seconds
+
     def take(self) -> dict[str, float]:
         """Give the seconds since the last call, and start again."""
         taken = dict(self.seconds)
