@@ -102,6 +102,13 @@ class Order:
         batch, buffer = training.global_batch, training.shuffle_buffer
         return cls(sets, drawn, seed, steps, batch, sizes, graphs.windows, buffer)
 
+    @property
+    def graphs_per_step(self) -> float:
+        """Graphs of a full step; where there is a budget, of a step in the mean."""
+        if self.global_batch is not None:
+            return float(self.global_batch)
+        return sum(map(len, self.sets)) / self.steps_per_epoch
+
     def steps(self, epoch: int) -> list[Rows]:
         """Give the graphs of every step of an epoch, counted from 0."""
         rows = self._rows(epoch)

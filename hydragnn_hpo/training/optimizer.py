@@ -1,81 +1,114 @@
-"""AdamW, the course of its learning rate, and averaged weights."""
+"""Who makes steps of gradients: AdamW, Adam, SGD, LAMB or Muon."""
 
-import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hydragnn_hpo.config.training import TrainConfig
+from hydragnn_hpo.training.lamb import Lamb
+from hydragnn_hpo.training.muon import Muon
+from hydragnn_hpo.training.parts import in_parts
 
-FLOOR = 0.01
-"""The cosine ends at this share of the peak."""
+_OUTPUTS = 2
+"""Most numbers that a head's last map gives: a prediction and its variance."""
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """Build AdamW; weights of linear maps decay, norms, biases and embeddings do not."""
-    decayed: list[nn.Parameter] = []
-    free: list[nn.Parameter] = []
+class Sorted(NamedTuple):
+    """The parameters of a model that learn, by what optimizers do with them."""
+
+    matrices: list[nn.Parameter]
+    """Weights of linear maps from many channels to many."""
+    outputs: list[nn.Parameter]
+    """Weights of linear maps to one or two numbers: outputs of heads, gates, scores."""
+    free: list[nn.Parameter]
+    """Norms, biases, embeddings and the like: never decayed."""
+
+
+def sort_parameters(model: nn.Module) -> Sorted:
+    """Sort the parameters of a model that learn, in the model's own order."""
+    found = Sorted([], [], [])
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if not parameter.requires_grad:
                 continue
-            matrix = isinstance(module, nn.Linear) and name == "weight"
-            (decayed if matrix else free).append(parameter)
-    groups = [
+            if not (isinstance(module, nn.Linear) and name == "weight"):
+                found.free.append(parameter)
+            elif min(parameter.shape) <= _OUTPUTS:
+                found.outputs.append(parameter)
+            else:
+                found.matrices.append(parameter)
+    return found
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """Build an optimizer; weights of linear maps decay, norms, biases and embeddings do not.
+
+    Parameters may be spread over ranks: the optimizer's state is then spread like them.
+    """
+    return _MAKERS[config.optimizer](model, config)
+
+
+def _groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+    """Part what decays, in the order of the model, from what does not."""
+    found = sort_parameters(model)
+    linear = {id(p) for p in (*found.matrices, *found.outputs)}
+    decayed = [p for p in model.parameters() if id(p) in linear]
+    return [
         {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": free, "weight_decay": 0.0},
+        {"params": found.free, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
 
-def learning_rate(config: TrainConfig, step: int, total: int) -> float:
-    """Give the step size of one step.
-
-    Args:
-        config: peak, warm-up share and schedule.
-        step: steps already taken, from 0.
-        total: steps of the full budget.
-
-    Returns:
-        Linear rise over the warm-up, then the cosine down to 1 % of the peak, or the peak.
-    """
-    rise = max(1, round(config.warmup * total))
-    if step < rise:
-        return config.learning_rate * (step + 1) / rise
-    if config.schedule == "constant":
-        return config.learning_rate
-    progress = min(1.0, (step - rise) / max(1, total - rise))
-    cosine = 0.5 * (1.0 + math.cos(math.pi * progress))
-    return config.learning_rate * (FLOOR + (1.0 - FLOOR) * cosine)
+def _ways(model: nn.Module) -> dict[str, Any]:
+    """Choose torch's quickest kernels; what is spread over ranks is moved one by one."""
+    parts = in_parts(model.parameters())
+    return {"fused": False, "foreach": False} if parts else {"fused": True}
 
 
-class AveragedWeights:
-    """Exponential moving average of the weights; early steps forget faster.
+def _adaptive(config: TrainConfig) -> dict[str, Any]:
+    betas = config.beta1, config.beta2
+    return {"lr": config.learning_rate, "betas": betas, "eps": config.epsilon}
 
-    Source of the ramp: (1 + t) / (10 + t), as in TensorFlow's ``ExponentialMovingAverage``.
-    """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        """Start from the model's present weights."""
-        self.decay = decay
-        self.live = dict(model.named_parameters())
-        self.mean = {name: p.detach().clone() for name, p in self.live.items()}
+def _adamw(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(_groups(model, config), **_adaptive(config), **_ways(model))
 
-    @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Move the average towards the live weights after one step."""
-        keep = min(self.decay, (1.0 + step) / (10.0 + step))
-        torch._foreach_lerp_(list(self.mean.values()), list(self.live.values()), 1.0 - keep)
 
-    @torch.no_grad()
-    def swap(self) -> None:
-        """Exchange live and averaged weights; a second call undoes the first."""
-        for name, parameter in self.live.items():
-            kept = parameter.detach().clone()
-            parameter.copy_(self.mean[name])
-            self.mean[name].copy_(kept)
+def _adam(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    return torch.optim.Adam(_groups(model, config), **_adaptive(config), **_ways(model))
 
-    def load(self, mean: dict[str, Tensor]) -> None:
-        """Take over saved averages."""
-        for name, value in mean.items():
-            self.mean[name].copy_(value)
+
+def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        _groups(model, config),
+        lr=config.learning_rate,
+        momentum=config.momentum,
+        nesterov=config.nesterov and config.momentum > 0,
+        **_ways(model),
+    )
+
+
+def _lamb(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    decayed, free = _groups(model, config)
+    return Lamb([decayed, {**free, "adapt": False}], **_adaptive(config))
+
+
+def _muon(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    found, decay = sort_parameters(model), config.weight_decay
+    groups: list[dict[str, Any]] = [
+        {"params": found.matrices, "weight_decay": decay, "matrices": True},
+        {"params": found.outputs, "weight_decay": decay},
+        {"params": found.free},
+    ]
+    return Muon(groups, momentum=config.momentum, nesterov=config.nesterov, **_adaptive(config))
+
+
+_MAKERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "adam": _adam,
+    "sgd": _sgd,
+    "lamb": _lamb,
+    "muon": _muon,
+}

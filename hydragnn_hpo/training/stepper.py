@@ -1,6 +1,7 @@
 """One optimizer step on a global batch, piece by piece."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -8,10 +9,10 @@ from torch import Tensor
 
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.training.averaging import AveragedWeights
 from hydragnn_hpo.training.guard import Guard
 from hydragnn_hpo.training.loss import combine, head_sums
 from hydragnn_hpo.training.meter import Meter
-from hydragnn_hpo.training.optimizer import AveragedWeights
 from hydragnn_hpo.training.parallel import Parallel
 
 
@@ -43,6 +44,10 @@ class Stepper:
         self.heads, self.training = dict(config.heads), config.training
         self.net, self.optimizer, self.average = net, optimizer, average
         self.counts, self.guard, self.meter = counts, guard, meter
+        self.piece = 0
+        """The piece of the step that is being worked on."""
+        self.bound: Literal["", "gradients", "weights"] = ""
+        """What of the step cannot be taken back: others have gradients of it, or weights change."""
 
     def take(
         self, indices: np.ndarray, batches: Sequence[Batch], *, rate: float, epoch: int, step: int
@@ -64,10 +69,12 @@ class Stepper:
         """
         counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
         self.optimizer.zero_grad(set_to_none=True)
-        summed = [
-            self._piece(batch, counts, last=number + 1 == len(batches))
-            for number, batch in enumerate(batches)
-        ]
+        self.bound = "gradients" if self.net.together else ""
+        summed = []
+        for self.piece, batch in enumerate(batches):
+            last = self.piece + 1 == len(batches)
+            summed.append(self._piece(batch, counts, last=last))
+        self.bound = "weights"
         with self.meter.region("update"):
             norm = self.net.norm()
             self.guard.gradient(norm, epoch=epoch, step=step + 1)
@@ -82,20 +89,30 @@ class Stepper:
 
     def _piece(self, batch: Batch, counts: dict[str, float], *, last: bool) -> Tensor:
         """Add the gradient of one piece; the last one sends the sum to the other ranks."""
-        model, ranks = self.net.model, self.net.ranks
-        batch = batch.to(ranks.device, non_blocking=True)
         with self.net.sending(last):
             with self.meter.region("forward"):
-                predicted = self.net.wrapped(batch)
-                sums = head_sums(model, predicted, batch, self.heads, self.training.balance)
-                loss = combine(
-                    sums,
-                    counts,
-                    self.heads,
-                    ranks.data_world,
-                    model.log_variances,
-                    priced=last,
-                )
+                sums, loss = self.losses(batch, counts, last=last)
             with self.meter.region("backward"):
                 torch.autograd.backward(loss)
+        if last:
+            self.net.sent(self.meter)
         return torch.stack([sums[name].detach().double() for name in self.heads])
+
+    def losses(
+        self, batch: Batch, counts: Mapping[str, float], *, last: bool
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Give the sum of each head's loss over a piece, and what the whole of it counts.
+
+        Args:
+            batch: the piece.
+            counts: components with a target in the whole step, by head.
+            last: whether it is the last piece of the step.
+        """
+        model, ranks = self.net.model, self.net.ranks
+        batch = batch.to(ranks.device, non_blocking=True)
+        predicted = self.net.wrapped(batch)
+        if last and ranks.world > 1:
+            self.bound = "gradients"
+        sums = head_sums(model, predicted, batch, self.heads, self.training.balance)
+        loss = combine(sums, counts, self.heads, ranks.data_world, model.log_variances, priced=last)
+        return sums, loss

@@ -24,14 +24,16 @@ from hydragnn_hpo.data.prefetch import Ahead
 from hydragnn_hpo.data.shares import graph_costs
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.averaging import AveragedWeights
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import Feed, error_sums
 from hydragnn_hpo.training.guard import Guard
 from hydragnn_hpo.training.looks import Looks, Signal
 from hydragnn_hpo.training.meter import Meter
 from hydragnn_hpo.training.micro import MicroBatches
-from hydragnn_hpo.training.optimizer import AveragedWeights, learning_rate, make_optimizer
-from hydragnn_hpo.training.parallel import Parallel
+from hydragnn_hpo.training.optimizer import make_optimizer
+from hydragnn_hpo.training.schedule import Schedule
+from hydragnn_hpo.training.spread import spread
 from hydragnn_hpo.training.start import DTYPES, build_model
 from hydragnn_hpo.training.stepper import Stepper
 
@@ -92,17 +94,19 @@ class Trainer:
         self.ranks = replace(ranks, tensor=config.parallel.tensor_ranks(ranks.world))
         self.heads = dict(config.heads)
         model = build_model(config, graphs).to(ranks.device)
-        self.net = Parallel(model, config.parallel, self.ranks)
+        self.net = spread(model, config.parallel, self.ranks)
         self.model = model
         self.optimizer = make_optimizer(model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(model, decay) if decay else None
-        self.feed = _feed(config, graphs, self.ranks)
+        self.feed = _feed(config, graphs, self.ranks, self.net.together)
         self.micro = MicroBatches(self.feed, config.training.micro_batches)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
         self.val, self.order = graphs.indices_of("val"), order_of(config, graphs)
         self._check_val()
         self.total_steps = self.order.steps_per_epoch * config.training.epochs
+        per_step = self.order.graphs_per_step
+        self.schedule = Schedule(config.training, self.total_steps, per_step)
         self._begin()
 
     def _begin(self) -> None:
@@ -183,6 +187,7 @@ class Trainer:
         mae = {name: float(sums[row, 0] / sums[row, 1]) for row, name in enumerate(self.heads)}
         objective = objective_of(mae, self._stds(), self.heads)
         self._keep_best(objective, mae)
+        self.schedule.after_epoch(objective)
         ended = time.perf_counter()
         progress.train_seconds += ended - started
         self.record(
@@ -204,7 +209,7 @@ class Trainer:
         progress = self.progress
         begins = progress.epoch * self.order.steps_per_epoch
         left, ends = steps[progress.step - begins :], begins + len(steps)
-        with Ahead(self.micro.made, left, self._depth()) as made:
+        with Ahead(self.micro.ahead, left, self._depth()) as made:
             batches = iter(made)
             for indices in left:
                 with self.meter.region("data"):
@@ -236,9 +241,16 @@ class Trainer:
     def _step(self, indices: np.ndarray, pieces: list[Batch]) -> Tensor:
         """Take one optimizer step; gives this rank's loss sums per head, [H]."""
         progress = self.progress
-        rate = learning_rate(self.config.training, progress.step, self.total_steps)
+        rate = self.schedule.rate(progress.step)
         epoch = progress.epoch + 1
-        sums = self.stepper.take(indices, pieces, rate=rate, epoch=epoch, step=progress.step)
+        sums = self.micro.through(
+            indices,
+            pieces,
+            self.stepper,
+            lambda made: self.stepper.take(
+                indices, made, rate=rate, epoch=epoch, step=progress.step
+            ),
+        )
         progress.step += 1
         if not self._started:
             self._started = True
@@ -300,7 +312,11 @@ class Trainer:
 
     def save(self, folder: Path) -> None:
         """Write ``best`` and then ``last``; a kill between the two costs nothing."""
-        state: dict[str, Any] = {"progress": vars(self.progress), "seed": self.config.seed}
+        state: dict[str, Any] = {
+            "progress": vars(self.progress),
+            "schedule": self.schedule.state(),
+            "seed": self.config.seed,
+        }
         if self.best:
             checkpoint.write(folder / "best.safetensors", self.best, state)
         tensors = checkpoint.prefixed("model", self.model.state_dict())
@@ -326,6 +342,7 @@ class Trainer:
             for name, value in checkpoint.under("best", tensors).items()
         }
         self.progress = Progress(**state["progress"])
+        self.schedule.load(state["schedule"])
         self._take_losses(self.progress.losses)
         return True
 
@@ -343,7 +360,7 @@ class Trainer:
         self.model.eval()
 
 
-def _feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks) -> Feed:
+def _feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool) -> Feed:
     return Feed(
         graphs=graphs,
         cutoff=config.model.cutoff,
@@ -352,6 +369,7 @@ def _feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks) -> Feed:
         ranks=ranks,
         costs=graph_costs(graphs, config.model),
         max_neighbors=config.model.max_neighbors,
+        together=together,
     )
 
 

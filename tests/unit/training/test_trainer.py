@@ -11,7 +11,7 @@ from hydragnn_hpo.training import checkpoint, parallel
 from hydragnn_hpo.training import trainer as module
 from hydragnn_hpo.training.evaluate import error_sums
 from hydragnn_hpo.training.guard import Diverged
-from hydragnn_hpo.training.optimizer import learning_rate
+from hydragnn_hpo.training.schedule import Schedule
 
 
 def go():
@@ -153,7 +153,7 @@ def test_the_course_of_the_learning_rate_is_laid_over_the_full_budget(train):
     told = [r["learning_rate"] for r in epochs(trainer)]
     config = trainer.config.training
     assert trainer.total_steps == 40
-    assert told == [learning_rate(config, step, 40) for step in (3, 7, 11)]
+    assert told == [Schedule(config, 40, 7).rate(step) for step in (3, 7, 11)]
 
 
 def test_records_say_the_training_loss_over_the_whole_epoch(train, columns):

@@ -1,0 +1,63 @@
+"""Tensors that a rank holds whole or in part, as optimizers see them.
+
+``DTensor`` is imported where there are some: that takes half a second, and most trials have none.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def is_part(tensor: Tensor) -> bool:
+    """Tell whether a tensor is spread over ranks: a ``DTensor``."""
+    return hasattr(tensor, "placements")
+
+
+def in_parts(tensors: Iterable[Tensor]) -> bool:
+    """Tell whether any tensor is spread over ranks."""
+    return any(map(is_part, tensors))
+
+
+def together(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Put parameters that have a gradient into lists for torch's operations on many at once.
+
+    Those that are spread over ranks go one by one: they may lie on different meshes.
+    """
+    found = [parameter for parameter in parameters if parameter.grad is not None]
+    if in_parts(found):
+        return [[parameter] for parameter in found]
+    return [found] if found else []
+
+
+def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Give the gradients of parameters that have one."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Gather a tensor that is spread over ranks; every rank calls this."""
+    if not is_part(tensor):
+        return tensor
+    gathered: Tensor = tensor.full_tensor()  # type: ignore[attr-defined]
+    return gathered
+
+
+def spread_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Take this rank's part of what all ranks hold, as ``like`` is spread; nothing is sent."""
+    if not is_part(like):
+        return tensor
+    from torch.distributed.tensor import DTensor, Replicate
+
+    assert isinstance(like, DTensor)
+    everywhere = [Replicate()] * like.device_mesh.ndim
+    held = DTensor.from_local(tensor, like.device_mesh, everywhere, run_check=False)
+    return held.redistribute(placements=like.placements)
+
+
+@torch.no_grad()
+def copy_into(target: Tensor, source: Tensor) -> None:
+    """Copy what all ranks hold, or what is spread alike, into a tensor."""
+    if is_part(target) and not is_part(source):
+        source = spread_like(source.to(target), target)
+    target.copy_(source)
