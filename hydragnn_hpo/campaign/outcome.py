@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED
+from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, STALE
 from hydragnn_hpo.files import read_json
 
 LAST_LINES = 3
@@ -45,7 +45,8 @@ def outcome_of(
             "message": f"was lost {restarts + 1} times in a row without a new checkpoint "
             f"(exit codes {list(codes)}): {last_lines(folder / 'log')}",
         }
-    return {"outcome": "interrupted", "reason": "host_lost", "codes": list(codes)}
+    reason = "stale" if STALE in codes else "host_lost"
+    return {"outcome": "interrupted", "reason": reason, "codes": list(codes)}
 
 
 def _of_result(result: dict[str, Any]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def _ended(state: State, event: Event) -> None:
     trial.message = event.get("message")
     if outcome == "interrupted":
         trial.status = "queued"
-        trial.restarts += trial.reason == "host_lost"
+        trial.restarts += trial.reason in ("host_lost", "stale")
         trial.epoch = state.checkpoints.get(trial.name, 0)
         return
     trial.status = outcome

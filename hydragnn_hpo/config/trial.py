@@ -24,6 +24,9 @@ PEER_LOST = 4
 DISK_FULL = 5
 """Exit code of a rank that found no room for its files: no result, it may go on later."""
 
+STALE = 7
+"""Exit code of a rank that waited for another one for too long, and has named it."""
+
 
 class TrialDataConfig(MixedConfig):
     """Where graphs are. Read by ``training.trial``."""

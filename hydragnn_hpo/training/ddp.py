@@ -7,13 +7,18 @@ import datetime
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import (  # type: ignore[attr-defined]
+    FileStore,
+    PrefixStore,
+    Store,
+    rendezvous,
+)
 
 from hydragnn_hpo.errors import ConfigError
 
@@ -28,6 +33,10 @@ never destroyed: ranks end by ``os._exit`` when their files are written.
 
 JOIN_SECONDS = 60.0
 COLLECTIVE_SECONDS = 300.0
+"""How long ranks wait for each other; ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` says otherwise."""
+
+NAMING_SECONDS = 30.0
+"""What torch waits longer, so that ``training.watchdog`` can name the rank that is behind."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class Ranks:
     device: torch.device
     tensor: int = 1
     """Neighbouring ranks that share layers, and so see the same graphs; divides ``world``."""
+    store: Store | None = field(default=None, repr=False, compare=False)
+    """Where the ranks met and can leave each other notes; none for a rank alone."""
 
     @property
     def first(self) -> bool:
@@ -97,17 +108,48 @@ def join(meeting: Path | None = None) -> Ranks:
     device = _device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if world > 1:
-        if meeting is None and rank:
-            _wait_for_port(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            store=None if meeting is None else FileStore(str(meeting), world),
-            rank=rank,
-            world_size=world,
-            timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS),
+    if world == 1:
+        return Ranks(rank, world, device)
+    store = _store(meeting, rank, world)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=PrefixStore("ranks", store),
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=collective_seconds() + NAMING_SECONDS),
+    )
+    return Ranks(rank, world, device, store=store)
+
+
+def collective_seconds() -> float:
+    """Give how long ranks wait for each other.
+
+    Raises:
+        ConfigError: the environment holds no number of seconds.
+    """
+    found = os.environ.get("HYDRAGNN_HPO_COLLECTIVE_SECONDS")
+    try:
+        seconds = COLLECTIVE_SECONDS if found is None else float(found)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(
+            f"HYDRAGNN_HPO_COLLECTIVE_SECONDS is '{found}': set a number of seconds above 0, or "
+            "leave it out."
         )
-    return Ranks(rank, world, device)
+    return seconds
+
+
+def _store(meeting: Path | None, rank: int, world: int) -> Store:
+    """Meet the other ranks in a file or, as torch does by itself, at the port of rank 0."""
+    if meeting is not None:
+        return FileStore(str(meeting), world)
+    if rank:
+        _wait_for_port(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    patience = datetime.timedelta(seconds=collective_seconds() + NAMING_SECONDS)
+    store: Store
+    store, _, _ = next(rendezvous("env://", rank, world, timeout=patience))
+    return store
 
 
 def _device() -> torch.device:

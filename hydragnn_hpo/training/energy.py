@@ -150,7 +150,7 @@ def _gpu(device: torch.device) -> Iterator[Counter]:
 
 def bus_of(device: torch.device) -> str:
     """Give the PCI address of a GPU, which no environment variable renumbers."""
-    found = torch.cuda.get_device_properties(device)
+    found: Any = torch.cuda.get_device_properties(device)
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 

@@ -35,7 +35,7 @@ class Meter:
         self.energy = energy
         self.phase, self.moves = "start", 0
         self._on_device = device is not None and device.type == "cuda"
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._events: list[tuple[str, Any, Any]] = []
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
@@ -53,7 +53,8 @@ class Meter:
 
     def _timed_by_device(self, name: str) -> Iterator[None]:
         """Let the device note when it begins and ends; nobody waits before the epoch ends."""
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        event: Any = torch.cuda.Event
+        first, last = event(enable_timing=True), event(enable_timing=True)
         first.record()
         yield
         last.record()
