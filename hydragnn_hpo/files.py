@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,20 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         StorageError: the disk is full or the folder not writable; nothing is left behind.
     """
+    write_pieces(path, (content,))
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file like ``write_bytes``, from pieces that need not stand together in memory.
+
+    Raises:
+        StorageError: the disk is full or the folder not writable; nothing is left behind.
+    """
     with storage(path):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
+                file.writelines(pieces)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, path)

@@ -17,6 +17,9 @@ Signal = Literal["go", "stop", "interrupt"]
 SECONDS = 1.0
 """About how often the ranks look up."""
 
+_GROWTH = 4
+"""Most by which the steps from look to look grow."""
+
 
 class Looks:
     """Agreement of all ranks, once a second or so."""
@@ -26,12 +29,22 @@ class Looks:
         ranks: Ranks,
         signal: Callable[[], Signal],
         *,
+        step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look up after the next step, and then as often as rank 0 says."""
+        """Look up after the next step, and then as often as rank 0 says.
+
+        Args:
+            ranks: who looks up together.
+            signal: what is asked of this rank.
+            step: steps taken before.
+            clock: in seconds.
+        """
         self.ranks, self.signal, self.clock = ranks, signal, clock
-        self.next = 0
-        self._seen, self._at = 0, clock()
+        self.next = step + 1
+        self.longest = 0.0
+        """Most seconds between two looks so far, on this rank."""
+        self._seen, self._at, self._before = step, clock(), 1
 
     def due(self, step: int) -> bool:
         """Tell whether the ranks look up after ``step`` steps of the training."""
@@ -62,8 +75,13 @@ class Looks:
         return "interrupt" if interrupt else "stop" if stop else "go", bool(due)
 
     def _ahead(self, step: int) -> int:
-        """Give the steps that fit between two looks, by the pace since the last one."""
+        """Give the steps that fit between two looks, by the pace since the last one.
+
+        A few quick steps prove little, so the distance grows by a factor at most.
+        """
         now = self.clock()
-        pace = (step - self._seen) / max(now - self._at, 1e-9)
-        self._seen, self._at = step, now
-        return min(max(round(pace * SECONDS), 1), 10_000)
+        passed = now - self._at
+        fitting = round((step - self._seen) / max(passed, 1e-9) * SECONDS)
+        self._seen, self._at, self.longest = step, now, max(self.longest, passed)
+        self._before = min(max(fitting, 1), _GROWTH * self._before)
+        return self._before

@@ -1,10 +1,9 @@
 """Train one model: the same mathematics at any number of ranks (Law 1)."""
 
 import logging
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +22,24 @@ from hydragnn_hpo.data.order import Order
 from hydragnn_hpo.data.prefetch import Ahead
 from hydragnn_hpo.data.shares import graph_costs
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.averaging import AveragedWeights
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import Feed, error_sums
 from hydragnn_hpo.training.guard import Guard
+from hydragnn_hpo.training.learned import Learned
 from hydragnn_hpo.training.looks import Looks, Signal
 from hydragnn_hpo.training.meter import Meter
 from hydragnn_hpo.training.micro import MicroBatches
 from hydragnn_hpo.training.optimizer import make_optimizer
+from hydragnn_hpo.training.progress import Progress
+from hydragnn_hpo.training.randomness import reseed
+from hydragnn_hpo.training.saving import Saver, origin
 from hydragnn_hpo.training.schedule import Schedule
 from hydragnn_hpo.training.spread import spread
 from hydragnn_hpo.training.start import DTYPES, build_model
 from hydragnn_hpo.training.stepper import Stepper
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class Progress:
-    """Where the training stands: all that a checkpoint holds beside tensors."""
-
-    epoch: int = 0
-    step: int = 0
-    best_epoch: int = 0
-    best_objective: float = math.inf
-    best_val: dict[str, float] = field(default_factory=dict)
-    train_seconds: float = 0.0
-    losses: list[list[float]] = field(default_factory=list)
-    """Sums of each head's loss in the epoch that has begun, by rank; empty between epochs."""
 
 
 def objective_of(
@@ -124,7 +112,14 @@ class Trainer:
         self.progress, self.best = Progress(), dict[str, Tensor]()
         device = self.ranks.device
         self._losses = torch.zeros(len(self.heads), dtype=torch.float64, device=device)
-        self._started, self._saved = False, time.monotonic()
+        self._started = False
+        self.saver = Saver(
+            Learned(self.net, self.optimizer, self.average),
+            self.ranks,
+            lambda *kind, **values: self.record(*kind, **values),
+            every=self.config.training.checkpoint_seconds,
+        )
+        self.looks = Looks(self.ranks, lambda: "go")
 
     def _check_val(self) -> None:
         for name, counts in self.counts.items():
@@ -151,19 +146,15 @@ class Trainer:
         Raises:
             Diverged: loss or gradient are no longer finite.
         """
-        self._saved = time.monotonic()
-        looks = Looks(self.ranks, signal)
+        self.looks = Looks(self.ranks, signal, step=self.progress.step)
         asked: Signal = "go"
-        while self.progress.epoch < until and asked == "go" and not self.out_of_patience:
-            asked = self._epoch(looks, folder)
-            ends = self.progress.epoch >= until or asked != "go" or self.out_of_patience
-            if ends or self._save_is_due:
-                self._save(folder)
+        with self.saver:
+            while self.progress.epoch < until and asked == "go" and not self.out_of_patience:
+                asked, save = self._epoch(folder)
+                ends = self.progress.epoch >= until or asked != "go" or self.out_of_patience
+                if ends or save:
+                    self._save(folder)
         return asked
-
-    @property
-    def _save_is_due(self) -> bool:
-        return time.monotonic() - self._saved >= self.config.training.checkpoint_seconds
 
     @property
     def out_of_patience(self) -> bool:
@@ -171,18 +162,22 @@ class Trainer:
         patience = self.config.training.patience
         return patience is not None and self.progress.epoch - self.progress.best_epoch >= patience
 
-    def _epoch(self, looks: Looks, folder: Path | None) -> Signal:
-        """Train the rest of an epoch and validate, unless interrupted between two steps."""
+    def _epoch(self, folder: Path | None) -> tuple[Signal, bool]:
+        """Train the rest of an epoch and validate, unless interrupted between two steps.
+
+        Returns:
+            What is asked of all ranks, and whether a checkpoint is due.
+        """
         started, progress = time.perf_counter(), self.progress
         steps = self.order.steps(progress.epoch)
         self.model.train()
-        asked = self._train(steps, looks, folder)
+        asked = self._train(steps, folder)
         trained = time.perf_counter()
         if asked != "go":
             progress.train_seconds += trained - started
-            return asked
+            return asked, True
         progress.epoch += 1
-        sums, asked = self._validate(self._losses, looks.signal())
+        sums, asked, save = self._validate(self._losses)
         self._losses.zero_()
         mae = {name: float(sums[row, 0] / sums[row, 1]) for row, name in enumerate(self.heads)}
         objective = objective_of(mae, self._stds(), self.heads)
@@ -202,9 +197,9 @@ class Trainer:
             val_seconds=ended - trained,
             graphs_per_second=sum(map(len, steps)) / (trained - started),
         )
-        return asked
+        return asked, save
 
-    def _train(self, steps: list[np.ndarray], looks: Looks, folder: Path | None) -> Signal:
+    def _train(self, steps: list[np.ndarray], folder: Path | None) -> Signal:
         """Take the steps of an epoch that are left; give the wish to be obeyed before its end."""
         progress = self.progress
         begins = progress.epoch * self.order.steps_per_epoch
@@ -215,8 +210,8 @@ class Trainer:
                 with self.meter.region("data"):
                     pieces = next(batches)
                 self._losses += self._step(indices, pieces)
-                if progress.step < ends and looks.due(progress.step):
-                    wish, save = looks.agree(progress.step, save=self._save_is_due)
+                if progress.step < ends and self.looks.due(progress.step):
+                    wish, save = self.looks.agree(progress.step, save=self.saver.due)
                     if wish == "interrupt":
                         return wish
                     if save:
@@ -243,6 +238,7 @@ class Trainer:
         progress = self.progress
         rate = self.schedule.rate(progress.step)
         epoch = progress.epoch + 1
+        reseed(self.config.seed, progress.step, self.ranks)
         sums = self.micro.through(
             indices,
             pieces,
@@ -257,23 +253,28 @@ class Trainer:
             self.record("first_step", epoch=epoch)
         return sums
 
-    def _validate(self, losses: Tensor, wish: Signal) -> tuple[np.ndarray, Signal]:
-        """Sum errors, losses and wishes over ranks, in one all-reduce."""
+    def _validate(self, losses: Tensor) -> tuple[np.ndarray, Signal, bool]:
+        """Sum errors, losses and wishes over ranks, in one all-reduce.
+
+        Returns:
+            Errors, counts and losses of each head, [H, 3]; what is asked; is a checkpoint due.
+        """
         self.model.eval()
         if self.average:
             self.average.swap()
         sums = error_sums(self.model, self.feed, self.val)
         if self.average:
             self.average.swap()
-        flags = torch.tensor([wish == "stop", wish == "interrupt"], device=losses.device)
+        wish, due = self.looks.signal(), self.ranks.first and self.saver.due
+        flags = torch.tensor([wish == "stop", wish == "interrupt", due], device=losses.device)
         mine = losses if self.ranks.counts else torch.zeros_like(losses)
         together = torch.cat((sums.flatten(), mine, flags.double()))
         self.ranks.sum(together)
         values = together.cpu().numpy()
         heads = len(self.heads)
-        table = np.column_stack((values[: 2 * heads].reshape(heads, 2), values[2 * heads : -2]))
-        asked: Signal = "interrupt" if values[-1] else "stop" if values[-2] else "go"
-        return table, asked
+        table = np.column_stack((values[: 2 * heads].reshape(heads, 2), values[2 * heads : -3]))
+        asked: Signal = "interrupt" if values[-2] else "stop" if values[-3] else "go"
+        return table, asked, bool(values[-1])
 
     def _stds(self) -> dict[str, float]:
         targets = self.graphs.stats["targets"]
@@ -292,13 +293,12 @@ class Trainer:
                 self.average.swap()
 
     def _save(self, folder: Path | None) -> None:
-        """Write a checkpoint where one is kept; every rank calls this at the same step."""
+        """Begin a checkpoint where one is kept; every rank calls this at the same step."""
         if folder is None:
             return
-        self.progress.losses = self._losses_by_rank()
-        if self.ranks.first:
-            self.save(folder)
-        self._saved = time.monotonic()
+        with self.meter.region("checkpoint"):
+            self.progress.losses = self._losses_by_rank()
+            self.saver.save(folder, self._state(), self.best)
 
     def _losses_by_rank(self) -> list[list[float]]:
         """Gather what the epoch that has begun has summed so far."""
@@ -310,41 +310,35 @@ class Trainer:
         rows: list[list[float]] = self.ranks.sum(table).tolist()
         return rows
 
-    def save(self, folder: Path) -> None:
-        """Write ``best`` and then ``last``; a kill between the two costs nothing."""
-        state: dict[str, Any] = {
+    def _state(self) -> dict[str, Any]:
+        """Give what a checkpoint holds beside tensors."""
+        return {
             "progress": vars(self.progress),
             "schedule": self.schedule.state(),
             "seed": self.config.seed,
+            "made_by": origin(self.ranks, self.config.parallel),
         }
-        if self.best:
-            checkpoint.write(folder / "best.safetensors", self.best, state)
-        tensors = checkpoint.prefixed("model", self.model.state_dict())
-        tensors |= checkpoint.optimizer_tensors(self.optimizer)
-        if self.average:
-            tensors |= checkpoint.prefixed("average", self.average.mean)
-        tensors |= checkpoint.prefixed("best", self.best)
-        checkpoint.write(folder / "last.safetensors", tensors, state)
-        self.record("checkpoint", epoch=self.progress.epoch, step=self.progress.step)
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint and wait for it; every rank calls this."""
+        with self.saver:
+            self._save(folder)
 
     def resume(self, folder: Path) -> bool:
-        """Go on from ``last`` if it is there; every rank calls this."""
-        path = folder / "last.safetensors"
-        if not path.exists():
+        """Go on from the newest checkpoint if there is one; every rank calls this."""
+        found = self.saver.load(folder)
+        if found is None:
             return False
-        tensors, state = checkpoint.read(path)
-        self.model.load_state_dict(checkpoint.under("model", tensors))
-        checkpoint.load_optimizer(self.optimizer, tensors)
-        if self.average:
-            self.average.load(checkpoint.under("average", tensors))
-        self.best = {
-            name: value.to(self.ranks.device)
-            for name, value in checkpoint.under("best", tensors).items()
-        }
+        state, self.best = found
         self.progress = Progress(**state["progress"])
         self.schedule.load(state["schedule"])
         self._take_losses(self.progress.losses)
         return True
+
+    @property
+    def seconds_to_end(self) -> tuple[float, float]:
+        """Give how long the last checkpoint took, and the longest time between two looks."""
+        return self.saver.seconds, self.looks.longest
 
     def _take_losses(self, rows: list[list[float]]) -> None:
         """Go on summing: each rank its own, or rank 0 all of them where the width has changed."""

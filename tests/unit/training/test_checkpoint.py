@@ -76,13 +76,13 @@ def test_optimizer_goes_on_bit_for_bit(tmp_path):
     steps(model, optimizer, 3)
     path = tmp_path / "last.safetensors"
     tensors = checkpoint.prefixed("model", model.state_dict())
-    checkpoint.write(path, tensors | checkpoint.optimizer_tensors(optimizer), {})
+    checkpoint.write(path, tensors | checkpoint.optimizer_tensors(optimizer, model), {})
     steps(model, optimizer, 3)
 
     again, restored = fresh()
     read, _ = checkpoint.read(path)
     again.load_state_dict(checkpoint.under("model", read))
-    checkpoint.load_optimizer(restored, read)
+    checkpoint.load_optimizer(restored, again, read)
     steps(again, restored, 3)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
