@@ -20,16 +20,17 @@ class ParallelConfig(Config):
     """What the ranks keep whole. ``none``: everything (DDP). ``gradients``: gradients and the
     optimizer's state are sharded, weights only between steps. ``full``: weights are also let go
     between forward and backward pass. ``hybrid``: ``full`` within ``shard_ranks``, copies beyond
-    (FSDP2). Source: Rajbhandari et al. (2020), arXiv:1910.02054; Zhao et al. (2023),
-    arXiv:2304.11277."""
+    (FSDP2). With heads that are derivatives, which go through the weights twice, these stay
+    between the passes whatever is said. Source: Rajbhandari et al. (2020), arXiv:1910.02054; Zhao
+    et al. (2023), arXiv:2304.11277."""
 
     shard_ranks: PositiveInt | None = None
     """Neighbouring ranks that hold one copy with ``hybrid``; those of one host if left out."""
 
     tensor: PositiveInt = 1
-    """Neighbouring ranks that share every wide MLP among them and see the same graphs. Source:
-    Shoeybi et al. (2019), arXiv:1909.08053; with ``hybrid`` it is the layout of Wang et al. (2024),
-    arXiv:2404.14712."""
+    """Neighbouring ranks that share every wide MLP among them and see the same graphs; beyond them
+    ``none`` means ``gradients``. Source: Shoeybi et al. (2019), arXiv:1909.08053; with ``hybrid``
+    it is the layout of Wang et al. (2024), arXiv:2404.14712."""
 
     recompute: bool = False
     """Forget what the rounds of the trunk computed, and compute it again in the backward pass:
@@ -37,6 +38,10 @@ class ParallelConfig(Config):
 
     bucket_mb: PositiveFloat | None = None
     """Size of the pieces in which DDP sends gradients, MiB; chosen from the model if left out."""
+
+    def is_sharded(self, world: int) -> bool:
+        """Tell whether some of ``world`` ranks hold only a part of the weights."""
+        return world > 1 and (self.shard != "none" or self.tensor_ranks(world) > 1)
 
     def tensor_ranks(self, world: int) -> int:
         """Give how many of ``world`` ranks share a layer: ``tensor``, as far as it divides."""

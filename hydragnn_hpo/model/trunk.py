@@ -3,7 +3,7 @@
 Shapes: N nodes, E edges, F features.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +35,22 @@ class Features(NamedTuple):
     """The geometry."""
     known: Tensor | None
     """Attributes of the graphs, centred and scaled, [G, A]."""
+
+
+class Place(NamedTuple):
+    """What a round is told beside its own features."""
+
+    batch: Batch
+    """The graphs."""
+    edges: Edges
+    """The geometry."""
+    known: Tensor | None
+    """Attributes of the graphs, centred and scaled, [G, A]."""
+    padding: Padding | None
+    """The nodes as one block per graph, for global attention."""
+
+
+Round = Callable[[int, Tensor, Any, Place], tuple[Tensor, Any]]
 
 
 class Trunk(nn.Module):
@@ -112,16 +128,27 @@ class Trunk(nn.Module):
         known = None if self.known is None else self.known(batch)
         scalars = self._embedded(batch, edges, known)
         padding = Padding.of(batch) if len(self.rounds) else None
-        state: Any = None
-        for layer, (norm, conv) in enumerate(zip(self.norms, self.convs, strict=True)):
-            before = norm(scalars, batch)
-            if known is not None and len(self.films):
-                before = self.films[layer](before, known, batch)
-            change, state = conv(before, state, edges)
-            scalars = scalars + change
-            if padding is not None:
-                scalars = self.rounds[layer](scalars, before, padding, batch)
+        state, place = None, Place(batch, edges, known, padding)
+        for layer in range(len(self.convs)):
+            scalars, state = self.go(self.round, layer, scalars, state, place)
         return Features(scalars, self._vectors(scalars, state), state, edges, known)
+
+    def go(
+        self, take: Round, layer: int, scalars: Tensor, state: Any, place: Place
+    ) -> tuple[Tensor, Any]:
+        """Take a round; a trainer puts another way here, see ``training.recompute``."""
+        return take(layer, scalars, state, place)
+
+    def round(self, layer: int, scalars: Tensor, state: Any, place: Place) -> tuple[Tensor, Any]:
+        """Give scalars, [N, F], and the conv's state after one round of message passing."""
+        before = self.norms[layer](scalars, place.batch)
+        if place.known is not None and len(self.films):
+            before = self.films[layer](before, place.known, place.batch)
+        change, state = self.convs[layer](before, state, place.edges)
+        scalars = scalars + change
+        if place.padding is not None:
+            scalars = self.rounds[layer](scalars, before, place.padding, place.batch)
+        return scalars, state
 
     def _embedded(self, batch: Batch, edges: Edges, known: Tensor | None) -> Tensor:
         scalars: Tensor = self.embedding(batch.numbers)

@@ -1,6 +1,6 @@
 """Errors and predictions over a whole split: sums over ranks, no padding, no double counts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,8 @@ class Feed:
     ranks: Ranks
     costs: np.ndarray
     max_neighbors: int | None = None
+    together: bool = False
+    """Whether all ranks must take equally many batches: where weights are sharded, they meet."""
 
     def batch(self, indices: np.ndarray) -> Batch:
         """Make one batch on this rank's device."""
@@ -51,14 +53,23 @@ class Feed:
         """Take this rank's part of some graphs, balanced by cost."""
         if self.ranks.data_world == 1:
             return indices
-        return indices[shares(self.costs[indices], self.ranks.data_world)[self.ranks.data_rank]]
+        return self._shares(indices)[self.ranks.data_rank]
 
     def pieces(self, indices: np.ndarray) -> Iterator[Batch]:
-        """Go through graphs in batches of bounded size."""
-        edges = self.graphs.num_edges()[indices]
-        groups = np.cumsum(edges) // EDGES_PER_BATCH
-        for group in np.unique(groups):
-            yield self.batch(indices[groups == group])
+        """Go through this rank's part of some graphs in batches of bounded size."""
+        mine = self._cut(self.share(indices))
+        count = len(mine)
+        if self.together:
+            count = max(len(self._cut(share)) for share in self._shares(indices))
+        for piece in [*mine, *[indices[:0]] * (count - len(mine))]:
+            yield self.batch(piece)
+
+    def _shares(self, indices: np.ndarray) -> list[np.ndarray]:
+        return [indices[rows] for rows in shares(self.costs[indices], self.ranks.data_world)]
+
+    def _cut(self, indices: np.ndarray) -> list[np.ndarray]:
+        groups = np.cumsum(self.graphs.num_edges()[indices]) // EDGES_PER_BATCH
+        return [indices[groups == group] for group in np.unique(groups)]
 
 
 @torch.no_grad()
@@ -68,7 +79,7 @@ def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
     Ranks that see the same graphs as another give zeros, so that a sum over all is right.
     """
     sums = torch.zeros(len(feed.targets), 2, dtype=torch.float64, device=feed.ranks.device)
-    for batch in feed.pieces(feed.share(indices)):
+    for batch in feed.pieces(indices):
         predictions = model(batch)
         for row, name in enumerate(feed.targets):
             mask = batch.masks[name].unsqueeze(-1)
@@ -89,15 +100,16 @@ def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[
     starts = np.concatenate(([0], np.cumsum(nodes)))
     position = {int(graph): row for row, graph in enumerate(indices)}
     out: dict[str, Tensor] = {}
-    for batch in feed.pieces(feed.share(indices)):
-        rows = [position[int(graph)] for graph in batch.graph_index]
-        of_nodes = np.concatenate([np.arange(starts[r], starts[r + 1]) for r in rows])
+    for batch in feed.pieces(indices):
+        rows = np.array([position[int(graph)] for graph in batch.graph_index], dtype=np.int64)
+        each = [np.arange(starts[row], starts[row + 1]) for row in rows]
+        of_nodes = np.concatenate([rows[:0], *each])
         for name, values in model(batch, feed.targets).items():
             if name not in feed.targets:  # a variance: the ensemble asks for those itself
                 continue
             whole = _whole(out, name, feed, len(indices), int(starts[-1]))
-            chosen: Sequence[int] | np.ndarray = of_nodes if _per_node(feed, name) else rows
-            whole[torch.as_tensor(np.asarray(chosen))] = values.double().cpu()
+            chosen = of_nodes if _per_node(feed, name) else rows
+            whole[torch.from_numpy(chosen)] = values.double().cpu()
     for name in feed.targets:
         whole = _whole(out, name, feed, len(indices), int(starts[-1]))
         mine = whole if feed.ranks.counts else torch.zeros_like(whole)

@@ -24,7 +24,7 @@ class GINConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features = dimensions.features
-        self.eps = nn.Parameter(torch.zeros(())) if options.learn_eps else None
+        self.eps = nn.Parameter(torch.zeros(1)) if options.learn_eps else None
         self.update = mlp((features, features, features))
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
