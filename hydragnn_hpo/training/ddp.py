@@ -77,6 +77,12 @@ class Ranks:
             dist.all_reduce(values)
         return values
 
+    def most(self, values: Tensor) -> Tensor:
+        """Give the largest of all ranks, element by element, in place."""
+        if self.world > 1:
+            dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        return values
+
     def leave(self) -> None:
         """Wait for the others; the process group goes with the process, see ``_KEPT``."""
         if self.world > 1:
