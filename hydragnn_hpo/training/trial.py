@@ -8,7 +8,6 @@ import errno
 import functools
 import logging
 import os
-import signal
 import time
 import traceback
 from pathlib import Path
@@ -36,12 +35,14 @@ from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.files import read_json, storage, sweep, write_bytes, write_json, write_text
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
+from hydragnn_hpo.training.asked import Asked
 from hydragnn_hpo.training.ddp import Ranks, join
 from hydragnn_hpo.training.evaluate import predict_split
 from hydragnn_hpo.training.guard import Diverged
 from hydragnn_hpo.training.looks import Signal
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.mpi import see_ranks
+from hydragnn_hpo.training.saving import prune
 from hydragnn_hpo.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
     graphs = open_graphs(trial, config)
     stats = graphs.stats
     fit = {"heads": config.heads, "targets": stats["targets"], "model": config.model}
+    fit["training"] = config.training
     fit |= {key: stats[key] for key in ("attributes", "laplacian") if key in stats}
     parse(fit, Heads, where=str(path))
     if config.model.cutoff > graphs.stats["cutoff"]:
@@ -165,7 +167,7 @@ def _guarded(trial: TrialDir, attempt: int | None, meeting: Path | None = None) 
         torch.set_num_threads(1)  # more add up in another order each time: Law 5
         torch.set_flush_denormal(True)
         keep_freed_memory()
-        asked = _Asked(trial)
+        asked = Asked(trial)
         ranks = join(meeting)
         config, graphs = load_trial(trial)
         attempt = attempt or _agree(trial, config, ranks)
@@ -189,7 +191,7 @@ def _agree(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int:
     return int(ranks.sum(torch.tensor(number, device=ranks.device)))
 
 
-def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: "_Asked") -> int:
+def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: Asked) -> int:
     placement = load(folder / "placement.toml", PlacementConfig)
     ranks, targets = trainer.ranks, trainer.graphs.stats["targets"]
     writer = RecordWriter(folder / "metrics.jsonl") if ranks.first else None
@@ -199,6 +201,8 @@ def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: "_Asked") -> in
     if ranks.first:
         trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
         sweep(trial.checkpoints)
+        prune(trial.checkpoints)
+    asked.needs = lambda: trainer.seconds_to_end
     resumed = trainer.resume(trial.checkpoints)
     record("ready", resumed=resumed, reached=trainer.progress.epoch)
     ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)
@@ -250,39 +254,6 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
 def _packages(conv: str) -> dict[str, str]:
     """Give the version of the package of a user's conv."""
     return {user.package_of(conv): user.version_of(conv)} if user.is_user_conv(conv) else {}
-
-
-class _Asked:
-    """What is asked of this rank: by signals, and for rank 0 by the ``control`` file."""
-
-    def __init__(self, trial: TrialDir) -> None:
-        self.control = trial.control
-        self.interrupted = False
-        self.reason: str | None = None
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._interrupt)
-
-    def _interrupt(self, number: int, frame: object) -> None:
-        self.interrupted = True
-        self.reason = "walltime"
-
-    def signal(self) -> Signal:
-        if self.interrupted:
-            return "interrupt"
-        if os.environ.get("RANK", "0") == "0" and self.control.exists():
-            return self._wish()
-        return "go"
-
-    def _wish(self) -> Signal:
-        """Read ``control``; a file that a person is just writing must not end the trial."""
-        try:
-            content = read_json(self.control)
-        except StorageError as error:
-            logger.warning("%s", error)
-            return "go"
-        wish = content.get("wish") if isinstance(content, dict) else None
-        self.reason = "paused" if wish == "yield" else self.reason
-        return "stop" if wish == "stop" else "interrupt" if wish == "yield" else "go"
 
 
 def _record(writer: RecordWriter | None, kind: str, **values: Any) -> None:
