@@ -1,6 +1,7 @@
 """Where the time, the energy and the memory of an epoch go, over all ranks."""
 
-import resource
+import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,11 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.training.ddp import Ranks
-from hydragnn_hpo.training.energy import PARTS, REGIONS, Energy
+from hydragnn_hpo.training.energy import PARTS, REGIONS, Energy, find_counters
+from hydragnn_hpo.training.memory import peak_bytes
 from hydragnn_hpo.training.together import row_of
+
+logger = logging.getLogger(__name__)
 
 TIMED = ("data", "forward", "backward", "update", "look", "checkpoint")
 """Regions whose seconds stand in every epoch's record."""
@@ -97,6 +101,12 @@ class Meter:
         }
 
 
+def meter_of(device: torch.device) -> Meter:
+    """Make the meter of this rank; the first rank of a host reads the host's counters too."""
+    whole_host = os.environ.get("LOCAL_RANK", "0") == "0"
+    return Meter(device, Energy(find_counters(device, whole_host=whole_host)))
+
+
 def busy(seconds: Mapping[str, float]) -> float:
     """Give the seconds a rank worked in an epoch's steps, without those it waited for others.
 
@@ -105,13 +115,6 @@ def busy(seconds: Mapping[str, float]) -> float:
     """
     working = ("data", "forward", "backward", "update")
     return sum(seconds.get(name, 0.0) for name in working) - seconds.get("exposed", 0.0)
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Give the most memory this process has ever used, on its GPU or in its host."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def told(sums: Mapping[str, np.ndarray], world: int) -> dict[str, Any]:
@@ -172,3 +175,18 @@ class Stragglers:
                 self._named.add(rank)
                 found.append((rank, seconds / mean))
         return found
+
+    def warn(self, busy: np.ndarray) -> None:
+        """Say in the log who has now been slow for some epochs; called by one rank for all.
+
+        Args:
+            busy: the ranks' own seconds of an epoch, [world].
+        """
+        for rank, times in self.slow(busy):
+            logger.warning(
+                "rank %d has needed %.1f times as long as the mean of all ranks for %d epochs: "
+                "look at its host, or at what shares it.",
+                rank,
+                times,
+                SLOW_EPOCHS,
+            )

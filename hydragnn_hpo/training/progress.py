@@ -16,5 +16,7 @@ class Progress:
     best_objective: float = math.inf
     best_val: dict[str, float] = field(default_factory=dict)
     train_seconds: float = 0.0
+    lost: int = 0
+    """Epochs running in which an error was hopeless, see ``training.guard``."""
     losses: list[list[float]] = field(default_factory=list)
     """Sums of each head's loss in the epoch that has begun, by rank; empty between epochs."""

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,21 @@ from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.training.averaging import AveragedWeights
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import Feed, error_sums
+from hydragnn_hpo.training.fitting import fit
 from hydragnn_hpo.training.guard import Guard
 from hydragnn_hpo.training.learned import Learned
 from hydragnn_hpo.training.looks import Looks, Signal
-from hydragnn_hpo.training.meter import Meter
+from hydragnn_hpo.training.meter import Stragglers, meter_of, told
 from hydragnn_hpo.training.micro import MicroBatches
 from hydragnn_hpo.training.optimizer import make_optimizer
+from hydragnn_hpo.training.precision import set_products
 from hydragnn_hpo.training.progress import Progress
-from hydragnn_hpo.training.randomness import reseed
 from hydragnn_hpo.training.saving import Saver, origin
 from hydragnn_hpo.training.schedule import Schedule
 from hydragnn_hpo.training.spread import spread
 from hydragnn_hpo.training.start import DTYPES, build_model
 from hydragnn_hpo.training.stepper import Stepper
+from hydragnn_hpo.training.together import sum_together
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +84,7 @@ class Trainer:
         self.config, self.graphs, self.record = config, graphs, record
         self.ranks = replace(ranks, tensor=config.parallel.tensor_ranks(ranks.world))
         self.heads = dict(config.heads)
+        set_products(config.training.precision)
         model = build_model(config, graphs).to(ranks.device)
         self.net = spread(model, config.parallel, self.ranks)
         self.model = model
@@ -89,6 +93,7 @@ class Trainer:
         self.average = AveragedWeights(model, decay) if decay else None
         self.feed = _feed(config, graphs, self.ranks, self.net.together)
         self.micro = MicroBatches(self.feed, config.training.micro_batches)
+        self.micro.changed = lambda pieces: self.record("memory", pieces=pieces)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
         self.val, self.order = graphs.indices_of("val"), order_of(config, graphs)
         self._check_val()
@@ -99,7 +104,13 @@ class Trainer:
 
     def _begin(self) -> None:
         """Stand at the beginning of the training."""
-        self.guard, self.meter = Guard(self.model, self.ranks.device), Meter()
+        device = self.ranks.device
+        self.guard, self.meter, self.stragglers = (
+            Guard(self.model, device),
+            meter_of(device),
+            Stragglers(),
+        )
+        self.around_epoch: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
         self.stepper = Stepper(
             self.config,
             self.net,
@@ -110,7 +121,6 @@ class Trainer:
             meter=self.meter,
         )
         self.progress, self.best = Progress(), dict[str, Tensor]()
-        device = self.ranks.device
         self._losses = torch.zeros(len(self.heads), dtype=torch.float64, device=device)
         self._started = False
         self.saver = Saver(
@@ -146,6 +156,7 @@ class Trainer:
         Raises:
             Diverged: loss or gradient are no longer finite.
         """
+        self._fit(folder)
         self.looks = Looks(self.ranks, signal, step=self.progress.step)
         asked: Signal = "go"
         with self.saver:
@@ -155,6 +166,11 @@ class Trainer:
                 if ends or save:
                     self._save(folder)
         return asked
+
+    def _fit(self, folder: Path | None) -> None:
+        """Choose the micro-batches."""
+        found = fit(self.config, self.order, self.micro, self.stepper, folder)
+        self.record("memory", **vars(found))
 
     @property
     def out_of_patience(self) -> bool:
@@ -170,16 +186,21 @@ class Trainer:
         """
         started, progress = time.perf_counter(), self.progress
         steps = self.order.steps(progress.epoch)
+        left = steps[progress.step - progress.epoch * self.order.steps_per_epoch :]
         self.model.train()
-        asked = self._train(steps, folder)
+        with self.around_epoch(progress.epoch + 1):
+            asked = self._train(left, folder)
         trained = time.perf_counter()
+        self.meter.spent("train")
         if asked != "go":
             progress.train_seconds += trained - started
             return asked, True
         progress.epoch += 1
-        sums, asked, save = self._validate(self._losses)
+        with self.meter.region("val"):
+            sums, asked, save = self._validate(self._losses)
         self._losses.zero_()
-        mae = {name: float(sums[row, 0] / sums[row, 1]) for row, name in enumerate(self.heads)}
+        errors = sums["errors"]
+        mae = {name: float(errors[row, 0] / errors[row, 1]) for row, name in enumerate(self.heads)}
         objective = objective_of(mae, self._stds(), self.heads)
         self._keep_best(objective, mae)
         self.schedule.after_epoch(objective)
@@ -188,22 +209,22 @@ class Trainer:
         self.record(
             "epoch",
             epoch=progress.epoch,
-            loss=self._mean_losses(sums[:, 2], np.concatenate(steps)),
+            loss=self._mean_losses(sums["losses"], np.concatenate(steps)),
             val_mae=mae,
             objective=objective,
             best_objective=progress.best_objective,
             learning_rate=self.optimizer.param_groups[0]["lr"],
             train_seconds=trained - started,
             val_seconds=ended - trained,
-            graphs_per_second=sum(map(len, steps)) / (trained - started),
+            graphs_per_second=sum(map(len, left)) / (trained - started),
+            **told(sums, self.ranks.world),
         )
         return asked, save
 
-    def _train(self, steps: list[np.ndarray], folder: Path | None) -> Signal:
+    def _train(self, left: list[np.ndarray], folder: Path | None) -> Signal:
         """Take the steps of an epoch that are left; give the wish to be obeyed before its end."""
         progress = self.progress
-        begins = progress.epoch * self.order.steps_per_epoch
-        left, ends = steps[progress.step - begins :], begins + len(steps)
+        ends = progress.step + len(left)
         with Ahead(self.micro.ahead, left, self._depth()) as made:
             batches = iter(made)
             for indices in left:
@@ -211,7 +232,9 @@ class Trainer:
                     pieces = next(batches)
                 self._losses += self._step(indices, pieces)
                 if progress.step < ends and self.looks.due(progress.step):
-                    wish, save = self.looks.agree(progress.step, save=self.saver.due)
+                    with self.meter.region("look"):
+                        wish, save = self.looks.agree(progress.step, save=self.saver.due)
+                    self.meter.spent("train")
                     if wish == "interrupt":
                         return wish
                     if save:
@@ -238,7 +261,6 @@ class Trainer:
         progress = self.progress
         rate = self.schedule.rate(progress.step)
         epoch = progress.epoch + 1
-        reseed(self.config.seed, progress.step, self.ranks)
         sums = self.micro.through(
             indices,
             pieces,
@@ -253,28 +275,30 @@ class Trainer:
             self.record("first_step", epoch=epoch)
         return sums
 
-    def _validate(self, losses: Tensor) -> tuple[np.ndarray, Signal, bool]:
-        """Sum errors, losses and wishes over ranks, in one all-reduce.
+    def _validate(self, losses: Tensor) -> tuple[dict[str, np.ndarray], Signal, bool]:
+        """Sum errors, losses, wishes and what was measured over ranks, in one all-reduce.
 
         Returns:
-            Errors, counts and losses of each head, [H, 3]; what is asked; is a checkpoint due.
+            The sums by name; what is asked; is a checkpoint due.
         """
         self.model.eval()
         if self.average:
             self.average.swap()
-        sums = error_sums(self.model, self.feed, self.val)
+        errors = error_sums(self.model, self.feed, self.val)
         if self.average:
             self.average.swap()
+        self.meter.spent("val")
         wish, due = self.looks.signal(), self.ranks.first and self.saver.due
-        flags = torch.tensor([wish == "stop", wish == "interrupt", due], device=losses.device)
         mine = losses if self.ranks.counts else torch.zeros_like(losses)
-        together = torch.cat((sums.flatten(), mine, flags.double()))
-        self.ranks.sum(together)
-        values = together.cpu().numpy()
-        heads = len(self.heads)
-        table = np.column_stack((values[: 2 * heads].reshape(heads, 2), values[2 * heads : -3]))
-        asked: Signal = "interrupt" if values[-2] else "stop" if values[-3] else "go"
-        return table, asked, bool(values[-1])
+        flags = torch.tensor([wish == "stop", wish == "interrupt", due])
+        parts = {"errors": errors, "losses": mine, "flags": flags}
+        parts |= self.guard.shares(self.ranks) | self.meter.shares(self.ranks)
+        sums = sum_together(self.ranks, parts)
+        self.guard.weights(sums["guard"], epoch=self.progress.epoch)
+        if self.ranks.first:
+            self.stragglers.warn(sums["ranks"][:, 0])
+        stop, interrupt, save = sums["flags"]
+        return sums, "interrupt" if interrupt else "stop" if stop else "go", bool(save)
 
     def _stds(self) -> dict[str, float]:
         targets = self.graphs.stats["targets"]
@@ -282,7 +306,10 @@ class Trainer:
 
     def _keep_best(self, objective: float, mae: dict[str, float]) -> None:
         progress = self.progress
-        self.guard.objective(objective, mae, epoch=progress.epoch)
+        std, best = self._stds(), progress.best_val
+        progress.lost = self.guard.objective(
+            objective, mae, std=std, best=best, lost=progress.lost, epoch=progress.epoch
+        )
         if objective < progress.best_objective:
             progress.best_objective, progress.best_epoch = objective, progress.epoch
             progress.best_val = mae
@@ -299,6 +326,7 @@ class Trainer:
         with self.meter.region("checkpoint"):
             self.progress.losses = self._losses_by_rank()
             self.saver.save(folder, self._state(), self.best)
+        self.meter.spent("checkpoint")
 
     def _losses_by_rank(self) -> list[list[float]]:
         """Gather what the epoch that has begun has summed so far."""
@@ -363,6 +391,7 @@ def _feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool) -
         ranks=ranks,
         costs=graph_costs(graphs, config.model),
         max_neighbors=config.model.max_neighbors,
+        precision=config.training.precision,
         together=together,
     )
 

@@ -91,7 +91,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Watch from now on, over a way to the store that only this thread uses."""
-        self.store = self.store.clone()
+        self.store = self.store.clone()  # type: ignore[attr-defined]
         self.store.set_timeout(timedelta(seconds=ANSWER_SECONDS))
         self._thread.start()
 

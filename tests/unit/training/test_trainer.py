@@ -86,7 +86,7 @@ def test_validation_leaves_the_live_weights_alone(train):
     trainer = train(ema=0.9)
     trainer.run(1, go)
     before = weights(trainer).clone()
-    trainer._validate(torch.zeros(2, dtype=torch.float64), "go")
+    trainer._validate(torch.zeros(2, dtype=torch.float64))
     assert torch.equal(weights(trainer), before)
     mean = torch.cat([v.flatten() for v in trainer.average.mean.values()])
     assert not torch.equal(mean, before)
