@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, STALE
+from hydragnn_hpo.config.trial import DISK_FULL, HALVED, INTERRUPTED, STALE
 from hydragnn_hpo.files import read_json
 
 LAST_LINES = 3
@@ -38,6 +38,8 @@ def outcome_of(
         }
     if INTERRUPTED in codes or asked_to_stop:
         return {"outcome": "interrupted", "reason": "paused" if asked_to_stop else "walltime"}
+    if HALVED in codes:  # ends by itself: it is halved until it fits, or one graph does not
+        return {"outcome": "interrupted", "reason": "resized"}
     if restarts >= max_restarts:
         return {
             "outcome": "failed",

@@ -24,6 +24,10 @@ PEER_LOST = 4
 DISK_FULL = 5
 """Exit code of a rank that found no room for its files: no result, it may go on later."""
 
+HALVED = 6
+"""Exit code of a rank that ran out of memory while gradients were sent: its trial goes on from its
+checkpoint, with steps in more pieces."""
+
 STALE = 7
 """Exit code of a rank that waited for another one for too long, and has named it."""
 

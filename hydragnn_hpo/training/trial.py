@@ -23,6 +23,7 @@ from hydragnn_hpo.config.fit import Heads
 from hydragnn_hpo.config.loading import dump, load, parse
 from hydragnn_hpo.config.trial import (
     DISK_FULL,
+    HALVED,
     INTERRUPTED,
     PEER_LOST,
     PlacementConfig,
@@ -40,7 +41,8 @@ from hydragnn_hpo.training.ddp import Ranks, join
 from hydragnn_hpo.training.evaluate import predict_split
 from hydragnn_hpo.training.guard import Diverged
 from hydragnn_hpo.training.looks import Signal
-from hydragnn_hpo.training.memory import keep_freed_memory
+from hydragnn_hpo.training.memory import is_full, keep_freed_memory, peak_bytes
+from hydragnn_hpo.training.micro import Halved
 from hydragnn_hpo.training.mpi import see_ranks
 from hydragnn_hpo.training.saving import prune
 from hydragnn_hpo.training.trainer import Trainer
@@ -49,9 +51,6 @@ logger = logging.getLogger(__name__)
 
 PREDICTED = ("val", "sel", "cal")
 """Splits a trial predicts; the test split belongs to the ensemble (Law 6)."""
-
-_CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
-"""What torch says in a plain RuntimeError; it has a class of its own for GPUs only."""
 
 
 def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
@@ -176,6 +175,9 @@ def _guarded(trial: TrialDir, attempt: int | None, meeting: Path | None = None) 
         if _lost_peer(error):
             logger.warning("another rank was lost: %s", error)
             return PEER_LOST
+        if isinstance(error, Halved):
+            logger.warning("%s", error)
+            return HALVED
         if _disk_is_full(error):
             logger.error("%s", error)
             return DISK_FULL
@@ -228,6 +230,8 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
         arrays[f"{split}/index"] = indices
         for name, values in predict_split(trainer.model, trainer.feed, indices).items():
             arrays[f"{split}/{name}"] = values
+    most = torch.tensor([trainer.micro.pieces, peak_bytes(trainer.ranks.device)])
+    micro_batches, peak = trainer.ranks.most(most.to(trainer.ranks.device)).tolist()
     if not trainer.ranks.first:
         return
     progress, config = trainer.progress, trainer.config
@@ -245,6 +249,8 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "packages": _packages(config.model.conv),
         "width": trainer.ranks.world,
+        "micro_batches": micro_batches,
+        "peak_bytes": peak,
         "train_seconds": progress.train_seconds,
         "time": time.time(),
     }
@@ -278,7 +284,7 @@ def _reason(error: Exception) -> tuple[str, str]:
     """Name the reason of a failure as Law 9 does."""
     if isinstance(error, Diverged):
         return "diverged", str(error)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _CPU_IS_FULL in str(error):
+    if is_full(error):
         return "out_of_memory", str(error) or "no memory left"
     if isinstance(error, (ConfigError, DataError)):
         return "bad_config", str(error)
