@@ -151,6 +151,7 @@ def check_space(
             entries = stores_of(config, [entry.card for entry in config.data])
             made = trial_config(config, f"with {key} = {value}", chosen, entries)
             fit = {"heads": made.heads, "targets": dict(targets), "model": made.model}
+            fit["training"] = made.training
             parse(fit, Heads, where=f"campaign '{config.name}', {key} = {value}")
             if made.model.cutoff > cutoff:
                 raise ConfigError(

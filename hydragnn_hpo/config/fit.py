@@ -8,6 +8,7 @@ from pydantic import model_validator
 from hydragnn_hpo.config.convs import CONV_SPECS, user
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.training import TrainConfig
 from hydragnn_hpo.errors import unknown
 
 
@@ -28,6 +29,7 @@ class Heads(Config):
     heads: dict[str, HeadConfig]
     targets: dict[str, dict[str, Any]]
     model: ModelConfig
+    training: TrainConfig = TrainConfig()
     attributes: dict[str, Any] | None = None
     """What the store knows of whole structures; not checked if left out."""
     laplacian: int | None = None
@@ -80,6 +82,11 @@ class Heads(Config):
             raise ValueError(
                 f"head '{name}' is a gradient and has no variance of its own: let its loss be mae, "
                 "mse or huber."
+            )
+        if self.training.precision == "bf16" and not self.training.bf16_derivatives:
+            raise ValueError(
+                f"head '{name}' predicts {what}, derivatives of an energy that training.precision "
+                '= "bf16" gives 8 bits: use fp32 or tf32, or set training.bf16_derivatives = true.'
             )
         if not self.model.spec.forces:
             able = ", ".join(sorted(key for key, spec in CONV_SPECS.items() if spec.forces))

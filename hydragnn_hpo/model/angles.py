@@ -13,6 +13,7 @@ from scipy.special import spherical_jn
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs.dimenetpp import chebyshev_terms
+from hydragnn_hpo.model.precise import exactly
 
 
 def legendre(cosines: Tensor, size: int) -> Tensor:
@@ -96,6 +97,7 @@ class SphericalBessel(nn.Module):
     def forward(self, lengths: Tensor) -> Tensor:
         """Expand lengths in angstrom, [P], to dimensionless [S, P, R]."""
         place = 2.0 * (lengths / self.cutoff).clamp(max=1.0) - 1.0
-        found = chebyshev(place, self.coefficients.shape[0]) @ self.coefficients
+        terms = chebyshev(place, self.coefficients.shape[0])
+        found = exactly(torch.mm, terms, self.coefficients)
         shape = (self.orders, found.shape[1] // self.orders)
         return found.view(lengths.shape[0], *shape).transpose(0, 1).contiguous()

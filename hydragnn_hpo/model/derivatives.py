@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model.precise import exact, exactly
 
 
 def strained(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
@@ -23,9 +24,9 @@ def strained(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
     strain = positions.new_zeros(batch.num_graphs, 3, 3).requires_grad_(True)
     bend = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (strain + strain.mT)
     of_node = bend.index_select(0, batch.graph_of_node)
-    moved = (positions.unsqueeze(1) @ of_node).squeeze(1)
-    sender = batch.edge_index[0]
-    shift = (batch.edge_shift.unsqueeze(1) @ of_node.index_select(0, sender)).squeeze(1)
+    moved = exactly(torch.bmm, positions.unsqueeze(1), of_node).squeeze(1)
+    of_edge = of_node.index_select(0, batch.edge_index[0])
+    shift = exactly(torch.bmm, batch.edge_shift.unsqueeze(1), of_edge).squeeze(1)
     return replace(batch, positions=moved, edge_shift=shift), positions, strain
 
 
@@ -46,9 +47,10 @@ def forces_and_stress(
         [G, 9]; 0 where a structure has no volume.
     """
     wanted = (positions, strain)
-    found = torch.autograd.grad(
-        energy.sum(), wanted, create_graph=train, retain_graph=True, allow_unused=True
-    )
+    with exact(positions):
+        found = torch.autograd.grad(
+            energy.sum(), wanted, create_graph=train, retain_graph=True, allow_unused=True
+        )
     slope, virial = (
         torch.zeros_like(given) if each is None else each
         for each, given in zip(found, wanted, strict=True)

@@ -15,6 +15,7 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.dense import Padding
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.mlp import mlp
+from hydragnn_hpo.model.precise import exactly
 
 
 class LaplacianEncoding(nn.Module):
@@ -77,7 +78,7 @@ class RandomWalkEncoding(nn.Module):
         walk, back = step, []
         for _ in range(self.size):
             back.append(walk.diagonal(dim1=-2, dim2=-1))
-            walk = walk @ step
+            walk = exactly(torch.bmm, walk, step)
         return padding.nodes(torch.stack(back, dim=-1))
 
 

@@ -17,6 +17,7 @@ from hydragnn_hpo.model.find import find_conv, options_of
 from hydragnn_hpo.model.mlp import mlp
 from hydragnn_hpo.model.norms import norm_of
 from hydragnn_hpo.model.pooling import POOLS, AttentionPool, node_counts, pool_mean, pool_sum
+from hydragnn_hpo.model.precise import ending_exactly, exactly
 from hydragnn_hpo.model.trunk import Features
 
 SMALLEST_VARIANCE = 1e-6
@@ -82,10 +83,11 @@ class GraphHead(nn.Module):
         """Predict, [G, 1], through what the heads of its branch share."""
         if self.contributes:
             known = self._known(features, batch.graph_of_node)
-            numbers = self.mlp(self._joined(shared(features.scalars), known))
+            numbers = ending_exactly(self.mlp, self._joined(shared(features.scalars), known))
             return _output(numbers, batch, self.power)
         pooled = shared(self.pool(features.scalars, batch))
-        return _output(self.mlp(self._joined(pooled, self._known(features, None))))
+        joined = self._joined(pooled, self._known(features, None))
+        return _output(ending_exactly(self.mlp, joined))
 
     def _known(self, features: Features, rows: Tensor | None) -> Tensor | None:
         if not self.fused or features.known is None:
@@ -117,7 +119,7 @@ class NodeHead(nn.Module):
         if self.conv is not None and self.norm is not None:
             change, _ = self.conv(self.norm(scalars, batch), features.state, features.edges)
             scalars = scalars + change
-        return _output(self.mlp(scalars))
+        return _output(ending_exactly(self.mlp, scalars))
 
 
 class NodeVectorHead(nn.Module):
@@ -132,8 +134,9 @@ class NodeVectorHead(nn.Module):
 
     def forward(self, features: Features, batch: Batch, shared: nn.Module) -> Output:
         """Predict, [N, 3]; nothing is shared."""
-        gate = _output(self.gate(features.scalars))
-        return Output(self.mix(features.vectors).squeeze(-1) * gate.mean, gate.variance)
+        gate = _output(ending_exactly(self.gate, features.scalars))
+        mixed = exactly(self.mix, features.vectors).squeeze(-1)
+        return Output(mixed * gate.mean, gate.variance)
 
 
 HEADS: dict[tuple[str, str], type[nn.Module]] = {

@@ -7,16 +7,18 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.model.dense import Padding
+from hydragnn_hpo.model.precise import whole
 
 
 def pool_sum(values: Tensor, batch: Batch) -> Tensor:
-    """Sum the rows of each graph: [N, F] to [G, F]."""
+    """Sum the rows of each graph: [N, F] to [G, F], not in bf16."""
+    values = whole(values)
     zeros = values.new_zeros(batch.num_graphs, values.shape[1])
     return zeros.index_add(0, batch.graph_of_node, values)
 
 
 def node_counts(values: Tensor, batch: Batch) -> Tensor:
-    """Count the nodes of each graph, at least 1, in the type of ``values``, [G, 1]."""
+    """Count the nodes of each graph, at least 1, in the type of ``values`` but bf16, [G, 1]."""
     return pool_sum(values.new_ones(values.shape[0], 1), batch).clamp(min=1.0)
 
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from hydragnn_hpo.model.precise import alike
+
 
 @dataclass(frozen=True, eq=False)
 class Links:
@@ -151,8 +153,8 @@ def spread(messages: Tensor, components: Tensor, links: Links) -> Tensor:
 
 
 def applied(function: type[Function], *inputs: Tensor) -> Tensor:
-    """Apply an autograd function to tensors."""
-    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
+    """Apply an autograd function to tensors; those of several types are made alike before."""
+    result: Tensor = function.apply(*alike(inputs))  # type: ignore[no-untyped-call]
     return result
 
 

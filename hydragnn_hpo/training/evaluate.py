@@ -13,6 +13,7 @@ from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.shares import shares
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.precision import computing
 
 EDGES_PER_BATCH = 40_000
 """Graphs of a split are evaluated in batches of about this many edges."""
@@ -29,6 +30,7 @@ class Feed:
     ranks: Ranks
     costs: np.ndarray
     max_neighbors: int | None = None
+    precision: str = "fp32"
     together: bool = False
     """Whether all ranks must take equally many batches: where weights are sharded, they meet."""
 
@@ -80,7 +82,8 @@ def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
     """
     sums = torch.zeros(len(feed.targets), 2, dtype=torch.float64, device=feed.ranks.device)
     for batch in feed.pieces(indices):
-        predictions = model(batch)
+        with computing(feed.precision, feed.ranks.device):
+            predictions = model(batch)
         for row, name in enumerate(feed.targets):
             mask = batch.masks[name].unsqueeze(-1)
             error = (predictions[name].double() - batch.targets[name].double()).abs() * mask
@@ -104,7 +107,9 @@ def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[
         rows = np.array([position[int(graph)] for graph in batch.graph_index], dtype=np.int64)
         each = [np.arange(starts[row], starts[row + 1]) for row in rows]
         of_nodes = np.concatenate([rows[:0], *each])
-        for name, values in model(batch, feed.targets).items():
+        with computing(feed.precision, feed.ranks.device):
+            predictions = model(batch, feed.targets)
+        for name, values in predictions.items():
             if name not in feed.targets:  # a variance: the ensemble asks for those itself
                 continue
             whole = _whole(out, name, feed, len(indices), int(starts[-1]))

@@ -14,6 +14,8 @@ from hydragnn_hpo.training.guard import Guard
 from hydragnn_hpo.training.loss import combine, head_sums
 from hydragnn_hpo.training.meter import Meter
 from hydragnn_hpo.training.parallel import Parallel
+from hydragnn_hpo.training.randomness import reseed
+from hydragnn_hpo.training.precision import computing
 
 
 class Stepper:
@@ -41,7 +43,7 @@ class Stepper:
             guard: looks at every gradient.
             meter: told how long each part takes.
         """
-        self.heads, self.training = dict(config.heads), config.training
+        self.heads, self.training, self.seed = dict(config.heads), config.training, config.seed
         self.net, self.optimizer, self.average = net, optimizer, average
         self.counts, self.guard, self.meter = counts, guard, meter
         self.piece = 0
@@ -67,6 +69,7 @@ class Stepper:
         Raises:
             Diverged: the gradient is not finite.
         """
+        reseed(self.seed, step, self.net.ranks)
         counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
         self.optimizer.zero_grad(set_to_none=True)
         self.bound = "gradients" if self.net.together else ""
@@ -110,7 +113,8 @@ class Stepper:
         """
         model, ranks = self.net.model, self.net.ranks
         batch = batch.to(ranks.device, non_blocking=True)
-        predicted = self.net.wrapped(batch)
+        with computing(self.training.precision, ranks.device):
+            predicted = self.net.wrapped(batch)
         if last and ranks.world > 1:
             self.bound = "gradients"
         sums = head_sums(model, predicted, batch, self.heads, self.training.balance)

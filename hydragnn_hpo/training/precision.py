@@ -1,0 +1,29 @@
+"""In which floating point type a training computes."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+
+def set_products(precision: str) -> None:
+    """Let this process's GPUs round the factors of fp32 products to 10 bits, with ``tf32`` alone.
+
+    A CPU does not know the type: there it is fp32. Nets have nothing that cuDNN would compute.
+    """
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+
+
+def computing(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """Give the type that a net's forward pass computes in; losses stay outside.
+
+    With ``bf16`` weights, their gradients and the optimizer's state are fp32, and linear maps
+    multiply in bf16. So are messages; geometry, the scalars of the nodes, sums over graphs and
+    the last map of a head have all bits (``model.precise``). Laws 1 and 7 then hold to bf16
+    rounding: a graph gives the same alone and in any batch within 8 bits of each message, as
+    kernels may add in another order before they round.
+
+    Source: Micikevicius et al. (2018), arXiv:1710.03740; Kalamkar et al. (2019), arXiv:1905.12322.
+    """
+    if precision != "bf16":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)
