@@ -14,8 +14,8 @@ from hydragnn_hpo.training.guard import Guard
 from hydragnn_hpo.training.loss import combine, head_sums
 from hydragnn_hpo.training.meter import Meter
 from hydragnn_hpo.training.parallel import Parallel
-from hydragnn_hpo.training.randomness import reseed
 from hydragnn_hpo.training.precision import computing
+from hydragnn_hpo.training.randomness import reseed
 
 
 class Stepper:

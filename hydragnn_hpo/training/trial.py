@@ -206,7 +206,8 @@ def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: Asked) -> int:
         prune(trial.checkpoints)
     asked.needs = lambda: trainer.seconds_to_end
     resumed = trainer.resume(trial.checkpoints)
-    record("ready", resumed=resumed, reached=trainer.progress.epoch)
+    progress = trainer.progress
+    record("ready", resumed=resumed, reached=progress.epoch, step=progress.step)
     ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)
     if ended != "go":
         record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=asked.reason)
