@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training import checkpoint, parallel
+from hydragnn_hpo.training import checkpoint, looks, parallel
 from hydragnn_hpo.training import trainer as module
+from hydragnn_hpo.training.background import Background
 from hydragnn_hpo.training.evaluate import error_sums
 from hydragnn_hpo.training.guard import Diverged
 from hydragnn_hpo.training.schedule import Schedule
@@ -101,26 +102,63 @@ def test_patience_ends_the_training(train, monkeypatch):
     assert (trainer.progress.best_epoch, trainer.progress.epoch) == (2, 5), "equal is not better"
 
 
-def test_a_signal_is_obeyed_at_the_end_of_the_epoch(train, tmp_path):
-    for wish in ("stop", "interrupt"):
-        asked = iter(["go", wish, "go"])
-        trainer = train(epochs=9)
-        (tmp_path / wish).mkdir()
-        assert trainer.run(9, lambda it=asked: next(it), tmp_path / wish) == wish
-        assert trainer.progress.epoch == 2
-        assert len(epochs(trainer)) == 2
-        again = train(epochs=9)
-        assert again.resume(tmp_path / wish)
-        assert again.progress.epoch == 2
+@pytest.fixture
+def look_always(monkeypatch):
+    """Look up after every step, and write checkpoints before the training goes on."""
+    monkeypatch.setattr(looks, "SECONDS", 0.0)
+    monkeypatch.setattr(Background, "start", lambda self, job: job())
 
 
-def test_checkpoints_come_by_time_and_at_the_end(train, tmp_path):
+def test_a_stop_is_obeyed_at_the_end_of_the_epoch(train, tmp_path, look_always):
+    trainer = train(epochs=9)
+    assert (
+        trainer.run(9, lambda: "stop" if trainer.progress.step >= 5 else "go", tmp_path) == "stop"
+    )
+    assert (trainer.progress.epoch, trainer.progress.step) == (2, 8)
+    assert len(epochs(trainer)) == 2
+    again = train(epochs=9)
+    assert again.resume(tmp_path)
+    assert (again.progress.epoch, again.progress.step) == (2, 8)
+
+
+def test_a_stop_before_the_first_validation_waits_for_it(train, tmp_path, look_always):
+    trainer = train(epochs=9)
+    assert trainer.run(9, lambda: "stop", tmp_path) == "stop"
+    assert (trainer.progress.epoch, trainer.progress.best_epoch) == (1, 1)
+
+
+@pytest.mark.parametrize("step", [1, 5, 7, 8])
+def test_an_interruption_is_obeyed_between_two_steps(train, tmp_path, look_always, step):
+    unbroken = train(epochs=3, ema=0.5)
+    unbroken.run(3, go)
+    trainer = train(epochs=3, ema=0.5, checkpoint_seconds=1e6)
+
+    def signal():
+        return "interrupt" if trainer.progress.step >= step else "go"
+
+    assert trainer.run(3, signal, tmp_path) == "interrupt"
+    assert trainer.progress.step == step
+    assert len(epochs(trainer)) == trainer.progress.epoch == step // 4
+    assert [r["step"] for r in trainer.records if r["record"] == "checkpoint"] == [step]
+    again = train(epochs=3, ema=0.5)
+    assert again.resume(tmp_path)
+    assert again.progress.step == step
+    again.run(3, go, tmp_path)
+    assert torch.equal(weights(again), weights(unbroken))
+    told = [(r["loss"], r["objective"]) for r in epochs(trainer) + epochs(again)]
+    assert told == [(r["loss"], r["objective"]) for r in epochs(unbroken)]
+
+
+def test_checkpoints_come_by_time_and_at_the_end(train, tmp_path, look_always):
     rare = train(checkpoint_seconds=1e6)
     rare.run(3, go, tmp_path)
     often = train(checkpoint_seconds=0.0)
     often.run(3, go, tmp_path)
-    saved = [[r["epoch"] for r in t.records if r["record"] == "checkpoint"] for t in (rare, often)]
-    assert saved == [[3], [1, 2, 3]]
+    saved = [
+        [(r["epoch"], r["step"]) for r in t.records if r["record"] == "checkpoint"]
+        for t in (rare, often)
+    ]
+    assert saved == [[(3, 12)], [(step // 4, step) for step in range(1, 13)]]
 
 
 @pytest.mark.parametrize("limit", [1e-3, 0.2, None])

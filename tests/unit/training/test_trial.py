@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ import torch
 from safetensors.numpy import load_file
 
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.trial import INTERRUPTED, PEER_LOST, PlacementConfig
+from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, PEER_LOST, PlacementConfig
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
+from hydragnn_hpo.files import storage
 from hydragnn_hpo.records import read_records
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training import trial as module
@@ -50,10 +53,10 @@ def test_a_completed_trial(bench, columns):
     assert result["objective"] == best["objective"]
     assert result["val_mae"] == best["val_mae"]
     assert result["train_seconds"] > 0
-    _, state = checkpoint.read(bench.trial.best)
+    assert kinds[:4] == ["start", "ready", "memory", "first_step"]
     assert state["seed"] == config.seed
     kinds = [r["record"] for r in records_of(bench)]
-    assert kinds[:3] == ["start", "ready", "first_step"]
+    assert kinds[:4] == ["start", "ready", "memory", "first_step"]
     assert kinds.count("first_step") == 1
     assert records_of(bench)[0]["units"] == result["units"]
 
@@ -156,7 +159,8 @@ def test_control_yield_leaves_a_checkpoint_and_no_result(bench):
     assert (last["record"], last["wish"], last["reason"]) == ("obeyed", "interrupt", "paused")
     assert not bench.trial.control.exists(), "obeyed once"
     assert rank_main(bench.place(2, epochs=3)) == 0
-    assert records_of(bench, 2)[1]["reached"] == 1
+    ready = records_of(bench, 2)[1]
+    assert (ready["resumed"], ready["reached"], ready["step"]) == (True, 0, 1), "in mid-epoch"
     assert result_of(bench, 2)["status"] == "completed"
 
 
@@ -169,7 +173,7 @@ def test_a_control_file_that_says_nothing_ends_nothing(bench, content):
     assert result_of(bench)["status"] == "completed"
 
 
-def test_a_signal_interrupts_at_the_end_of_the_epoch(bench, monkeypatch):
+def test_a_signal_interrupts_between_two_steps(bench, monkeypatch):
     bench.configure(epochs=9)
     spec = bench.place(epochs=9)
     real = module._record
@@ -182,8 +186,65 @@ def test_a_signal_interrupts_at_the_end_of_the_epoch(bench, monkeypatch):
     monkeypatch.setattr(module, "_record", kick)
     assert rank_main(spec) == INTERRUPTED
     told = records_of(bench)
-    assert [r["epoch"] for r in told if r["record"] == "epoch"] == [1]
-    assert (bench.trial.checkpoints / "last.safetensors").exists()
+    assert [r["record"] for r in told][-3:] == ["first_step", "checkpoint", "obeyed"]
+    assert told[-2]["step"] == 1
+    assert (told[-1]["wish"], told[-1]["reason"]) == ("interrupt", "walltime")
+    assert not (bench.trial.attempt(1) / "result.json").exists()
+    size = (bench.trial.checkpoints / "last.safetensors").stat().st_size
+    assert told[-2]["bytes"] == size
+
+
+def test_the_end_of_the_allocation_interrupts(bench, monkeypatch):
+    bench.configure(epochs=3)
+    monkeypatch.setenv("HYDRAGNN_HPO_END", str(time.time() + 3600))
+    monkeypatch.setenv("HYDRAGNN_HPO_END_MARGIN", "3610")
+    assert rank_main(bench.place(1, epochs=3)) == INTERRUPTED
+    last = records_of(bench)[-1]
+    assert (last["record"], last["wish"], last["reason"]) == ("obeyed", "interrupt", "walltime")
+    monkeypatch.setenv("HYDRAGNN_HPO_END_MARGIN", "3500")
+    assert rank_main(bench.place(2, epochs=3)) == 0
+    assert records_of(bench, 2)[1]["step"] == 1
+    assert result_of(bench, 2)["status"] == "completed"
+
+
+def test_an_end_that_is_no_time_is_told_in_a_sentence(bench, monkeypatch):
+    bench.configure(epochs=1)
+    monkeypatch.setenv("HYDRAGNN_HPO_END", "tomorrow")
+    code, sentence = run_by_hand(bench.trial)
+    assert code == 2
+    assert "HYDRAGNN_HPO_END is 'tomorrow': give a number of seconds, or unset it." in sentence
+
+
+def test_a_checkpoint_cut_short_is_told_in_a_sentence(bench):
+    bench.configure(epochs=2)
+    rank_main(bench.place(1, epochs=1))
+    last = bench.trial.checkpoints / "last.safetensors"
+    last.write_bytes(last.read_bytes()[:-9])
+    assert rank_main(bench.place(2, epochs=2)) == 1
+    message = result_of(bench, 2)["message"]
+    assert "last.safetensors: cannot be read as a checkpoint (" in message
+    assert "remove it to begin anew" in message
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_a_full_disk_under_the_thread_interrupts_the_trial(bench, monkeypatch, name):
+    bench.configure(epochs=3, checkpoint_seconds=0.0)
+    real = checkpoint.write_pieces
+
+    def full(path, pieces):
+        if path.name == f"{name}.safetensors":
+            path = Path("/dev/full")
+            with storage(path), path.open("wb") as file:
+                file.writelines(pieces)
+        real(path, pieces)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_pieces", full)
+        assert rank_main(bench.place(1, epochs=3)) == DISK_FULL
+    assert not (bench.trial.attempt(1) / "result.json").exists()
+    assert rank_main(bench.place(2, epochs=3)) == 0
+    assert result_of(bench, 2)["status"] == "completed"
 
 
 def test_by_hand_makes_its_own_attempts_at_the_full_budget(bench):
