@@ -13,7 +13,7 @@ from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.start import DTYPES
+from hydragnn_hpo.training.precision import DTYPES
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.config.data import WIDTHS
+from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.shares import shares
+from hydragnn_hpo.data.shares import graph_costs, shares
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks
-from hydragnn_hpo.training.precision import computing
+from hydragnn_hpo.training.precision import DTYPES, computing
 
 EDGES_PER_BATCH = 40_000
 """Graphs of a split are evaluated in batches of about this many edges."""
@@ -72,6 +73,21 @@ class Feed:
     def _cut(self, indices: np.ndarray) -> list[np.ndarray]:
         groups = np.cumsum(self.graphs.num_edges()[indices]) // EDGES_PER_BATCH
         return [indices[groups == group] for group in np.unique(groups)]
+
+
+def feed_of(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool) -> Feed:
+    """Give what a trial's batches are made of."""
+    return Feed(
+        graphs=graphs,
+        cutoff=config.model.cutoff,
+        dtype=DTYPES[config.training.precision],
+        targets=tuple(config.heads),
+        ranks=ranks,
+        costs=graph_costs(graphs, config.model),
+        max_neighbors=config.model.max_neighbors,
+        precision=config.training.precision,
+        together=together,
+    )
 
 
 @torch.no_grad()

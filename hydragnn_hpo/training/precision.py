@@ -4,6 +4,14 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+DTYPES = {
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "tf32": torch.float32,
+    "bf16": torch.float32,
+}
+"""Floating point type of the weights by ``training.precision``."""
+
 
 def set_products(precision: str) -> None:
     """Let this process's GPUs round the factors of fp32 products to 10 bits, with ``tf32`` alone.

@@ -9,14 +9,8 @@ from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.precision import DTYPES
 
-DTYPES = {
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-    "tf32": torch.float32,
-    "bf16": torch.float32,
-}
-"""Floating point type of the weights by ``training.precision``."""
 _TRUNK = "trunk."
 
 

@@ -21,11 +21,10 @@ from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.mixture import Mixture
 from hydragnn_hpo.data.order import Order
 from hydragnn_hpo.data.prefetch import Ahead
-from hydragnn_hpo.data.shares import graph_costs
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.training.averaging import AveragedWeights
 from hydragnn_hpo.training.ddp import Ranks
-from hydragnn_hpo.training.evaluate import Feed, error_sums
+from hydragnn_hpo.training.evaluate import error_sums, feed_of
 from hydragnn_hpo.training.fitting import fit
 from hydragnn_hpo.training.guard import Guard
 from hydragnn_hpo.training.learned import Learned
@@ -38,7 +37,7 @@ from hydragnn_hpo.training.progress import Progress
 from hydragnn_hpo.training.saving import Saver, origin
 from hydragnn_hpo.training.schedule import Schedule
 from hydragnn_hpo.training.spread import spread
-from hydragnn_hpo.training.start import DTYPES, build_model
+from hydragnn_hpo.training.start import build_model
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.training.together import sum_together
 
@@ -91,15 +90,14 @@ class Trainer:
         self.optimizer = make_optimizer(model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(model, decay) if decay else None
-        self.feed = _feed(config, graphs, self.ranks, self.net.together)
+        self.feed = feed_of(config, graphs, self.ranks, self.net.together)
         self.micro = MicroBatches(self.feed, config.training.micro_batches)
         self.micro.changed = lambda pieces: self.record("memory", pieces=pieces)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
         self.val, self.order = graphs.indices_of("val"), order_of(config, graphs)
         self._check_val()
         self.total_steps = self.order.steps_per_epoch * config.training.epochs
-        per_step = self.order.graphs_per_step
-        self.schedule = Schedule(config.training, self.total_steps, per_step)
+        self.schedule = Schedule(config.training, self.total_steps, self.order.graphs_per_step)
         self._begin()
 
     def _begin(self) -> None:
@@ -203,7 +201,6 @@ class Trainer:
         mae = {name: float(errors[row, 0] / errors[row, 1]) for row, name in enumerate(self.heads)}
         objective = objective_of(mae, self._stds(), self.heads)
         self._keep_best(objective, mae)
-        self.schedule.after_epoch(objective)
         ended = time.perf_counter()
         progress.train_seconds += ended - started
         self.record(
@@ -305,6 +302,7 @@ class Trainer:
         return {name: float(targets[name]["std"]) or 1.0 for name in self.heads}
 
     def _keep_best(self, objective: float, mae: dict[str, float]) -> None:
+        self.schedule.after_epoch(objective)
         progress = self.progress
         std, best = self._stds(), progress.best_val
         progress.lost = self.guard.objective(
@@ -380,20 +378,6 @@ class Trainer:
         """Put the best epoch's weights into the model (Law 8: "load" means the best epoch)."""
         self.net.put(self.best)
         self.model.eval()
-
-
-def _feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool) -> Feed:
-    return Feed(
-        graphs=graphs,
-        cutoff=config.model.cutoff,
-        dtype=DTYPES[config.training.precision],
-        targets=tuple(config.heads),
-        ranks=ranks,
-        costs=graph_costs(graphs, config.model),
-        max_neighbors=config.model.max_neighbors,
-        precision=config.training.precision,
-        together=together,
-    )
 
 
 def _counts(graphs: GraphSet, name: str) -> np.ndarray:
