@@ -53,7 +53,7 @@ def test_a_completed_trial(bench, columns):
     assert result["objective"] == best["objective"]
     assert result["val_mae"] == best["val_mae"]
     assert result["train_seconds"] > 0
-    assert kinds[:4] == ["start", "ready", "memory", "first_step"]
+    _, state = checkpoint.read(bench.trial.best)
     assert state["seed"] == config.seed
     kinds = [r["record"] for r in records_of(bench)]
     assert kinds[:4] == ["start", "ready", "memory", "first_step"]
