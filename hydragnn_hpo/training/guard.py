@@ -38,7 +38,7 @@ class Guard:
         self.model, self.every = model, 1 if device.type == "cpu" else _GPU_STEPS
         self._trunk = [p for p in model.trunk.parameters() if p.requires_grad]
         self._alive = torch.zeros((), dtype=torch.float64, device=device)
-        self._known = not self._trunk
+        self._known, self._steps = not self._trunk, 0
 
     def gradient(self, norm: Tensor, *, epoch: int, step: int) -> None:
         """Look at the gradient of a step, on a GPU only at every 50th, where it has to wait.
@@ -51,6 +51,7 @@ class Guard:
         Raises:
             Diverged: it is not finite.
         """
+        self._steps += 1
         if not self._known:
             self._look_at_trunk(step)
         if step % self.every or math.isfinite(norm):
@@ -72,9 +73,9 @@ class Guard:
     def shares(self, ranks: Ranks) -> dict[str, Tensor]:
         """Give what this rank adds to the epoch's sums: a living trunk, a weight that is none."""
         broken = [n for n, p in enumerate(self.model.parameters()) if not _finite(p.detach())]
-        alive = float(not self._trunk or bool(self._alive != 0))
+        alive = float(self._known or not self._steps or bool(self._alive != 0))
         self._alive.zero_()
-        self._known = not self._trunk
+        self._known, self._steps = not self._trunk, 0
         mine = torch.tensor([alive, broken[0] + 1.0 if broken else 0.0], dtype=torch.float64)
         return {"guard": row_of(ranks, mine)}
 
@@ -111,8 +112,7 @@ class Guard:
     ) -> int:
         """Look at the validation of an epoch.
 
-        A training that has not been sane yet may become so when its steps get smaller; one that was
-        and is lost for some epochs has exploded.
+        What was never sane may become so when steps get smaller; what was and is lost has exploded.
 
         Args:
             objective: what the search compares.
@@ -132,15 +132,12 @@ class Guard:
             raise Diverged(f"epoch {epoch}: validation MAE {dict(mae)} is not finite")
         hopeless = {name for name in best if mae[name] > HOPELESS * std[name]}
         fallen = sorted(name for name in hopeless if best[name] < HOPELESS * std[name])
-        if not fallen:
-            return 0
-        if lost + 1 < LOST_EPOCHS:
-            return lost + 1
-        name, error = fallen[0], mae[fallen[0]]
+        if not fallen or lost + 1 < LOST_EPOCHS:
+            return lost + 1 if fallen else 0
+        name = fallen[0]
         raise Diverged(
-            f"epoch {epoch}: the validation MAE of {name} has exploded to {error:.3g}, "
-            f"{error / std[name]:.0f} times the target's spread, for {lost + 1} epochs "
-            f"running; in the best epoch it was {best[name]:.3g}"
+            f"epoch {epoch}: the validation MAE of {name} exploded from {best[name]:.3g} to "
+            f"{mae[name]:.3g}, {mae[name] / std[name]:.0f} spreads, for {lost + 1} epochs running"
         )
 
 

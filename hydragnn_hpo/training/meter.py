@@ -72,6 +72,11 @@ class Meter:
         """Count seconds that somebody else measured for a region."""
         self.seconds[name] += seconds
 
+    @property
+    def counters(self) -> list[str]:
+        """Name the counters of joules that this rank reads."""
+        return [counter.name for counter in self.energy.counters] if self.energy else []
+
     def spent(self, region: str) -> None:
         """Count the joules since the last call for ``train``, ``val`` or ``checkpoint``."""
         if self.energy:

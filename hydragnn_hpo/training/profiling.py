@@ -30,52 +30,70 @@ class ProfilePlan:
 
     ranks: tuple[int, ...] = (0,)
     epochs: tuple[int, ...] = ()
-    """From 1; the second, where the first has warmed up, or the only one if left out."""
+    """From 1; the second of this attempt, the first has warmed up, or the last if left out."""
 
-    def checked(self, world: int, epochs: int) -> "ProfilePlan":
-        """Fill in and check against a trial.
+    @classmethod
+    def of(cls, ranks: str | None, epochs: str | None, *, world: int, last: int) -> "ProfilePlan":
+        """Read what a person wrote, numbers between commas.
 
         Args:
+            ranks: from 0; the first if left out.
+            epochs: from 1; see ``epochs`` if left out.
             world: ranks of the trial.
-            epochs: its epochs.
+            last: its last epoch.
 
         Raises:
-            ConfigError: it has no such rank or epoch.
+            ConfigError: no numbers, or the trial has no such rank or epoch.
         """
-        chosen = self.epochs or (min(2, epochs),)
-        for option, values, first, last in (
-            ("ranks", self.ranks, 0, world - 1),
-            ("epochs", chosen, 1, epochs),
-        ):
+        plan = cls(_numbers("ranks", ranks or "0"), _numbers("epochs", epochs or ""))
+        bounds = (("ranks", plan.ranks, 0, world - 1), ("epochs", plan.epochs, 1, last))
+        for option, values, first, end in bounds:
             for value in values:
-                if not first <= value <= last:
+                if not first <= value <= end:
                     raise ConfigError(
-                        f"--profile-{option}: {value} is not among the {option} {first} to {last} "
+                        f"--profile-{option}: {value} is not among the {option} {first} to {end} "
                         "of this trial: choose from these."
                     )
-        return ProfilePlan(self.ranks, chosen)
+        return plan
+
+    def chosen(self, reached: int, last: int) -> tuple[int, ...]:
+        """Give the epochs, where ``reached`` are trained already."""
+        return self.epochs or (min(reached + 2, last),)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(",") if word)
+    except ValueError as error:
+        raise ConfigError(
+            f"--profile-{option}: '{text}' is no list of numbers: write it as 0,3."
+        ) from error
 
 
 class Profile:
     """Writes one Chrome trace per profiled epoch of this rank."""
 
     def __init__(
-        self, plan: ProfilePlan, ranks: Ranks, folder: Path, optimizer: torch.optim.Optimizer
+        self,
+        epochs: Sequence[int],
+        ranks: Ranks,
+        folder: Path,
+        optimizer: torch.optim.Optimizer,
     ) -> None:
         """Prepare it.
 
         Args:
-            plan: checked.
+            epochs: those to profile, from 1.
             ranks: this rank among the others.
             folder: made when something is written into it.
             optimizer: each call of its ``step`` is the end of a step.
         """
-        self.plan, self.ranks, self.folder, self.optimizer = plan, ranks, folder, optimizer
+        self.epochs, self.ranks, self.folder, self.optimizer = epochs, ranks, folder, optimizer
 
     @contextlib.contextmanager
     def epoch(self, number: int) -> Iterator[None]:
-        """Profile the steps inside if it is this rank's turn in this epoch."""
-        if self.ranks.rank not in self.plan.ranks or number not in self.plan.epochs:
+        """Profile the steps inside if it is this epoch's turn."""
+        if number not in self.epochs:
             yield
             return
         activities = [ProfilerActivity.CPU]

@@ -189,7 +189,6 @@ class Trainer:
         with self.around_epoch(progress.epoch + 1):
             asked = self._train(left, folder)
         trained = time.perf_counter()
-        self.meter.spent("train")
         if asked != "go":
             progress.train_seconds += trained - started
             return asked, True
@@ -278,6 +277,7 @@ class Trainer:
         Returns:
             The sums by name; what is asked; is a checkpoint due.
         """
+        self.meter.spent("train")
         self.model.eval()
         if self.average:
             self.average.swap()

@@ -37,6 +37,7 @@ from hydragnn_hpo.files import read_json, storage, sweep, write_bytes, write_jso
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
 from hydragnn_hpo.training.asked import Asked
+from hydragnn_hpo.training.board import Board, see_tensorboard
 from hydragnn_hpo.training.ddp import Ranks, join
 from hydragnn_hpo.training.evaluate import predict_split
 from hydragnn_hpo.training.guard import Diverged
@@ -44,8 +45,10 @@ from hydragnn_hpo.training.looks import Signal
 from hydragnn_hpo.training.memory import is_full, keep_freed_memory, peak_bytes
 from hydragnn_hpo.training.micro import Halved
 from hydragnn_hpo.training.mpi import see_ranks
+from hydragnn_hpo.training.profiling import Profile, ProfilePlan
 from hydragnn_hpo.training.saving import prune
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.watchdog import watch
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +79,8 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
     """
     path = trial.config
     config = _with_start(load(path, TrialConfig), trial)
+    if config.training.tensorboard:
+        see_tensorboard(path)
     graphs = open_graphs(trial, config)
     stats = graphs.stats
     fit = {"heads": config.heads, "targets": stats["targets"], "model": config.model}
@@ -135,14 +140,18 @@ def rank_main(spec: dict[str, Any]) -> int:
     return _guarded(trial, attempt, meeting)
 
 
-def run_by_hand(trial: TrialDir) -> tuple[int, str]:
+def run_by_hand(trial: TrialDir, profile: ProfilePlan | None = None) -> tuple[int, str]:
     """Run one rank of a new attempt at the full budget, under torchrun or alone.
+
+    Args:
+        trial: its directory.
+        profile: ranks and epochs to look into.
 
     Returns:
         The exit code, and a sentence about the end for a person (empty but on rank 0).
     """
     log.configure(rank=int(os.environ.get("RANK", "0")))
-    code = _guarded(trial, None)
+    code = _guarded(trial, None, profile=profile)
     if os.environ.get("RANK", "0") != "0" or not trial.attempts():
         return code, ""
     path = trial.attempt(trial.attempts()[-1]) / "result.json"
@@ -160,7 +169,12 @@ def run_by_hand(trial: TrialDir) -> tuple[int, str]:
     return code, f"{path}: {result['status']} after epoch {result['epochs']}, val MAE {errors}"
 
 
-def _guarded(trial: TrialDir, attempt: int | None, meeting: Path | None = None) -> int:
+def _guarded(
+    trial: TrialDir,
+    attempt: int | None,
+    meeting: Path | None = None,
+    profile: ProfilePlan | None = None,
+) -> int:
     """Run a rank; every failure is a result with a reason (Law 9)."""
     try:
         torch.set_num_threads(1)  # more add up in another order each time: Law 5
@@ -170,7 +184,8 @@ def _guarded(trial: TrialDir, attempt: int | None, meeting: Path | None = None) 
         ranks = join(meeting)
         config, graphs = load_trial(trial)
         attempt = attempt or _agree(trial, config, ranks)
-        return _run(trial.attempt(attempt), trial, Trainer(config, graphs, ranks), asked)
+        trainer = Trainer(config, graphs, ranks)
+        return _run(trial.attempt(attempt), trial, trainer, asked, profile)
     except Exception as error:
         if _lost_peer(error):
             logger.warning("another rank was lost: %s", error)
@@ -193,11 +208,15 @@ def _agree(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int:
     return int(ranks.sum(torch.tensor(number, device=ranks.device)))
 
 
-def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: Asked) -> int:
+def _run(
+    folder: Path, trial: TrialDir, trainer: Trainer, asked: Asked, profile: ProfilePlan | None
+) -> int:
     placement = load(folder / "placement.toml", PlacementConfig)
     ranks, targets = trainer.ranks, trainer.graphs.stats["targets"]
     writer = RecordWriter(folder / "metrics.jsonl") if ranks.first else None
-    trainer.record = record = functools.partial(_record, writer)
+    shown = ranks.first and trainer.config.training.tensorboard
+    board = Board(folder / "tensorboard") if shown else None
+    trainer.record = record = functools.partial(_record, writer, board)
     units = {name: targets[name]["unit"] for name in trainer.heads}
     record("start", attempt=placement.attempt, world=ranks.world, units=units)
     if ranks.first:
@@ -208,18 +227,34 @@ def _run(folder: Path, trial: TrialDir, trainer: Trainer, asked: Asked) -> int:
     resumed = trainer.resume(trial.checkpoints)
     progress = trainer.progress
     record("ready", resumed=resumed, reached=progress.epoch, step=progress.step)
+    _look_into(trainer, profile, folder / "profile", placement.epochs)
     ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)
     if ended != "go":
         record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=asked.reason)
     if ended == "interrupt":
         trial.control.unlink(missing_ok=True)
     else:
-        _finish(trainer, folder, ended)
-    ranks.leave()
+        with trainer.meter.region("predict"):
+            _finish(trainer, folder, ended)
+    with trainer.meter.region("end"):
+        ranks.leave()
     close(trainer.graphs)
     if writer:
         writer.close()
+    if board:
+        board.close()
     return INTERRUPTED if ended == "interrupt" else 0
+
+
+def _look_into(trainer: Trainer, plan: ProfilePlan | None, folder: Path, epochs: int) -> None:
+    """Begin all that looks at a training from beside it: counters, watchdog, profiler."""
+    ranks, meter = trainer.ranks, trainer.meter
+    if meter.counters:
+        trainer.record("energy", counters=meter.counters, unit="J")
+    watch(ranks, trainer.model, meter, lambda: trainer.progress.step)
+    if plan and ranks.rank in plan.ranks:
+        chosen = plan.chosen(trainer.progress.epoch, epochs)
+        trainer.around_epoch = Profile(chosen, ranks, folder, trainer.optimizer).epoch
 
 
 def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
@@ -263,9 +298,12 @@ def _packages(conv: str) -> dict[str, str]:
     return {user.package_of(conv): user.version_of(conv)} if user.is_user_conv(conv) else {}
 
 
-def _record(writer: RecordWriter | None, kind: str, **values: Any) -> None:
+def _record(writer: RecordWriter | None, board: Board | None, kind: str, **values: Any) -> None:
+    now = time.time()
     if writer:
-        writer.write(kind, time.time(), **values)
+        writer.write(kind, now, **values)
+    if board:
+        board.show(kind, now, values)
 
 
 def _lost_peer(error: Exception) -> bool:

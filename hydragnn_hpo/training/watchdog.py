@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from torch import nn
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hydragnn_hpo.config.trial import STALE
-from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.ddp import Ranks, collective_seconds
+from hydragnn_hpo.training.meter import Meter
 
 logger = logging.getLogger(__name__)
 
@@ -144,6 +146,26 @@ class Watchdog:
             if self.store.check([_key(rank)]):
                 marks[rank] = Mark.of(self.store.get(_key(rank)).decode())
         return verdict(marks, self.ranks.world, now=time.time(), every=self.every)
+
+
+def watch(ranks: Ranks, model: nn.Module, meter: Meter, step: Callable[[], int]) -> None:
+    """Watch this rank to the end of its process, if there are others that it can wait for.
+
+    Args:
+        ranks: this rank among the others.
+        model: each of its forward passes is a move, so that a long validation is no standstill.
+        meter: knows what is being done.
+        step: gives the steps taken.
+    """
+    if ranks.store is None:
+        return
+    model.register_forward_pre_hook(lambda *_: meter.moved())
+    Watchdog(
+        ranks,
+        ranks.store,
+        lambda: (step(), meter.phase, meter.moves),
+        limit=collective_seconds(),
+    ).start()
 
 
 def verdict(marks: Mapping[int, Mark], world: int, *, now: float, every: float) -> str:

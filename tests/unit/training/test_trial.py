@@ -178,8 +178,8 @@ def test_a_signal_interrupts_between_two_steps(bench, monkeypatch):
     spec = bench.place(epochs=9)
     real = module._record
 
-    def kick(writer, kind, **values):
-        real(writer, kind, **values)
+    def kick(writer, board, kind, **values):
+        real(writer, board, kind, **values)
         if kind == "first_step":
             os.kill(os.getpid(), signal.SIGTERM)
 
