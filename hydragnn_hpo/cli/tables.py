@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hydragnn_hpo.campaign.leaderboard import Leaderboard
+    from hydragnn_hpo.training.feeding import Feeding
 
 
 PLAIN_WIDTH = 110
@@ -72,4 +73,21 @@ def ensemble_table(heads: Mapping[str, Mapping[str, Any]]) -> "Table":
             f"{head['ratio_to_mean']:.2f}",
             f"{100 * head['coverage90']:.0f} %",
         )
+    return table
+
+
+def feeding_table(found: "Feeding") -> "Table":
+    """Lay out how fast a trial is with real, cached and synthetic batches."""
+    from rich.table import Table
+
+    title = f"{found.steps} steps on {found.ranks} rank{'s' if found.ranks > 1 else ''}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("batches")
+    for name in ("graphs/s", "ms per step"):
+        table.add_column(name, justify="right")
+    for way, seconds in found.seconds.items():
+        table.add_row(way, f"{found.graphs_per_second[way]:.0f}", f"{1e3 * seconds:.2f}")
+    table.add_section()
+    for part, seconds in reversed(found.parts.items()):
+        table.add_row(part, "", f"{1e3 * seconds:.2f}")
     return table
