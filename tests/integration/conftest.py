@@ -264,6 +264,12 @@ def hpo(tmp_path: Path) -> Iterator[Commands]:
 
 
 @pytest.fixture(scope="session")
+def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build one store of small molecules, for all tests that only train on it."""
+    return Commands(tmp_path_factory.mktemp("tiny")).store()
+
+
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     """One whole campaign, ``workflows/ci.toml``, for all tests that only look at it."""
     folder = tmp_path_factory.mktemp("finished")

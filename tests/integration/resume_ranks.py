@@ -1,0 +1,120 @@
+"""Run attempts of trials in forked ranks, kill some of them, and tell how they ended.
+
+A server: reads one JSON task per line, answers with one line. It only imports and forks, so that
+a start costs what a campaign's zygote needs, not seconds of imports.
+
+A task: ``trial`` (directory), ``attempt``, ``world``; ``environment`` of the ranks; ``kill``:
+``{"rank", "step"}``, where a rank kills itself in the middle of a step; ``signal``:
+``{"ranks", "number", "step", "seconds"}``, sent by us so long after rank 0 has taken a step.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint
+import torch.distributed.fsdp  # noqa: F401
+
+from hydragnn_hpo.training import looks, trial
+from hydragnn_hpo.training.stepper import Stepper
+
+DEADLINE = 60.0
+
+
+def killed_in(step):
+    """Let this process be killed when it has the gradient of a step, but no new weights."""
+    real = Stepper._piece
+
+    def piece(self, *arguments, **options):
+        found = real(self, *arguments, **options)
+        if self.step_is == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    take = Stepper.take
+
+    def noted(self, *arguments, **options):
+        self.step_is = options["step"]
+        return take(self, *arguments, **options)
+
+    Stepper._piece, Stepper.take = piece, noted
+
+
+def run(task, rank):
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(task["world"]), "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(task["world"]), "GLOO_SOCKET_IFNAME": "lo",
+        "HYDRAGNN_HPO_DEVICE": "cpu", **task.get("environment", {}),
+    }  # fmt: skip
+    looks.SECONDS = task.get("look_seconds", looks.SECONDS)
+    kill = task.get("kill")
+    if kill and kill["rank"] == rank:
+        killed_in(kill["step"])
+    spec = {"trial_dir": task["trial"], "attempt": task["attempt"], "one_host": True}
+    return trial.rank_main(spec)
+
+
+def forked(task, rank, log):
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = run(task, rank)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def step_reached(folder, kind):
+    """Whether a rank has written a record of a kind."""
+    path = folder / "metrics.jsonl"
+    return path.exists() and f'"record": "{kind}"' in path.read_text()
+
+
+def attempt(task):
+    folder = Path(task["trial"]) / "attempts" / f"{task['attempt']:03d}"
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    children = [forked(task, rank, log) for rank in range(task["world"])]
+    os.close(log)
+    codes, ended = [None] * len(children), [0.0] * len(children)
+    wanted, at, sent = task.get("signal"), None, None
+    deadline = time.monotonic() + DEADLINE
+    while None in codes:
+        now = time.monotonic()
+        for rank, child in enumerate(children):
+            if codes[rank] is None and (found := os.waitpid(child, os.WNOHANG))[0]:
+                codes[rank], ended[rank] = os.waitstatus_to_exitcode(found[1]), now
+        if wanted and at is None and step_reached(folder, wanted["after"]):
+            at = now + wanted["seconds"]
+        if at is not None and sent is None and now >= at:
+            sent = now
+            for rank in wanted["ranks"]:
+                if codes[rank] is None:
+                    os.kill(children[rank], wanted["number"])
+        if now > deadline:
+            for rank, child in enumerate(children):
+                if codes[rank] is None:
+                    os.kill(child, signal.SIGKILL)
+            deadline = now + DEADLINE
+        time.sleep(0.002)
+    first, last = min(ended), max(ended)
+    return {"codes": codes, "apart": last - first, "seconds": None if sent is None else last - sent}
+
+
+def main():
+    for line in sys.stdin:
+        print(json.dumps(attempt(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""A trial that was killed, stopped or moved to other ranks goes on as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from hydragnn_hpo.campaign.outcome import outcome_of
+from hydragnn_hpo.config.loading import to_toml
+from hydragnn_hpo.config.trial import INTERRUPTED, PEER_LOST
+from hydragnn_hpo.records import read_records
+
+pytestmark = pytest.mark.slow
+
+CONV = """
+from torch import nn
+
+class Dropping(nn.Module):
+    def __init__(self, dimensions, options):
+        super().__init__()
+        self.filter = nn.Linear(dimensions.basis_size, dimensions.features)
+        self.update = nn.Linear(dimensions.features, dimensions.features)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, scalars, state, edges):
+        filters = self.filter(edges.pair_basis) * edges.pair_envelope
+        return self.dropout(self.update(edges.filtered(scalars, filters))), None
+"""
+
+EPOCHS, STEPS = 4, 5
+"""36 graphs to train on, in steps of 8."""
+
+GONE_SECONDS = 15.0
+"""Within this time the other ranks of a trial notice that one is lost."""
+
+
+class Ranks:
+    """Starts attempts in the server of ``resume_ranks.py``."""
+
+    def __init__(self, folder: Path, code: Path) -> None:
+        self.folder = folder
+        script = Path(__file__).parent / "resume_ranks.py"
+        scratch = {"PYTHONPATH": str(code), "HYDRAGNN_HPO_SCRATCH": str(folder / "scratch")}
+        self.server = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | scratch,
+        )
+
+    def __call__(self, trial: Path, world: int, *, epochs: int = EPOCHS, **task):
+        """Run the next attempt of a trial to its end."""
+        attempts = trial / "attempts"
+        number = len(list(attempts.iterdir())) + 1 if attempts.exists() else 1
+        folder = attempts / f"{number:03d}"
+        folder.mkdir(parents=True)
+        placement = {"attempt": number, "epochs": epochs, "width": world}
+        (folder / "placement.toml").write_text(to_toml(placement))
+        told = {"trial": str(trial), "world": world, "attempt": number, **task}
+        self.server.stdin.write(json.dumps(told) + "\n")
+        self.server.stdin.flush()
+        return json.loads(self.server.stdout.readline()) | {"folder": folder}
+
+    def done(self, trial: Path, world: int, **task) -> Path:
+        """Run an attempt that must end well."""
+        found = self(trial, world, **task)
+        assert found["codes"] == [0] * world, (found, (found["folder"] / "log").read_text())
+        return found["folder"]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("resume")
+    code = folder / "code"
+    code.mkdir()
+    (code / "dropping_convs.py").write_text(CONV)
+    made = Ranks(folder, code)
+    yield made
+    made.server.communicate(timeout=10)
+
+
+@pytest.fixture
+def trial(hpo, tiny_store):
+    """Write trial directories on one store."""
+
+    def make(name, conv="painn", parallel=None, model=None, **training):
+        return hpo.trial(
+            name,
+            data={"store": str(tiny_store)},
+            model={"conv": conv, "features": 8, **(model or {})},
+            training={"epochs": EPOCHS, "checkpoint_seconds": 0.0, "ema": 0.8, **training},
+            **({"parallel": parallel} if parallel else {}),
+        )
+
+    return make
+
+
+def weights_of(trial):
+    return load_file(trial / "checkpoints" / "best.safetensors")
+
+
+def farthest(one, other):
+    """Give the largest difference of two sets of weights."""
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name] - other[name]).max(initial=0.0)) for name in one)
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def ready_of(folder):
+    [ready] = [r for r in read_records(folder / "metrics.jsonl") if r["record"] == "ready"]
+    return ready
+
+
+def same_bits(one, other, trials):
+    """See that two trials came to the same end."""
+    for key in ("objective", "val_mae", "best_epoch", "epochs", "status"):
+        assert result_of(one)[key] == result_of(other)[key], key
+    name = "predictions.safetensors"
+    assert (one / name).read_bytes() == (other / name).read_bytes()
+    first, second = map(weights_of, trials)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert value.tobytes() == second[name].tobytes(), name
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("conv", ["painn", "dropping_convs:Dropping"])
+def test_killed_at_a_step_and_resumed_equals_unbroken_in_every_bit(ranks, trial, world, conv):
+    draw = random.Random(7 + world)
+    whole, cut = trial("whole", conv), trial("cut", conv)
+    unbroken = ranks.done(whole, world)
+    for step in sorted(draw.sample(range(1, EPOCHS * STEPS), 2)):
+        rank = draw.randrange(world)
+        found = ranks(cut, world, kill={"rank": rank, "step": step}, look_seconds=0.0)
+        assert found["codes"][rank] == -signal.SIGKILL
+    resumed = ranks.done(cut, world)
+    assert ready_of(resumed)["resumed"]
+    same_bits(unbroken, resumed, (whole, cut))
+
+
+def test_dropout_does_something(ranks, trial):
+    one, other = trial("one", "dropping_convs:Dropping"), trial("other", "dropping_convs:Dropping")
+    ranks.done(one, 1)
+    ranks.done(other, 2)
+    assert farthest(weights_of(one), weights_of(other)) > 1e-4, "other ranks draw otherwise"
+
+
+@pytest.mark.parametrize("worlds", [(2, 1), (1, 2), (2, 3)], ids=str)
+def test_goes_on_with_another_number_of_ranks(ranks, trial, worlds):
+    whole, cut = trial("whole"), trial("cut")
+    unbroken = ranks.done(whole, worlds[0])
+    step = random.Random(sum(worlds)).randrange(STEPS + 1, EPOCHS * STEPS)
+    kill = {"rank": worlds[0] - 1, "step": step}
+    assert -signal.SIGKILL in ranks(cut, worlds[0], kill=kill, look_seconds=0.0)["codes"]
+    resumed = ranks.done(cut, worlds[1])
+    assert ready_of(resumed)["step"] > 0
+    assert farthest(weights_of(whole), weights_of(cut)) < 1e-6
+    one, other = (result_of(folder) for folder in (unbroken, resumed))
+    assert one["objective"] == pytest.approx(other["objective"], rel=1e-6)
+    losses = [r["loss"] for r in read_records(resumed / "metrics.jsonl") if r["record"] == "epoch"]
+    same = [r["loss"] for r in read_records(unbroken / "metrics.jsonl") if r["record"] == "epoch"]
+    for mine, theirs in zip(losses, same[-len(losses) :], strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-5), "also of the epoch that was cut"
+
+
+def test_twenty_kills_of_any_rank_at_any_time(ranks, trial):
+    draw = random.Random(20)
+    settings = {"epochs": 400, "checkpoint_seconds": 0.05}
+    whole, cut = trial("whole", **settings), trial("cut", **settings)
+    lost, seconds = 0, []
+    for _ in range(20):
+        rank = draw.randrange(2)
+        kill = {
+            "ranks": [rank], "number": signal.SIGKILL,
+            "after": "start", "seconds": draw.uniform(0.0, 0.8),
+        }  # fmt: skip
+        found = ranks(cut, 2, epochs=400, signal=kill)
+        assert found["codes"][rank] == -signal.SIGKILL, "it was killed too late"
+        assert found["codes"][1 - rank] == PEER_LOST, (found["folder"] / "log").read_text()
+        assert found["seconds"] < GONE_SECONDS
+        seconds.append(found["seconds"])
+        told = outcome_of(
+            found["folder"], found["codes"], asked_to_stop=False, restarts=0, max_restarts=3
+        )
+        assert (told["outcome"], told["reason"]) == ("interrupted", "host_lost")
+        lost += ready_of(found["folder"])["step"] > 0 if found_ready(found["folder"]) else 0
+    reached = ready_of(ranks.done(cut, 2, epochs=400))["step"]
+    print(f"slowest end {max(seconds):.2f} s, resumed {lost} times, last from step {reached}")
+    assert reached > 0
+    unbroken = ranks.done(whole, 2, epochs=400)
+    same_bits(unbroken, cut / "attempts" / "021", (whole, cut))
+    assert result_of(unbroken)["status"] == "completed"
+
+
+def found_ready(folder):
+    return any(r["record"] == "ready" for r in read_records(folder / "metrics.jsonl"))
+
+
+def test_sigterm_in_mid_epoch_leaves_a_checkpoint_within_seconds(ranks, trial):
+    settings = {"epochs": 400, "checkpoint_seconds": 1e6}
+    whole, cut = trial("whole", **settings), trial("cut", **settings)
+    term = {"ranks": [0, 1], "number": signal.SIGTERM, "after": "first_step", "seconds": 0.3}
+    found = ranks(cut, 2, epochs=400, signal=term)
+    assert found["codes"] == [INTERRUPTED] * 2
+    assert found["seconds"] < 2.0 + 1.0, "a look each second, and the time to write"
+    assert not (found["folder"] / "result.json").exists()
+    *_, saved, obeyed = read_records(found["folder"] / "metrics.jsonl")
+    assert (saved["record"], obeyed["record"]) == ("checkpoint", "obeyed")
+    assert obeyed["reason"] == "walltime"
+    resumed = ranks.done(cut, 2, epochs=400)
+    assert ready_of(resumed)["step"] == saved["step"], "nothing was trained twice"
+    unbroken = ranks.done(whole, 2, epochs=400)
+    same_bits(unbroken, resumed, (whole, cut))
+
+
+def test_the_end_of_the_allocation_leaves_a_checkpoint(ranks, trial):
+    settings = {"epochs": 400, "checkpoint_seconds": 1e6}
+    whole, cut = trial("whole", **settings), trial("cut", **settings)
+    environment = {"SLURM_JOB_END_TIME": str(time.time() + 61.5), "HYDRAGNN_HPO_END_MARGIN": "60"}
+    found = ranks(cut, 2, epochs=400, environment=environment)
+    assert found["codes"] == [INTERRUPTED] * 2
+    *_, saved, obeyed = read_records(found["folder"] / "metrics.jsonl")
+    assert (obeyed["record"], obeyed["reason"]) == ("obeyed", "walltime")
+    resumed = ranks.done(cut, 2, epochs=400)
+    assert ready_of(resumed)["step"] == saved["step"] > 0
+    unbroken = ranks.done(whole, 2, epochs=400)
+    same_bits(unbroken, resumed, (whole, cut))
