@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.training.parts import copy_into, in_parts
+from hydragnn_hpo.training.parts import copy_into, here
 
 
 class AveragedWeights:
@@ -20,17 +20,14 @@ class AveragedWeights:
         self.decay = decay
         self.live = dict(model.named_parameters())
         self.mean = {name: p.detach().clone() for name, p in self.live.items()}
-        self.in_parts = in_parts(self.live.values())
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Move the average towards the live weights after one step."""
         share = 1.0 - min(self.decay, (1.0 + step) / (10.0 + step))
-        if not self.in_parts:
-            torch._foreach_lerp_(list(self.mean.values()), list(self.live.values()), share)
-            return
-        for name, parameter in self.live.items():
-            self.mean[name].lerp_(parameter.detach(), share)
+        # On what is here: torch would work out anew how a DTensor is spread for every share.
+        mean = [here(value) for value in self.mean.values()]
+        torch._foreach_lerp_(mean, [here(value) for value in self.live.values()], share)
 
     @torch.no_grad()
     def swap(self) -> None:

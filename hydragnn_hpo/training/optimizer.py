@@ -9,7 +9,7 @@ from torch import nn
 from hydragnn_hpo.config.training import TrainConfig
 from hydragnn_hpo.training.lamb import Lamb
 from hydragnn_hpo.training.muon import Muon
-from hydragnn_hpo.training.parts import in_parts
+from hydragnn_hpo.training.parts import here, in_parts
 
 _OUTPUTS = 2
 """Most numbers that a head's last map gives: a prediction and its variance."""
@@ -67,17 +67,40 @@ def _ways(model: nn.Module) -> dict[str, Any]:
     return {"fused": False, "foreach": False} if parts else {"fused": True}
 
 
+class _OnParts:
+    """Works on what this rank holds of each tensor: every number of it goes its own way.
+
+    A ``DTensor`` says the same, and takes some hundred microseconds per operation to find out.
+    """
+
+    def _init_group(self, group: dict[str, Any], *lists: list[Any]) -> bool:
+        is_complex: bool = super()._init_group(group, *lists)  # type: ignore[misc]
+        for tensors in lists:
+            tensors[:] = [here(tensor) for tensor in tensors]
+        return is_complex
+
+
+class AdamWOnParts(_OnParts, torch.optim.AdamW):
+    """AdamW for weights that are spread over ranks."""
+
+
+class AdamOnParts(_OnParts, torch.optim.Adam):
+    """Adam for weights that are spread over ranks."""
+
+
 def _adaptive(config: TrainConfig) -> dict[str, Any]:
     betas = config.beta1, config.beta2
     return {"lr": config.learning_rate, "betas": betas, "eps": config.epsilon}
 
 
 def _adamw(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(_groups(model, config), **_adaptive(config), **_ways(model))
+    kind = AdamWOnParts if in_parts(model.parameters()) else torch.optim.AdamW
+    return kind(_groups(model, config), **_adaptive(config), fused=True)
 
 
 def _adam(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    return torch.optim.Adam(_groups(model, config), **_adaptive(config), **_ways(model))
+    kind = AdamOnParts if in_parts(model.parameters()) else torch.optim.Adam
+    return kind(_groups(model, config), **_adaptive(config), fused=True)
 
 
 def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:

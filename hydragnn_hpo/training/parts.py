@@ -19,6 +19,12 @@ def in_parts(tensors: Iterable[Tensor]) -> bool:
     return any(map(is_part, tensors))
 
 
+def here(tensor: Tensor) -> Tensor:
+    """Give what this rank holds of a tensor: changes of the one are changes of the other."""
+    part: Tensor = tensor.to_local() if is_part(tensor) else tensor  # type: ignore[attr-defined]
+    return part
+
+
 def together(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
     """Put parameters that have a gradient into lists for torch's operations on many at once.
 

@@ -26,8 +26,5 @@ def _again(
 ) -> tuple[Tensor, Any]:
     if not torch.is_grad_enabled():
         return take(layer, scalars, state, place)
-    # No random numbers are drawn in a round, so their state need not be kept.
-    found: tuple[Tensor, Any] = checkpoint(
-        take, layer, scalars, state, place, use_reentrant=False, preserve_rng_state=False
-    )
+    found: tuple[Tensor, Any] = checkpoint(take, layer, scalars, state, place, use_reentrant=False)
     return found

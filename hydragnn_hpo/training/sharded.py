@@ -5,6 +5,7 @@ groups of neighbours share weights, and beyond are copies.
 """
 
 import contextlib
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -22,8 +23,11 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks, keep
 from hydragnn_hpo.training.parallel import Parallel
-from hydragnn_hpo.training.parts import copy_into, whole
+from hydragnn_hpo.training.parts import copy_into, here, whole
 from hydragnn_hpo.training.tensor import share_layers
+
+# It says in every gathering of what is cut twice that this takes two steps.
+logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 COPIES, SHARD, TENSOR = "copies", "shard", "tensor"
 
@@ -68,7 +72,7 @@ class Sharded(Parallel):
         """Give the length of the whole gradient: squares of all parts, each counted once."""
         squares: dict[tuple[str, ...], list[Tensor]] = defaultdict(list)
         for gradient in self.gradients():
-            squares[_cut_over(gradient)].append(part_of(gradient))
+            squares[_cut_over(gradient)].append(here(gradient))
         total = torch.zeros(2, device=self.ranks.device, dtype=torch.float64)
         for names, parts in squares.items():
             found = torch.stack(torch._foreach_norm(parts)).double().square().sum()
@@ -81,7 +85,7 @@ class Sharded(Parallel):
     def clip(self, norm: Tensor, limit: float) -> None:
         """Scale the gradient down where it is longer than ``limit``."""
         factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-        parts = [part_of(gradient) for gradient in self.gradients()]
+        parts = [here(gradient) for gradient in self.gradients()]
         torch._foreach_mul_(parts, factor.to(parts[0].dtype))
 
     def whole(self) -> dict[str, Tensor]:
@@ -120,11 +124,6 @@ def rounds_of(model: MultiHeadGNN) -> Iterator[list[nn.Module]]:
         learned = [m for m in modules if next(m.parameters(), None) is not None]
         if learned:
             yield learned
-
-
-def part_of(tensor: Tensor) -> Tensor:
-    """Give what this rank holds of a tensor, in place."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _cut_over(tensor: Tensor) -> tuple[str, ...]:
