@@ -38,7 +38,7 @@ COSTLIEST = 4
 EDGE, NODE = 20.0, 6.0
 """Numbers beside the layers': of geometry per edge; of heads per node, feature and head."""
 
-DERIVATIVES = 2.75
+DERIVATIVES = 2.5
 """Training on forces keeps two passes: 2.0 (mace) to 3.5 (alignn) times as much was measured."""
 
 HALF = 0.7
