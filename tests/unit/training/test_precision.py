@@ -1,0 +1,233 @@
+"""bf16 around fp32 weights: near fp32 in every part of a net, and never where it must not be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from hydragnn_hpo.config.convs import CONV_SPECS
+from hydragnn_hpo.config.fit import Heads
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.data.batch import make_batch
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.model.angles import SphericalBessel
+from hydragnn_hpo.model.pooling import node_counts, pool_sum
+from hydragnn_hpo.model.precise import alike, exactly
+from hydragnn_hpo.model.sums import add, links_of
+from hydragnn_hpo.training.evaluate import error_sums, predict_split
+from hydragnn_hpo.training.precision import computing, set_products
+from hydragnn_hpo.training.start import build_model
+
+CPU = torch.device("cpu")
+
+
+def plain(**model):
+    return {"model": {"features": 16, "layers": 2, **model}, "precision": "fp32"}
+
+
+def both(trainer, columns, count=24):
+    """Give predictions and the gradient of one loss, in fp32 and in bf16."""
+    trainer.model.train()
+    batch = make_batch(
+        columns, np.arange(count), cutoff=3.5, dtype=torch.float32, targets=(), pairs=True
+    )
+    found = []
+    for precision in ("fp32", "bf16"):
+        trainer.model.zero_grad()
+        with computing(precision, CPU):
+            predicted = trainer.model(batch)
+        loss = torch.zeros((), dtype=torch.float64)
+        for values in predicted.values():
+            slope = torch.linspace(-1.0, 1.0, values.numel(), dtype=torch.float64)
+            loss = loss + (values.flatten() * slope).sum() + 0.5 * values.square().sum()
+        loss.backward()
+        gradients = [p.grad for p in trainer.model.parameters()]
+        assert all(g is not None and g.dtype is torch.float32 for g in gradients)
+        flat = torch.cat([g.flatten() for g in gradients]).double()
+        found.append(({n: v.detach() for n, v in predicted.items()}, flat))
+    return found
+
+
+def check_near(trainer, columns, limit=0.03):
+    (exact, slope), (rough, rough_slope) = both(trainer, columns)
+    assert torch.isfinite(rough_slope).all()
+    assert cosine_similarity(slope, rough_slope, dim=0) > 0.99
+    for name, values in exact.items():
+        error = (rough[name] - values).square().mean().sqrt() / values.std()
+        assert error < limit, name
+    assert any(not torch.equal(exact[name], rough[name]) for name in exact), "bf16 was used"
+
+
+@pytest.mark.parametrize("conv", CONV_SPECS)
+def test_every_conv_is_near_fp32(train, columns, conv):
+    check_near(train(conv=conv, **plain()), columns)
+
+
+@pytest.mark.parametrize(
+    ("model", "heads"),
+    [
+        ({"attention": "gps", "norm": "rms"}, {}),
+        ({"norm": "graph", "encoding": "random_walk"}, {}),
+        ({"repulsion": "zbl", "shared_layers": 2, "norm": "none"}, {}),
+        ({"attributes": ["spin"], "conditioning": "film"}, {}),
+        ({"attributes": ["spin"], "conditioning": "concat"}, {}),
+        ({"attributes": ["spin"], "conditioning": "fuse"}, {"energy": {"pool": "attention"}}),
+        ({}, {"energy": {"loss": "beta_nll", "pool": "contributions"}}),
+        ({}, {"energy": {"pool": "max"}, "charge": {"kind": "conv", "loss": "nll"}}),
+        ({}, {"push": {"loss": "nll"}}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_everything_else_of_a_net_is_near_fp32(train, columns, model, heads):
+    spin = np.arange(len(columns.num_nodes()), dtype=np.float64) % 3
+    told = replace(columns, attributes={"spin": spin})
+    heads = {"energy": {}, "charge": {}} | heads
+    check_near(train(columns=told, conv="painn", heads=heads, **plain(**model)), told)
+
+
+def test_training_in_bf16_learns_with_fp32_weights(train):
+    settings = plain() | {"precision": "bf16", "learning_rate": 0.01, "global_batch": 12}
+    trainer = train(conv="painn", epochs=15, **settings)
+    trainer.run(15, lambda: "go")
+    losses = [sum(r["loss"].values()) for r in trainer.records if r["record"] == "epoch"]
+    assert losses[-1] < 0.75 * losses[0]
+    assert all(p.dtype is torch.float32 for p in trainer.model.parameters())
+    assert all(
+        v.dtype is torch.float32 for s in trainer.optimizer.state.values() for v in s.values()
+    )
+
+
+def test_training_and_evaluation_compute_in_bf16(train, columns):
+    """The same weights: what is trained is what is validated and predicted."""
+    found = {}
+    for precision in ("fp32", "bf16"):
+        trainer = train(conv="painn", **plain() | {"precision": precision})
+        made = trainer.feed.batch(trainer.order.steps(0)[0])
+        counts = {
+            name: float(c[trainer.order.steps(0)[0]].sum()) for name, c in trainer.counts.items()
+        }
+        _, loss = trainer.stepper.losses(made, counts, last=True)
+        errors = error_sums(trainer.model, trainer.feed, trainer.val)
+        predictions = predict_split(trainer.model, trainer.feed, trainer.val)
+        with computing(precision, CPU):
+            direct = trainer.model(trainer.feed.batch(trainer.val))
+        np.testing.assert_allclose(predictions["energy"], direct["energy"].detach(), rtol=1e-6)
+        assert loss.dtype in (torch.float32, torch.float64)
+        found[precision] = loss.item(), float(errors[0, 0]), float(predictions["charge"].sum())
+    for exact, rough in zip(*found.values(), strict=True):
+        assert exact != rough
+        assert rough == pytest.approx(exact, rel=0.05)
+
+
+def test_a_graph_alone_is_the_same_within_bf16(train, columns):
+    trainer = train(conv="painn", **plain() | {"precision": "bf16"})
+    rows = np.arange(12)
+    with computing("bf16", CPU), torch.no_grad():
+        many = trainer.model(trainer.feed.batch(rows))["energy"]
+        alone = torch.cat(
+            [trainer.model(trainer.feed.batch(rows[i : i + 1]))["energy"] for i in rows]
+        )
+    assert (many - alone).abs().max() < 2**-8 * many.abs().max()
+
+
+def test_sums_over_a_graph_and_over_neighbours_do_not_stall():
+    """In bf16 256 + 1 is 256; 1000 ones must be 1000."""
+    ones = torch.ones(1000, 3, dtype=torch.bfloat16)
+
+    class Batch:
+        num_graphs, graph_of_node = 1, torch.zeros(1000, dtype=torch.long)
+
+    assert pool_sum(ones, Batch()).tolist() == [[1000.0] * 3]
+    assert node_counts(ones, Batch()).tolist() == [[1000.0]]
+    sender, receiver = torch.arange(1000), torch.zeros(1000, dtype=torch.long)
+    assert add(ones, links_of(sender, receiver, 1000))[0].tolist() == [1000.0] * 3
+
+
+def test_geometry_is_exact_under_autocast():
+    bessel, lengths = SphericalBessel(4, 3, 5.0), torch.linspace(0.5, 4.9, 40)
+    with computing("bf16", CPU):
+        rough = bessel(lengths)
+        product = exactly(torch.mm, torch.full((2, 2), 1.001), torch.eye(2))
+    assert torch.equal(rough, bessel(lengths))
+    assert product.dtype is torch.float32
+    assert product[0, 0] == torch.tensor(1.001)
+
+
+def test_types_that_meet_become_alike():
+    mixed = torch.ones(2, dtype=torch.bfloat16), torch.ones(2), torch.arange(2)
+    assert [t.dtype for t in alike(mixed)] == [torch.bfloat16, torch.bfloat16, torch.int64]
+    same = torch.ones(2), torch.ones(2, dtype=torch.float64)
+    assert alike(same) is same
+
+
+FORCES = {
+    "heads": {"energy": {}, "forces": {}},
+    "targets": {
+        "energy": {"level": "graph", "shape": "scalar"},
+        "forces": {"level": "node", "shape": "vector", "derived_from": "energy"},
+    },
+    "model": {"conv": "painn"},
+}
+
+
+def test_forces_are_refused_in_bf16():
+    with pytest.raises(
+        ConfigError, match=r"head 'forces' predicts forces.*bf16_derivatives = true"
+    ):
+        parse(FORCES | {"training": {"precision": "bf16"}}, Heads, where="here")
+    for training in (
+        {"precision": "bf16", "bf16_derivatives": True}, {"precision": "tf32"}, {}
+    ):  # fmt: skip
+        parse(FORCES | {"training": training}, Heads, where="here")
+    direct = FORCES | {"heads": {"energy": {}, "forces": {"gradient": False}}}
+    parse(direct | {"training": {"precision": "bf16"}}, Heads, where="here")
+
+
+def test_forces_in_bf16_where_they_are_wanted(train, columns):
+    """Their energy has 8 bits, positions and strain have all."""
+    targets = {name: dict(target) for name, target in columns.stats["targets"].items()}
+    targets["push"]["derived_from"] = "energy"
+    told = replace(columns, stats={**columns.stats, "targets": targets})
+    heads = {"energy": {"pool": "contributions"}, "push": {}}
+    trainer = train(columns=told, conv="painn", heads=heads, **plain())
+    (exact, slope), (rough, rough_slope) = both(trainer, told)
+    assert cosine_similarity(slope, rough_slope, dim=0) > 0.99
+    error = (rough["push"] - exact["push"]).norm() / exact["push"].norm()
+    assert 0 < error < 0.05
+
+
+def test_recomputing_changes_nothing_in_bf16(train, columns):
+    config = train(conv="painn", **plain() | {"precision": "bf16"}).config
+    from hydragnn_hpo.training.recompute import recompute_rounds
+
+    found = []
+    for again in (False, True):
+        model = build_model(config, columns)
+        if again:
+            recompute_rounds(model.trunk)
+        batch = make_batch(columns, np.arange(9), cutoff=3.5, dtype=torch.float32, targets=())
+        with computing("bf16", CPU):
+            predicted = model(batch)
+        sum(values.sum() for values in predicted.values()).backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert torch.equal(*found)
+
+
+def test_products_are_rounded_with_tf32_alone():
+    for precision, kind in (("tf32", "tf32"), ("fp32", "ieee"), ("bf16", "ieee"), ("fp64", "ieee")):
+        set_products(precision)
+        assert torch.backends.cuda.matmul.fp32_precision == kind
+    for precision in ("fp32", "tf32", "fp64"):
+        with computing(precision, CPU):
+            assert not torch.is_autocast_enabled("cpu")
+
+
+def test_tf32_is_fp32_on_a_cpu(train):
+    found = []
+    for precision in ("fp32", "tf32"):
+        trainer = train(conv="painn", epochs=1, **plain() | {"precision": precision})
+        trainer.run(1, lambda: "go")
+        found.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+    assert torch.equal(*found)
