@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hydragnn_hpo.training.parts import gradients, together
+from hydragnn_hpo.training.parts import as_part, gradients_here, here, whole
 
 
 class Lamb(Optimizer):
@@ -36,16 +36,18 @@ class Lamb(Optimizer):
         """Take one step; parameters without a gradient stay."""
         assert closure is None
         for group in self.param_groups:
-            for some in together(group["params"]):
-                self._advance(some, group)
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                self._advance(parameters, group)
 
     def _advance(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Move some parameters at once."""
-        (beta1, beta2), grads = group["betas"], gradients(parameters)
+        """Move some parameters at once: what this rank holds of them, by the lengths of all."""
+        (beta1, beta2), grads = group["betas"], gradients_here(parameters)
         states = [self._state(parameter) for parameter in parameters]
         counts = [int(state["step"].add_(1)) for state in states]
-        means = [state["exp_avg"] for state in states]
-        squares = [state["exp_avg_sq"] for state in states]
+        means = [here(state["exp_avg"]) for state in states]
+        squares = [here(state["exp_avg_sq"]) for state in states]
+        weights = [here(parameter) for parameter in parameters]
         torch._foreach_lerp_(means, grads, 1.0 - beta1)
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, grads, grads, 1.0 - beta2)
@@ -54,12 +56,11 @@ class Lamb(Optimizer):
         torch._foreach_add_(spreads, group["eps"])
         ways = torch._foreach_div(means, [1.0 - beta1**count for count in counts])
         torch._foreach_div_(ways, spreads)
-        torch._foreach_add_(ways, parameters, alpha=group["weight_decay"])
+        torch._foreach_add_(ways, weights, alpha=group["weight_decay"])
         if group["adapt"]:
-            sizes, lengths = torch._foreach_norm(parameters), torch._foreach_norm(ways)
-            for way, size, length in zip(ways, sizes, lengths, strict=True):
-                way.mul_(_trust(size, length))
-        torch._foreach_add_(parameters, ways, alpha=-group["lr"])
+            for parameter, weight, way in zip(parameters, weights, ways, strict=True):
+                way.mul_(_trust(_length(weight, parameter), _length(way, parameter)))
+        torch._foreach_add_(weights, ways, alpha=-group["lr"])
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
@@ -70,6 +71,11 @@ class Lamb(Optimizer):
         return state
 
 
-def _trust(size: Tensor, length: Tensor) -> Tensor:
-    """Give ``size / length``, or 1 where one of them is 0."""
-    return torch.where((size > 0) & (length > 0), size / length, 1.0)
+def _length(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """Give the length of a tensor that is spread over ranks as a parameter is."""
+    return whole(torch.linalg.vector_norm(as_part(tensor, parameter)))
+
+
+def _trust(size: Tensor, step: Tensor) -> Tensor:
+    """Give by how much a step is scaled to the size of its weight; 1 where one of them is 0."""
+    return torch.where((size > 0) & (step > 0), size / step, 1.0)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from hydragnn_hpo.training.parts import gradients, in_parts, spread_like, whole
+from hydragnn_hpo.training.parts import as_part, gradients_here, here, spread_like, whole
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 """Coefficients of the iteration; steepest at 0. Source: kellerjordan.github.io/posts/muon."""
@@ -50,7 +50,7 @@ class Muon(Optimizer):
         }
         super().__init__(groups, defaults)
         for group in self.param_groups:
-            group["fused"] = not group["matrices"] and not in_parts(group["params"])
+            group["fused"] = True  # Tells torch to keep the count of steps where parameters are.
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -63,30 +63,32 @@ class Muon(Optimizer):
     def _turn(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
         """Move matrices along their momentum made orthogonal."""
         keep, ways = group["momentum"], []
-        for parameter, grad in zip(matrices, gradients(matrices), strict=True):
+        for parameter, grad in zip(matrices, gradients_here(matrices), strict=True):
             state = self.state[parameter]
             if not state:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
-            mean = state["momentum_buffer"].lerp_(grad, 1.0 - keep)
-            ways.append(whole(grad.lerp(mean, keep) if group["nesterov"] else mean))
+            mean = here(state["momentum_buffer"]).lerp_(grad, 1.0 - keep)
+            way = grad.lerp(mean, keep) if group["nesterov"] else mean
+            ways.append(whole(as_part(way, parameter)))
         for parameter, way in zip(matrices, _all_orthogonal(ways), strict=True):
             length = 0.2 * math.sqrt(max(way.shape))
-            parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
-            parameter.add_(spread_like(way, parameter), alpha=-group["lr"] * length)
+            weight, mine = here(parameter), here(spread_like(way, parameter))
+            weight.mul_(1.0 - group["lr"] * group["weight_decay"])
+            weight.add_(mine, alpha=-group["lr"] * length)
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         """Move what is no matrix as AdamW does."""
-        states = [self._state(parameter, fused=group["fused"]) for parameter in parameters]
+        states = [self._state(parameter) for parameter in parameters]
         beta1, beta2 = group["betas"]
         adamw(
-            parameters,
-            gradients(parameters),
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            [here(parameter) for parameter in parameters],
+            gradients_here(parameters),
+            [here(state["exp_avg"]) for state in states],
+            [here(state["exp_avg_sq"]) for state in states],
             [],
             [state["step"] for state in states],
             foreach=False,
-            fused=group["fused"],
+            fused=True,
             amsgrad=False,
             beta1=beta1,
             beta2=beta2,
@@ -96,11 +98,10 @@ class Muon(Optimizer):
             maximize=False,
         )
 
-    def _state(self, parameter: Tensor, *, fused: bool) -> dict[str, Tensor]:
+    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
-            device = parameter.device if fused else None
-            state["step"] = torch.zeros((), dtype=torch.float32, device=device)
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         return state

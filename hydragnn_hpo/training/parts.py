@@ -25,20 +25,26 @@ def here(tensor: Tensor) -> Tensor:
     return part
 
 
-def together(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Put parameters that have a gradient into lists for torch's operations on many at once.
-
-    Those that are spread over ranks go one by one: they may lie on different meshes.
-    """
-    found = [parameter for parameter in parameters if parameter.grad is not None]
-    if in_parts(found):
-        return [[parameter] for parameter in found]
-    return [found] if found else []
+def gradients_here(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Give what this rank holds of the gradients of parameters that have one."""
+    return [here(parameter.grad) for parameter in parameters if parameter.grad is not None]
 
 
-def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Give the gradients of parameters that have one."""
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+def as_part(tensor: Tensor, like: Tensor) -> Tensor:
+    """Say that what this rank holds is its part of a tensor that is spread as ``like`` is."""
+    if not is_part(like):
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(like, DTensor)
+    return DTensor.from_local(
+        tensor,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
 
 
 def whole(tensor: Tensor) -> Tensor:
