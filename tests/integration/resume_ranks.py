@@ -8,6 +8,7 @@ A task: ``trial`` (directory), ``attempt``, ``world``; ``environment`` of the ra
 ``{"ranks", "number", "step", "seconds"}``, sent by us so long after rank 0 has taken a step.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -16,10 +17,10 @@ import time
 import traceback
 from pathlib import Path
 
-import torch
 import torch.distributed.checkpoint
 import torch.distributed.fsdp  # noqa: F401
 
+from hydragnn_hpo.launching.job import PRELOAD
 from hydragnn_hpo.training import looks, trial
 from hydragnn_hpo.training.stepper import Stepper
 
@@ -112,6 +113,8 @@ def attempt(task):
 
 
 def main():
+    for name in PRELOAD:
+        importlib.import_module(name)
     for line in sys.stdin:
         print(json.dumps(attempt(json.loads(line))), flush=True)
 
