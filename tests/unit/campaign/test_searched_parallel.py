@@ -1,0 +1,48 @@
+"""How ranks share a model may be searched like anything else."""
+
+import itertools
+
+import pytest
+
+from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.search import space
+
+SPACE = {
+    "parallel.shard": ["none", "gradients", "full", "hybrid"],
+    "parallel.shard_ranks": {"low": 2, "high": 8, "when": {"parallel.shard": "hybrid"}},
+    "parallel.tensor": [1, 2, 4],
+    "parallel.recompute": [False, True],
+    "parallel.bucket_mb": {"low": 1.0, "high": 25.0, "log": True},
+}
+TARGETS = {"energy": {"level": "graph", "shape": "scalar", "unit": "eV"}}
+
+
+def campaign(searched):
+    return CampaignConfig.model_validate({
+        "name": "ways", "data": {"card": "mine"}, "space": searched,
+        "trial": {"model": {"conv": "schnet"}, "heads": {"energy": {}}},
+        "search": {"trials": 8, "rungs": [2, 4]},
+    })  # fmt: skip
+
+
+def test_every_way_to_share_a_model_makes_a_valid_trial():
+    made = campaign(SPACE)
+    check_space(made, TARGETS, 6.0)
+    seen = set()
+    for positions in itertools.product((0.0, 0.3, 0.6, 0.9), repeat=len(SPACE)):
+        drawn = zip(made.space.items(), positions, strict=True)
+        values = {key: space.value_at(searched, place) for (key, searched), place in drawn}
+        chosen = space.active(made.space, values)
+        trial = trial_config(made, "t", chosen, stores_of(made, ["mine"]))
+        given = {f"parallel.{name}": value for name, value in trial.parallel.model_dump().items()}
+        assert {key: given[key] for key in chosen} == chosen
+        assert (trial.parallel.shard_ranks is None) == (trial.parallel.shard != "hybrid")
+        seen.add((trial.parallel.shard, trial.parallel.tensor, trial.parallel.recompute))
+    assert len(seen) == 4 * 3 * 2
+
+
+def test_a_way_that_does_not_exist_is_refused_before_a_trial_is_paid_for():
+    with pytest.raises(ConfigError, match=r"parallel\.shard"):
+        check_space(campaign({"parallel.shard": ["none", "optimizer"]}), TARGETS, 6.0)
