@@ -61,7 +61,7 @@ class Fit:
     estimated_bytes: int
     """What this rank is expected to take: weights, optimizer, and the costliest piece."""
     probed_bytes: int | None
-    """The same as it was measured in a rehearsal, if there was one."""
+    """What a rehearsal took, if there was one, in as many pieces as were expected before it."""
     limit_bytes: int
     """What it may take."""
 

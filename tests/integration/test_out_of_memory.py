@@ -1,0 +1,158 @@
+"""Memory that runs out does not end a trial: it goes on in smaller pieces, to the same weights."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from safetensors.numpy import load_file
+
+from hydragnn_hpo.config.loading import to_toml
+from hydragnn_hpo.config.trial import HALVED, PEER_LOST
+from hydragnn_hpo.records import read_records
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"features": 8, "layers": 2, "conv": "schnet", "cutoff": 3.0, "basis_size": 6}
+LARGE = {"features": 64, "layers": 4, "conv": "painn", "cutoff": 3.0}
+LIMIT = 110
+"""MiB that the trial may map beside what is there; its whole step takes about twice as much."""
+
+
+def clusters(count, seed=4):
+    """Make pieces of a rattled cubic lattice, of 8 to 27 atoms."""
+    random, made = np.random.default_rng(seed), []
+    grid = np.stack(np.meshgrid(*[np.arange(3)] * 3, indexing="ij"), -1).reshape(-1, 3) * 1.5
+    for _ in range(count):
+        size = int(random.integers(8, 28))
+        places = grid[random.permutation(27)[:size]] + random.normal(scale=0.05, size=(size, 3))
+        atoms = Atoms(random.choice([1, 6, 8], size), positions=places)
+        atoms.info["energy_like"] = float(random.normal())
+        atoms.arrays["charge_like"] = random.normal(size=size)
+        atoms.arrays["force_like"] = random.normal(size=(size, 3))
+        made.append(atoms)
+    return made
+
+
+def weights_of(trial):
+    return load_file(trial / "checkpoints" / "last.safetensors")
+
+
+def farthest(one, other):
+    """Give the largest difference of two trials' weights."""
+    one, other = (
+        {n: v for n, v in weights_of(trial).items() if n.startswith("model/")}
+        for trial in (one, other)
+    )
+    assert one
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name] - other[name]).max(initial=0.0)) for name in one)
+
+
+def run(folder, *cases):
+    """Run cases of ``crowded_ranks.py`` on the trials in a folder, from one warm process."""
+    command = [sys.executable, Path(__file__).parent / "crowded_ranks.py", folder, *cases]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def result_of(trial, attempt=1):
+    return json.loads((trial / "attempts" / f"{attempt:03d}" / "result.json").read_text())
+
+
+def memory_of(trial, attempt=1):
+    records = read_records(trial / "attempts" / f"{attempt:03d}" / "metrics.jsonl")
+    return [r for r in records if r["record"] == "memory"]
+
+
+def test_a_trial_outlives_a_real_lack_of_memory(hpo):
+    """The system refuses memory: nothing in this process is pretended."""
+    done = hpo("dataset", "build", hpo.card(clusters(100)))
+    assert done.code == 0, done.err
+    training = {"precision": "fp64", "global_batch": 60, "epochs": 2, "micro_batches": 1}
+    trials = [hpo.trial(name, model=LARGE, training=training) for name in ("free", "tight")]
+    codes, said = run(hpo.folder, "free:1:none:0", f"tight:1:limit:{LIMIT}")
+    assert list(codes.values()) == [[0], [0]], said
+    free, tight = (result_of(trial) for trial in trials)
+    assert free["status"] == tight["status"] == "completed"
+    assert free["micro_batches"] == 1
+    assert tight["micro_batches"] > 1
+    assert tight["peak_bytes"] < free["peak_bytes"]
+    assert len(memory_of(trials[1])) > 1
+    assert 0 < farthest(*trials) < 1e-12
+
+
+REDONE = ("forward-first", "backward-first", "forward-last")
+"""Where memory runs out while nothing of the step has been sent."""
+
+CASES = (
+    "whole:2:none:0",
+    *(f"{phase}:2:{phase}:0" for phase in REDONE),
+    "copied:2:backward-last:0",
+    "sharded:2:backward-first:0",
+    "fitted-copied:2:fit:8",
+    "fitted-sharded:2:fit:8",
+)
+"""Trials on two ranks, and what happens to the second one."""
+
+
+@pytest.fixture(scope="module")
+def trials(tiny_store, tmp_path_factory):
+    """Run all cases in one go; gives folder, exit codes by trial, and what was logged."""
+    folder = tmp_path_factory.mktemp("crowded")
+    for case in CASES:
+        name = case.split(":")[0]
+        small = {"precision": "fp64", "global_batch": 12, "epochs": 2, "checkpoint_seconds": 0.0}
+        fitted = name.startswith("fitted")
+        values = {
+            "data": {"store": str(tiny_store)},
+            "model": SMALL | ({"features": 48, "layers": 3} if fitted else {}),
+            "heads": {"energy_like": {}, "charge_like": {}},
+            "training": small | ({} if fitted else {"micro_batches": 2}),
+            "parallel": {"shard": "full" if name.endswith("sharded") else "none"},
+        }
+        (folder / name).mkdir()
+        (folder / name / "trial.toml").write_text(to_toml(values))
+    codes, said = run(folder, *CASES)
+    return folder, {case.split(":")[0]: found for case, found in codes.items()}, said
+
+
+@pytest.mark.parametrize("phase", REDONE)
+def test_what_has_not_been_sent_is_taken_again(trials, phase):
+    folder, codes, said = trials
+    assert codes["whole"] == codes[phase] == [0, 0], said
+    assert result_of(folder / "whole")["micro_batches"] == 2
+    assert result_of(folder / phase)["micro_batches"] == 4, "of rank 1"
+    assert 0 < farthest(folder / "whole", folder / phase) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["copied", "sharded"])
+def test_what_has_been_sent_is_taken_again_from_a_checkpoint(trials, name):
+    folder, codes, said = trials
+    trial = folder / name
+    assert codes[name] == [PEER_LOST, HALVED], said
+    kept = json.loads((trial / "checkpoints" / "micro.json").read_text())
+    assert kept == {"pieces": 4, "shares": 2}
+    assert not (trial / "attempts" / "001" / "result.json").exists()
+    again, said = run(folder, f"{name}:2:none:0")
+    assert list(again.values()) == [[0, 0]], said
+    one, other = result_of(folder / "whole"), result_of(trial, 2)
+    assert other["micro_batches"] == 4
+    assert other["objective"] == pytest.approx(one["objective"], rel=1e-11)
+
+
+def test_ranks_agree_on_what_fits(trials):
+    folder, codes, said = trials
+    found = []
+    for name in ("fitted-copied", "fitted-sharded"):
+        assert codes[name] == [0, 0], said
+        [told] = memory_of(folder / name)
+        assert told["limit_bytes"] == 8 * 2**20
+        assert told["probed_bytes"] > 0
+        found.append(result_of(folder / name))
+        assert found[-1]["micro_batches"] == told["pieces"] > 1
+    assert found[0]["objective"] == pytest.approx(found[1]["objective"], rel=1e-11)
