@@ -31,6 +31,8 @@ READERS = 4
 ANSWER_SECONDS = 5.0
 """How long the store may take to answer; it lives in rank 0 where ranks did not meet in a file."""
 
+_NO_ANSWER = "and rank 0, which keeps the marks of all, does not answer"
+
 PHASES = (
     "start", "look", "val", "checkpoint", "data", "forward", "backward", "update", "predict", "end",
 )  # fmt: skip
@@ -105,6 +107,7 @@ class Watchdog:
     def _watch(self) -> None:
         step, phase, moves = self.at()
         moved = time.time(), time.monotonic()
+        self._say(Mark(step, phase, moved[0], moved[0]))
         while not self._stop.wait(self.every):
             step, phase, now = self.at()
             if now != moves:
@@ -122,10 +125,11 @@ class Watchdog:
 
     def _give_up(self) -> None:
         """Say who is behind and end: nobody else will."""
-        try:
-            sentence = self._sentence()
-        except Exception as error:
-            sentence = f"and rank 0, which keeps the marks of all, does not answer ({error})"
+        answers: list[str] = []
+        asking = threading.Thread(target=lambda: answers.append(self._sentence()), daemon=True)
+        asking.start()  # some calls of the store wait for an answer for ever
+        asking.join(ANSWER_SECONDS)
+        sentence = answers[0] if answers else _NO_ANSWER
         logger.error(
             "rank %d has not moved for %g s, %s; ending with code %d.",
             self.ranks.rank,
@@ -139,6 +143,12 @@ class Watchdog:
         self.end(STALE)
 
     def _sentence(self) -> str:
+        try:
+            return self._read()
+        except Exception as error:
+            return f"{_NO_ANSWER} ({error})"
+
+    def _read(self) -> str:
         if self.store.add("watchdog/readers", 1) > READERS:
             return f"as {READERS} ranks have said before, who also name the one behind"
         marks = {}

@@ -1,0 +1,101 @@
+"""Train on two ranks of which one stops or is slow; print how it went as JSON.
+
+Run as ``python stuck_ranks.py WAY FOLDER``: ``file 0``, ``file 1``, ``port 0``, ``port 1`` (how the
+ranks meet, and who stops) or ``slow``. Like ``ranks.py``, this process only imports and forks.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from ranks import config, random_columns
+
+from hydragnn_hpo import log
+from hydragnn_hpo.training.ddp import join
+from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.watchdog import watch
+
+STOPS_AT = 3
+"""Steps that are taken before a rank stops."""
+
+MARKED = 1.5
+"""Seconds after which the others have surely been told where it is."""
+
+SLOWER = 0.03
+"""Seconds that the slow rank needs more for a step."""
+
+
+def train(rank, way, folder):
+    torch.set_num_threads(1)
+    log.configure(rank=rank)
+    ranks = join(None if way.startswith("port") else folder / "meeting")
+    records = []
+    trainer = Trainer(
+        config("schnet", 16, 4, "fp64"), random_columns(), ranks,
+        lambda kind, **values: records.append({"record": kind, **values}),
+    )  # fmt: skip
+    watch(ranks, trainer.model, trainer.meter, lambda: trainer.progress.step)
+    made = trainer.micro.ahead
+
+    def delayed(indices):
+        if way == "slow" and rank == 1:
+            time.sleep(SLOWER)
+        if way.endswith(f" {rank}") and trainer.progress.step == STOPS_AT:
+            time.sleep(MARKED)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return made(indices)
+
+    trainer.micro.ahead = delayed
+    trainer.run(4, lambda: "go")
+    if ranks.first:
+        epochs = [record for record in records if record["record"] == "epoch"]
+        (folder / "epochs.json").write_text(json.dumps(epochs))
+    ranks.leave()
+
+
+def rank_main(rank, way, folder):
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(21000 + os.getppid() % 8000),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    said = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(said, 2)
+    train(rank, way, folder)
+
+
+def main():
+    way, folder = sys.argv[1], Path(sys.argv[2])
+    children = []
+    for rank in range(2):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                rank_main(rank, way, folder)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    found = {}
+    if way == "slow":
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        found = {"codes": codes, "epochs": json.loads((folder / "epochs.json").read_text())}
+    else:
+        stopped = int(way.split()[1])
+        os.waitpid(children[stopped], os.WUNTRACED)
+        began = time.monotonic()
+        code = os.waitstatus_to_exitcode(os.waitpid(children[1 - stopped], 0)[1])
+        found = {"code": code, "seconds": time.monotonic() - began,
+                 "said": (folder / f"{1 - stopped}.log").read_text()}  # fmt: skip
+        os.kill(children[stopped], signal.SIGKILL)
+        os.waitpid(children[stopped], 0)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A rank that stops or is slow is named by the others; ``trial`` shows where its time goes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hydragnn_hpo.config.trial import STALE
+
+LIMIT = 3.0
+"""Seconds without a move that are too many."""
+
+
+def train(way, folder):
+    script = Path(__file__).parent / "stuck_ranks.py"
+    done = subprocess.run(
+        [sys.executable, str(script), way, str(folder)],
+        capture_output=True, text=True, timeout=100, check=False,
+        env={**os.environ, "HYDRAGNN_HPO_COLLECTIVE_SECONDS": str(LIMIT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["file 1", "file 0", "port 1"])
+def test_a_stopped_rank_is_named_within_seconds(way, tmp_path):
+    found, stopped = train(way, tmp_path), int(way[-1])
+    assert found["code"] == STALE, found["said"]
+    assert LIMIT - 2.5 <= found["seconds"] <= LIMIT + 4.0
+    assert f"rank {stopped} is at step 3 (data) for " in found["said"]
+    assert f"; rank {1 - stopped} waits at step 3 (backward); ending with code 7." in found["said"]
+
+
+@pytest.mark.slow
+def test_where_the_stopped_rank_keeps_the_marks_it_is_named_too(tmp_path):
+    found = train("port 0", tmp_path)
+    assert found["code"] == STALE, found["said"]
+    assert found["seconds"] <= LIMIT + 12.0
+    assert "rank 0, which keeps the marks of all, does not answer" in found["said"]
+
+
+@pytest.mark.slow
+def test_epochs_say_which_rank_was_slow(tmp_path):
+    found = train("slow", tmp_path)
+    assert found["codes"] == [0, 0]
+    for epoch in found["epochs"]:
+        assert epoch["slowest_rank"] == 1
+        assert epoch["imbalance"] > 1.2
+        assert epoch["exposed_seconds"] > 0.02, "rank 0 waits for rank 1"
+
+
+@pytest.mark.slow
+def test_two_ranks_measure_their_feeding_and_leave_nothing(hpo):
+    hpo.store()
+    hpo.trial()
+    before = hpo.files_of(hpo.folder)
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(22000 + os.getpid() % 8000)}
+    meeting |= {"WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    command = ("trial", "trial", "--io", "real", "--json")
+    ranks = [hpo.start(*command, RANK=str(n), LOCAL_RANK=str(n), **meeting) for n in range(2)]
+    said = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    found = json.loads(said[0])
+    assert found["ranks"] == 2
+    assert set(found["seconds"]) == {"real", "cached", "synthetic"}
+    assert said[1] == "", "rank 0 alone speaks"
+    assert hpo.files_of(hpo.folder) == before
+
+
+@pytest.mark.slow
+def test_a_profile_by_hand_and_its_misuse(hpo):
+    hpo.store()
+    hpo.trial()
+    for words, said in (
+        (["--profile-ranks", "1"], "--profile-ranks: 1 is not among the ranks 0 to 0"),
+        (["--profile-epochs", "x"], "--profile-epochs: 'x' is no list of numbers"),
+        (["--json"], "--json goes with --io"),
+    ):
+        done = hpo("trial", "trial", *words)
+        assert done.code == 2
+        assert said in done.err
+        assert len(done.err.strip().splitlines()) == 1
+    assert not (hpo.folder / "trial" / "attempts").exists()
+    done = hpo("trial", "trial", "--profile")
+    assert done.code == 0, done.err
+    assert "operation " in done.err
+    traces = hpo.folder / "trial" / "attempts" / "001" / "profile"
+    assert [path.name for path in traces.iterdir()] == ["rank-0-epoch-2.json"]
+
+
+@pytest.mark.slow
+def test_what_holds_a_trial_up_is_said_in_a_table_and_a_sentence(hpo):
+    hpo.store()
+    hpo.trial()
+    done = hpo("trial", "trial", "--io", "cached")
+    assert done.code == 0, done.err
+    for word in ("graphs/s", "cached", "synthetic", "feeding", "computing", "The bottleneck is"):
+        assert word in done.out
+    assert "reading" not in done.out.split("The bottleneck")[0]
+    assert hpo("trial", "trial", "--io", "tape").code == 2
