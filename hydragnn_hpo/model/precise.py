@@ -49,6 +49,6 @@ def alike(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
     torch's kernels that sum over neighbours add bf16 in fp32, and round once.
     """
-    if all(t.dtype is not torch.bfloat16 for t in tensors):
+    if torch.bfloat16 not in [tensor.dtype for tensor in tensors]:
         return tensors
     return [t.bfloat16() if t.dtype is torch.float32 else t for t in tensors]

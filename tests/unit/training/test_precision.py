@@ -13,8 +13,10 @@ from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.angles import SphericalBessel
+from hydragnn_hpo.model.derivatives import strained
+from hydragnn_hpo.model.mlp import mlp
 from hydragnn_hpo.model.pooling import node_counts, pool_sum
-from hydragnn_hpo.model.precise import alike, exactly
+from hydragnn_hpo.model.precise import alike, ending_exactly, exactly
 from hydragnn_hpo.model.sums import add, links_of
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
 from hydragnn_hpo.training.precision import computing, set_products
@@ -133,19 +135,24 @@ def test_a_graph_alone_is_the_same_within_bf16(train, columns):
 
 
 def test_sums_over_a_graph_and_over_neighbours_do_not_stall():
-    """In bf16 256 + 1 is 256; 1000 ones must be 1000."""
-    ones = torch.ones(1000, 3, dtype=torch.bfloat16)
+    """In bf16 256 + 1 is 256; 1001 ones must be 1001, or 1000 where messages are rounded."""
+    ones = torch.ones(1001, 3, dtype=torch.bfloat16)
 
     class Batch:
-        num_graphs, graph_of_node = 1, torch.zeros(1000, dtype=torch.long)
+        num_graphs, graph_of_node = 1, torch.zeros(1001, dtype=torch.long)
 
-    assert pool_sum(ones, Batch()).tolist() == [[1000.0] * 3]
-    assert node_counts(ones, Batch()).tolist() == [[1000.0]]
-    sender, receiver = torch.arange(1000), torch.zeros(1000, dtype=torch.long)
+    assert pool_sum(ones, Batch()).tolist() == [[1001.0] * 3]
+    assert node_counts(ones, Batch()).tolist() == [[1001.0]]
+    sender, receiver = torch.arange(1001), torch.zeros(1001, dtype=torch.long)
     assert add(ones, links_of(sender, receiver, 1000))[0].tolist() == [1000.0] * 3
 
 
-def test_geometry_is_exact_under_autocast():
+def test_geometry_is_exact_under_autocast(columns):
+    batch = make_batch(columns, np.arange(9), cutoff=3.5, dtype=torch.float32, targets=())
+    with computing("bf16", CPU):
+        moved, _, _ = strained(batch)
+    assert torch.equal(moved.positions, batch.positions)
+    assert torch.equal(moved.edge_shift, batch.edge_shift)
     bessel, lengths = SphericalBessel(4, 3, 5.0), torch.linspace(0.5, 4.9, 40)
     with computing("bf16", CPU):
         rough = bessel(lengths)
@@ -153,6 +160,18 @@ def test_geometry_is_exact_under_autocast():
     assert torch.equal(rough, bessel(lengths))
     assert product.dtype is torch.float32
     assert product[0, 0] == torch.tensor(1.001)
+
+
+def test_the_last_map_of_a_head_is_exact():
+    torch.manual_seed(0)
+    chain, values = mlp((5, 4, 2)), torch.randn(9, 5)
+    with computing("bf16", CPU):
+        found = ending_exactly(chain, values)
+        hidden = chain[1](chain[0](values))
+    assert hidden.dtype is torch.bfloat16
+    assert torch.equal(found, chain[2](hidden.float()))
+    assert found.dtype is torch.float32
+    assert torch.equal(ending_exactly(chain, values), chain(values))
 
 
 def test_types_that_meet_become_alike():
