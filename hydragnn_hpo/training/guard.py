@@ -65,19 +65,27 @@ class Guard:
     def _look_at_trunk(self, step: int) -> None:
         """Note whether this rank's part of the trunk has any gradient, until it has."""
         gradients = [_local(p.grad) for p in self._trunk if p.grad is not None]
-        for norm in torch._foreach_norm(gradients, 1) if gradients else ():
-            self._alive += norm
+        if gradients:
+            self._alive += torch.stack(torch._foreach_norm(gradients, 1)).sum()
         if step % self.every == 0:
             self._known = bool(self._alive != 0)  # not finite is alive too, and met elsewhere
 
     def shares(self, ranks: Ranks) -> dict[str, Tensor]:
         """Give what this rank adds to the epoch's sums: a living trunk, a weight that is none."""
-        broken = [n for n, p in enumerate(self.model.parameters()) if not _finite(p.detach())]
+        broken = self._broken()
         alive = float(self._known or not self._steps or bool(self._alive != 0))
         self._alive.zero_()
         self._known, self._steps = not self._trunk, 0
         mine = torch.tensor([alive, broken[0] + 1.0 if broken else 0.0], dtype=torch.float64)
         return {"guard": row_of(ranks, mine)}
+
+    def _broken(self) -> list[int]:
+        """Give the numbers of parameters of which this rank holds something that is not finite."""
+        parts = [_local(p.detach()) for p in self.model.parameters()]
+        largest = torch._foreach_norm([part for part in parts if part.numel()], float("inf"))
+        if bool(torch.isfinite(torch.stack(largest)).all()):
+            return []
+        return [number for number, part in enumerate(parts) if not _finite(part)]
 
     def weights(self, table: np.ndarray, *, epoch: int) -> None:
         """Look at what all ranks found in an epoch.
