@@ -1,7 +1,9 @@
 """Train the same trial at several widths in forked ranks; print the parameters as JSON.
 
-Run as ``python ranks.py CONV BATCH EPOCHS WAY``, a way to fill batches. This process only
-imports and forks: torch must not have run anything before a fork.
+Run as ``python ranks.py CONV BATCH EPOCHS WAY``, a way to fill batches. Where its name says
+``random``, shares and pieces are cut at random, ``pieces`` takes a step in four, ``single``
+computes in fp32; any of them adds a width of 3 ranks. This process only imports and forks: torch
+must not have run anything before a fork.
 """
 
 import json
@@ -20,8 +22,8 @@ from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.mixture import unite
+from hydragnn_hpo.training import evaluate, micro
 from hydragnn_hpo.training.ddp import join
-from hydragnn_hpo.training.evaluate import predict_split
 from hydragnn_hpo.training.trainer import Trainer
 
 TARGETS = {
@@ -113,10 +115,24 @@ def several(columns):
     return unite([first, second], entries, ["charge"])
 
 
+def random_shares(costs, world):
+    """Cut at random, the same on all ranks; some shares are empty, some hold nearly all."""
+    random = np.random.default_rng(len(costs) * 8 + world)
+    owner = (random.random(len(costs)) ** 2 * world).astype(int)
+    return [np.flatnonzero(owner == rank) for rank in range(world)]
+
+
 def train(world, out, conv, batch, epochs, way):
     torch.set_num_threads(1)
     ranks = join()
-    made, graphs = config(conv, batch, epochs, "fp64"), random_columns()
+    precision = "fp32" if "single" in way else "fp64"
+    made, graphs = config(conv, batch, epochs, precision), random_columns()
+    if "random" in way:
+        evaluate.shares = micro.shares = random_shares
+    if "pieces" in way or "single" in way:
+        update = {"micro_batches": 4, "learning_rate": 1e-3 if "single" in way else 3e-3}
+        training = made.training.model_copy(update=update)
+        made = made.model_copy(update={"training": training})
     if way == "mixture":
         graphs = several(graphs)
         sets = [made.data[0].model_copy(update={"ratio": ratio}) for ratio in (2.0, 1.0)]
@@ -130,7 +146,7 @@ def train(world, out, conv, batch, epochs, way):
     trainer = Trainer(made, graphs, ranks)
     trainer.run(epochs, lambda: "go")
     trainer.use_best()
-    predictions = predict_split(trainer.model, trainer.feed, trainer.val)
+    predictions = evaluate.predict_split(trainer.model, trainer.feed, trainer.val)
     if ranks.first:
         found = {
             "objective": trainer.progress.best_objective,
@@ -170,7 +186,8 @@ def main():
     conv, batch, epochs, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for world in (1, 2, 4):
+        cut = any(word in way for word in ("random", "pieces", "single"))
+        for world in (1, 2, 3, 4) if cut else (1, 2, 4):
             out = Path(folder) / f"{world}.json"
             port = 21000 + (os.getpid() * 8 + world) % 8000
             fork_ranks(world, port, str(out), conv, batch, epochs, way)

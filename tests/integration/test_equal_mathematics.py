@@ -21,15 +21,19 @@ WAYS = [
         ("schnet", "mixture", False),
         ("schnet", "budget", False),
         ("painn", "whole", False),
+        ("schnet", "random", False),
+        ("schnet", "pieces", False),
+        ("schnet", "single random pieces", False),
     )
 ]
 """Convs with batches of graphs; with one of them two data sets in a ratio, a budget of atoms, and
-everything a net can be told: attention, forces, variances, learned weights."""
+everything a net can be told: attention, forces, variances, learned weights. Then shares cut at
+random, steps taken in four pieces, and both in fp32. In all of them some graphs lack the energy."""
 
 
-LIMITS = {"whole": 1e-10, "mace": 1e-11}
+LIMITS = {"whole": 1e-10, "mace": 1e-11, "single random pieces": 1e-6}
 """Biases of attention keys have no true gradient, of which AdamW makes steps of rounding; products
-of products grow it."""
+of products grow it. In fp32 a rounding is 6e-8."""
 
 
 @pytest.fixture(scope="module", params=WAYS)
@@ -41,16 +45,24 @@ def found(request):
     return {"conv": conv, "way": way, **json.loads(done.stdout)}
 
 
-@pytest.mark.parametrize("world", ["2", "4"])
-def test_same_parameters_after_20_steps_at_any_width(found, world):
-    assert found["1"]["steps"] == found[world]["steps"] >= 15
-    one, many = (np.array(found[w]["parameters"]) for w in ("1", world))
-    assert np.abs(one - many).max() < LIMITS.get(found["way"], LIMITS.get(found["conv"], 1e-12))
+def widths(found):
+    return [width for width in found if width.isdigit() and width != "1"]
 
 
-@pytest.mark.parametrize("world", ["2", "4"])
-def test_same_metrics_and_predictions_at_any_width(found, world):
-    assert found[world]["objective"] == pytest.approx(found["1"]["objective"], rel=1e-12)
-    assert found[world]["val_mae"] == pytest.approx(found["1"]["val_mae"], rel=1e-12)
-    for name, values in found["1"]["predictions"].items():
-        np.testing.assert_allclose(found[world]["predictions"][name], values, rtol=0, atol=1e-11)
+def test_same_parameters_after_20_steps_at_any_width(found):
+    limit = LIMITS.get(found["way"], LIMITS.get(found["conv"], 1e-12))
+    for world in widths(found):
+        assert found["1"]["steps"] == found[world]["steps"] >= 15
+        one, many = (np.array(found[w]["parameters"]) for w in ("1", world))
+        assert np.abs(one - many).max() < limit, f"{world} ranks"
+
+
+def test_same_metrics_and_predictions_at_any_width(found):
+    rounding = 1e-6 if "single" in found["way"] else 1e-12
+    for world in widths(found):
+        for metric in ("objective", "val_mae"):
+            same = pytest.approx(found["1"][metric], rel=rounding)
+            assert found[world][metric] == same, f"{world} ranks"
+        for name, values in found["1"]["predictions"].items():
+            many = found[world]["predictions"][name]
+            np.testing.assert_allclose(many, values, rtol=0, atol=10 * rounding)

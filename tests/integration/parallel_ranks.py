@@ -1,0 +1,152 @@
+"""Train the same trials with every way to share a model among ranks; print what came out as JSON.
+
+Run as ``python parallel_ranks.py WORLDS CASE...``, such as ``1,2 gin``. Like ``ranks.py``,
+this process only imports and forks; the ranks train one trial after the other in one group.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import torch
+from ranks import config, random_columns
+
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.training import checkpoint, evaluate, sharded
+from hydragnn_hpo.training.ddp import join
+from hydragnn_hpo.training.parts import here
+from hydragnn_hpo.training.start import build_model
+from hydragnn_hpo.training.trainer import Trainer
+
+assert sharded  # imported once, before the ranks are forked
+
+BATCH, EPOCHS = 16, 3
+"""50 graphs in four steps, the last with 2: at 4 ranks some shares are empty."""
+
+FEW_EDGES = 300
+"""Of a batch that is evaluated: ranks have unlike numbers of batches."""
+
+STRATEGIES = {
+    1: {"one": {}, "recompute": {"recompute": True}, "ignored": {"shard": "full", "tensor": 2}},
+    2: {
+        "ddp": {},
+        "ddp, recompute": {"recompute": True},
+        "gradients": {"shard": "gradients"},
+        "full": {"shard": "full"},
+        "full, recompute": {"shard": "full", "recompute": True},
+        "tensor": {"tensor": 2},
+    },
+    4: {
+        "ddp": {"bucket_mb": 0.002},
+        "full": {"shard": "full"},
+        "hybrid": {"shard": "hybrid", "shard_ranks": 2},
+        "tensor x gradients": {"tensor": 2},
+        "tensor x full": {"tensor": 2, "shard": "full", "recompute": True},
+        "tensor x copies": {"tensor": 2, "shard": "hybrid", "shard_ranks": 1},
+    },
+}
+"""By number of ranks."""
+
+QUICK = ("one", "ddp", "full")
+
+CASES = {
+    "quick": ("gin", 1, ()),
+    "gin": ("gin", 3, ()),
+    "painn": ("painn", 3, ()),
+    "forces": ("painn", 1, ("forces",)),
+    "pieces": ("schnet", 3, ("forces",)),
+    "frozen": ("schnet", 1, ("frozen",)),
+}
+"""Conv, pieces of a step, and what else: forces are learned too, or the trunk is not."""
+
+
+def trial(case, parallel, folder):
+    conv, pieces, more = CASES[case]
+    made = config(conv, BATCH, EPOCHS, "fp64").model_dump()
+    made["model"] |= {"features": 8}
+    made["training"] |= {"micro_batches": pieces}
+    if "forces" in more:
+        made["heads"] |= {"force": {"weight": 3.0}}
+    if "frozen" in more:
+        start = TrialConfig.model_validate(made | {"seed": 8})
+        path = folder / f"start{os.environ['RANK']}.safetensors"
+        checkpoint.write(path, build_model(start, random_columns(60)).state_dict(), {})
+        made["training"] |= {"start_from": str(path), "freeze_trunk": True}
+    return TrialConfig.model_validate(made | {"parallel": parallel})
+
+
+def train(made, graphs, ranks):
+    epochs = []
+    told = lambda kind, **values: epochs.append(values) if kind == "epoch" else None  # noqa: E731
+    trainer = Trainer(made, graphs, ranks, told)
+    trainer.run(EPOCHS, lambda: "go")
+    last = trainer.net.whole()
+    trainer.use_best()
+    parameters = list(trainer.model.parameters())
+    predictions = evaluate.predict_split(trainer.model, trainer.feed, trainer.val)
+    best = trainer.net.whole()
+    return {
+        "steps": trainer.progress.step,
+        "objective": trainer.progress.best_objective,
+        "predictions": {name: p.ravel().tolist() for name, p in predictions.items()},
+        "held": sum(here(p).numel() for p in parameters) / sum(p.numel() for p in parameters),
+        "last": {name: value.flatten().tolist() for name, value in last.items()},
+        "best": {name: value.flatten().tolist() for name, value in best.items()},
+        "sent": [[epoch.get(f"{name}_seconds") for name in ("communication", "exposed")]
+                 for epoch in epochs],
+    }  # fmt: skip
+
+
+def run(world, cases, out):
+    torch.set_num_threads(1)
+    evaluate.EDGES_PER_BATCH = FEW_EDGES
+    ranks, graphs = join(), random_columns()
+    found = {}
+    for case in cases:
+        found[case] = {
+            name: train(trial(case, parallel, out.parent), graphs, ranks)
+            for name, parallel in STRATEGIES[world].items()
+            if case != "quick" or name in QUICK
+        }
+    if ranks.first:
+        out.write_text(json.dumps(found))
+    ranks.leave()
+
+
+def forked(rank, world, port, *arguments):
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.environ |= {
+            "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+        run(world, *arguments)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main():
+    worlds, *cases = sys.argv[1:]
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for world in map(int, worlds.split(",")):
+            out, port = Path(folder) / f"{world}.json", 20000 + (os.getpid() * 8 + world) % 8000
+            children = [forked(rank, world, port, cases, out) for rank in range(world)]
+            ended = [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
+            assert ended == [0] * world, ended
+            found[world] = json.loads(out.read_text())
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
