@@ -307,7 +307,8 @@ class Controller:
             seconds = record["time"] - trial.placed
             self._note("first_step", durable=False, trial=trial.name, seconds=seconds)
         elif kind == "checkpoint":
-            self._note("checkpoint", durable=False, trial=trial.name, reached=record["epoch"])
+            reached = {"reached": record["epoch"], "step": record["step"]}
+            self._note("checkpoint", durable=False, trial=trial.name, **reached)
         elif kind == "epoch":
             seconds = record["train_seconds"] + record["val_seconds"]
             self._note(

@@ -50,8 +50,8 @@ class State:
     finished: bool = False
     units: dict[str, str] = field(default_factory=dict)
     bugs_in_a_row: int = 0
-    checkpoints: dict[str, int] = field(default_factory=dict)
-    """Epoch of the newest checkpoint by trial."""
+    checkpoints: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Epoch and step of the newest checkpoint by trial."""
 
     def with_status(self, *status: Status) -> list[Trial]:
         """Give the trials in any of some states."""
@@ -104,8 +104,8 @@ def _epoch(state: State, event: Event) -> None:
 
 
 def _checkpoint(state: State, event: Event) -> None:
-    name, reached = event["trial"], event["reached"]
-    if reached > state.checkpoints.get(name, 0):
+    name, reached = event["trial"], (event["reached"], event.get("step", 0))
+    if reached > state.checkpoints.get(name, (0, 0)):
         state.checkpoints[name] = reached
         state.trials[name].restarts = 0
 
@@ -120,7 +120,7 @@ def _ended(state: State, event: Event) -> None:
     if outcome == "interrupted":
         trial.status = "queued"
         trial.restarts += trial.reason in ("host_lost", "stale")
-        trial.epoch = state.checkpoints.get(trial.name, 0)
+        trial.epoch, _ = state.checkpoints.get(trial.name, (0, 0))
         return
     trial.status = outcome
     if outcome in ("completed", "stopped", "cancelled"):

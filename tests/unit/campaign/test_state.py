@@ -43,6 +43,22 @@ def test_restarts_count_only_without_new_checkpoints():
     assert fold([proposed("a"), *lost, placed("a"), *saved, lost[1]]).trials["a"].restarts == 1
 
 
+def test_a_checkpoint_in_mid_epoch_is_a_new_one():
+    def attempt(reached, step):
+        saved = event("checkpoint", trial="a", reached=reached, step=step)
+        return [placed("a"), saved, ended("a", "interrupted", reason="host_lost")]
+
+    onward = fold([proposed("a"), *attempt(0, 5), *attempt(0, 9), *attempt(1, 12)])
+    assert (onward.trials["a"].restarts, onward.trials["a"].epoch) == (1, 1)
+    stuck = fold([proposed("a"), *attempt(1, 12), *attempt(1, 12), *attempt(1, 12)])
+    assert (stuck.trials["a"].restarts, stuck.trials["a"].epoch) == (3, 1)
+
+
+def test_a_rank_that_was_waited_for_in_vain_counts_as_a_restart():
+    stale = [placed("a"), ended("a", "interrupted", reason="stale", message="rank 3 is at ...")]
+    assert fold([proposed("a"), *stale, *stale]).trials["a"].restarts == 2
+
+
 def test_a_failed_trial_has_a_reason_and_never_a_score():
     state = fold(
         [
