@@ -31,15 +31,11 @@ def outcome_of(
     if path.exists():
         return _of_result(read_json(path))
     if DISK_FULL in codes:
-        return {
-            "outcome": "interrupted",
-            "reason": "disk_full",
-            "message": last_lines(folder / "log"),
-        }
+        return _interrupted("disk_full", message=last_lines(folder / "log"))
     if INTERRUPTED in codes or asked_to_stop:
-        return {"outcome": "interrupted", "reason": "paused" if asked_to_stop else "walltime"}
+        return _interrupted("paused" if asked_to_stop else "walltime")
     if HALVED in codes:  # ends by itself: it is halved until it fits, or one graph does not
-        return {"outcome": "interrupted", "reason": "resized"}
+        return _interrupted("resized")
     if restarts >= max_restarts:
         return {
             "outcome": "failed",
@@ -47,8 +43,13 @@ def outcome_of(
             "message": f"was lost {restarts + 1} times in a row without a new checkpoint "
             f"(exit codes {list(codes)}): {last_lines(folder / 'log')}",
         }
-    reason = "stale" if STALE in codes else "host_lost"
-    return {"outcome": "interrupted", "reason": reason, "codes": list(codes)}
+    if STALE in codes:  # the log names the rank that was waited for
+        return _interrupted("stale", codes=list(codes), message=last_lines(folder / "log"))
+    return _interrupted("host_lost", codes=list(codes))
+
+
+def _interrupted(reason: str, **values: Any) -> dict[str, Any]:
+    return {"outcome": "interrupted", "reason": reason, **values}
 
 
 def _of_result(result: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -118,7 +119,10 @@ def test_milliseconds_make_no_straggler():
 def test_epochs_say_where_their_time_went(train, monkeypatch):
     monkeypatch.setattr(module, "find_counters", lambda *_, **__: [Clock()])
     trainer = train()
+    regions, spent = [], trainer.meter.spent
+    trainer.meter.spent = lambda region: (regions.append(region), spent(region))
     trainer.run(2, lambda: "go")
+    assert [r for r, after in pairwise(regions) if after == "val"] == ["train", "train"]
     first, second = (r for r in trainer.records if r["record"] == "epoch")
     for record in (first, second):
         inside = sum(record[f"{name}_seconds"] for name in TIMED if name != "checkpoint")
