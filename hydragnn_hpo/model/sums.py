@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hydragnn_hpo.model.precise import alike
+from hydragnn_hpo.model.precise import alike, exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +153,13 @@ def spread(messages: Tensor, components: Tensor, links: Links) -> Tensor:
 
 
 def applied(function: type[Function], *inputs: Tensor) -> Tensor:
-    """Apply an autograd function to tensors; those of several types are made alike before."""
-    result: Tensor = function.apply(*alike(inputs))  # type: ignore[no-untyped-call]
+    """Apply an autograd function to tensors; those of several types are made alike before.
+
+    Inside there is no autocast, which has other rules on GPUs than on CPUs: a function gives the
+    type that it was given, and finds the same in its backward pass.
+    """
+    with exact(inputs[0]):
+        result: Tensor = function.apply(*alike(inputs))  # type: ignore[no-untyped-call]
     return result
 
 

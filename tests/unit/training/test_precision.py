@@ -13,11 +13,11 @@ from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.angles import SphericalBessel
-from hydragnn_hpo.model.derivatives import strained
+from hydragnn_hpo.model.derivatives import forces_and_stress, strained
 from hydragnn_hpo.model.mlp import mlp
 from hydragnn_hpo.model.pooling import node_counts, pool_sum
 from hydragnn_hpo.model.precise import alike, ending_exactly, exactly
-from hydragnn_hpo.model.sums import add, links_of
+from hydragnn_hpo.model.sums import add, applied, links_of
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
 from hydragnn_hpo.training.precision import computing, set_products
 from hydragnn_hpo.training.start import build_model
@@ -149,10 +149,14 @@ def test_sums_over_a_graph_and_over_neighbours_do_not_stall():
 
 def test_geometry_is_exact_under_autocast(columns):
     batch = make_batch(columns, np.arange(9), cutoff=3.5, dtype=torch.float32, targets=())
+    batch = replace(batch, edge_shift=torch.full_like(batch.edge_shift, 1.001))
     with computing("bf16", CPU):
-        moved, _, _ = strained(batch)
+        moved, positions, strain = strained(batch)
+        energy = 1.001 * moved.positions.sum()
+        forces, _ = forces_and_stress(energy, positions, strain, batch, train=False)
     assert torch.equal(moved.positions, batch.positions)
     assert torch.equal(moved.edge_shift, batch.edge_shift)
+    assert torch.equal(forces, torch.full_like(forces, -1.001))
     bessel, lengths = SphericalBessel(4, 3, 5.0), torch.linspace(0.5, 4.9, 40)
     with computing("bf16", CPU):
         rough = bessel(lengths)
@@ -179,6 +183,27 @@ def test_types_that_meet_become_alike():
     assert [t.dtype for t in alike(mixed)] == [torch.bfloat16, torch.bfloat16, torch.int64]
     same = torch.ones(2), torch.ones(2, dtype=torch.float64)
     assert alike(same) is same
+
+
+class Product(torch.autograd.Function):
+    """A matrix product, which autocast would round."""
+
+    @staticmethod
+    def forward(ctx, left, right):
+        return left @ right
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None, None
+
+
+def test_functions_of_our_own_give_the_type_that_they_were_given():
+    matrix = torch.full((2, 2), 1.001)
+    with computing("bf16", CPU):
+        assert (matrix @ matrix).dtype is torch.bfloat16
+        assert torch.equal(applied(Product, matrix, matrix), torch.full((2, 2), 2 * 1.001**2))
+        assert applied(Product, matrix, matrix.bfloat16()).dtype is torch.bfloat16
+        assert (matrix @ matrix).dtype is torch.bfloat16, "only inside"
 
 
 FORCES = {
