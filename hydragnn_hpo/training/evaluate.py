@@ -14,6 +14,7 @@ from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.shares import graph_costs, shares
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.memory import give_back, is_full
 from hydragnn_hpo.training.precision import DTYPES, computing
 
 EDGES_PER_BATCH = 40_000
@@ -90,6 +91,33 @@ def feed_of(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool)
     )
 
 
+def predicted(
+    model: MultiHeadGNN, feed: Feed, indices: np.ndarray
+) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
+    """Predict this rank's part of some graphs, batch by batch."""
+    for batch in feed.pieces(indices):
+        yield from _in_halves(model, feed, batch)
+
+
+def _in_halves(
+    model: MultiHeadGNN, feed: Feed, batch: Batch
+) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
+    """Predict a batch, or its halves where memory runs out; not where all ranks must meet."""
+    try:
+        with computing(feed.precision, feed.ranks.device):
+            found = model(batch, feed.targets)
+    except (RuntimeError, MemoryError) as error:
+        if not is_full(error) or feed.together or batch.num_graphs < 2:
+            raise
+        found = {}
+    if found:
+        yield batch, found
+        return
+    give_back(feed.ranks.device)
+    for half in np.array_split(batch.graph_index.cpu().numpy(), 2):
+        yield from _in_halves(model, feed, feed.batch(half))
+
+
 @torch.no_grad()
 def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
     """Sum absolute errors and counts per head over this rank's part: [T, 2] in fp64.
@@ -97,9 +125,7 @@ def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
     Ranks that see the same graphs as another give zeros, so that a sum over all is right.
     """
     sums = torch.zeros(len(feed.targets), 2, dtype=torch.float64, device=feed.ranks.device)
-    for batch in feed.pieces(indices):
-        with computing(feed.precision, feed.ranks.device):
-            predictions = model(batch)
+    for batch, predictions in predicted(model, feed, indices):
         for row, name in enumerate(feed.targets):
             mask = batch.masks[name].unsqueeze(-1)
             error = (predictions[name].double() - batch.targets[name].double()).abs() * mask
@@ -119,12 +145,10 @@ def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[
     starts = np.concatenate(([0], np.cumsum(nodes)))
     position = {int(graph): row for row, graph in enumerate(indices)}
     out: dict[str, Tensor] = {}
-    for batch in feed.pieces(indices):
+    for batch, predictions in predicted(model, feed, indices):
         rows = np.array([position[int(graph)] for graph in batch.graph_index], dtype=np.int64)
         each = [np.arange(starts[row], starts[row + 1]) for row in rows]
         of_nodes = np.concatenate([rows[:0], *each])
-        with computing(feed.precision, feed.ranks.device):
-            predictions = model(batch, feed.targets)
         for name, values in predictions.items():
             if name not in feed.targets:  # a variance: the ensemble asks for those itself
                 continue

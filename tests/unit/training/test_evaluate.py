@@ -109,3 +109,31 @@ def test_objective_by_hand():
     heads = {"a": HeadConfig(weight=3.0), "b": HeadConfig(weight=1.0)}
     found = objective_of({"a": 0.4, "b": 6.0}, {"a": 2.0, "b": 3.0}, heads)
     assert found == pytest.approx(0.75 * 0.2 + 0.25 * 2.0)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("x")], ids=["cpu", "gpu"])
+def test_what_does_not_fit_is_predicted_in_halves(trainer, monkeypatch, error):
+    """Seven graphs at most three of which fit: as 7, 4 (as 2 and 2) and 3."""
+    forward, sizes = trainer.model.forward, []
+
+    def narrow(batch, only=None):
+        sizes.append(batch.num_graphs)
+        if batch.num_graphs > 3:
+            raise error
+        return forward(batch, only)
+
+    monkeypatch.setattr(trainer.model, "forward", narrow)
+    indices = np.array([31, 4, 17, 5, 0, 38, 12])
+    found = predict_split(trainer.model, trainer.feed, indices)
+    assert sizes == [7, 4, 2, 2, 3]
+    for name, values in one_by_one(trainer, indices).items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-13)
+
+
+def test_one_graph_that_does_not_fit_is_an_error(trainer, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(trainer.model, "forward", full)
+    with pytest.raises(MemoryError):
+        error_sums(trainer.model, trainer.feed, np.array([31, 4]))

@@ -111,7 +111,13 @@ def test_batches_made_ahead_are_cut_again(train, full_at, monkeypatch, depth):
     monkeypatch.setattr(Trainer, "_depth", lambda _: depth)
     trainer = train()
     full_at({1})
+    taken, take = [], trainer.stepper.take
+    trainer.stepper.take = lambda indices, batches, **where: (
+        taken.append(len(batches)),
+        take(indices, batches, **where),
+    )[1]
     trainer.run(2, go)
+    assert taken == [1, 1, *[2] * 7], "the second step twice"
     assert difference(trainer, undisturbed) < 1e-12
 
 
