@@ -29,6 +29,9 @@ BATCH, EPOCHS = 16, 3
 FEW_EDGES = 300
 """Of a batch that is evaluated: ranks have unlike numbers of batches."""
 
+CLIP = 0.05
+"""Longest gradient: every step is clipped, more or less."""
+
 STRATEGIES = {
     1: {"one": {}, "recompute": {"recompute": True}, "ignored": {"shard": "full", "tensor": 2}},
     2: {
@@ -67,7 +70,7 @@ def trial(case, parallel, folder):
     conv, pieces, more = CASES[case]
     made = config(conv, BATCH, EPOCHS, "fp64").model_dump()
     made["model"] |= {"features": 8}
-    made["training"] |= {"micro_batches": pieces}
+    made["training"] |= {"micro_batches": pieces, "clip_norm": CLIP}
     if "forces" in more:
         made["heads"] |= {"force": {"weight": 3.0}}
     if "frozen" in more:
@@ -85,8 +88,8 @@ def train(made, graphs, ranks):
     trainer.run(EPOCHS, lambda: "go")
     last = trainer.net.whole()
     trainer.use_best()
-    parameters = list(trainer.model.parameters())
     predictions = evaluate.predict_split(trainer.model, trainer.feed, trainer.val)
+    parameters = list(trainer.model.parameters())
     best = trainer.net.whole()
     return {
         "steps": trainer.progress.step,
