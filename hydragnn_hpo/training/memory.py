@@ -24,6 +24,9 @@ MEMORY = "HYDRAGNN_HPO_MEMORY_MB"
 CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
 """What torch says in a plain RuntimeError; it has a class of its own for GPUs only."""
 
+_FULL = (CPU_IS_FULL, "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""The same in the words of drivers and libraries."""
+
 
 def keep_freed_memory() -> bool:
     """Tell the C library not to give freed memory back to the system after each operation.
@@ -56,7 +59,7 @@ def is_full(error: BaseException) -> bool:
     """Tell whether an error says that there is no memory left."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and CPU_IS_FULL in str(error)
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _FULL)
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -150,5 +150,7 @@ def test_only_lack_of_memory_is_that():
     assert is_full(full.value)
     assert is_full(MemoryError())
     assert is_full(torch.OutOfMemoryError("x"))
+    assert is_full(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublas`"))
+    assert is_full(RuntimeError("HIP error: out of memory"))
     assert not is_full(RuntimeError("mat1 and mat2"))
     assert not is_full(ValueError(memory.CPU_IS_FULL))
