@@ -122,7 +122,7 @@ def join(meeting: Path | None = None) -> Ranks:
         store=PrefixStore("ranks", store),
         rank=rank,
         world_size=world,
-        timeout=datetime.timedelta(seconds=collective_seconds() + NAMING_SECONDS),
+        timeout=patience(),
     )
     return Ranks(rank, world, device, store=store)
 
@@ -146,15 +146,19 @@ def collective_seconds() -> float:
     return seconds
 
 
+def patience() -> datetime.timedelta:
+    """Give when a collective that nobody ends fails by itself."""
+    return datetime.timedelta(seconds=collective_seconds() + NAMING_SECONDS)
+
+
 def _store(meeting: Path | None, rank: int, world: int) -> Store:
     """Meet the other ranks in a file or, as torch does by itself, at the port of rank 0."""
     if meeting is not None:
         return FileStore(str(meeting), world)
     if rank:
         _wait_for_port(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-    patience = datetime.timedelta(seconds=collective_seconds() + NAMING_SECONDS)
     store: Store
-    store, _, _ = next(rendezvous("env://", rank, world, timeout=patience))
+    store, _, _ = next(rendezvous("env://", rank, world, timeout=patience()))
     return store
 
 

@@ -15,13 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from hydragnn_hpo.config.parallel import ParallelConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.ddp import Ranks, keep
+from hydragnn_hpo.training.ddp import Ranks, keep, patience
 from hydragnn_hpo.training.parallel import Parallel
 from hydragnn_hpo.training.parts import copy_into, here, whole
 from hydragnn_hpo.training.tensor import share_layers
@@ -112,7 +113,10 @@ def mesh_of(config: ParallelConfig, ranks: Ranks) -> DeviceMesh:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world))
     tensor, held = config.tensor_ranks(ranks.world), config.copy_ranks(ranks.world, local)
     shape = (ranks.world // (held * tensor), held, tensor)
-    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=(COPIES, SHARD, TENSOR))
+    mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=(COPIES, SHARD, TENSOR))
+    for group in mesh.get_all_groups():  # they start with half an hour, whatever all ranks have
+        _set_pg_timeout(patience(), group)
+    return mesh
 
 
 def rounds_of(model: MultiHeadGNN) -> Iterator[list[nn.Module]]:
