@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 BEST, LAST, POINTER, FOLDER = "best.safetensors", "last.safetensors", "last.json", "sharded-"
 
+_HELD_SHARE = 0.05
+"""Most of the time that a training stands still for its checkpoints, unless it asks for all."""
+
 _GRACE_SECONDS = 5.0
 """How long a training that fails waits for a checkpoint that is being written."""
 
@@ -65,6 +68,8 @@ class Saver:
         self.every, self.clock, self.in_parts = every, clock, learned.in_parts
         self.seconds = 0.0
         """How long the last checkpoint took until it was on disk."""
+        self.held = 0.0
+        """How long the training stood still for the last one."""
         self._group: Any = None
         if self.in_parts:  # the training's own group is busy with gradients meanwhile
             self._group = dist.new_group(backend="gloo")
@@ -90,8 +95,12 @@ class Saver:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for one; while another is being written it never is."""
-        return self.clock() - self._began >= self.every and not self._background.busy
+        """Whether it is time for one; while another is being written it never is.
+
+        Copying everything takes time too: large models are saved more rarely than asked for.
+        """
+        apart = max(self.every, self.held / _HELD_SHARE) if self.every else 0.0
+        return self.clock() - self._began >= apart and not self._background.busy
 
     def save(self, folder: Path, state: State, best: Mapping[str, Tensor]) -> None:
         """Copy everything and begin to write it; every rank calls this at the same step.
@@ -122,6 +131,7 @@ class Saver:
                 job, folder, tensors, copy.deepcopy(dict(state)), new_best=new and bool(best)
             )
         )
+        self.held = self.clock() - self._began
 
     def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copy tensors into this host's memory, where the thread can take its time."""

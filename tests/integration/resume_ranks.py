@@ -4,15 +4,19 @@ A server: reads one JSON task per line, answers with one line. It only imports a
 a start costs what a campaign's zygote needs, not seconds of imports.
 
 A task: ``trial`` (directory), ``attempt``, ``world``; ``environment`` of the ranks; ``kill``:
-``{"rank", "step"}``, where a rank kills itself in the middle of a step; ``signal``:
-``{"ranks", "number", "step", "seconds"}``, sent by us so long after rank 0 has taken a step.
+``{"rank", "step"}``, where a rank kills itself in the middle of a step, or with ``"writing"`` in
+the middle of writing the next checkpoint; ``full``: a step from which on no checkpoint finds
+room; ``signal``: ``{"ranks", "number", "after", "seconds"}``, sent by us so long after the first
+record of a kind.
 """
 
+import errno
 import importlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -21,7 +25,7 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp  # noqa: F401
 
 from hydragnn_hpo.launching.job import PRELOAD
-from hydragnn_hpo.training import looks, trial
+from hydragnn_hpo.training import looks, saving, trial
 from hydragnn_hpo.training.stepper import Stepper
 
 DEADLINE = 60.0
@@ -46,6 +50,50 @@ def killed_in(step):
     Stepper._piece, Stepper.take = piece, noted
 
 
+def killed_writing(step):
+    """Let this process be killed when a checkpoint is written but does not count yet."""
+    wanted = []
+    real, tell = os.replace, saving.write_text
+
+    def replace(source, target):
+        if wanted and Path(target).name == saving.LAST:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(source, target)
+
+    def write_text(path, content):
+        if wanted:
+            os.kill(os.getpid(), signal.SIGKILL)
+        tell(path, content)
+
+    os.replace, saving.write_text = replace, write_text
+    on_save(lambda at: wanted.append(at) if at >= step else None)
+
+
+def full_from(step):
+    """Let the disk of this rank be full for checkpoints from a step on."""
+    wanted, real = [], os.fsync
+
+    def fsync(descriptor):
+        if wanted and threading.current_thread().name == "checkpoint":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    os.fsync = fsync
+    on_save(lambda at: wanted.append(at) if at >= step else None)
+
+
+def on_save(do):
+    """Call with the step of every checkpoint when it begins."""
+    real = saving.Saver.save
+
+    def save(self, folder, state, best):
+        self._background.wait()
+        do(state["progress"]["step"])
+        real(self, folder, state, best)
+
+    saving.Saver.save = save
+
+
 def run(task, rank):
     os.environ |= {
         "RANK": str(rank), "WORLD_SIZE": str(task["world"]), "LOCAL_RANK": str(rank),
@@ -55,7 +103,9 @@ def run(task, rank):
     looks.SECONDS = task.get("look_seconds", looks.SECONDS)
     kill = task.get("kill")
     if kill and kill["rank"] == rank:
-        killed_in(kill["step"])
+        (killed_writing if kill.get("writing") else killed_in)(kill["step"])
+    if task.get("full", {}).get("rank") == rank:
+        full_from(task["full"]["step"])
     spec = {"trial_dir": task["trial"], "attempt": task["attempt"], "one_host": True}
     return trial.rank_main(spec)
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from hydragnn_hpo.campaign.outcome import outcome_of
 from hydragnn_hpo.config.loading import to_toml
-from hydragnn_hpo.config.trial import INTERRUPTED, PEER_LOST
+from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, PEER_LOST
 from hydragnn_hpo.records import read_records
 
 pytestmark = pytest.mark.slow
@@ -267,3 +267,39 @@ def test_a_sharded_trial_that_was_killed_equals_an_unbroken_one_in_every_bit(ran
     resumed = ranks.done(cut, 2)
     assert ready_of(resumed)["step"] > 0
     same_bits(unbroken, resumed, (whole, cut))
+
+
+WAYS = [pytest.param({}, id="whole"), pytest.param({"shard": "gradients"}, id="parts")]
+
+
+@pytest.mark.parametrize("parallel", WAYS)
+def test_killed_while_writing_goes_on_from_the_checkpoint_before(ranks, trial, parallel):
+    whole, cut = (trial(name, parallel=parallel) for name in ("whole", "cut"))
+    kill = {"rank": 0, "step": 5, "writing": True}
+    found = ranks(cut, 2, kill=kill, look_seconds=0.0)
+    assert found["codes"] == [-signal.SIGKILL, PEER_LOST], (found["folder"] / "log").read_text()
+    before = {path.name for path in (cut / "checkpoints").iterdir()}
+    half = [name for name in before if name.startswith(("sharded-", ".last.safetensors."))]
+    assert len(half) == (2 if parallel else 1), "what counts, and what does not yet"
+    saved = [r for r in read_records(found["folder"] / "metrics.jsonl") if "bytes" in r]
+    resumed = ranks.done(cut, 2)
+    assert ready_of(resumed)["step"] == saved[-1]["step"]
+    same_bits(ranks.done(whole, 2), resumed, (whole, cut))
+    kept = {"last.json", "sharded-000000020"} if parallel else {"last.safetensors"}
+    assert {path.name for path in (cut / "checkpoints").iterdir()} == {"best.safetensors"} | kept
+
+
+@pytest.mark.parametrize(("parallel", "rank"), [({}, 0), ({"shard": "full"}, 1)], ids=str)
+def test_a_full_disk_ends_no_trial(ranks, trial, parallel, rank):
+    cut = trial("cut", parallel=parallel)
+    found = ranks(cut, 2, full={"rank": rank, "step": 7}, look_seconds=0.0)
+    assert DISK_FULL in found["codes"]
+    assert set(found["codes"]) <= {DISK_FULL, PEER_LOST}
+    log = (found["folder"] / "log").read_text()
+    assert "cannot be written (No space left on device); make room" in log
+    assert "Traceback" not in log
+    told = outcome_of(
+        found["folder"], found["codes"], asked_to_stop=False, restarts=0, max_restarts=3
+    )
+    assert (told["outcome"], told["reason"]) == ("interrupted", "disk_full")
+    assert ready_of(ranks.done(cut, 2))["step"] > 0

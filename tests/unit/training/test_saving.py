@@ -96,6 +96,19 @@ def test_a_checkpoint_holds_what_was_when_it_was_asked_for(train, tmp_path, slow
     assert state["made_by"]["torch"] == torch.__version__
 
 
+def test_large_models_are_saved_more_rarely(train):
+    saver, now = train().saver, [0.0]
+    saver.clock, saver.every, saver.held = lambda: now[0], 10.0, 2.0
+    saver._began = 0.0
+    due = []
+    for seconds in (9.0, 11.0, 39.0, 41.0):
+        now[0] = seconds
+        due.append(saver.due)
+    assert due == [False, False, False, True], "2 s in 40 s are 5 %"
+    saver.held, now[0] = 0.1, 11.0
+    assert saver.due
+
+
 def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatch):
     asked, real = [], checkpoint.write_pieces
     monkeypatch.setattr(
