@@ -135,8 +135,8 @@ def told(sums: Mapping[str, np.ndarray], world: int) -> dict[str, Any]:
     record["data_share"] = seconds["data"] / steps if steps else 0.0
     if world > 1:
         record |= _balance(sums["ranks"][:, 0])
-        record |= {f"{name}_seconds": seconds[name] for name in SENT}
-        if seconds["communication"]:
+        if seconds["communication"]:  # nobody measures what sharded ranks send
+            record |= {f"{name}_seconds": seconds[name] for name in SENT}
             record["hidden_share"] = 1.0 - seconds["exposed"] / seconds["communication"]
     record["peak_bytes"] = int(sums["ranks"][:, 1].max())
     energy = {

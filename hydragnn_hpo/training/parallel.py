@@ -5,6 +5,7 @@ model of one rank, and the one of which every rank holds a copy; ``sharded`` has
 """
 
 import contextlib
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
@@ -72,11 +73,13 @@ class Copied(Parallel):
     def __init__(self, model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> None:
         """Take a model over; every rank calls this with the same weights.
 
-        ``static_graph`` is left off: it gained nothing, and the first micro-batch of an empty
-        share would decide for all. Nor is ``find_unused_parameters`` needed: every parameter that
-        learns is in every loss, with gradient 0 where no target is known.
+        ``static_graph`` is left off: a step in several pieces fails with it (torch 2.13), and no
+        time was gained without them. Nor is ``find_unused_parameters`` needed: every parameter
+        that learns is in every loss, with gradient 0 where no target is known.
         """
         super().__init__(model, config, ranks)
+        # The gradient of a map to one number is one row, whose rows torch counts in another way.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         ddp = DistributedDataParallel(
             model,
             forward_sync_buffers=False,
