@@ -51,6 +51,7 @@ def test_epochs_say_which_rank_was_slow(tmp_path):
         assert epoch["slowest_rank"] == 1
         assert epoch["imbalance"] > 1.2
         assert epoch["exposed_seconds"] > 0.02, "rank 0 waits for rank 1"
+        assert epoch["data_seconds"] >= 4 * 0.03 / 2, "four steps of rank 1, mean of two ranks"
 
 
 @pytest.mark.slow
