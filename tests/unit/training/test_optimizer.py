@@ -226,3 +226,13 @@ def test_a_break_changes_no_bit(train, tmp_path, name, schedule):
     assert rates[3:] == again
     if schedule == "plateau":
         assert len(set(rates)) > 2, "it was lowered on both sides of the break"
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_learns_at_one_learning_rate(train, name):
+    """Targets are random numbers, so that only what is learned by heart lowers the loss."""
+    settings = {"learning_rate": 0.05, "weight_decay": 0.0, "epochs": 12, "global_batch": 12}
+    trainer = train(optimizer=name, **settings)
+    trainer.run(12, lambda: "go")
+    losses = [sum(r["loss"].values()) for r in trainer.records if r["record"] == "epoch"]
+    assert losses[-1] < 0.95 * losses[0]
