@@ -46,9 +46,10 @@ class Ranks:
     """Starts attempts in the server of ``resume_ranks.py``."""
 
     def __init__(self, folder: Path, code: Path) -> None:
-        self.folder = folder
+        self.folder, self.unbroken = folder, dict[str, Path]()
         script = Path(__file__).parent / "resume_ranks.py"
-        scratch = {"PYTHONPATH": str(code), "HYDRAGNN_HPO_SCRATCH": str(folder / "scratch")}
+        path = os.pathsep.join([str(code), os.environ.get("PYTHONPATH", "")])
+        scratch = {"PYTHONPATH": path, "HYDRAGNN_HPO_SCRATCH": str(folder / "scratch")}
         self.server = subprocess.Popen(
             [sys.executable, str(script)],
             stdin=subprocess.PIPE,
@@ -69,6 +70,14 @@ class Ranks:
         self.server.stdin.write(json.dumps(told) + "\n")
         self.server.stdin.flush()
         return json.loads(self.server.stdout.readline()) | {"folder": folder}
+
+    def whole(self, make, world: int, *, epochs: int = EPOCHS, **settings) -> Path:
+        """Give a trial that was never broken; the same for all tests that want it."""
+        key = str((world, epochs, sorted(settings.items())))
+        if key not in self.unbroken:
+            self.unbroken[key] = make(f"whole-{world}", epochs=epochs, **settings)
+            self.done(self.unbroken[key], world, epochs=epochs)
+        return self.unbroken[key]
 
     def done(self, trial: Path, world: int, **task) -> Path:
         """Run an attempt that must end well."""
@@ -123,13 +132,14 @@ def ready_of(folder):
     return ready
 
 
-def same_bits(one, other, trials):
+def same_bits(whole, cut):
     """See that two trials came to the same end."""
+    one, other = whole / "attempts" / "001", max((cut / "attempts").iterdir())
     for key in ("objective", "val_mae", "best_epoch", "epochs", "status"):
         assert result_of(one)[key] == result_of(other)[key], key
     name = "predictions.safetensors"
     assert (one / name).read_bytes() == (other / name).read_bytes()
-    first, second = map(weights_of, trials)
+    first, second = map(weights_of, (whole, cut))
     assert first.keys() == second.keys()
     for name, value in first.items():
         assert value.tobytes() == second[name].tobytes(), name
@@ -139,28 +149,25 @@ def same_bits(one, other, trials):
 @pytest.mark.parametrize("conv", ["painn", "dropping_convs:Dropping"])
 def test_killed_at_a_step_and_resumed_equals_unbroken_in_every_bit(ranks, trial, world, conv):
     draw = random.Random(7 + world)
-    whole, cut = trial("whole", conv), trial("cut", conv)
-    unbroken = ranks.done(whole, world)
+    cut, whole = trial("cut", conv=conv), ranks.whole(trial, world, conv=conv)
     for step in sorted(draw.sample(range(1, EPOCHS * STEPS), 2)):
         rank = draw.randrange(world)
         found = ranks(cut, world, kill={"rank": rank, "step": step}, look_seconds=0.0)
         assert found["codes"][rank] == -signal.SIGKILL
     resumed = ranks.done(cut, world)
     assert ready_of(resumed)["resumed"]
-    same_bits(unbroken, resumed, (whole, cut))
+    same_bits(whole, cut)
 
 
 def test_dropout_does_something(ranks, trial):
-    one, other = trial("one", "dropping_convs:Dropping"), trial("other", "dropping_convs:Dropping")
-    ranks.done(one, 1)
-    ranks.done(other, 2)
+    one, other = (ranks.whole(trial, n, conv="dropping_convs:Dropping") for n in (1, 2))
     assert farthest(weights_of(one), weights_of(other)) > 1e-4, "other ranks draw otherwise"
 
 
 @pytest.mark.parametrize("worlds", [(2, 1), (1, 2), (2, 3)], ids=str)
 def test_goes_on_with_another_number_of_ranks(ranks, trial, worlds):
-    whole, cut = trial("whole"), trial("cut")
-    unbroken = ranks.done(whole, worlds[0])
+    cut, whole = trial("cut"), ranks.whole(trial, worlds[0], conv="painn")
+    unbroken = whole / "attempts" / "001"
     step = random.Random(sum(worlds)).randrange(STEPS + 1, EPOCHS * STEPS)
     kill = {"rank": worlds[0] - 1, "step": step}
     assert -signal.SIGKILL in ranks(cut, worlds[0], kill=kill, look_seconds=0.0)["codes"]
@@ -178,7 +185,7 @@ def test_goes_on_with_another_number_of_ranks(ranks, trial, worlds):
 def test_twenty_kills_of_any_rank_at_any_time(ranks, trial):
     draw, epochs = random.Random(20), 100
     settings = {"epochs": epochs, "checkpoint_seconds": 0.02}
-    whole, cut = trial("whole", **settings), trial("cut", **settings)
+    cut = trial("cut", **settings)
     for _ in range(20):
         rank, after = draw.randrange(2), draw.choice(["start", "first_step", "checkpoint"])
         kill = {"ranks": [rank], "number": signal.SIGKILL, "after": after}
@@ -193,40 +200,40 @@ def test_twenty_kills_of_any_rank_at_any_time(ranks, trial):
         assert (told["outcome"], told["reason"]) == ("interrupted", "host_lost")
     resumed = ranks.done(cut, 2, epochs=epochs)
     assert ready_of(resumed)["step"] > 10, "it came on between the kills"
-    unbroken = ranks.done(whole, 2, epochs=epochs)
-    same_bits(unbroken, resumed, (whole, cut))
+    whole = ranks.whole(trial, 2, **settings)
+    same_bits(whole, cut)
     assert result_of(resumed)["status"] == "completed"
 
 
 def test_sigterm_in_mid_epoch_leaves_a_checkpoint_within_seconds(ranks, trial):
-    settings = {"epochs": 40, "checkpoint_seconds": 1e6}
-    whole, cut = trial("whole", **settings), trial("cut", **settings)
+    settings = {"epochs": 30, "checkpoint_seconds": 1e6}
+    cut = trial("cut", **settings)
     term = {"ranks": [0, 1], "number": signal.SIGTERM, "after": "first_step", "seconds": 0.3}
-    found = ranks(cut, 2, epochs=40, signal=term)
+    found = ranks(cut, 2, epochs=30, signal=term)
     assert found["codes"] == [INTERRUPTED] * 2
     assert found["seconds"] < 2.0 + 1.0, "a look each second, and the time to write"
     assert not (found["folder"] / "result.json").exists()
     *_, saved, obeyed = read_records(found["folder"] / "metrics.jsonl")
     assert (saved["record"], obeyed["record"]) == ("checkpoint", "obeyed")
     assert obeyed["reason"] == "walltime"
-    resumed = ranks.done(cut, 2, epochs=40)
+    resumed = ranks.done(cut, 2, epochs=30)
     assert ready_of(resumed)["step"] == saved["step"], "nothing was trained twice"
-    unbroken = ranks.done(whole, 2, epochs=40)
-    same_bits(unbroken, resumed, (whole, cut))
+    whole = ranks.whole(trial, 2, **settings)
+    same_bits(whole, cut)
 
 
 def test_the_end_of_the_allocation_leaves_a_checkpoint(ranks, trial):
-    settings = {"epochs": 40, "checkpoint_seconds": 1e6}
-    whole, cut = trial("whole", **settings), trial("cut", **settings)
+    settings = {"epochs": 30, "checkpoint_seconds": 1e6}
+    cut = trial("cut", **settings)
     environment = {"SLURM_JOB_END_TIME": str(time.time() + 60.8), "HYDRAGNN_HPO_END_MARGIN": "60"}
-    found = ranks(cut, 2, epochs=40, environment=environment)
+    found = ranks(cut, 2, epochs=30, environment=environment)
     assert found["codes"] == [INTERRUPTED] * 2
     *_, saved, obeyed = read_records(found["folder"] / "metrics.jsonl")
     assert (obeyed["record"], obeyed["reason"]) == ("obeyed", "walltime")
-    resumed = ranks.done(cut, 2, epochs=40)
+    resumed = ranks.done(cut, 2, epochs=30)
     assert ready_of(resumed)["step"] == saved["step"] > 0
-    unbroken = ranks.done(whole, 2, epochs=40)
-    same_bits(unbroken, resumed, (whole, cut))
+    whole = ranks.whole(trial, 2, **settings)
+    same_bits(whole, cut)
 
 
 SHARDED = [
@@ -238,8 +245,8 @@ SHARDED = [
 
 @pytest.mark.parametrize(("parallel", "worlds"), SHARDED)
 def test_a_sharded_trial_goes_on_with_another_number_of_ranks(ranks, trial, parallel, worlds):
-    whole, cut = (trial(name, parallel=parallel, precision="fp64") for name in ("whole", "cut"))
-    ranks.done(whole, 1)
+    cut = trial("cut", parallel=parallel, precision="fp64")
+    whole = ranks.whole(trial, 1, precision="fp64")
     draw, checkpoints = random.Random(len(worlds)), cut / "checkpoints"
     for number, world in enumerate(worlds[:-1]):
         step = draw.randrange(7 * number + 5, 7 * number + 11)
@@ -259,22 +266,25 @@ def test_a_sharded_trial_goes_on_with_another_number_of_ranks(ranks, trial, para
 
 
 def test_a_sharded_trial_that_was_killed_equals_an_unbroken_one_in_every_bit(ranks, trial):
-    whole, cut = (trial(name, parallel={"shard": "full"}) for name in ("whole", "cut"))
-    unbroken = ranks.done(whole, 2)
+    cut, whole = (
+        trial("cut", parallel={"shard": "full"}),
+        ranks.whole(trial, 2, parallel={"shard": "full"}),
+    )
     for rank, step in ((0, 8), (1, 13)):
         codes = ranks(cut, 2, kill={"rank": rank, "step": step}, look_seconds=0.0)["codes"]
         assert sorted(codes) == [-signal.SIGKILL, PEER_LOST]
     resumed = ranks.done(cut, 2)
     assert ready_of(resumed)["step"] > 0
-    same_bits(unbroken, resumed, (whole, cut))
+    same_bits(whole, cut)
 
 
-WAYS = [pytest.param({}, id="whole"), pytest.param({"shard": "gradients"}, id="parts")]
+WAYS = [pytest.param({}, id="whole"), pytest.param({"shard": "full"}, id="parts")]
 
 
 @pytest.mark.parametrize("parallel", WAYS)
 def test_killed_while_writing_goes_on_from_the_checkpoint_before(ranks, trial, parallel):
-    whole, cut = (trial(name, parallel=parallel) for name in ("whole", "cut"))
+    settings = {"parallel": parallel} if parallel else {"conv": "painn"}
+    cut = trial("cut", **settings)
     kill = {"rank": 0, "step": 5, "writing": True}
     found = ranks(cut, 2, kill=kill, look_seconds=0.0)
     assert found["codes"] == [-signal.SIGKILL, PEER_LOST], (found["folder"] / "log").read_text()
@@ -284,7 +294,7 @@ def test_killed_while_writing_goes_on_from_the_checkpoint_before(ranks, trial, p
     saved = [r for r in read_records(found["folder"] / "metrics.jsonl") if "bytes" in r]
     resumed = ranks.done(cut, 2)
     assert ready_of(resumed)["step"] == saved[-1]["step"]
-    same_bits(ranks.done(whole, 2), resumed, (whole, cut))
+    same_bits(ranks.whole(trial, 2, **settings), cut)
     kept = {"last.json", "sharded-000000020"} if parallel else {"last.safetensors"}
     assert {path.name for path in (cut / "checkpoints").iterdir()} == {"best.safetensors"} | kept
 
