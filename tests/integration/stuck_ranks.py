@@ -25,7 +25,7 @@ STOPS_AT = 3
 MARKED = 1.5
 """Seconds after which the others have surely been told where it is."""
 
-SLOWER = 0.03
+SLOWER = 0.1
 """Seconds that the slow rank needs more for a step."""
 
 
