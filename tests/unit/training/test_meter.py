@@ -85,6 +85,11 @@ def test_a_rank_alone_has_nobody_to_wait_for():
     assert not {"imbalance", "slowest_rank", "hidden_share", "exposed_seconds"} & set(record)
 
 
+def test_what_nobody_measured_is_not_told_as_nothing():
+    record = told(summed([1.0] * 6 + [0.0, 0.0], 2), 2)
+    assert not {"communication_seconds", "exposed_seconds", "hidden_share"} & set(record)
+
+
 def test_joules_are_told_by_region():
     meter = Meter(energy=Energy([Clock()]))
     for region in ("train", "train", "val", "checkpoint"):
