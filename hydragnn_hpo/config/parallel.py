@@ -33,8 +33,9 @@ class ParallelConfig(Config):
     it is the layout of Wang et al. (2024), arXiv:2404.14712."""
 
     recompute: bool = False
-    """Forget what the rounds of the trunk computed, and compute it again in the backward pass:
-    about a third more time, for the memory of one round."""
+    """Forget what the rounds of the trunk computed, and compute it again in the backward pass: the
+    memory of one round, for about half as much time again. Not worth it with heads that are
+    derivatives, which need it all twice."""
 
     bucket_mb: PositiveFloat | None = None
     """Size of the pieces in which DDP sends gradients, MiB; chosen from the model if left out."""
