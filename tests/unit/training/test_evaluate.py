@@ -105,6 +105,24 @@ def test_shares_of_ranks_are_the_whole(trainer, columns):
     torch.testing.assert_close(parts, alone, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("count", [1, 7, 23])
+def test_ranks_that_meet_take_equally_many_batches(trainer, columns, monkeypatch, count):
+    """One graph at a time: as many batches as the largest share has graphs; the rest are empty."""
+    monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", 1)
+    indices = np.flatnonzero(columns.num_edges() > 0)[:count]
+    taken, largest = [], 0
+    for rank in range(3):
+        ranks = replace(trainer.feed.ranks, rank=rank, world=3)
+        feed = replace(trainer.feed, ranks=ranks, together=True)
+        pieces = [batch.graph_index.tolist() for batch in feed.pieces(indices)]
+        largest = max(largest, len(feed.share(indices)))
+        taken.append(pieces)
+        assert sum(pieces, []) == feed.share(indices).tolist()
+        monkeypatch.setattr(feed.ranks.__class__, "sum", lambda self, values: values)
+        predict_split(trainer.model, feed, indices)  # an empty batch is predicted too
+    assert {len(pieces) for pieces in taken} == {largest}
+
+
 def test_objective_by_hand():
     heads = {"a": HeadConfig(weight=3.0), "b": HeadConfig(weight=1.0)}
     found = objective_of({"a": 0.4, "b": 6.0}, {"a": 2.0, "b": 3.0}, heads)

@@ -46,6 +46,7 @@ def test_a_gradient_goes_in_about_four_pieces(mebibytes, expected):
         ({"shard": "hybrid"}, 16, 1, 4, True),  # four ranks to a host
         ({"shard": "hybrid", "tensor": 2}, 16, 2, 2, True),
         ({"shard": "hybrid", "shard_ranks": 8}, 16, 1, 8, True),
+        ({"shard": "hybrid", "shard_ranks": 6}, 16, 1, 2, True),
     ],
 )
 def test_what_fits_into_a_width(settings, world, tensor, held, sharded):
