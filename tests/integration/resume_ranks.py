@@ -25,7 +25,7 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp  # noqa: F401
 
 from hydragnn_hpo.launching.job import PRELOAD
-from hydragnn_hpo.training import looks, saving, trial
+from hydragnn_hpo.training import looks, saving, sharded_checkpoint, trial
 from hydragnn_hpo.training.stepper import Stepper
 
 DEADLINE = 60.0
@@ -53,19 +53,19 @@ def killed_in(step):
 def killed_writing(step):
     """Let this process be killed when a checkpoint is written but does not count yet."""
     wanted = []
-    real, tell = os.replace, saving.write_text
+    real, save = os.replace, sharded_checkpoint.save
 
     def replace(source, target):
         if wanted and Path(target).name == saving.LAST:
             os.kill(os.getpid(), signal.SIGKILL)
         real(source, target)
 
-    def write_text(path, content):
+    def save_parts(*arguments, **options):
+        save(*arguments, **options)
         if wanted:
             os.kill(os.getpid(), signal.SIGKILL)
-        tell(path, content)
 
-    os.replace, saving.write_text = replace, write_text
+    os.replace, sharded_checkpoint.save = replace, save_parts
     on_save(lambda at: wanted.append(at) if at >= step else None)
 
 
