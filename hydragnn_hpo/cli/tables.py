@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hydragnn_hpo.campaign.leaderboard import Leaderboard
-    from hydragnn_hpo.training.feeding import Feeding
+    from hydragnn_hpo.training.watching.feeding import Feeding
 
 
 PLAIN_WIDTH = 110

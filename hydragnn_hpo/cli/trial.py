@@ -14,7 +14,7 @@ from hydragnn_hpo.errors import ConfigError
 if TYPE_CHECKING:
     from hydragnn_hpo.config.trial import TrialConfig
     from hydragnn_hpo.layout import TrialDir
-    from hydragnn_hpo.training.profiling import ProfilePlan
+    from hydragnn_hpo.training.watching.profiling import ProfilePlan
 
 
 class Io(Enum):
@@ -62,7 +62,7 @@ def trial(
         return
     if as_json and io is None:
         raise ConfigError("--json goes with --io: add --io real, or drop it.")
-    from hydragnn_hpo.training.mpi import adopt_ranks
+    from hydragnn_hpo.training.ranks.mpi import adopt_ranks
 
     adopt_ranks()
     if io is not None:
@@ -73,7 +73,7 @@ def trial(
 
 
 def _plan(config: "TrialConfig", ranks: str | None, epochs: str | None) -> "ProfilePlan":
-    from hydragnn_hpo.training.profiling import ProfilePlan
+    from hydragnn_hpo.training.watching.profiling import ProfilePlan
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return ProfilePlan.of(ranks, epochs, world=world, last=config.training.epochs)
@@ -94,7 +94,7 @@ def _measure(place: "TrialDir", io: Io, *, as_json: bool) -> NoReturn:
     import json
 
     from hydragnn_hpo.cli.tables import console, feeding_table
-    from hydragnn_hpo.training.feeding import measure
+    from hydragnn_hpo.training.watching.feeding import measure
 
     found = measure(place, io.value)
     if found and as_json:
@@ -109,9 +109,9 @@ def _leave(code: int, *, in_order: bool) -> NoReturn:
     """End this rank.
 
     Who failed must not wait for the others (mpiexec ends them), and a process group must not be
-    taken down, see ``training.ddp``.
+    taken down, see ``training.ranks.ddp``.
     """
-    from hydragnn_hpo.training.mpi import leave_ranks
+    from hydragnn_hpo.training.ranks.mpi import leave_ranks
 
     sys.stdout.flush()
     sys.stderr.flush()

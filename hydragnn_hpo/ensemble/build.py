@@ -44,7 +44,7 @@ from hydragnn_hpo.ensemble.select import ScoredHead, greedy, loss, top_k
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.checkpoints import checkpoint
 from hydragnn_hpo.training.trial import open_graphs
 
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"

@@ -136,7 +136,7 @@ class Trunk(nn.Module):
     def go(
         self, take: Round, layer: int, scalars: Tensor, state: Any, place: Place
     ) -> tuple[Tensor, Any]:
-        """Take a round; a trainer puts another way here, see ``training.recompute``."""
+        """Take a round; a trainer puts another way here, see ``training.ranks.recompute``."""
         return take(layer, scalars, state, place)
 
     def round(self, layer: int, scalars: Tensor, state: Any, place: Place) -> tuple[Tensor, Any]:

@@ -13,9 +13,9 @@ from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.shares import graph_costs, shares
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.ddp import Ranks
-from hydragnn_hpo.training.memory import give_back, is_full
+from hydragnn_hpo.training.memory.limits import give_back, is_full
 from hydragnn_hpo.training.precision import DTYPES, computing
+from hydragnn_hpo.training.ranks.ddp import Ranks
 
 EDGES_PER_BATCH = 40_000
 """Graphs of a split are evaluated in batches of about this many edges."""

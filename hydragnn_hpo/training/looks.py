@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.ranks.ddp import Ranks
 
 Signal = Literal["go", "stop", "interrupt"]
 

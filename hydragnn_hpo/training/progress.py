@@ -17,6 +17,6 @@ class Progress:
     best_val: dict[str, float] = field(default_factory=dict)
     train_seconds: float = 0.0
     lost: int = 0
-    """Epochs running in which an error was hopeless, see ``training.guard``."""
+    """Epochs running in which an error was hopeless, see ``training.watching.guard``."""
     losses: list[list[float]] = field(default_factory=list)
     """Sums of each head's loss in the epoch that has begun, by rank; empty between epochs."""

@@ -4,7 +4,7 @@ import hashlib
 
 import torch
 
-from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.ranks.ddp import Ranks
 
 
 def reseed(seed: int, step: int, ranks: Ranks) -> None:

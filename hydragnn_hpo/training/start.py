@@ -8,7 +8,7 @@ from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.checkpoints import checkpoint
 from hydragnn_hpo.training.precision import DTYPES
 
 _TRUNK = "trunk."

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.training.averaging import AveragedWeights
-from hydragnn_hpo.training.guard import Guard
 from hydragnn_hpo.training.loss import combine, head_sums
-from hydragnn_hpo.training.meter import Meter
-from hydragnn_hpo.training.parallel import Parallel
+from hydragnn_hpo.training.optimizers.averaging import AveragedWeights
 from hydragnn_hpo.training.precision import computing
 from hydragnn_hpo.training.randomness import reseed
+from hydragnn_hpo.training.ranks.parallel import Parallel
+from hydragnn_hpo.training.watching.guard import Guard
+from hydragnn_hpo.training.watching.meter import Meter
 
 
 class Stepper:

@@ -22,24 +22,24 @@ from hydragnn_hpo.data.mixture import Mixture
 from hydragnn_hpo.data.order import Order
 from hydragnn_hpo.data.prefetch import Ahead
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training.averaging import AveragedWeights
-from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.checkpoints.learned import Learned
+from hydragnn_hpo.training.checkpoints.saving import Saver, origin
 from hydragnn_hpo.training.evaluate import error_sums, feed_of
-from hydragnn_hpo.training.fitting import fit
-from hydragnn_hpo.training.guard import Guard
-from hydragnn_hpo.training.learned import Learned
 from hydragnn_hpo.training.looks import Looks, Signal
-from hydragnn_hpo.training.meter import Stragglers, meter_of, told
-from hydragnn_hpo.training.micro import MicroBatches
-from hydragnn_hpo.training.optimizer import make_optimizer
+from hydragnn_hpo.training.memory.fitting import fit
+from hydragnn_hpo.training.memory.micro import MicroBatches
+from hydragnn_hpo.training.optimizers.averaging import AveragedWeights
+from hydragnn_hpo.training.optimizers.optimizer import make_optimizer
+from hydragnn_hpo.training.optimizers.schedule import Schedule
 from hydragnn_hpo.training.precision import set_products
 from hydragnn_hpo.training.progress import Progress
-from hydragnn_hpo.training.saving import Saver, origin
-from hydragnn_hpo.training.schedule import Schedule
-from hydragnn_hpo.training.spread import spread
+from hydragnn_hpo.training.ranks.ddp import Ranks
+from hydragnn_hpo.training.ranks.spread import spread
+from hydragnn_hpo.training.ranks.together import sum_together
 from hydragnn_hpo.training.start import build_model
 from hydragnn_hpo.training.stepper import Stepper
-from hydragnn_hpo.training.together import sum_together
+from hydragnn_hpo.training.watching.guard import Guard
+from hydragnn_hpo.training.watching.meter import Stragglers, meter_of, told
 
 logger = logging.getLogger(__name__)
 

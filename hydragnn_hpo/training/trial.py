@@ -37,18 +37,18 @@ from hydragnn_hpo.files import read_json, storage, sweep, write_bytes, write_jso
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
 from hydragnn_hpo.training.asked import Asked
-from hydragnn_hpo.training.board import Board, see_tensorboard
-from hydragnn_hpo.training.ddp import Ranks, join
+from hydragnn_hpo.training.checkpoints.saving import prune
 from hydragnn_hpo.training.evaluate import predict_split
-from hydragnn_hpo.training.guard import Diverged
 from hydragnn_hpo.training.looks import Signal
-from hydragnn_hpo.training.memory import is_full, keep_freed_memory, peak_bytes
-from hydragnn_hpo.training.micro import Halved
-from hydragnn_hpo.training.mpi import see_ranks
-from hydragnn_hpo.training.profiling import Profile, ProfilePlan
-from hydragnn_hpo.training.saving import prune
+from hydragnn_hpo.training.memory.limits import is_full, keep_freed_memory, peak_bytes
+from hydragnn_hpo.training.memory.micro import Halved
+from hydragnn_hpo.training.ranks.ddp import Ranks, join
+from hydragnn_hpo.training.ranks.mpi import see_ranks
 from hydragnn_hpo.training.trainer import Trainer
-from hydragnn_hpo.training.watchdog import watch
+from hydragnn_hpo.training.watching.board import Board, see_tensorboard
+from hydragnn_hpo.training.watching.guard import Diverged
+from hydragnn_hpo.training.watching.profiling import Profile, ProfilePlan
+from hydragnn_hpo.training.watching.watchdog import watch
 
 logger = logging.getLogger(__name__)
 

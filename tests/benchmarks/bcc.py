@@ -35,9 +35,9 @@ from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.neighbors import edges_of
 from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import error_sums
-from hydragnn_hpo.training.memory import keep_freed_memory
+from hydragnn_hpo.training.memory.limits import keep_freed_memory
+from hydragnn_hpo.training.ranks.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer
 
 CUTOFF = 2.0

@@ -36,8 +36,8 @@ from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.neighbors import edges_of
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.loss import combine, head_sums
-from hydragnn_hpo.training.memory import keep_freed_memory
-from hydragnn_hpo.training.optimizer import make_optimizer
+from hydragnn_hpo.training.memory.limits import keep_freed_memory
+from hydragnn_hpo.training.optimizers.optimizer import make_optimizer
 
 BATCH, CUTOFF = 32, 5.0
 FEATURES, LAYERS, BASIS = 64, 3, 16

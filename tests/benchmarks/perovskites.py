@@ -21,9 +21,9 @@ from record import finish
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import read_records
 from hydragnn_hpo.shipped import shipped
-from hydragnn_hpo.training import checkpoint
-from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.checkpoints import checkpoint
 from hydragnn_hpo.training.evaluate import error_sums
+from hydragnn_hpo.training.ranks.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.trial import load_trial
 

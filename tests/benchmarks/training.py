@@ -39,10 +39,10 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.pairs import pairs_of
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.training.ddp import Ranks, join
 from hydragnn_hpo.training.looks import Looks
 from hydragnn_hpo.training.loss import combine, head_sums
-from hydragnn_hpo.training.memory import keep_freed_memory
+from hydragnn_hpo.training.memory.limits import keep_freed_memory
+from hydragnn_hpo.training.ranks.ddp import Ranks, join
 from hydragnn_hpo.training.trainer import Trainer
 
 ALONE = Ranks(0, 1, torch.device("cpu"))

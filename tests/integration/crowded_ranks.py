@@ -17,7 +17,7 @@ from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import PlacementConfig
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training import memory
+from hydragnn_hpo.training.memory import limits as memory
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.training.trial import rank_main
 

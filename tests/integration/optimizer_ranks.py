@@ -15,7 +15,7 @@ import torch
 from ranks import config, random_columns
 
 from hydragnn_hpo.config.trial import TrialConfig
-from hydragnn_hpo.training.ddp import join
+from hydragnn_hpo.training.ranks.ddp import join
 from hydragnn_hpo.training.trainer import Trainer
 
 OPTIMIZERS = ("adam", "sgd", "lamb", "muon")

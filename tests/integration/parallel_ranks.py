@@ -15,9 +15,11 @@ import torch
 from ranks import config, random_columns
 
 from hydragnn_hpo.config.trial import TrialConfig
-from hydragnn_hpo.training import checkpoint, evaluate, sharded
-from hydragnn_hpo.training.ddp import join
-from hydragnn_hpo.training.parts import here
+from hydragnn_hpo.training import evaluate
+from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.training.ranks import sharded
+from hydragnn_hpo.training.ranks.ddp import join
+from hydragnn_hpo.training.ranks.parts import here
 from hydragnn_hpo.training.start import build_model
 from hydragnn_hpo.training.trainer import Trainer
 

@@ -22,8 +22,9 @@ from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.mixture import unite
-from hydragnn_hpo.training import evaluate, micro
-from hydragnn_hpo.training.ddp import join
+from hydragnn_hpo.training import evaluate
+from hydragnn_hpo.training.memory import micro
+from hydragnn_hpo.training.ranks.ddp import join
 from hydragnn_hpo.training.trainer import Trainer
 
 TARGETS = {

@@ -25,7 +25,8 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp  # noqa: F401
 
 from hydragnn_hpo.launching.job import PRELOAD
-from hydragnn_hpo.training import looks, saving, sharded_checkpoint, trial
+from hydragnn_hpo.training import looks, trial
+from hydragnn_hpo.training.checkpoints import saving, sharded_checkpoint
 from hydragnn_hpo.training.stepper import Stepper
 
 DEADLINE = 60.0

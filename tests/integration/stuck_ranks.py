@@ -15,9 +15,9 @@ import torch
 from ranks import config, random_columns
 
 from hydragnn_hpo import log
-from hydragnn_hpo.training.ddp import join
+from hydragnn_hpo.training.ranks.ddp import join
 from hydragnn_hpo.training.trainer import Trainer
-from hydragnn_hpo.training.watchdog import watch
+from hydragnn_hpo.training.watching.watchdog import watch
 
 STOPS_AT = 3
 """Steps that are taken before a rank stops."""

@@ -24,7 +24,7 @@ from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.member import DTYPES, Member
 from hydragnn_hpo.ensemble.predictor import member_batches, pieces
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.checkpoints import checkpoint
 
 CARD = {
     "name": "toy",

@@ -16,7 +16,7 @@ from hydragnn_hpo.ensemble.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.predictor import Ensemble
 from hydragnn_hpo.errors import DataError, RunError
 from hydragnn_hpo.report.figures import draw_parity
-from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.checkpoints import checkpoint
 
 Make = Callable[..., Path]
 

@@ -16,7 +16,7 @@ from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.layout import TrialDir
-from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.ranks.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -86,6 +86,13 @@ def make_config(*, conv="egnn", heads=None, store="none", seed=3, model=None, **
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _denormals():
+    """Ranks flush denormals in their own process; other tests want them back in this one."""
+    yield
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")

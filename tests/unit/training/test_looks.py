@@ -2,8 +2,8 @@
 
 import torch
 
-from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.looks import Looks
+from hydragnn_hpo.training.ranks.ddp import Ranks
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

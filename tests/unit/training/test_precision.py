@@ -244,7 +244,7 @@ def test_forces_in_bf16_where_they_are_wanted(train, columns):
 
 def test_recomputing_changes_nothing_in_bf16(train, columns):
     config = train(conv="painn", **plain() | {"precision": "bf16"}).config
-    from hydragnn_hpo.training.recompute import recompute_rounds
+    from hydragnn_hpo.training.ranks.recompute import recompute_rounds
 
     found = []
     for again in (False, True):

@@ -2,8 +2,8 @@
 
 import torch
 
-from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.randomness import reseed
+from hydragnn_hpo.training.ranks.ddp import Ranks
 
 
 def drawn(seed=3, step=7, rank=0, world=4, tensor=1):

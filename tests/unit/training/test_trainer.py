@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training import checkpoint, looks, parallel
+from hydragnn_hpo.training import looks
 from hydragnn_hpo.training import trainer as module
-from hydragnn_hpo.training.background import Background
+from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.training.checkpoints.background import Background
 from hydragnn_hpo.training.evaluate import error_sums
-from hydragnn_hpo.training.guard import Diverged
-from hydragnn_hpo.training.schedule import Schedule
+from hydragnn_hpo.training.optimizers.schedule import Schedule
+from hydragnn_hpo.training.ranks import parallel
+from hydragnn_hpo.training.watching.guard import Diverged
 
 
 def go():

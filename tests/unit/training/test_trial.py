@@ -16,10 +16,10 @@ from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, PEER_LOST, Placeme
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.records import read_records
-from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training import trial as module
-from hydragnn_hpo.training.guard import Diverged
+from hydragnn_hpo.training.checkpoints import checkpoint
 from hydragnn_hpo.training.trial import _reason, load_trial, rank_main, run_by_hand
+from hydragnn_hpo.training.watching.guard import Diverged
 
 
 @pytest.fixture(autouse=True)

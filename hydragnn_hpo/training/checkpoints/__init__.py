@@ -1,0 +1,1 @@
+"""What a training keeps, so that it can go on elsewhere."""

@@ -1,0 +1,1 @@
+"""Steps that fit into the memory of a rank."""

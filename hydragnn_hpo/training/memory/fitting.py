@@ -1,0 +1,251 @@
+"""Fit a step to the memory: estimate what it takes, rehearse it where that is much, cut it up.
+
+Shapes: G graphs.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hydragnn_hpo.config.counting import angle_cutoff, differentiates, kept_bytes
+from hydragnn_hpo.config.sizes import mean_degree
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.order import Order
+from hydragnn_hpo.training.memory.limits import is_full, limit_bytes, taken_by
+from hydragnn_hpo.training.memory.micro import Halved, MicroBatches, alone, recalled
+from hydragnn_hpo.training.stepper import Stepper
+
+Bytes = NDArray[np.float64]
+
+FULL = 0.8
+"""Share of the memory that a step may be expected to take."""
+
+LITTLE = 0.25
+"""Below this share of the memory nothing is rehearsed."""
+
+COSTLIEST = 4
+"""Steps of an epoch whose shares are looked at."""
+
+EDGE, NODE = 20.0, 6.0
+"""Numbers beside the layers': of geometry per edge; of heads per node, feature and head."""
+
+DERIVATIVES = 2.5
+"""Training on forces keeps two passes: 2.0 (mace) to 3.5 (alignn) times as much was measured."""
+
+HALF = 0.7
+"""What is kept with ``bf16``: products are in 2 bytes, sums and norms in 4."""
+
+HEAP = 1.6
+"""Resident memory over that of the tensors on a CPU, where freed blocks do not fit the next
+ones: 1.35 to 1.66 was measured with glibc."""
+
+STATES = {"adamw": 2, "adam": 2, "lamb": 2, "muon": 2, "sgd": 1}
+"""Most numbers that an optimizer keeps per parameter."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was found about a trial's steps, on one rank."""
+
+    pieces: int
+    """Micro-batches of every step, on all ranks."""
+    estimated_bytes: int
+    """What this rank is expected to take: weights, optimizer, and the costliest piece."""
+    probed_bytes: int | None
+    """What a rehearsal took, if there was one, in as many pieces as were expected before it."""
+    limit_bytes: int
+    """What it may take."""
+
+
+def fit(
+    config: TrialConfig, order: Order, micro: MicroBatches, stepper: Stepper, folder: Path | None
+) -> Fit:
+    """Choose in how many pieces every rank takes its share of a step; every rank calls this.
+
+    Weights, optimizer and random numbers stay as they are.
+
+    Args:
+        config: the trial.
+        order: which graphs are in which step.
+        micro: is told the number of pieces.
+        stepper: takes the steps.
+        folder: where checkpoints are, and what earlier attempts found.
+
+    Raises:
+        Halved: a rehearsal that all ranks held together ran out of memory.
+        MemoryError: not even one graph fits.
+    """
+    ranks, free = micro.feed.ranks, micro.asked is None
+    micro.folder = folder
+    known = max(recalled(folder, ranks.data_world) if folder else 1, micro.pieces)
+    held = _held(stepper.net.model.parameters())
+    limit = limit_bytes(ranks.device, held, os.environ)
+    need = Need(config, order, micro, fixed=held * copies(config, ranks.device))
+    pieces = max(need.pieces(FULL * limit) if free else 1, known)
+    crowded = free and need.bytes(pieces) > LITTLE * limit
+    said = torch.tensor([pieces, crowded], device=ranks.device)
+    micro.pieces, rehearse = (int(value) for value in ranks.most(said).tolist())
+    taken = None
+    if crowded or (rehearse and stepper.net.together):
+        before = micro.pieces
+        taken = rehearsed(need, stepper)
+        least = known if micro.pieces == before else micro.pieces
+        pieces = max(need.pieces(FULL * limit) if free else 1, least)
+    if rehearse:
+        micro.pieces = int(ranks.most(torch.tensor(pieces, device=ranks.device)))
+    if ranks.first:
+        micro.keep()
+    probed = None if taken is None else int(need.fixed) + taken
+    return Fit(micro.pieces, int(need.bytes(micro.pieces)), probed, limit)
+
+
+class Need:
+    """What the costliest step of the first epoch takes on this rank."""
+
+    def __init__(
+        self, config: TrialConfig, order: Order, micro: MicroBatches, *, fixed: float
+    ) -> None:
+        """Look for that step; ``fixed`` bytes are taken whatever the step."""
+        feed, self.micro, self.fixed, self.factor = micro.feed, micro, fixed, 1.0
+        heap = HEAP if feed.ranks.device.type == "cpu" else 1.0
+        self.of_graphs = heap * graph_bytes(config, feed.graphs)
+        steps = order.steps(0)
+        sums = np.array([self.of_graphs[step].sum() for step in steps])
+        found = [feed.share(steps[at]) for at in np.argsort(-sums)[:COSTLIEST]]
+        self.share = max(found, key=lambda rows: float(self.of_graphs[rows].sum()))
+        """The graphs of this rank."""
+
+    def costliest(self, pieces: int) -> NDArray[np.int64]:
+        """Give the graphs of the piece that takes the most, of so many."""
+        cut = self.micro.split(self.share, pieces)
+        return max(cut, key=lambda rows: float(self.of_graphs[rows].sum()))
+
+    def bytes(self, pieces: int) -> float:
+        """Estimate what a step takes in so many pieces."""
+        piece = float(self.of_graphs[self.costliest(pieces)].sum())
+        return self.fixed + self.factor * piece
+
+    def pieces(self, room: float) -> int:
+        """Give the smallest number of pieces that fits, or as many as there are graphs."""
+        whole = self.factor * float(self.of_graphs[self.share].sum())
+        pieces = max(int(whole / max(room - self.fixed, 1.0)), 1)
+        while pieces < len(self.share) and self.bytes(pieces) > room:
+            pieces = max(pieces + 1, int(1.1 * pieces))
+        return max(min(pieces, len(self.share)), 1)
+
+
+def rehearsed(need: Need, stepper: Stepper) -> int | None:
+    """Go forth and back through the costliest piece, and correct the estimate by what it took.
+
+    Where it does not fit it is cut, once more and again.
+
+    Returns:
+        Bytes that the pass took; None where this system does not tell.
+
+    Raises:
+        Halved: it did not fit on a net that all ranks must go through together.
+        MemoryError: not even one graph fits.
+    """
+    micro, net = need.micro, stepper.net
+    while True:
+        rows, said = need.costliest(micro.pieces), ""
+        try:
+            taken = taken_by(partial(_pass, stepper, micro, rows), net.ranks.device)
+        except (RuntimeError, MemoryError) as error:
+            if not is_full(error):
+                raise
+            said = str(error) or "no memory left"
+        if not said:
+            break
+        if len(rows) <= 1:
+            raise MemoryError(f"{alone(micro.feed.made(rows))} ({said})")
+        micro.more(2 * micro.pieces)
+        if net.together:
+            raise Halved(f"a rehearsed step did not fit: next time in {micro.pieces} pieces")
+    expected = float(need.of_graphs[rows].sum())
+    if taken and expected:
+        need.factor = taken / expected
+    return taken
+
+
+def _pass(stepper: Stepper, micro: MicroBatches, rows: NDArray[np.int64]) -> None:
+    """Make a batch, and compute gradients that nobody uses or sends."""
+    net, device = stepper.net, stepper.net.ranks.device
+    counts = dict.fromkeys(stepper.heads, 1.0)
+    net.model.train()
+    cards = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cards), net.sending(net.together):
+        _, loss = stepper.losses(micro.feed.made(rows), counts, last=net.together)
+        if net.together:  # shards are gathered and gradients scattered in hooks of this
+            torch.autograd.backward(loss)
+            stepper.optimizer.zero_grad(set_to_none=True)
+        else:
+            learned = [p for p in net.model.parameters() if p.requires_grad]
+            torch.autograd.grad(loss, learned, allow_unused=True)
+
+
+def copies(config: TrialConfig, device: torch.device) -> int:
+    """Count how many numbers are held per weight of a rank, the weight itself included.
+
+    Gradient, optimizer, average and best weights; on a CPU also what is being written down.
+    """
+    lasting = 1 + STATES[config.training.optimizer] + bool(config.training.ema) + 1
+    return lasting + 1 + (lasting if device.type == "cpu" else 0)
+
+
+def _held(parameters: Any) -> int:
+    """Give the bytes of this rank's part of some parameters."""
+    own: list[Tensor] = [p.to_local() if hasattr(p, "to_local") else p for p in parameters]
+    return sum(each.numel() * each.element_size() for each in own)
+
+
+def graph_bytes(config: TrialConfig, graphs: GraphSet) -> Bytes:
+    """Estimate what each graph takes at the peak of a forward and backward pass, in bytes, [G].
+
+    What the layers keep, as each conv counts it, and once more that of a single layer, which is
+    about what the backward pass holds while it goes through one.
+    """
+    model, stats = config.model, graphs.stats
+    nodes, stored = graphs.num_nodes().astype(np.float64), graphs.num_edges()
+    most = nodes * (model.max_neighbors or np.inf)
+    edges = np.minimum(stored * _within(stats, model.cutoff), most)
+    sizes, angle = [nodes, edges], angle_cutoff(model)
+    if angle is not None:
+        degree = np.minimum(stored * _within(stats, angle), most) / np.maximum(nodes, 1)
+        sizes.append(nodes * degree * np.maximum(degree - 1.0, 0.0))
+    nothing, per_layer = kept_bytes(model, 0.0, 0.0), 1.0 / model.layers
+    total = 4.0 * EDGE * edges + 4.0 * NODE * len(config.heads) * model.features * nodes
+    if config.parallel.recompute:
+        wide = 4.0 if model.spec.vectors else 1.0
+        total += 4.0 * wide * model.layers * model.features * nodes
+    for each, size in enumerate(sizes):
+        unit = kept_bytes(model, *np.eye(3)[each]) - nothing
+        total += (per_layer if config.parallel.recompute else 1.0) * unit * size
+        total += per_layer * unit * size
+    if model.attention != "none":
+        total += 12.0 * model.layers * model.attention_heads * nodes**2
+    return np.asarray(total * _factor(config, stats), dtype=np.float64)
+
+
+def _factor(config: TrialConfig, stats: Mapping[str, Any]) -> float:
+    """Give how much more than a plain pass in fp32 a trial keeps."""
+    precision = {"fp64": 2.0, "bf16": HALF}.get(config.training.precision, 1.0)
+    twice = differentiates(config.heads, stats.get("targets", {}))
+    return precision * (DERIVATIVES if twice else 1.0)
+
+
+def _within(stats: Mapping[str, Any], radius: float) -> float:
+    """Estimate which share of the stored edges is no longer than some angstrom."""
+    whole = float(stats.get("cutoff", radius))
+    if "degree" not in stats:
+        return min(radius / whole, 1.0) ** 3
+    return min(mean_degree(stats, radius) / max(mean_degree(stats, whole), 1e-9), 1.0)

@@ -1,0 +1,1 @@
+"""Who makes steps of gradients, and how long they are."""

@@ -1,0 +1,1 @@
+"""The ranks of one trial: how they meet, and how they share one model."""

@@ -1,0 +1,183 @@
+"""The ranks of one trial: who am I, who else is there, how do we speak.
+
+Whoever launched us (an agent, torchrun, srun, nobody) says so in the environment.
+"""
+
+import datetime
+import os
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import (  # type: ignore[attr-defined]
+    FileStore,
+    PrefixStore,
+    Store,
+    rendezvous,
+)
+
+from hydragnn_hpo.errors import ConfigError
+
+_KEPT: list[nn.Module] = []
+"""Everything that holds a process group, kept to the end of the process.
+
+Whoever drops the last reference to a gloo group joins its threads while holding the GIL; a
+thread that is just then releasing the tensors of the last collective waits for the GIL, and
+the rank hangs for good (seen with torch 2.13 in one of some hundred starts). So groups are
+never destroyed: ranks end by ``os._exit`` when their files are written.
+"""
+
+JOIN_SECONDS = 60.0
+COLLECTIVE_SECONDS = 300.0
+"""How long ranks wait for each other; ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` says otherwise."""
+
+NAMING_SECONDS = 30.0
+"""What torch waits longer, so that ``training.watching.watchdog`` can name who is behind."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This rank among the ranks of its trial."""
+
+    rank: int
+    world: int
+    device: torch.device
+    tensor: int = 1
+    """Neighbouring ranks that share layers, and so see the same graphs; divides ``world``."""
+    store: Store | None = field(default=None, repr=False, compare=False)
+    """Where the ranks met and can leave each other notes; none for a rank alone."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which writes files."""
+        return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Number of this rank's share of graphs."""
+        return self.rank // self.tensor
+
+    @property
+    def data_world(self) -> int:
+        """Into how many shares the graphs of a step go."""
+        return self.world // self.tensor
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank is the one that speaks for its share in sums over all ranks."""
+        return self.rank % self.tensor == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add a tensor over all ranks, in place."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+    def most(self, values: Tensor) -> Tensor:
+        """Give the largest of all ranks, element by element, in place."""
+        if self.world > 1:
+            dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        return values
+
+    def leave(self) -> None:
+        """Wait for the others; the process group goes with the process, see ``_KEPT``."""
+        if self.world > 1:
+            dist.barrier()
+
+
+def keep(module: nn.Module) -> None:
+    """Hold what has a process group to the end of the process, see ``_KEPT``."""
+    _KEPT.append(module)
+
+
+def join(meeting: Path | None = None) -> Ranks:
+    """Join the process group that the environment names, or run alone.
+
+    Reads ``RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT`` and
+    ``HYDRAGNN_HPO_DEVICE``. gloo on CPUs; nccl on GPUs (RCCL on ROCm).
+
+    Args:
+        meeting: a file, new with each attempt, through which the ranks of one host find each
+            other; without it they meet at ``MASTER_PORT``, where torch's store listens on
+            every interface (Law 10: only for trials that another launcher started).
+
+    Raises:
+        ConfigError: the environment names a rank outside the world.
+    """
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if not 0 <= rank < world:
+        raise ConfigError(f"RANK is {rank}, WORLD_SIZE {world}: RANK must be below WORLD_SIZE.")
+    device = _device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if world == 1:
+        return Ranks(rank, world, device)
+    store = _store(meeting, rank, world)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=PrefixStore("ranks", store),
+        rank=rank,
+        world_size=world,
+        timeout=patience(),
+    )
+    return Ranks(rank, world, device, store=store)
+
+
+def collective_seconds() -> float:
+    """Give how long ranks wait for each other.
+
+    Raises:
+        ConfigError: the environment holds no number of seconds.
+    """
+    found = os.environ.get("HYDRAGNN_HPO_COLLECTIVE_SECONDS")
+    try:
+        seconds = COLLECTIVE_SECONDS if found is None else float(found)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(
+            f"HYDRAGNN_HPO_COLLECTIVE_SECONDS is '{found}': set a number of seconds above 0, or "
+            "leave it out."
+        )
+    return seconds
+
+
+def patience() -> datetime.timedelta:
+    """Give when a collective that nobody ends fails by itself."""
+    return datetime.timedelta(seconds=collective_seconds() + NAMING_SECONDS)
+
+
+def _store(meeting: Path | None, rank: int, world: int) -> Store:
+    """Meet the other ranks in a file or, as torch does by itself, at the port of rank 0."""
+    if meeting is not None:
+        return FileStore(str(meeting), world)
+    if rank:
+        _wait_for_port(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    store: Store
+    store, _, _ = next(rendezvous("env://", rank, world, timeout=patience()))
+    return store
+
+
+def _device() -> torch.device:
+    name = os.environ.get("HYDRAGNN_HPO_DEVICE")
+    if name is None:
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        name = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _wait_for_port(host: str, port: int) -> None:
+    """Wait until rank 0 listens: the store's own retries back off for half a second."""
+    deadline = time.monotonic() + JOIN_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, port), timeout=1.0).close()
+        except OSError:
+            time.sleep(0.005)
+        else:
+            return
+    raise ConnectionError(f"rank 0 did not listen on {host}:{port} within {JOIN_SECONDS:g} s")

@@ -1,0 +1,1 @@
+"""What is seen of a training while it runs, and what ends it early."""

@@ -1,0 +1,222 @@
+"""Checkpoints beside the training: one at a time, whole, best first, errors told."""
+
+import json
+import threading
+
+import pytest
+import torch
+
+from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.training import looks
+from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.training.checkpoints.background import Background
+from hydragnn_hpo.training.checkpoints.saving import newest_in, prune
+
+
+def go():
+    return "go"
+
+
+def test_a_job_runs_beside_us_and_the_next_waits_for_it():
+    background, gate, order = Background(), threading.Event(), []
+    background.start(lambda: (gate.wait(10), order.append("first")))
+    assert background.busy
+    assert order == []
+    threading.Timer(0.05, gate.set).start()
+    background.start(lambda: order.append("second"))
+    background.wait()
+    assert order == ["first", "second"]
+    assert not background.busy
+
+
+def test_what_a_job_raised_meets_who_comes_next_once():
+    background = Background()
+
+    def fails():
+        raise StorageError("full")
+
+    for meet in (background.wait, lambda: background.start(int)):
+        background.start(fails)
+        with pytest.raises(StorageError, match="full"):
+            meet()
+        background.wait()
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Hold every file back until the gate is opened; tells what was asked for."""
+    gate, asked, real = threading.Event(), [], checkpoint.write_pieces
+
+    def write(path, pieces):
+        asked.append(path.name)
+        assert gate.wait(10)
+        real(path, pieces)
+
+    monkeypatch.setattr(checkpoint, "write_pieces", write)
+    yield gate, asked
+    gate.set()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(train, tmp_path, slow, monkeypatch):
+    monkeypatch.setattr(looks, "SECONDS", 0.0)
+    gate, asked = slow
+    trainer = train(epochs=3, checkpoint_seconds=0.0)
+
+    def signal():
+        if trainer.progress.step == 6:
+            gate.set()
+        return "go"
+
+    trainer.run(3, signal, tmp_path)
+    saved = [r["step"] for r in trainer.records if r["record"] == "checkpoint"]
+    assert saved[0] == 1
+    assert saved[1] >= 6, "while one is being written, no other begins"
+    assert saved[-1] == 12, "the last one always happens"
+    assert asked[0] == "last.safetensors", "in the first epoch nothing is the best yet"
+    assert asked.index("best.safetensors") < asked.index("last.safetensors", 1)
+
+
+def test_a_checkpoint_holds_what_was_when_it_was_asked_for(train, tmp_path, slow):
+    gate, _ = slow
+    trainer = train(epochs=3, ema=0.5, checkpoint_seconds=1e6)
+    trainer.run(1, go)
+    before = {name: v.clone() for name, v in trainer.saver.learned.tensors().items()}
+    with trainer.saver:
+        trainer._save(tmp_path)
+        for batches in trainer.order.steps(1):
+            trainer._step(batches, trainer.micro.ahead(batches))
+        trainer.progress.best_val["energy"] = 99.0
+        gate.set()
+    tensors, state = checkpoint.read(tmp_path / "last.safetensors")
+    assert {"model", "optimizer", "average", "best"} == {name.split("/")[0] for name in tensors}
+    for name, value in before.items():
+        assert torch.equal(tensors[name], value), name
+    assert (state["progress"]["epoch"], state["progress"]["step"]) == (1, 4)
+    assert state["progress"]["best_val"]["energy"] != 99.0
+    assert (state["made_by"]["world"], state["made_by"]["device"]) == (1, "cpu")
+    assert state["made_by"]["torch"] == torch.__version__
+
+
+def test_large_models_are_saved_more_rarely(train):
+    saver, now = train().saver, [0.0]
+    saver.clock, saver.every, saver.held = lambda: now[0], 10.0, 2.0
+    saver._began = 0.0
+    due = []
+    for seconds in (9.0, 11.0, 39.0, 41.0):
+        now[0] = seconds
+        due.append(saver.due)
+    assert due == [False, False, False, True], "2 s in 40 s are 5 %"
+    saver.held, now[0] = 0.1, 11.0
+    assert saver.due
+
+
+def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatch):
+    asked, real = [], checkpoint.write_pieces
+    monkeypatch.setattr(
+        checkpoint, "write_pieces", lambda p, c: (asked.append(p.stem), real(p, c))[1]
+    )
+    course = iter([0.9, 0.95, 0.8, 0.85])
+    monkeypatch.setattr("hydragnn_hpo.training.trainer.objective_of", lambda *_: next(course))
+    trainer = train(epochs=4, checkpoint_seconds=1e6)
+    for epoch in range(1, 5):
+        trainer.run(epoch, go, tmp_path)
+    assert asked == ["best", "last", "last", "best", "last", "last"]
+
+
+def test_the_state_of_the_optimizer_is_named_by_weights(train):
+    trainer = train(epochs=1)
+    trainer.run(1, go)
+    names = {name for name in trainer.saver.learned.tensors() if name.startswith("optimizer/")}
+    weights = [name for name, _ in trainer.model.named_parameters()]
+    assert names == {
+        f"optimizer/{name}/{key}" for name in weights for key in ("exp_avg", "exp_avg_sq", "step")
+    }
+
+
+def test_an_optimizer_with_other_groups_takes_the_state_over(train, tmp_path):
+    first = train(epochs=2)
+    first.run(1, go, tmp_path)
+    second = train(epochs=2)
+    groups = second.optimizer.param_groups
+    groups[0]["params"], groups[1]["params"] = groups[1]["params"], groups[0]["params"]
+    groups[0]["weight_decay"], groups[1]["weight_decay"] = (
+        groups[1]["weight_decay"],
+        groups[0]["weight_decay"],
+    )
+    second.resume(tmp_path)
+    for trainer in (first, second):
+        trainer.run(2, go)
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_nothing_is_written_twice_at_one_step(train, tmp_path):
+    trainer = train(epochs=1)
+    trainer.run(1, go, tmp_path)
+    trainer.save(tmp_path)
+    again = train(epochs=1)
+    again.resume(tmp_path)
+    again.save(tmp_path)
+    told = [r["step"] for t in (trainer, again) for r in t.records if r["record"] == "checkpoint"]
+    assert told == [4]
+
+
+@pytest.mark.parametrize("epochs", [2, 4])
+def test_a_full_disk_is_told_at_the_next_checkpoint_or_at_the_end(
+    train, tmp_path, monkeypatch, epochs
+):
+    def full(path, pieces):
+        raise StorageError(f"{path}: cannot be written (No space left on device)")
+
+    trainer = train(epochs=epochs, checkpoint_seconds=0.0)
+    trainer.run(1, go)
+    monkeypatch.setattr(checkpoint, "write_pieces", full)
+    with pytest.raises(StorageError, match=r"best.safetensors: cannot be written \(No space"):
+        trainer.run(epochs, go, tmp_path)
+    assert trainer.progress.epoch <= 2
+    assert not [r for r in trainer.records if r["record"] == "checkpoint"]
+
+
+def test_the_first_error_counts(train, tmp_path, monkeypatch, caplog):
+    def full(path, pieces):
+        raise StorageError("full")
+
+    monkeypatch.setattr(checkpoint, "write_pieces", full)
+    trainer = train(epochs=1)
+    with pytest.raises(ValueError, match="another"), trainer.saver:  # noqa: PT012
+        trainer._save(tmp_path)
+        raise ValueError("another")
+    assert "the last checkpoint failed too: full" in caplog.text
+
+
+def pointer(folder, name, step):
+    (folder / "last.json").write_text(json.dumps({"folder": name, "progress": {"step": step}}))
+    (folder / name).mkdir(exist_ok=True)
+
+
+@pytest.mark.parametrize(("whole", "parts", "newest"), [(5, 4, "last.safetensors"), (4, 5, "a")])
+def test_the_newest_counts_where_a_kill_left_two(tmp_path, whole, parts, newest):
+    assert newest_in(tmp_path) is None
+    checkpoint.write(tmp_path / "last.safetensors", {}, {"progress": {"step": whole}})
+    pointer(tmp_path, "a", parts)
+    path, state = newest_in(tmp_path)
+    assert (path.name, state["progress"]["step"]) == (newest, 5)
+
+
+def test_parts_that_do_not_count_are_removed(tmp_path):
+    for name in ("sharded-000000004", "sharded-000000005", "sharded-000000006"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").touch()
+    pointer(tmp_path, "sharded-000000005", 5)
+    (tmp_path / "micro.json").touch()
+    prune(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"sharded-000000005", "last.json", "micro.json"}
+    (tmp_path / "last.json").unlink()
+    prune(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"micro.json"}
+
+
+def test_a_pointer_to_nothing_is_told_in_a_sentence(train, tmp_path):
+    pointer(tmp_path, "sharded-000000005", 5)
+    with pytest.raises(StorageError, match=r"sharded-000000005: cannot be read as a checkpoint \("):
+        train().resume(tmp_path)

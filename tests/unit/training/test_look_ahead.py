@@ -1,0 +1,166 @@
+"""How graphs reach a training never shows in it: looked ahead, in windows, several sets."""
+
+import json
+import threading
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+
+from hydragnn_hpo.config.loading import dump, parse
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.training.ranks.ddp import Ranks
+from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.trial import load_trial, rank_main
+from hydragnn_hpo.training.watching.guard import Diverged
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def go():
+    return "go"
+
+
+def weights(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "look-ahead"]
+
+
+def seen_by(trainer):
+    """Note which graphs each step holds."""
+    steps, step = [], trainer._step
+    trainer._step = lambda indices, batch: (steps.append(indices.tolist()), step(indices, batch))[1]
+    return steps
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_looking_ahead_changes_nothing(train, monkeypatch, depth):
+    plain = train()
+    plain.run(2, go)
+    assert plain._depth() == 0
+    monkeypatch.setattr(Trainer, "_depth", lambda _: depth)
+    ahead = train()
+    ahead.run(2, go)
+    assert torch.equal(weights(ahead), weights(plain))
+    assert not threads()
+
+
+def test_a_training_that_breaks_off_leaves_no_thread(train, monkeypatch):
+    monkeypatch.setattr(Trainer, "_depth", lambda _: 2)
+    trainer = train(learning_rate=1e200, clip_norm=None, warmup=0.0)
+    with pytest.raises(Diverged):
+        trainer.run(4, go)
+    assert not threads()
+
+
+def test_windows_from_disk_train_as_the_stage_does(train, store, tmp_path, monkeypatch):
+    monkeypatch.setenv("HYDRAGNN_HPO_WINDOW_MEMORY", "1")
+    staged, windows = open_store(store, tmp_path), open_store(store, access="windows")
+    assert isinstance(staged, Columns)
+    assert not isinstance(windows, Columns)
+    made = [train(columns=graphs, shuffle_buffer=8) for graphs in (staged, windows)]
+    assert [trainer._depth() for trainer in made] == [0, 1]
+    seen = [seen_by(trainer) for trainer in made]
+    for trainer in made:
+        trainer.run(2, go)
+    assert seen[0] == seen[1]
+    assert torch.equal(*(weights(trainer) for trainer in made))
+
+
+@pytest.fixture
+def pair(bench, store):
+    """A trial on two data sets with heads of both."""
+    values = tomllib.loads(dump(bench.configure(epochs=4)))
+    entries = [{"store": str(store), "ratio": 2.0}, {"store": str(store), "ratio": 1.0}]
+    entries[1] |= {"prefix": "b_", "access": "windows"}
+    values |= {"data": entries, "heads": {"energy": {}, "b_charge": {}}}
+
+    def configure(**training):
+        values["training"] |= training
+        bench.trial.config.write_text(dump(parse(values, TrialConfig, "x")))
+        return bench
+
+    return configure
+
+
+def test_a_trial_on_two_data_sets(pair):
+    bench = pair()
+    config, graphs = load_trial(bench.trial)
+    assert graphs.num_graphs == 80
+    assert [entry.prefix for entry in config.data] == ["", "b_"]
+    assert [isinstance(one, Columns) for one in graphs.sets] == [True, False], "as access says"
+    assert rank_main(bench.place(epochs=4)) == 0
+    result = json.loads((bench.trial.attempt(1) / "result.json").read_text())
+    assert result["status"] == "completed"
+    assert result["units"] == {"energy": "eV", "b_charge": "e"}
+    assert set(result["val_mae"]) == {"energy", "b_charge"}
+
+
+def test_two_data_sets_go_on_where_they_were(pair):
+    """24 graphs of the first an epoch and 12 of the second: its passes go over two epochs."""
+    bench = pair()
+    config, graphs = load_trial(bench.trial)
+    ranks = ALONE
+    unbroken = Trainer(config, graphs, ranks)
+    whole = seen_by(unbroken)
+    unbroken.run(4, go)
+    first = Trainer(config, graphs, ranks)
+    before = seen_by(first)
+    bench.trial.checkpoints.mkdir()
+    first.run(1, go, bench.trial.checkpoints)
+    second = Trainer(*load_trial(bench.trial), ranks)
+    assert second.resume(bench.trial.checkpoints)
+    after = seen_by(second)
+    second.run(4, go)
+    assert before + after == whole
+    assert torch.equal(weights(second), weights(unbroken))
+    every = np.concatenate(whole)
+    train = graphs.indices_of("train")
+    assert np.bincount(every, minlength=80)[train].tolist() == [4] * 24 + [2] * 24
+
+
+def test_loss_is_that_of_the_graphs_drawn(pair):
+    bench = pair(learning_rate=1e-12, weight_decay=0.0)
+    config, graphs = load_trial(bench.trial)
+    records = []
+    trainer = Trainer(config, graphs, ALONE, lambda kind, **v: records.append((kind, v)))
+    drawn = np.concatenate(trainer.order.steps(0))
+    expected = {}
+    for name in config.heads:
+        total = known = 0.0
+        for row in drawn:
+            batch = trainer.feed.batch(np.array([row]))
+            with torch.no_grad():
+                error = trainer.model(batch)[name] - batch.targets[name]
+            error = (error / trainer.model.std(name))[batch.masks[name]].abs()
+            bent = torch.where(error < 1, 0.5 * error**2, error - 0.5)
+            total, known = total + bent.sum().item(), known + bent.numel()
+        expected[name] = total / known
+    trainer.run(1, go)
+    (told,) = [values for kind, values in records if kind == "epoch"]
+    assert told["loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_budget_of_atoms_trains(train, columns):
+    trainer = train(global_batch=None, batch_atoms=20)
+    steps = seen_by(trainer)
+    trainer.run(2, go)
+    assert len(steps) == 2 * trainer.order.steps_per_epoch
+    assert trainer.total_steps == 4 * trainer.order.steps_per_epoch
+    assert all(0 < columns.num_nodes()[step].sum() <= 20 for step in steps)
+
+
+def test_names_in_two_data_sets_are_refused_in_a_sentence(bench, store):
+    values = tomllib.loads(dump(bench.configure()))
+    values["data"] = [{"store": str(store)}, {"store": str(store)}]
+    bench.trial.config.write_text(dump(parse(values, TrialConfig, "x")))
+    assert rank_main(bench.place()) == 1
+    result = json.loads((bench.trial.attempt(1) / "result.json").read_text())
+    assert result["reason"] == "bad_config"
+    assert "trial.toml: data sets 1 and 2 both have a target 'energy'" in result["message"]
