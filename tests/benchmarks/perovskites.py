@@ -105,7 +105,7 @@ def curve(trial: TrialDir) -> dict[str, float]:
     for record in epochs:
         seconds += record["train_seconds"] + record["val_seconds"]
         for minutes in MINUTES:
-            if seconds > 60 * minutes:
+            if seconds > 60 * minutes and best < float("inf"):
                 found.setdefault(f"val_mae_{minutes}_min", round(best, 4))
         best = min(best, record["val_mae"]["e_form"])
     return found | {"train_minutes": round(seconds / 60, 1), "val_mae": round(best, 4)}
