@@ -8,7 +8,8 @@ epoch each in turns; medians of ratios of CPU time. The peers shuffle and batch 
 
 ``weak_scaling_2``: wall-clock time of an epoch on one rank over that on two gloo ranks with twice
 the graphs and twice the batch, in turns, medians; ``imbalance_2`` is the share of the busier rank
-over the mean. ``--quick`` has few turns and is not recorded. Lightning: extra [bench].
+over the mean. ``strangers_2`` is the same of two trainings that know nothing of each other: what
+the machine itself allows. ``--quick`` has few turns and is not recorded. Lightning: extra [bench].
 """
 
 import argparse
@@ -18,6 +19,7 @@ import socket
 import statistics
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,7 +41,6 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.pairs import pairs_of
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.training.looks import Looks
 from hydragnn_hpo.training.loss import combine, head_sums
 from hydragnn_hpo.training.memory.limits import keep_freed_memory
 from hydragnn_hpo.training.ranks.ddp import Ranks, join
@@ -92,7 +93,7 @@ def our_epoch(trainer: Trainer) -> None:
     """Train an epoch as ``Trainer.run`` does, without its validation."""
     trainer.model.train()
     steps = trainer.order.steps(trainer.progress.epoch)
-    trainer._train(steps, Looks(trainer.ranks, lambda: "go"), None)
+    trainer._train(steps, None)
     trainer.progress.epoch += 1
 
 
@@ -299,10 +300,14 @@ def ranks_of(world: int, conv: str) -> Iterator[list[Rank]]:
                 "MASTER_PORT": str(port),
                 "GLOO_SOCKET_IFNAME": "lo",
             }
+            ours.close()
             try:
                 rank_main(conv, theirs, columns)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(1)
+        theirs.close()
         ranks.append(Rank(pid, ours))
     try:
         for rank in ranks:
@@ -321,18 +326,24 @@ def epoch_of(ranks: list[Rank]) -> list[Any]:
 
 
 def weak_scaling(conv: str, turns: int) -> dict[str, float]:
-    """Compare one rank with two of the same work each, in turns."""
-    ratios, imbalances, waits = [], [], []
-    with ranks_of(1, conv) as one, ranks_of(2, conv) as two:
-        epoch_of(one)
-        epoch_of(two)
+    """Compare one rank with two of the same work each, and with two strangers, in turns."""
+    ratios, limits, imbalances, waits = [], [], [], []
+    with ranks_of(1, conv) as one, ranks_of(1, conv) as other, ranks_of(2, conv) as two:
+        for ranks in (one, other, two):
+            epoch_of(ranks)
         for _ in range(turns):
             ((alone, _, _),), both = epoch_of(one), epoch_of(two)
+            strangers = epoch_of([*one, *other])
             ratios.append(alone / max(spent for spent, _, _ in both))
+            limits.append(alone / max(spent for spent, _, _ in strangers))
             loads = np.array([shares for _, shares, _ in both])
             imbalances.append(float((loads.max(0) / loads.mean(0)).mean()))
             waits.append(both[0][2])
-    shown = {"weak_scaling_2": statistics.median(ratios), "imbalance_2": max(imbalances)}
+    shown = {
+        "weak_scaling_2": statistics.median(ratios),
+        "strangers_2": statistics.median(limits),
+        "imbalance_2": max(imbalances),
+    }
     for name in ("communication", "exposed"):
         if all(name in wait for wait in waits):
             shown[f"{name}_ms_per_step"] = 1e3 / STEPS * statistics.median(w[name] for w in waits)

@@ -5,6 +5,7 @@ model of one rank, and the one of which every rank holds a copy; ``sharded`` has
 """
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -49,11 +50,18 @@ class Parallel:
 
     def clip(self, norm: Tensor, limit: float) -> None:
         """Scale the gradient down where it is longer than ``limit``."""
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
+        if norm.device.type == "cpu" and limit / (float(norm) + 1e-6) >= 1.0:
+            return  # nothing to do; on a GPU it is quicker to do it than to ask
+        nn.utils.clip_grads_with_norm_(self.learned, limit, norm)
+
+    @functools.cached_property
+    def learned(self) -> list[nn.Parameter]:
+        """The weights as they are between steps; to find them takes as long as to use them."""
+        return list(self.model.parameters())
 
     def gradients(self) -> list[Tensor]:
         """Give what there is of gradients, sharded ones as they are."""
-        return [p.grad for p in self.model.parameters() if p.grad is not None]
+        return [p.grad for p in self.learned if p.grad is not None]
 
     def whole(self) -> dict[str, Tensor]:
         """Copy the whole weights and buffers, on this rank's device; every rank calls this.
