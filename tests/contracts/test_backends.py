@@ -407,7 +407,8 @@ def test_a_killed_zygote_is_told_and_replaced(stage):
 
     assert stage.wait("zygote_lost").data["error"] is None
     assert stage.wait("ended", "job").data["codes"] == [-9, -9]
-    assert not any(map(is_alive, pids))
+    # Their signals were sent with the zygote's end; on a busy host they die a moment later.
+    until(lambda: not any(map(is_alive, pids)), "end of the ranks", seconds=2.0)
     stage.works("next")
     assert len(stage.told("ready")) == 2
 
