@@ -112,6 +112,7 @@ def test_without_news_proposals_still_differ(make: Callable[..., Brain]) -> None
     assert len({key(values) for values in asked}) == 9
 
 
+@pytest.mark.slow
 def test_a_large_wave_is_filled(make: Callable[..., Brain]) -> None:
     brain = make()
     live(brain, (6,))
@@ -119,6 +120,7 @@ def test_a_large_wave_is_filled(make: Callable[..., Brain]) -> None:
     assert len({key(values) for values in asked}) == 100
 
 
+@pytest.mark.slow
 def test_failures_do_not_stop_the_search(make: Callable[..., Brain]) -> None:
     brain = make(initial=2)
     for objective in [None, math.nan, math.inf, -math.inf, 2.0, 1.0]:
@@ -249,6 +251,7 @@ def test_deephyper_learns_where_chance_does_not() -> None:
     assert learned < 0.5 * chance
 
 
+@pytest.mark.slow
 def test_deephyper_leaves_mpi_alone() -> None:
     # ASE takes an imported mpi4py for an initialized one: MPI would end the process.
     code = (

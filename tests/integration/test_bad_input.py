@@ -428,6 +428,7 @@ def test_a_campaign_that_fills_the_disk_goes_on_when_there_is_room(hpo):
         assert len(ends) == 4
 
 
+@pytest.mark.slow
 def test_predictions_without_room_are_not_written(finished, hpo):
     write(hpo.folder / "many.xyz", hpo.molecules(60), format="extxyz")
     arguments = ("predict", "many.xyz", "--ensemble", finished.run / "ensemble.zip")

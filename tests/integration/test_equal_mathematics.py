@@ -14,17 +14,16 @@ from hydragnn_hpo.config.convs import CONV_SPECS
 BATCH, EPOCHS = 16, 5
 
 
+pytestmark = pytest.mark.slow  # the quick look at Law 1 is in test_parallel.py
+
 WAYS = [
-    pytest.param((conv, way), id=f"{conv}-{way}", marks=[] if quick else [pytest.mark.slow])
-    for conv, way, quick in (
-        *((conv, "graphs", conv == "painn") for conv in CONV_SPECS),
-        ("schnet", "mixture", False),
-        ("schnet", "budget", False),
-        ("painn", "whole", False),
-        ("schnet", "random", False),
-        ("schnet", "pieces", False),
-        ("schnet", "single random pieces", False),
-    )
+    *((conv, "graphs") for conv in CONV_SPECS),
+    ("schnet", "mixture"),
+    ("schnet", "budget"),
+    ("painn", "whole"),
+    ("schnet", "random"),
+    ("schnet", "pieces"),
+    ("schnet", "single random pieces"),
 ]
 """Convs with batches of graphs; with one of them two data sets in a ratio, a budget of atoms, and
 everything a net can be told: attention, forces, variances, learned weights. Then shares cut at
@@ -36,7 +35,7 @@ LIMITS = {"whole": 1e-10, "mace": 1e-11, "single random pieces": 1e-6}
 of products grow it. In fp32 a rounding is 6e-8."""
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module", params=WAYS, ids="-".join)
 def found(request):
     script, (conv, way) = Path(__file__).parent / "ranks.py", request.param
     command = [sys.executable, str(script), conv, str(BATCH), str(EPOCHS), way]

@@ -146,6 +146,7 @@ def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
 
 
+@pytest.mark.slow
 def test_a_full_place_is_read_around(many_windows: Path, tmp_path: Path) -> None:
     job = start(many_windows, tmp_path / "scratch", "never", limit=small_files)
     out, err = job.communicate(timeout=50)
@@ -231,6 +232,7 @@ def shared_bytes(process: int, below: Path) -> int:
     return total
 
 
+@pytest.mark.slow
 def test_ranks_of_a_host_hold_one_copy(many_windows: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     open_store(many_windows, scratch)

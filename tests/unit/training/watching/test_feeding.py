@@ -37,6 +37,7 @@ def test_slow_reading_is_found(train, monkeypatch):
     assert found.sentence.startswith("The bottleneck is reading and batching: ")
 
 
+@pytest.mark.slow
 def test_slow_computing_is_found(train, monkeypatch):
     trainer = train()
     monkeypatch.setattr(trainer.stepper, "take", slow(trainer.stepper.take, 0.06))
