@@ -5,13 +5,13 @@ the ranks train one trial after the other in one process group.
 """
 
 import json
-import os
 import sys
 import tempfile
-import traceback
+from functools import partial
 from pathlib import Path
 
 import torch
+from forking import fork_ranks
 from ranks import config, random_columns
 
 from hydragnn_hpo.config.trial import TrialConfig
@@ -60,32 +60,11 @@ def run(world, out):
     ranks.leave()
 
 
-def forked(rank, world, port, out):
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        os.environ |= {
-            "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-        }  # fmt: skip
-        run(world, out)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
 def main():
     world = int(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
-        out, port = Path(folder) / "found.json", 30000 + os.getpid() % 900
-        children = [forked(rank, world, port, out) for rank in range(world)]
-        ended = [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
-        assert ended == [0] * world, ended
+        out = Path(folder) / "found.json"
+        fork_ranks(world, partial(run, world, out))
         print(out.read_text())
 
 

@@ -8,10 +8,11 @@ import json
 import os
 import sys
 import tempfile
-import traceback
+from functools import partial
 from pathlib import Path
 
 import torch
+from forking import fork_ranks
 from ranks import config, random_columns
 
 from hydragnn_hpo.config.trial import TrialConfig
@@ -121,34 +122,13 @@ def run(world, cases, out):
     ranks.leave()
 
 
-def forked(rank, world, port, *arguments):
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        os.environ |= {
-            "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-        }  # fmt: skip
-        run(world, *arguments)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
 def main():
     worlds, *cases = sys.argv[1:]
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for world in map(int, worlds.split(",")):
-            out, port = Path(folder) / f"{world}.json", 20000 + (os.getpid() * 8 + world) % 8000
-            children = [forked(rank, world, port, cases, out) for rank in range(world)]
-            ended = [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
-            assert ended == [0] * world, ended
+            out = Path(folder) / f"{world}.json"
+            fork_ranks(world, partial(run, world, cases, out))
             found[world] = json.loads(out.read_text())
     print(json.dumps(found))
 

@@ -7,14 +7,15 @@ must not have run anything before a fork.
 """
 
 import json
-import os
 import sys
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from forking import fork_ranks
 
 from hydragnn_hpo.config.data import SPLITS, TargetConfig
 from hydragnn_hpo.config.mixture import MixedConfig
@@ -123,7 +124,7 @@ def random_shares(costs, world):
     return [np.flatnonzero(owner == rank) for rank in range(world)]
 
 
-def train(world, out, conv, batch, epochs, way):
+def train(out, conv, batch, epochs, way):
     torch.set_num_threads(1)
     ranks = join()
     precision = "fp32" if "single" in way else "fp64"
@@ -158,29 +159,8 @@ def train(world, out, conv, batch, epochs, way):
                 [p.detach().flatten() for p in trainer.model.parameters()]
             ).tolist(),
         }
-        Path(out).write_text(json.dumps(found))
+        out.write_text(json.dumps(found))
     ranks.leave()
-    os._exit(0)
-
-
-def fork_ranks(world, port, *arguments):
-    children = []
-    for rank in range(world):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                os.environ |= {
-                    "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
-                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                    "GLOO_SOCKET_IFNAME": "lo",
-                }  # fmt: skip
-                train(world, *arguments)
-                code = 0
-            finally:
-                os._exit(code)
-        children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children] == [0] * world
 
 
 def main():
@@ -190,8 +170,7 @@ def main():
         cut = any(word in way for word in ("random", "pieces", "single"))
         for world in (1, 2, 3, 4) if cut else (1, 2, 4):
             out = Path(folder) / f"{world}.json"
-            port = 21000 + (os.getpid() * 8 + world) % 8000
-            fork_ranks(world, port, str(out), conv, batch, epochs, way)
+            fork_ranks(world, partial(train, out, conv, batch, epochs, way))
             found[world] = json.loads(out.read_text())
     print(json.dumps(found))
 

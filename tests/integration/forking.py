@@ -1,0 +1,32 @@
+"""Fork ranks from a process that has only imported: torch must not have run anything before."""
+
+import os
+import sys
+import traceback
+
+
+def fork_ranks(world, work):
+    """Call ``work()`` in each of ``world`` ranks on this host, and see that all end well."""
+    port = 20000 + (os.getpid() * 8 + world) % 8000
+    children = [_forked(rank, world, port, work) for rank in range(world)]
+    ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert ended == [0] * world, ended
+
+
+def _forked(rank, world, port, work):
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.environ |= {
+            "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # a process group must not be taken down
