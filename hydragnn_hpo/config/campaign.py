@@ -32,10 +32,32 @@ class EnsembleConfig(Config):
 
 
 class MachineConfig(Config):
-    """What the local backend may use. Read by ``launching.local``."""
+    """What runs the trials. Read by ``campaign.backends``."""
+
+    backend: Literal["local", "slurm", "ray", "steps", "mpiexec"] = "local"
+    """``local``: this computer. ``slurm``: the allocation we are in, by one step of agents. ``ray``:
+    a Ray cluster. ``steps``, ``mpiexec``: a job step of Slurm, or an ``mpiexec``, for every trial."""
 
     slots: NonNegativeInt = 0
-    """Ranks at a time; 0: one per GPU, or per processor core where there is no GPU."""
+    """Ranks at a time on each host; 0: one per GPU, or per processor core where there is no GPU."""
+
+    hosts: NonNegativeInt = 0
+    """Hosts to use; 0: all there are."""
+
+    lanes: PositiveInt = 1
+    """Slots that share one GPU: trials whose predicted memory fits their share run side by side."""
+
+    address: str | None = None
+    """Of the Ray cluster to join; a new one is started inside the allocation if left out."""
+
+    interface: str | None = None
+    """Network interface on which ranks of several hosts meet; found if left out."""
+
+    shared_files: bool = True
+    """Whether all hosts see the run directory; if not, agents carry code, data and results."""
+
+    profile: str | None = None
+    """Machine profile: a shipped name or a path; describes this computer if left out."""
 
     lease_seconds: Annotated[float, Field(ge=1.0)] = 10.0
     """A rank whose lease was not renewed for so long ends itself."""

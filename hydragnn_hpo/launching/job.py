@@ -46,6 +46,9 @@ class Slot:
     visible: str = ""
     """The one device its rank may see, as CUDA_VISIBLE_DEVICES says it; empty on a CPU."""
 
+    memory_mb: int = 0
+    """Memory that its rank may take where several share a device or a host; 0: no limit."""
+
     @property
     def name(self) -> str:
         """Give ``host:index``."""
@@ -74,11 +77,30 @@ class Job:
     slots: tuple[Slot, ...]
     """One per rank, in rank order."""
 
+    control: Path | None = None
+    """Where ``Backend.ask`` puts a wish for rank 0 to read."""
+
+    folder: Path | None = None
+    """What it reads and writes lies below; carried to hosts that do not see it, and back."""
+
+    needs: tuple[Path, ...] = ()
+    """Files and folders beside it that it only reads."""
+
     def __post_init__(self) -> None:
         assert len(self.slots) == self.width >= 1, f"{self.id}: {self.width} ranks, {self.slots}"
 
 
-EventKind = Literal["ready", "started", "record", "ended", "zygote_lost", "agent_lost"]
+EventKind = Literal[
+    "ready",
+    "started",
+    "record",
+    "ended",
+    "zygote_lost",
+    "agent_lost",
+    "host_joined",
+    "host_lost",
+    "adopted",
+]
 
 
 @dataclass(frozen=True)
@@ -94,6 +116,11 @@ class Event:
     Exactly one follows every ``Backend.start``.
     ``zygote_lost``, ``agent_lost``: jobs that had ranks end too, and a new one is started;
     ``error`` is a sentence when no zygote can start (a preload that cannot be imported).
+    ``host_joined``: its slots can be used from now on; ``host``, ``slots`` (their names).
+    ``host_lost``: they cannot any more, and none of its ranks is alive; ``host``, ``reason``.
+    Jobs that had ranks there end too, before it.
+    ``adopted``: a job that a lost controller had started runs on, and is this one's now.
+    Whatever concerns one host names it in ``host``.
     """
 
     kind: EventKind
@@ -107,13 +134,19 @@ class Event:
 class Backend(Protocol):
     """Runs jobs on slots and reports how they end; one controller thread uses it."""
 
-    slots: tuple[Slot, ...]
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Slots of all hosts that are there now, neighbours in the network side by side."""
 
     def start(self, job: Job) -> None:
         """Run a job as soon as a zygote is warm; returns at once."""
 
     def stop(self, job_id: str, grace: float = 5.0) -> None:
         """Ask a job to end by SIGTERM, force it after ``grace`` seconds; ended ones are ignored."""
+
+    def ask(self, job_id: str, wish: str) -> None:
+        """Ask rank 0 of a job to ``yield`` (leave a checkpoint and end) or to ``stop`` with what it
+        has; it obeys at its next look. Ended jobs are ignored."""
 
     def poll(self, timeout: float) -> list[Event]:
         """Give what happened, waiting at most ``timeout`` seconds for something to happen."""
