@@ -35,8 +35,9 @@ class MachineConfig(Config):
     """What runs the trials. Read by ``campaign.backends``."""
 
     backend: Literal["local", "slurm", "ray", "steps", "mpiexec"] = "local"
-    """``local``: this computer. ``slurm``: the allocation we are in, by one step of agents. ``ray``:
-    a Ray cluster. ``steps``, ``mpiexec``: a job step of Slurm, or an ``mpiexec``, for every trial."""
+    """``local``: this computer. ``slurm``: the allocation we are in, by one step of agents.
+    ``ray``: a Ray cluster. ``steps``, ``mpiexec``: a job step of Slurm, or an ``mpiexec``, for
+    every trial."""
 
     slots: NonNegativeInt = 0
     """Ranks at a time on each host; 0: one per GPU, or per processor core where there is no GPU."""

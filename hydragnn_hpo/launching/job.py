@@ -145,8 +145,10 @@ class Backend(Protocol):
         """Ask a job to end by SIGTERM, force it after ``grace`` seconds; ended ones are ignored."""
 
     def ask(self, job_id: str, wish: str) -> None:
-        """Ask rank 0 of a job to ``yield`` (leave a checkpoint and end) or to ``stop`` with what it
-        has; it obeys at its next look. Ended jobs are ignored."""
+        """Ask rank 0 of a job to ``yield`` at a checkpoint, or to ``stop`` with what it has.
+
+        It obeys at its next look; ended jobs are ignored.
+        """
 
     def poll(self, timeout: float) -> list[Event]:
         """Give what happened, waiting at most ``timeout`` seconds for something to happen."""

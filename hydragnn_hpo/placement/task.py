@@ -21,7 +21,7 @@ class Task:
     restarts: int = 0
     """How often it was stopped to be resized."""
     lanes: int = 1
-    """Slots that each of its ranks occupies: all that share a device, for one that needs it whole."""
+    """Slots that each of its ranks occupies: all that share a device where it needs it whole."""
     wished: int | None = None
     """Width for which it was stopped; it comes first."""
 
