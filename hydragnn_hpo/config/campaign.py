@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from hydragnn_hpo.config.command import RESERVED, CommandConfig
 from hydragnn_hpo.config.data import Name
-from hydragnn_hpo.config.mixture import DataSets, MixedConfig, check_ratios
+from hydragnn_hpo.config.mixture import AnyDataSets, MixedConfig, check_ratios
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.search import SearchConfig, Space
 
@@ -76,14 +77,15 @@ class CampaignConfig(Config):
     seed: NonNegativeInt = 0
     """Everything random derives from this (Law 5)."""
 
-    data: DataSets[CampaignDataConfig]
-    """The data sets: one ``[[data]]`` table for each."""
+    data: AnyDataSets[CampaignDataConfig] = ()
+    """The data sets: one ``[[data]]`` table for each; none beside a command."""
 
     shared: tuple[Name, ...] = ()
     """Targets that several data sets have in common, under one name and one head."""
 
-    trial: dict[str, Any]
-    """Values common to all trials: ``model``, ``heads``, ``training``, ``parallel``."""
+    trial: dict[str, Any] = {}
+    """Values common to all trials: ``model``, ``heads``, ``training``, ``parallel``; whatever a
+    command reads."""
 
     space: Space
     """Searched keys."""
@@ -97,12 +99,26 @@ class CampaignConfig(Config):
     machine: MachineConfig = MachineConfig()
     """Local resources."""
 
+    command: CommandConfig | None = None
+    """What a trial runs, if not one of our own trainings."""
+
     @model_validator(mode="after")
     def _trial_has_only_known_parts(self) -> Self:
+        if self.command is not None:
+            return self._command_goes_alone()
+        if not self.data:
+            raise ValueError("'data' is missing; add it.")
         check_ratios(self.data)
         extra = set(self.trial) - {"model", "heads", "training", "parallel"}
         if extra:
             raise ValueError(
                 f"unknown key 'trial.{sorted(extra)[0]}'. Known: heads, model, parallel, training."
             )
+        return self
+
+    def _command_goes_alone(self) -> Self:
+        if self.data:
+            raise ValueError("a campaign has either [[data]] or a [command]: drop one.")
+        for key in (key for key in RESERVED if key in self.trial or key in self.space):
+            raise ValueError(f"'{key}' of a trial is written by the campaign: rename yours.")
         return self

@@ -41,6 +41,9 @@ def _several(value: Any) -> Any:
 DataSets = Annotated[tuple[C, ...], Len(1), BeforeValidator(_several)]
 """One table or several."""
 
+AnyDataSets = Annotated[tuple[C, ...], BeforeValidator(_several)]
+"""One table, several, or none."""
+
 
 def check_ratios(entries: Sequence[MixedConfig]) -> None:
     """Raise ``ValueError`` where some data sets have a ratio and others have none."""

@@ -1,0 +1,59 @@
+"""A campaign over any command, in place of our own trainings. Read by ``launching.command``."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from annotated_types import Len
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.errors import unknown
+
+FIELDS = ("trial", "folder", "checkpoints", "epochs", "width", "here", "python")
+"""What may stand in braces in an argument."""
+
+RESERVED = ("trial", "seed")
+"""Keys of ``trial.toml`` that the campaign writes by itself."""
+
+_FIELD = re.compile(r"\{([A-Za-z_]+)\}")
+
+
+class CommandConfig(Config):
+    """What runs instead of a training. Read by ``launching.command``."""
+
+    argv: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Len(1)]
+    """The program and its arguments, each by itself: no shell reads them. In braces:
+    ``{trial}`` path of ``trial.toml``, ``{folder}`` of the attempt (the working directory, where
+    ``result.json`` is expected), ``{checkpoints}`` a folder that all attempts share, ``{epochs}``
+    up to which to go, ``{width}`` ranks, ``{here}`` folder of the campaign file, ``{python}``
+    our own interpreter."""
+
+    per: Literal["rank", "trial"] = "rank"
+    """``rank``: one process on each slot, with RANK, WORLD_SIZE, MASTER_ADDR ... set. ``trial``:
+    one process, with the cores and devices of all slots on its host, that starts its own ranks."""
+
+    width: PositiveInt = 1
+    """Slots of each trial."""
+
+    env: dict[str, str] = {}
+    """Added to the environment."""
+
+    timeout: PositiveFloat | None = None
+    """Seconds after which a process is ended; none if left out."""
+
+    @model_validator(mode="after")
+    def _fields_are_known(self) -> Self:
+        for name in (found for part in self.argv for found in _FIELD.findall(part)):
+            if name not in FIELDS:
+                raise ValueError(unknown("field", name, FIELDS))
+        return self
+
+
+def filled(argv: tuple[str, ...], fields: Mapping[str, object]) -> tuple[str, ...]:
+    """Put values in place of the fields that are known now; others stay as they are."""
+
+    def value(found: re.Match[str]) -> str:
+        return str(fields.get(found[1], found[0]))
+
+    return tuple(_FIELD.sub(value, part) for part in argv)
