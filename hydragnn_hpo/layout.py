@@ -76,6 +76,11 @@ class RunDir:
         """Give the run's own figures."""
         return self.path / "summary.json"
 
+    @property
+    def requests(self) -> Path:
+        """Give the folder in which a person leaves wishes for the controller."""
+        return self.path / "requests"
+
     def store(self, name: str) -> Path:
         """Give the graph store of a card."""
         return self.data / f"{name}.bp"
