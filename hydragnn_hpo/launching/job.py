@@ -8,6 +8,7 @@ JOBS: dict[str, str] = {
     "train": "hydragnn_hpo.training.trial:rank_main",
     "build": "hydragnn_hpo.data.build:job_main",
     "ensemble": "hydragnn_hpo.ensemble.build:job_main",
+    "command": "hydragnn_hpo.launching.command:rank_main",
 }
 """Kind of job -> ``module:function`` that a forked rank calls with the job's ``spec``.
 

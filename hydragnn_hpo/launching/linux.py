@@ -1,8 +1,11 @@
 """The few things only the Linux kernel can promise about processes."""
 
+import contextlib
 import ctypes
 import os
 import signal
+import time
+from pathlib import Path
 
 _SET_PDEATHSIG = 1
 _SET_NAME = 15
@@ -31,3 +34,30 @@ def adopt_orphans(adopt: bool) -> None:
 def name_process(name: str) -> None:
     """Set the name that ``ps`` and ``top`` show, 15 characters."""
     _prctl(_SET_NAME, name.encode()[:15])
+
+
+def end_group() -> None:
+    """Kill all other processes of our process group, and what they start meanwhile.
+
+    Returns after two seconds at the latest: a device or file system may hold some of them.
+    """
+    own, group = os.getpid(), os.getpgrp()
+    for _ in range(200):
+        others = [pid for pid in _group(group) if pid != own]
+        if not others:
+            return
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _group(group: int) -> list[int]:
+    """Give the living processes of a process group; the dead ones may wait for their parent."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            state, _, its, *_ = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            if its == str(group) and state not in "ZX":
+                found.append(int(name))
+    return found

@@ -48,6 +48,7 @@ def watch_lease(lease: Path, seconds: float) -> None:
 
 def _leave(reason: str) -> NoReturn:
     os.write(2, f"rank {os.environ.get('RANK')}: {reason}; ending.\n".encode())
+    linux.end_group()  # a frozen zygote cannot, and what we started must not outlive the lease
     os._exit(LAPSED)
 
 

@@ -1,0 +1,214 @@
+"""Commands as jobs: real programs in warm ranks, and how they end."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hydragnn_hpo.config.command import CommandConfig
+from hydragnn_hpo.launching.command import spec_of
+from hydragnn_hpo.launching.job import Event, Job
+from hydragnn_hpo.launching.local import LocalBackend
+from hydragnn_hpo.launching.strays import find_strays, run_tag
+from hydragnn_hpo.layout import RunDir
+
+SECONDS = 30.0
+SHOW = """
+import json, os, sys
+names = "RANK WORLD_SIZE MASTER_PORT MASTER_ADDR EXTRA HYDRAGNN_HPO_HOSTS OMP_NUM_THREADS".split()
+seen = {name: os.environ.get(name) for name in names}
+seen |= {"argv": sys.argv[1:], "cwd": os.getcwd(), "cores": sorted(os.sched_getaffinity(0))}
+with open(f"seen.{os.environ.get('RANK')}", "w") as file:
+    json.dump(seen, file)
+sys.exit(int(os.environ.get("RANK", 0)) * 3)
+"""
+POLITE = """
+import signal, sys, time
+def leave(*_):
+    open("asked", "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+open("ready", "w").close()
+time.sleep(60)
+"""
+FAMILY = """
+import os, subprocess, sys, time
+code = "import time; time.sleep(60)"
+pids = [os.getpid(), subprocess.Popen([sys.executable, "-c", code]).pid]
+open("pids.part", "w").write(" ".join(map(str, pids)))
+os.rename("pids.part", "pids")
+time.sleep(60)
+"""
+
+
+def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (answer := look()):
+        assert time.monotonic() < deadline, f"no {what} after {seconds} s"
+        time.sleep(0.01)
+    return answer
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Stage:
+    """A local backend, one trial's folder, and what was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunDir(folder)
+        self.trial = self.run.trial("t0000")
+        self.folder = self.trial.attempt(1)
+        self.folder.mkdir(parents=True)
+        self.events: list[Event] = []
+        self.backend = LocalBackend(slots=2, lease_seconds=1.0, run_dir=folder, preload=())
+
+    def start(self, code: str, *more: str, width: int = 1, **changes: Any) -> None:
+        argv = changes.pop("argv", ("{python}", "-c", code, *more))
+        command = CommandConfig(argv=argv, width=width, **changes)
+        slots = self.backend.slots[:width]
+        spec = spec_of(command, self.trial, attempt=1, epochs=7, slots=slots)
+        ranks = slots if command.per == "rank" else slots[:1]
+        files = (self.folder / "log", self.folder / "lease", self.folder / "metrics.jsonl")
+        self.backend.start(Job("t0000.1", "command", len(ranks), spec, *files, ranks))
+
+    def wait(self, kind: str) -> dict[str, Any]:
+        deadline = time.monotonic() + SECONDS
+        while not (found := [event for event in self.events if event.kind == kind]):
+            assert time.monotonic() < deadline, f"no {kind} in {self.events}"
+            self.events += self.backend.poll(0.2)
+        return found[0].data
+
+    def seen(self, rank: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / f"seen.{rank}").read_text())
+        return found
+
+    def family(self) -> list[int]:
+        path = self.folder / "pids"
+        until(path.exists, "family")
+        return [int(pid) for pid in path.read_text().split()]
+
+    def named(self, name: str) -> list[int]:
+        found = []
+        for pid in find_strays(run_tag(self.run.path)):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                    found.append(pid)
+        return found
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    stage.backend.close()
+    assert find_strays(run_tag(tmp_path)) == []
+
+
+def test_each_rank_runs_the_command_where_its_files_belong(stage):
+    fields = [
+        f"{name}={{{name}}}" for name in ("trial", "folder", "checkpoints", "epochs", "width")
+    ]
+    stage.start(SHOW, *fields, "$HOME; {x y}", width=2, env={"EXTRA": "1 2"})
+
+    assert stage.wait("ended")["codes"] == [0, 3]
+    first, second = stage.seen("0"), stage.seen("1")
+    home = stage.trial.path.resolve()
+    expected = [f"trial={home}/trial.toml", f"folder={home}/attempts/001"]
+    expected += [f"checkpoints={home}/checkpoints", "epochs=7", "width=2", "$HOME; {x y}"]
+    assert first["argv"] == second["argv"] == expected
+    assert first["cwd"] == str(stage.folder.resolve())
+    assert (first["RANK"], second["RANK"], second["WORLD_SIZE"]) == ("0", "1", "2")
+    assert first["MASTER_PORT"] == second["MASTER_PORT"]
+    assert first["EXTRA"] == "1 2"
+
+
+def test_one_process_for_all_ranks_gets_all_their_cores_and_no_rank(stage):
+    stage.start(SHOW, "{width}", width=2, per="trial")
+
+    assert stage.wait("ended")["codes"] == [0]
+    seen = stage.seen("None")
+    assert seen["argv"] == ["2"]
+    assert (seen["RANK"], seen["WORLD_SIZE"], seen["HYDRAGNN_HPO_HOSTS"]) == (None, None, "local")
+    both = {core for slot in stage.backend.slots for core in slot.cores}
+    assert set(seen["cores"]) == both
+
+
+def test_a_request_to_end_reaches_the_command(stage):
+    stage.start(POLITE)
+    until((stage.folder / "ready").exists, "command")
+
+    stage.backend.stop("t0000.1", grace=20.0)
+
+    assert stage.wait("ended")["codes"] == [0]
+    assert (stage.folder / "asked").exists()
+
+
+def test_a_command_that_takes_too_long_is_ended(stage):
+    stage.start("import time; time.sleep(60)", timeout=0.3)
+
+    assert stage.wait("ended")["codes"] == [124]
+    assert "the command took longer than 0.3 s and was ended." in stage.log
+
+
+def test_a_program_that_is_not_there_is_said(stage):
+    stage.start("", argv=("no-such-program", "{trial}"))
+
+    assert stage.wait("ended")["codes"] == [127]
+    assert "'no-such-program' cannot be run (No such file or directory)" in stage.log
+
+
+def test_a_command_that_a_signal_ended_says_so_by_its_code(stage):
+    stage.start("import os; os.kill(os.getpid(), 11)")
+
+    assert stage.wait("ended")["codes"] == [128 + signal.SIGSEGV]
+
+
+@pytest.mark.parametrize("victim", ["hpo-rank", "hpo-zygote", "hpo-agent"])
+def test_nothing_that_a_command_started_outlives_its_rank(stage, victim):
+    stage.start(FAMILY)
+    family = stage.family()
+
+    os.kill(stage.named(victim)[0], signal.SIGKILL)
+
+    assert stage.wait("ended")["codes"] == [-9]
+    until(lambda: not any(map(is_alive, family)), "end of the family", seconds=10)
+
+
+def test_nothing_that_a_command_started_outlives_its_lease(stage):
+    """Agent and zygote are frozen, so that only the rank itself can see to it."""
+    stage.start(FAMILY)
+    family = stage.family()
+    frozen = [pid for name in ("hpo-agent", "hpo-zygote") for pid in stage.named(name)]
+
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+
+    try:
+        until(lambda: not any(map(is_alive, family)), "end of the family", seconds=10)
+        assert all(map(is_alive, frozen)), "the controller had not yet done anything"
+    finally:
+        for pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_only_the_interpreter_that_runs_us_is_meant(stage):
+    stage.start("import sys; open('python', 'w').write(sys.executable)")
+    stage.wait("ended")
+    assert (stage.folder / "python").read_text() == sys.executable
