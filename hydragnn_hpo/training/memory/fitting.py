@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hydragnn_hpo.config.counting import angle_cutoff, differentiates, kept_bytes
+from hydragnn_hpo.config.counting import angle_cutoff
+from hydragnn_hpo.config.footprint import FULL, HEAP, copies, pass_bytes
 from hydragnn_hpo.config.sizes import mean_degree
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.graph_set import GraphSet
@@ -26,30 +27,11 @@ from hydragnn_hpo.training.stepper import Stepper
 
 Bytes = NDArray[np.float64]
 
-FULL = 0.8
-"""Share of the memory that a step may be expected to take."""
-
 LITTLE = 0.25
 """Below this share of the memory nothing is rehearsed."""
 
 COSTLIEST = 4
 """Steps of an epoch whose shares are looked at."""
-
-EDGE, NODE = 20.0, 6.0
-"""Numbers beside the layers': of geometry per edge; of heads per node, feature and head."""
-
-DERIVATIVES = 2.5
-"""Training on forces keeps two passes: 2.0 (mace) to 3.5 (alignn) times as much was measured."""
-
-HALF = 0.7
-"""What is kept with ``bf16``: products are in 2 bytes, sums and norms in 4."""
-
-HEAP = 1.6
-"""Resident memory over that of the tensors on a CPU, where freed blocks do not fit the next
-ones: 1.35 to 1.66 was measured with glibc."""
-
-STATES = {"adamw": 2, "adam": 2, "lamb": 2, "muon": 2, "sgd": 1}
-"""Most numbers that an optimizer keeps per parameter."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +71,9 @@ def fit(
     known = max(recalled(folder, ranks.data_world) if folder else 1, micro.pieces)
     held = _held(stepper.net.model.parameters())
     limit = limit_bytes(ranks.device, held, os.environ)
-    need = Need(config, order, micro, fixed=held * copies(config, ranks.device))
+    need = Need(
+        config, order, micro, fixed=held * copies(config.training, cpu=ranks.device.type == "cpu")
+    )
     pieces = max(need.pieces(FULL * limit) if free else 1, known)
     crowded = free and need.bytes(pieces) > LITTLE * limit
     said = torch.tensor([pieces, crowded], device=ranks.device)
@@ -193,15 +177,6 @@ def _pass(stepper: Stepper, micro: MicroBatches, rows: NDArray[np.int64]) -> Non
             torch.autograd.grad(loss, learned, allow_unused=True)
 
 
-def copies(config: TrialConfig, device: torch.device) -> int:
-    """Count how many numbers are held per weight of a rank, the weight itself included.
-
-    Gradient, optimizer, average and best weights; on a CPU also what is being written down.
-    """
-    lasting = 1 + STATES[config.training.optimizer] + bool(config.training.ema) + 1
-    return lasting + 1 + (lasting if device.type == "cpu" else 0)
-
-
 def _held(parameters: Any) -> int:
     """Give the bytes of this rank's part of some parameters."""
     own: list[Tensor] = [p.to_local() if hasattr(p, "to_local") else p for p in parameters]
@@ -209,38 +184,18 @@ def _held(parameters: Any) -> int:
 
 
 def graph_bytes(config: TrialConfig, graphs: GraphSet) -> Bytes:
-    """Estimate what each graph takes at the peak of a forward and backward pass, in bytes, [G].
-
-    What the layers keep, as each conv counts it, and once more that of a single layer, which is
-    about what the backward pass holds while it goes through one.
-    """
+    """Estimate what each graph takes at the peak of a forward and backward pass, in bytes, [G]."""
     model, stats = config.model, graphs.stats
     nodes, stored = graphs.num_nodes().astype(np.float64), graphs.num_edges()
     most = nodes * (model.max_neighbors or np.inf)
     edges = np.minimum(stored * _within(stats, model.cutoff), most)
-    sizes, angle = [nodes, edges], angle_cutoff(model)
+    part = pass_bytes(config, stats.get("targets", {}))
+    total = part.node * nodes + part.edge * edges + part.square * nodes**2
+    angle = angle_cutoff(model)
     if angle is not None:
         degree = np.minimum(stored * _within(stats, angle), most) / np.maximum(nodes, 1)
-        sizes.append(nodes * degree * np.maximum(degree - 1.0, 0.0))
-    nothing, per_layer = kept_bytes(model, 0.0, 0.0), 1.0 / model.layers
-    total = 4.0 * EDGE * edges + 4.0 * NODE * len(config.heads) * model.features * nodes
-    if config.parallel.recompute:
-        wide = 4.0 if model.spec.vectors else 1.0
-        total += 4.0 * wide * model.layers * model.features * nodes
-    for each, size in enumerate(sizes):
-        unit = kept_bytes(model, *np.eye(3)[each]) - nothing
-        total += (per_layer if config.parallel.recompute else 1.0) * unit * size
-        total += per_layer * unit * size
-    if model.attention != "none":
-        total += 12.0 * model.layers * model.attention_heads * nodes**2
-    return np.asarray(total * _factor(config, stats), dtype=np.float64)
-
-
-def _factor(config: TrialConfig, stats: Mapping[str, Any]) -> float:
-    """Give how much more than a plain pass in fp32 a trial keeps."""
-    precision = {"fp64": 2.0, "bf16": HALF}.get(config.training.precision, 1.0)
-    twice = differentiates(config.heads, stats.get("targets", {}))
-    return precision * (DERIVATIVES if twice else 1.0)
+        total += part.triplet * nodes * degree * np.maximum(degree - 1.0, 0.0)
+    return np.asarray(total, dtype=np.float64)
 
 
 def _within(stats: Mapping[str, Any], radius: float) -> float:

@@ -8,12 +8,13 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
+from hydragnn_hpo.config.footprint import FULL, copies
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.training.memory import fitting
-from hydragnn_hpo.training.memory.fitting import FULL, LITTLE, Need, copies, fit, graph_bytes
+from hydragnn_hpo.training.memory.fitting import LITTLE, Need, fit, graph_bytes
 from hydragnn_hpo.training.start import build_model
 
 from ..conftest import make_config
@@ -138,7 +139,7 @@ def test_recomputing_keeps_little(columns):
     ],
 )
 def test_numbers_held_per_weight(settings, device, expected):
-    assert copies(make_config(**settings), torch.device(device)) == expected
+    assert copies(make_config(**settings).training, cpu=device == "cpu") == expected
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_the_smallest_number_of_pieces_that_fits(need, share):
 
 
 def test_steps_are_fitted_to_a_small_memory(train, monkeypatch, tmp_path):
-    monkeypatch.setattr(fitting, "copies", lambda *_: 0)
+    monkeypatch.setattr(fitting, "copies", lambda *_, **__: 0)
     whole = train(**WIDE)
     whole.run(2, go)
     alone = fitted(whole)
@@ -207,7 +208,7 @@ def test_small_trials_are_not_rehearsed(train, monkeypatch):
 @pytest.fixture
 def crowded(train, monkeypatch):
     """A trainer whose whole step takes half of the memory, by the estimate."""
-    monkeypatch.setattr(fitting, "copies", lambda *_: 0)
+    monkeypatch.setattr(fitting, "copies", lambda *_, **__: 0)
     trainer = train(**WIDE, ema=0.9, balance="uncertainty")
     whole = fitted(trainer).estimated_bytes
     monkeypatch.setenv("HYDRAGNN_HPO_MEMORY_MB", str(int(2 * whole / MIB)))
