@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Len
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from hydragnn_hpo.config.schema import Config
 
@@ -71,10 +71,17 @@ Space = Annotated[dict[str, ParameterConfig], Len(1)]
 """Searched keys of the trial (``model.features``) and their ranges."""
 
 
+Goal = str | Annotated[dict[str, PositiveFloat], Len(1)]
+"""One number to minimize: a name in a trial's result, or weights of heads."""
+
+Objective = Goal | Annotated[tuple[Goal, ...], Len(2)]
+"""What is minimized: one goal, or several whose Pareto front is kept."""
+
+
 class SearchConfig(Config):
     """The search. Read by ``search`` and ``campaign``."""
 
-    brain: Literal["deephyper", "random", "sobol"] = "deephyper"
+    brain: Literal["deephyper", "optuna", "random", "sobol"] = "deephyper"
     """Who proposes trials."""
 
     trials: PositiveInt
@@ -83,11 +90,40 @@ class SearchConfig(Config):
     initial: NonNegativeInt = 6
     """Trials spread over the space before the brain models it."""
 
-    rungs: Annotated[tuple[PositiveInt, ...], Len(1, 2)]
+    constraints: tuple[str, ...] = ()
+    """What every proposal meets: ``"model.features % model.options.heads == 0"``. Names are keys of
+    the space or of ``[trial]``; there are numbers, texts, ``+ - * / // %``, comparisons, ``and``,
+    ``or``, ``not``. One that names an inactive key counts as met."""
+
+    objective: Objective = "weighted"
+    """What is minimized. ``weighted``: the trial's own objective, MAEs weighted over heads in units
+    of each target's standard deviation. ``val_mae.HEAD`` or any number of ``result.json``, such
+    as ``parameters`` or ``train_seconds``. A table of weights by head, in the same units. A list
+    of these: the Pareto front is kept, and the first goes for stopping rules."""
+
+    warm_start: tuple[str, ...] = ()
+    """Run directories of earlier campaigns whose results the brain learns from."""
+
+    rungs: Annotated[tuple[PositiveInt, ...], Len(1)]
     """Epochs of a trial at each rung; the last is the full budget."""
 
+    reduction: Annotated[int, Field(ge=2)] = 3
+    """One in so many of the trials of a rung goes on to the next."""
+
+    promotion: Literal["asynchronous", "together"] = "asynchronous"
+    """When trials go on: as soon as they are among the best of their rung so far, or when all
+    trials have rested there."""
+
+    stop_rule: Literal["none", "median", "curve"] = "none"
+    """What ends a trial before its rung. ``median``: its best objective is worse than the median of
+    the others' running averages. ``curve``: its learning curve, drawn on to the rung, ends behind
+    as many others as there are finalists."""
+
+    grace: PositiveInt = 5
+    """Epochs before a stopping rule judges a trial."""
+
     finalists: PositiveInt = 6
-    """Best trials that are trained on to the full budget; all candidates for the ensemble."""
+    """Trials that are trained to the full budget at least; all candidates for the ensemble."""
 
     max_failures: PositiveInt = 3
     """End the campaign after this many trials failed as ``bug`` in a row."""

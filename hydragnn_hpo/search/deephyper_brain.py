@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.known import Known
 from hydragnn_hpo.search.sobol import spread_points
 from hydragnn_hpo.search.space import active, canonical, choice_index, key, position_of, value_at
@@ -31,6 +32,9 @@ BATCH = 16
 POOL = 16
 """New random points, per point wanted, that the model ranks when it has no news."""
 
+DRAWS = 20
+"""Points drawn, per candidate wanted, where rules refuse many."""
+
 Encoded = dict[str, float | str]
 Result = tuple[dict[str, Scalar], float | None]
 
@@ -42,8 +46,10 @@ class DeepHyperBrain:
     of the optimizer per news.
     """
 
-    def __init__(self, space: Space, *, seed: int, initial: int) -> None:
-        self._known = Known(space)
+    def __init__(
+        self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
+    ) -> None:
+        self._known = Known(space, constraints)
         self._labels = {name: f"x{index:03d}" for index, name in enumerate(space)}
         self._points = spread_points(len(space), seed, initial)
         self._generator = random.Random(seed)
@@ -63,12 +69,14 @@ class DeepHyperBrain:
                 self._news = []
                 del self._search._opt.models[:-1]
                 proposals = [self._decode(point) for point in self._search.ask(min(count, BATCH))]
-            taken = [active(self._known.space, p) for p in proposals if self._known.add(p)]
+            taken = [active(self._known.space, p) for p in proposals if self._known.offer(p)]
         return taken + self._ranked(count - len(taken))
 
     def tell(self, values: Mapping[str, Scalar], objective: float | None) -> None:
         """Take in a result, to be told to the model at the next ``ask``."""
-        full = self._known.read(values)
+        self._take_in(self._known.read(values), objective)
+
+    def _take_in(self, full: dict[str, Scalar], objective: float | None) -> None:
         if objective is not None and not math.isfinite(objective):
             objective = None
         self._news.append((full, objective))
@@ -84,6 +92,11 @@ class DeepHyperBrain:
             self.tell(values, objective)
         for values in pending:
             self._known.read(values)
+
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], float | None]]) -> None:
+        """Take in results of earlier campaigns, to be told to the model at the first ``ask``."""
+        for values, objective in results:
+            self._take_in(canonical(self._known.space, self._known.typed(values)), objective)
 
     def _spread(self) -> dict[str, Scalar]:
         return self._at(next(self._points))
@@ -111,12 +124,15 @@ class DeepHyperBrain:
 
     def _candidates(self, size: int) -> list[dict[str, Scalar]]:
         """Draw distinct canonical configurations nobody asked for; fewer if they run out."""
-        space, found = self._known.space, {}
-        for _ in range(2 * size):
+        space, found, allowed = self._known.space, {}, 0
+        for _ in range(DRAWS * size):
             values = self._random()
-            if values not in self._known:
+            if not self._known.allows(values):
+                continue
+            allowed += 1
+            if self._known.is_new(values):
                 found[key(active(space, values))] = canonical(space, values)
-            if len(found) == size:
+            if len(found) == size or allowed == 2 * size:
                 break
         return list(found.values())
 

@@ -1,50 +1,65 @@
 """Memory of what was proposed, so that no configuration is trained twice."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.search.constraints import Constraint, broken
 from hydragnn_hpo.search.space import active, canonical, key, leaves, snap
 
 PATIENCE = 1000
 """Known draws in a row after which the rest of the space is listed instead."""
 
 
-class Known:
-    """The configurations of a space that were asked or told."""
+BROKEN = 100_000
+"""Draws in a row that break a rule, after which the same is done: ``check_room`` lets no space
+pass of which rules leave less than one point in a hundred."""
 
-    def __init__(self, space: Space) -> None:
-        self.space = space
+
+class Known:
+    """The configurations of a space that were asked or told, and the rules all must meet."""
+
+    def __init__(self, space: Space, constraints: Sequence[Constraint] = ()) -> None:
+        self.space, self.constraints = space, constraints
         self._keys: set[str] = set()
 
-    def __contains__(self, values: Mapping[str, Scalar]) -> bool:
-        return key(active(self.space, values)) in self._keys
+    def allows(self, values: Mapping[str, Scalar]) -> bool:
+        """Say whether a configuration meets all rules."""
+        return not self.constraints or not broken(self.constraints, active(self.space, values))
 
-    def add(self, values: Mapping[str, Scalar]) -> bool:
-        """Remember a configuration; say whether it was new."""
-        name = key(active(self.space, values))
-        new = name not in self._keys
-        self._keys.add(name)
-        return new
+    def is_new(self, values: Mapping[str, Scalar]) -> bool:
+        """Say whether a configuration was never seen."""
+        return key(active(self.space, values)) not in self._keys
+
+    def offer(self, values: Mapping[str, Scalar]) -> bool:
+        """Remember a configuration if it may be proposed: it is new and meets all rules."""
+        free = self.allows(values) and self.is_new(values)
+        if free:
+            self._keys.add(key(active(self.space, values)))
+        return free
 
     def read(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Remember a configuration as it came from a file, and give its canonical form."""
-        typed = {
-            name: snap(self.space[name], values[name]) for name in self.space if name in values
-        }
-        self.add(typed)
+        typed = self.typed(values)
+        self._keys.add(key(active(self.space, typed)))
         return canonical(self.space, typed)
+
+    def typed(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Give the searched values of a configuration in the types of the space."""
+        return {name: snap(self.space[name], values[name]) for name in self.space if name in values}
 
     def take(self, count: int, draw: Callable[[], dict[str, Scalar]]) -> list[dict[str, Scalar]]:
         """Draw new active configurations and remember them; fewer if there are no more."""
         taken: list[dict[str, Scalar]] = []
-        misses = 0
-        while len(taken) < count and misses < PATIENCE:
+        repeated = wrong = 0
+        while len(taken) < count and repeated < PATIENCE and wrong < BROKEN:
             values = draw()
-            if self.add(values):
+            if self.offer(values):
                 taken.append(active(self.space, values))
-                misses = 0
+                repeated = wrong = 0
+            elif self.allows(values):
+                repeated += 1
             else:
-                misses += 1
-        rest = (values for values in leaves(self.space) if self.add(values))
+                wrong += 1
+        rest = (values for values in leaves(self.space) if self.offer(values))
         return taken + list(itertools.islice(rest, count - len(taken)))

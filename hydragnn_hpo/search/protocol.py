@@ -5,6 +5,7 @@ from typing import Protocol
 
 from hydragnn_hpo.config.search import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.deephyper_brain import DeepHyperBrain
 from hydragnn_hpo.search.random_brain import RandomBrain
 from hydragnn_hpo.search.sobol import SobolBrain
@@ -41,16 +42,31 @@ class Brain(Protocol):
         """
         ...
 
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], float | None]]) -> None:
+        """Take in results of earlier campaigns, before anything is asked or told.
+
+        They teach the model, but are no trials of this campaign: each may be proposed.
+        """
+        ...
+
 
 BRAINS: dict[str, Callable[..., Brain]] = {
     "deephyper": DeepHyperBrain,
     "random": RandomBrain,
     "sobol": SobolBrain,
 }
-"""Classes of brains by name; each takes the space, ``seed`` and ``initial``."""
+"""Classes of brains by name; each takes the space, ``seed``, ``initial`` and ``constraints``."""
 
 
-def make_brain(name: str, space: Space, *, seed: int, initial: int) -> Brain:
+def make_brain(
+    name: str,
+    space: Space,
+    *,
+    seed: int,
+    initial: int,
+    constraints: Sequence[Constraint] = (),
+    warm: Sequence[tuple[Mapping[str, Scalar], float | None]] = (),
+) -> Brain:
     """Build a brain that knows nothing yet.
 
     Args:
@@ -58,11 +74,17 @@ def make_brain(name: str, space: Space, *, seed: int, initial: int) -> Brain:
         space: searched keys and their ranges, already checked.
         seed: all its randomness derives from this.
         initial: proposals spread over the space before a model proposes.
+        constraints: what every proposal meets, see ``read_constraints``.
+        warm: results of earlier campaigns, see ``warm.fitting``.
 
     Raises:
-        ConfigError: the name is unknown, or the space has conditions in a circle.
+        ConfigError: the name is unknown or its library missing, or the space has conditions in a
+            circle.
     """
     if name not in BRAINS:
         raise ConfigError(unknown("brain", name, BRAINS))
     order(space)
-    return BRAINS[name](space, seed=seed, initial=initial)
+    brain = BRAINS[name](space, seed=seed, initial=initial, constraints=constraints)
+    if warm:
+        brain.learn(warm)
+    return brain

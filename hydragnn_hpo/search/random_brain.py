@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.known import Known
 from hydragnn_hpo.search.space import value_at
 
@@ -11,8 +12,10 @@ from hydragnn_hpo.search.space import value_at
 class RandomBrain:
     """Draws every key on its own, evenly over its range."""
 
-    def __init__(self, space: Space, *, seed: int, initial: int) -> None:
-        self._known = Known(space)
+    def __init__(
+        self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
+    ) -> None:
+        self._known = Known(space, constraints)
         self._generator = random.Random(seed)
 
     def _draw(self) -> dict[str, Scalar]:
@@ -35,3 +38,6 @@ class RandomBrain:
         """Remember what was proposed; the draws then go on where they stopped."""
         for values in [*(values for values, _ in results), *pending]:
             self._known.read(values)
+
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], float | None]]) -> None:
+        """Learn nothing: there is no model."""

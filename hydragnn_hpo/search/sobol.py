@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.known import Known
 from hydragnn_hpo.search.space import value_at
 
@@ -43,8 +44,10 @@ def spread_points(dimensions: int, seed: int, initial: int) -> Iterator[list[flo
 class SobolBrain:
     """Walks along one Sobol sequence over all keys."""
 
-    def __init__(self, space: Space, *, seed: int, initial: int) -> None:
-        self._known = Known(space)
+    def __init__(
+        self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
+    ) -> None:
+        self._known = Known(space, constraints)
         self._points = spread_points(len(space), seed, initial)
 
     def _draw(self) -> dict[str, Scalar]:
@@ -68,3 +71,6 @@ class SobolBrain:
         """Remember what was proposed; the sequence then goes on where it stopped."""
         for values in [*(values for values, _ in results), *pending]:
             self._known.read(values)
+
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], float | None]]) -> None:
+        """Learn nothing: there is no model."""

@@ -36,7 +36,7 @@ def _is_on(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
             continue
         if parent not in values or not _is_on(space, parent, values):
             return False
-        if not any(_same(values[parent], value) for value in _several(wanted)):
+        if not any(same(values[parent], value) for value in _several(wanted)):
             return False
     return True
 
@@ -135,7 +135,7 @@ def choice_index(parameter: ParameterConfig, raw: Any) -> int:
     """
     choices = parameter.choices or ()
     for index, choice in enumerate(choices):
-        if _same(choice, raw):
+        if same(choice, raw):
             return index
     known = ", ".join(map(str, choices))
     raise ConfigError(f"searched value {raw!r} is none of the choices. Known: {known}.")
@@ -162,24 +162,22 @@ def apply(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str
     return filled
 
 
-def check(space: Space, template: Mapping[str, Any]) -> None:
+def check(space: Space, template: Mapping[str, Any], parts: Sequence[str] | None = PARTS) -> None:
     """Refuse a space that cannot be searched.
+
+    Args:
+        space: searched keys.
+        template: values that all trials have in common.
+        parts: tables that may be searched; None where a trial is a command with keys of its own.
 
     Raises:
         ConfigError: a key is no part of a trial, keys overlap, a condition names an unknown
             key or an impossible value, or conditions run in a circle.
     """
-    fixed = dict(_leaves_of(template))
+    fixed = fixed_values(template)
     for name in space:
-        first, _, rest = name.partition(".")
-        if first not in PARTS or not rest:
-            known = ", ".join(PARTS)
-            hint = difflib.get_close_matches(first, PARTS, n=1)
-            meant = f" Did you mean '{hint[0]}.{rest}'?" if hint and rest else ""
-            raise ConfigError(
-                f"searched key '{name}' is no part of a trial.{meant} It begins with one of "
-                f"{known}, then a dot."
-            )
+        if parts is not None:
+            _check_part(name, parts)
         for other in space:
             if other.startswith(name + "."):
                 raise ConfigError(f"searched key '{name}' contains '{other}': search only one.")
@@ -189,20 +187,31 @@ def check(space: Space, template: Mapping[str, Any]) -> None:
     apply(template, {name: floor(parameter) for name, parameter in space.items()})
 
 
+def _check_part(name: str, parts: Sequence[str]) -> None:
+    first, _, rest = name.partition(".")
+    if first not in parts or not rest:
+        hint = difflib.get_close_matches(first, parts, n=1)
+        meant = f" Did you mean '{hint[0]}.{rest}'?" if hint and rest else ""
+        raise ConfigError(
+            f"searched key '{name}' is no part of a trial.{meant} It begins with one of "
+            f"{', '.join(parts)}, then a dot."
+        )
+
+
 def _check_condition(
     space: Space, fixed: Mapping[str, Any], name: str, condition: tuple[str, Any]
 ) -> None:
     parent, wanted = condition
     if parent in space:
         for value in _several(wanted):
-            if not _possible(space[parent], value):
+            if not is_in(space[parent], value):
                 raise ConfigError(
                     f"space.{name}: when '{parent}' is {value!r}, which it never is: use a "
                     "value from its range or choices."
                 )
     elif parent not in fixed:
         raise ConfigError(f"space.{name}: when names an {unknown('key', parent, [*space, *fixed])}")
-    elif not any(_same(fixed[parent], value) for value in _several(wanted)):
+    elif not any(same(fixed[parent], value) for value in _several(wanted)):
         raise ConfigError(
             f"space.{name}: is never active, because trial.{parent} is {fixed[parent]!r}: "
             "drop the key, or change the condition."
@@ -244,9 +253,10 @@ def _grow(
             yield from _grow(space, names[1:], {**chosen, names[0]: value})
 
 
-def _possible(parameter: ParameterConfig, value: Scalar) -> bool:
+def is_in(parameter: ParameterConfig, value: Scalar) -> bool:
+    """Say whether a value is one of a parameter's."""
     if parameter.choices is not None:
-        return any(_same(choice, value) for choice in parameter.choices)
+        return any(same(choice, value) for choice in parameter.choices)
     if isinstance(value, (bool, str)):
         return False
     low, high = _bounds(parameter)
@@ -254,7 +264,7 @@ def _possible(parameter: ParameterConfig, value: Scalar) -> bool:
     return low <= value <= high if values is None else value in values
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     """Compare like TOML: true is not 1, but 1 is 1.0."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
@@ -288,9 +298,12 @@ def _readable(number: float, span: float, log: bool) -> float:
     return round(float(number), DIGITS - 1 - math.floor(math.log10(span)))
 
 
-def _leaves_of(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
+def fixed_values(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the values of a template by their dotted keys."""
+    found: dict[str, Any] = {}
+    for name, value in template.items():
         if isinstance(value, Mapping):
-            yield from _leaves_of(value, f"{path}{name}.")
+            found |= {f"{name}.{key}": inner for key, inner in fixed_values(value).items()}
         else:
-            yield f"{path}{name}", value
+            found[name] = value
+    return found

@@ -1,0 +1,234 @@
+"""Rules that every proposal meets: ``model.features % model.options.heads == 0``.
+
+A rule is one expression of names with dots, numbers, texts, ``true`` and ``false``, arithmetic,
+comparisons, ``and``, ``or`` and ``not``. Python's parser reads it; what runs is built here, from
+these parts only.
+"""
+
+import ast
+import math
+import operator
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.search.space import active, domain, fixed_values, leaves, value_at
+
+LONGEST = 500
+"""Characters of a rule."""
+
+DRAWS = 5000
+"""Random points that tell how much of a space the rules leave."""
+
+LEAST_SHARE = 0.01
+"""Of these points, those that must meet all rules: brains find their proposals by rejection."""
+
+LISTED = 20_000
+"""Points up to which a space is listed instead."""
+
+Values = Mapping[str, Any]
+Term = Callable[[Values], Any]
+
+ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+WORDS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A rule about searched and fixed values."""
+
+    text: str
+    names: tuple[str, ...]
+    """Searched keys that it names."""
+    fixed: Values
+    """Fixed values that it names."""
+    term: Term
+
+    def met(self, values: Values) -> bool:
+        """Say whether active values meet it; it is met if a key that it names is inactive.
+
+        A division by zero breaks it.
+
+        Raises:
+            ConfigError: the values cannot be reckoned with: a text and a number.
+        """
+        if not all(name in values for name in self.names):
+            return True
+        try:
+            return bool(self.term({**self.fixed, **values}))
+        except ZeroDivisionError:
+            return False
+        except TypeError as error:
+            found = ", ".join(f"{name} = {values[name]!r}" for name in self.names)
+            raise ConfigError(
+                f"search.constraints: '{self.text}' cannot be reckoned with {found} ({error}): "
+                "compare texts with texts and numbers with numbers."
+            ) from error
+
+
+def broken(constraints: Sequence[Constraint], values: Values) -> Constraint | None:
+    """Give the first rule that active values break, if any."""
+    return next((rule for rule in constraints if not rule.met(values)), None)
+
+
+def read_constraints(
+    texts: Sequence[str], space: Space, template: Mapping[str, Any]
+) -> tuple[Constraint, ...]:
+    """Read the rules of a campaign.
+
+    Args:
+        texts: ``search.constraints``.
+        space: searched keys.
+        template: the values that all trials have in common.
+
+    Raises:
+        ConfigError: one is no rule, or names neither a searched nor a fixed key.
+    """
+    fixed = fixed_values(template)
+    return tuple(_constraint(text, space, fixed) for text in texts)
+
+
+def _constraint(text: str, space: Space, fixed: Values) -> Constraint:
+    try:
+        if len(text) > LONGEST:
+            raise ValueError(f"it has more than {LONGEST} characters")
+        body = ast.parse(text.strip(), mode="eval").body
+        term, names = _term(body), list(dict.fromkeys(_names(body)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = getattr(error, "msg", None) or str(error) or "it is nested too deeply"
+        raise ConfigError(
+            f"search.constraints: '{text[:80]}' cannot be read ({reason}): write names, numbers, "
+            "+ - * / // %, comparisons, and, or, not."
+        ) from error
+    for name in names:
+        if name not in space and name not in fixed:
+            known = unknown("key", name, [*space, *fixed])
+            raise ConfigError(f"search.constraints: '{text}' names an {known}")
+    searched = tuple(name for name in names if name in space)
+    if not searched:
+        raise ConfigError(f"search.constraints: '{text}' names no searched key: drop it.")
+    constants = {name: fixed[name] for name in names if name not in space}
+    return Constraint(text, searched, constants, term)
+
+
+def _term(node: ast.expr) -> Term:
+    """Build what computes one part of a rule.
+
+    Raises:
+        ValueError: it is nothing that a rule may hold.
+    """
+    if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str)):
+        constant = node.value
+        return lambda values: constant
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        name = _dotted(node)
+        if name in WORDS:
+            return lambda values: WORDS[name]
+        return lambda values: values[name]
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        return _arithmetic(ARITHMETIC[type(node.op)], _term(node.left), _term(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
+        sign = operator.neg if isinstance(node.op, ast.USub) else operator.not_
+        inner = _term(node.operand)
+        return lambda values: sign(inner(values))
+    if isinstance(node, ast.BoolOp):
+        terms, every = [_term(part) for part in node.values], isinstance(node.op, ast.And)
+        return lambda values: (all if every else any)(term(values) for term in terms)
+    if isinstance(node, ast.Compare) and all(type(sign) in COMPARISONS for sign in node.ops):
+        return _comparison(node)
+    raise ValueError(f"'{ast.unparse(node)}' is none of these")
+
+
+def _arithmetic(sign: Callable[[Any, Any], Any], left: Term, right: Term) -> Term:
+    def reckon(values: Values) -> Any:
+        one, other = left(values), right(values)
+        if isinstance(one, str) or isinstance(other, str):
+            raise TypeError("a text is no number")
+        return sign(one, other)
+
+    return reckon
+
+
+def _comparison(node: ast.Compare) -> Term:
+    terms = [_term(part) for part in (node.left, *node.comparators)]
+    signs = [COMPARISONS[type(sign)] for sign in node.ops]
+
+    def compare(values: Values) -> bool:
+        found = [term(values) for term in terms]
+        steps = zip(signs, found, found[1:], strict=False)
+        return all(sign(one, other) for sign, one, other in steps)
+
+    return compare
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    raise ValueError(f"'{ast.unparse(node)}' is no name")
+
+
+def _names(node: ast.AST) -> list[str]:
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        name = _dotted(node)
+        return [] if name in WORDS else [name]
+    return [name for child in ast.iter_child_nodes(node) for name in _names(child)]
+
+
+def check_room(space: Space, constraints: Sequence[Constraint]) -> None:
+    """Refuse a space of which the rules leave nothing, or nearly nothing.
+
+    A small space is listed; of a large one random points are drawn.
+
+    Raises:
+        ConfigError: no point of a small space, or less than one in a hundred of a large one,
+            meets all rules; or a rule cannot be reckoned with a value.
+    """
+    if not constraints:
+        return
+    listed = _size(space) <= LISTED
+    points = list(leaves(space)) if listed else _drawn(space)
+    meeting = sum(broken(constraints, values) is None for values in points)
+    if meeting >= (1 if listed else LEAST_SHARE * len(points)):
+        return
+    met = {rule.text: sum(rule.met(values) for values in points) for rule in constraints}
+    worst = min(met, key=lambda text: met[text])
+    raise ConfigError(
+        f"search.constraints leave {meeting} of {len(points)} points of the space; the narrowest, "
+        f"'{worst}', is met by {met[worst]}: widen it, or search fewer values."
+    )
+
+
+def _size(space: Space) -> float:
+    """Count the points of a space as if all keys were always active."""
+    domains = [domain(parameter) for parameter in space.values()]
+    return math.prod(math.inf if values is None else len(values) for values in domains)
+
+
+def _drawn(space: Space) -> list[dict[str, Scalar]]:
+    generator = random.Random(0)
+    return [
+        active(space, {name: value_at(space[name], generator.random()) for name in space})
+        for _ in range(DRAWS)
+    ]

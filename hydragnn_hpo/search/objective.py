@@ -1,0 +1,182 @@
+"""What is minimized: one number of a trial's result, or several and their Pareto front.
+
+A *point* is what a trial scored: one number, or one for each of several goals.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.config.search import Goal, Objective
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.layout import derive_seed
+
+Point = float | tuple[float, ...]
+
+AUGMENTATION = 0.05
+"""Share of the sum in the scalar of several goals, so that no weakly dominated point is best."""
+
+
+def goals(objective: Objective) -> tuple[Goal, ...]:
+    """List what is minimized, the first first."""
+    return objective if isinstance(objective, tuple) else (objective,)
+
+
+def named(goal: Goal) -> str:
+    """Give a goal's name for tables."""
+    return goal if isinstance(goal, str) else " + ".join(f"{w:g} {h}" for h, w in goal.items())
+
+
+def check_objective(objective: Objective, heads: Iterable[str]) -> None:
+    """Refuse goals about heads that no trial has, and the same goal twice.
+
+    Raises:
+        ConfigError: a head is unknown, or a goal is named twice.
+    """
+    known = list(heads)
+    seen: list[Goal] = []
+    for goal in goals(objective):
+        if goal in seen:
+            raise ConfigError(f"search.objective: '{named(goal)}' is named twice: drop one.")
+        seen.append(goal)
+        wanted = goal if isinstance(goal, dict) else [goal.removeprefix("val_mae.")]
+        about_heads = isinstance(goal, dict) or goal.startswith("val_mae.")
+        for head in wanted if about_heads else ():
+            if head not in known:
+                raise ConfigError(f"search.objective: {unknown('head', head, known)}")
+
+
+def objective_of(
+    objective: Objective, result: Mapping[str, Any], spreads: Mapping[str, float] | None = None
+) -> Point | None:
+    """Read what a trial scored.
+
+    Args:
+        objective: ``search.objective``.
+        result: content of ``result.json``, or an epoch record.
+        spreads: standard deviation of each target in its unit, for weights of heads.
+
+    Returns:
+        One number, or one for each goal; None if one is missing or not finite.
+    """
+    found = [_score(goal, result, spreads or {}) for goal in goals(objective)]
+    scores = tuple(score for score in found if score is not None)
+    if len(scores) < len(found):
+        return None
+    return scores if isinstance(objective, tuple) else scores[0]
+
+
+def watched(
+    objective: Objective, record: Mapping[str, Any], spreads: Mapping[str, float] | None = None
+) -> float | None:
+    """Read the first goal from an epoch record, for a stopping rule."""
+    return _score(goals(objective)[0], record, spreads or {})
+
+
+def _score(goal: Goal, result: Mapping[str, Any], spreads: Mapping[str, float]) -> float | None:
+    if isinstance(goal, str):
+        return _number(result, "objective" if goal == "weighted" else goal)
+    total = 0.0
+    for head, weight in goal.items():
+        error = _number(result, f"val_mae.{head}")
+        if error is None or head not in spreads:
+            return None
+        total += weight * error / spreads[head]
+    return total / sum(goal.values())
+
+
+def _number(result: Mapping[str, Any], path: str) -> float | None:
+    found: Any = result
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+        return None
+    return float(found)
+
+
+def pareto_front(points: Sequence[tuple[float, ...]]) -> list[int]:
+    """Give the places of the points that no other is better than everywhere.
+
+    Equal points stand or fall together.
+    """
+    return [place for place, layer in enumerate(layers(points)) if layer == 0]
+
+
+def layers(points: Sequence[tuple[float, ...]]) -> list[int]:
+    """Give each point's front: 0 for the Pareto front, 1 for that of the rest, and so on.
+
+    Source: Deb et al. (2002), doi:10.1109/4235.996017.
+    """
+    if not points:
+        return []
+    table = np.asarray(points, dtype=float)
+    no_worse = (table[:, None, :] <= table[None, :, :]).all(axis=2)
+    dominates = no_worse & ~no_worse.T
+    found, left, layer = np.full(len(table), -1), np.ones(len(table), dtype=bool), 0
+    while left.any():
+        front = left & ~dominates[left].any(axis=0)
+        found[front], left, layer = layer, left & ~front, layer + 1
+    return [int(number) for number in found]
+
+
+def rank(points: Sequence[Point]) -> list[int]:
+    """Order points, best first: by value, or by front and then by how alone they stand there.
+
+    Ties go to the earlier point, so that the order is total and a replay finds it again.
+    """
+    several = [point if isinstance(point, tuple) else (point,) for point in points]
+    if all(len(point) == 1 for point in several):
+        return sorted(range(len(points)), key=lambda place: (several[place], place))
+    fronts = layers(several)
+    alone = [0.0] * len(points)
+    for layer in set(fronts):
+        members = [place for place, front in enumerate(fronts) if front == layer]
+        spread = _crowding([several[place] for place in members])
+        for place, distance in zip(members, spread, strict=True):
+            alone[place] = distance
+    return sorted(range(len(points)), key=lambda place: (fronts[place], -alone[place], place))
+
+
+def _crowding(points: Sequence[tuple[float, ...]]) -> list[float]:
+    """Give how far each point's neighbours lie apart, summed over goals; infinite at the ends."""
+    distance = [0.0] * len(points)
+    for goal in range(len(points[0])):
+        line = sorted(range(len(points)), key=lambda place: (points[place][goal], place))
+        low, high = points[line[0]][goal], points[line[-1]][goal]
+        distance[line[0]] = distance[line[-1]] = math.inf
+        for before, here, after in zip(line, line[1:], line[2:], strict=False):
+            if high > low:
+                distance[here] += (points[after][goal] - points[before][goal]) / (high - low)
+    return distance
+
+
+def weights_of(seed: int, trial: str, count: int) -> tuple[float, ...]:
+    """Draw how much each of several goals counts for one trial; they sum to 1.
+
+    Evenly over all shares, from the campaign's seed and the trial's name.
+    """
+    generator = np.random.default_rng(derive_seed(seed, trial, "goals"))
+    return tuple(float(share) for share in generator.dirichlet(np.ones(count)))
+
+
+def scalar(point: Point, seen: Sequence[Point], weights: Sequence[float]) -> float:
+    """Make one number of several, for a brain: a weighted, augmented Chebyshev distance.
+
+    Args:
+        point: what the trial scored; a single number stays as it is.
+        seen: what was scored so far, this point included: its ranges are the units.
+        weights: of the goals, see ``weights_of``.
+
+    Source: Knowles (2006), ParEGO, doi:10.1109/TEVC.2005.851274.
+    """
+    if not isinstance(point, tuple):
+        return point
+    shares = []
+    known = [other for other in seen if isinstance(other, tuple)] or [point]
+    for goal, weight in enumerate(weights):
+        column = [other[goal] for other in known]
+        low, high = min(column), max(column)
+        shares.append(weight * (point[goal] - low) / (high - low) if high > low else 0.0)
+    return max(shares) + AUGMENTATION * sum(shares)

@@ -1,0 +1,129 @@
+"""Who trains on: successive halving over rungs, decided from results alone.
+
+All functions are pure: the same results in the same order give the same decisions, so that a
+journal can be replayed. Source: Li et al. (2020), "A system for massively parallel
+hyperparameter tuning", arXiv:1810.05934.
+"""
+
+import itertools
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from hydragnn_hpo.search.objective import Point, rank
+
+
+class Rested(NamedTuple):
+    """A trial that has come to a rung."""
+
+    trial: str
+    objective: Point | None
+    """None: it failed on the way there, or a stopping rule gave it up; counts as the worst."""
+    final: bool = False
+    """Whether its patience ran out: more epochs would not change its result."""
+
+
+class Promotion(NamedTuple):
+    """A trial that may go on from one rung to another, counted from 0."""
+
+    trial: str
+    from_rung: int
+    to_rung: int
+
+
+Rungs = Sequence[Sequence[Rested]]
+"""For each rung, the trials that ever rested there, in the journal's order."""
+
+Promoted = Sequence[Collection[str]]
+"""For each rung, the trials that went on from it already."""
+
+
+def promotable(results: Rungs, promoted: Promoted, *, reduction: int) -> list[Promotion]:
+    """List who may go on right now, without waiting for anybody; highest rung first.
+
+    A trial goes on when it is among the best ``floor(n / reduction)`` of the ``n`` that rest at
+    its rung or have passed it, failed ones included.
+
+    Args:
+        results: of each rung.
+        promoted: from each rung.
+        reduction: one in so many goes on.
+    """
+    found: list[Promotion] = []
+    carried = _carried(results, reduction)
+    for rung in reversed(range(len(results) - 1)):
+        best = _best(carried[rung])[: len(carried[rung]) // reduction]
+        found += _going(best, promoted[rung], rung, rung + 1)
+    return found
+
+
+def together(
+    results: Rungs, promoted: Promoted, *, reduction: int, finalists: int
+) -> list[Promotion]:
+    """List who may go on once no trial is under way to any rung.
+
+    The lowest rung that nobody has left yet is closed: its best one in ``reduction`` go on, but
+    never fewer than there are to be finalists. To the last rung only the finalists go.
+    """
+    for rung in range(len(results) - 1):
+        resting = _best(results[rung])
+        if promoted[rung] or not resting:
+            continue
+        last = rung + 2 == len(results)
+        seats = finalists if last else max(finalists, len(results[rung]) // reduction)
+        if going := _going(resting[:seats], promoted[rung], rung, rung + 1):
+            return going
+    return []
+
+
+def tail(results: Rungs, promoted: Promoted, *, finalists: int) -> list[Promotion]:
+    """List who goes on to the last rung, so that there are enough finalists.
+
+    To be asked when the budget of trials is used up and all rest; an empty answer ends the
+    search. The best of the highest rung go first; who has run out of patience holds a seat
+    without training on. Who went on and never arrived was cancelled, and is left alone.
+    """
+    last = len(results) - 1
+    gone = {rested.trial for rested in results[last]}
+    seats = finalists - len(_best(results[last]))
+    found: list[Promotion] = []
+    for rung in reversed(range(last)):
+        gone |= set(promoted[rung])
+        resting = [r for r in _best(results[rung]) if r.trial not in gone]
+        gone |= {rested.trial for rested in results[rung]}
+        chosen = resting[: max(seats, 0)]
+        seats -= len(chosen)
+        found += _going(chosen, promoted[rung], rung, last)
+    return found
+
+
+def winners(results: Rungs, *, finalists: int) -> list[str]:
+    """List the finalists, best first: trained to the last rung, or out of patience before."""
+    last = list(results[-1])
+    reached = {rested.trial for rested in last}
+    for rested in itertools.chain.from_iterable(reversed(results[:-1])):
+        if rested.final and rested.trial not in reached:
+            last.append(rested)
+            reached.add(rested.trial)
+    return [rested.trial for rested in _best(last)[:finalists]]
+
+
+def _best(rested: Sequence[Rested]) -> list[Rested]:
+    """Order those with a result, best first."""
+    scored = [(r, r.objective) for r in rested if r.objective is not None]
+    return [scored[place][0] for place in rank([objective for _, objective in scored])]
+
+
+def _carried(results: Rungs, reduction: int) -> list[list[Rested]]:
+    """Let those out of patience pass on for nothing: training on would not change them."""
+    carried = [list(rung) for rung in results]
+    for lower, upper in itertools.pairwise(carried):
+        present = {rested.trial for rested in upper}
+        best = _best(lower)[: len(lower) // reduction]
+        upper += [rested for rested in best if rested.final and rested.trial not in present]
+    return carried
+
+
+def _going(
+    chosen: Sequence[Rested], promoted: Collection[str], rung: int, to: int
+) -> list[Promotion]:
+    return [Promotion(r.trial, rung, to) for r in chosen if not r.final and r.trial not in promoted]
