@@ -1,55 +1,60 @@
 """A run's own figures, computed from its journal."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.campaign.state import fold
+from hydragnn_hpo.campaign.losses import Ledger
+from hydragnn_hpo.campaign.state import State
 
 
-def summarize(events: Sequence[Event]) -> dict[str, Any]:
+def summarize(events: Iterable[Event], trials: int | None = None) -> dict[str, Any]:
     """Compute what a campaign did with its slots.
 
     Args:
-        events: the whole journal.
+        events: the whole journal, read once.
+        trials: trials the campaign proposes; tells a wait for the brain from the tail while it
+            still runs.
 
     Returns:
-        ``trials`` and counts by outcome; ``wide_attempts`` (two ranks or more);
+        ``trials`` and counts by outcome; ``attempts``, ``wide_attempts`` (two ranks or more),
+        ``restarts`` (interrupted attempts, by reason);
         ``first_step_seconds``: median time from "trial placed" to its first optimizer step in a
         warm rank; ``cold_start_seconds``: the same in a rank that first imports what the zygote
-        holds (measured import plus the warm median); ``host_seconds``: slots times the time from
-        the first placement to the last end; ``utilization``: share of it in epochs.
+        holds (measured import plus the warm median); ``slot_seconds``: of all slots, from the
+        first placement to the last end of each controller; ``utilization``: share of them in
+        training and validation; ``losses``: all shares by cause, see ``losses.CAUSES``.
     """
-    state = fold(events)
-    placed = [e for e in events if e["event"] == "placed"]
-    first = [e["seconds"] for e in events if e["event"] == "first_step"]
-    imports = [e["import_seconds"] for e in events if e["event"] == "zygote_ready"]
-    warm = statistics.median(first) if first else None
-    cold = statistics.median(imports) + warm if imports and warm is not None else None
-    slots = max((len(e["slots"]) for e in events if e["event"] == "opened"), default=0)
-    busy = sum(e["seconds"] * e["width"] for e in events if e["event"] == "epoch")
-    span = _span(events)
+    state, ledger = State(), Ledger(trials)
+    kept: dict[str, list[Event]] = {"placed": [], "first_step": [], "zygote_ready": []}
+    restarts: dict[str, int] = {}
+    for event in events:
+        state.apply(event)
+        ledger.apply(event)
+        if event["event"] in kept:
+            kept[event["event"]].append(event)
+        elif event["event"] == "ended" and event["outcome"] == "interrupted":
+            reason = str(event.get("reason"))
+            restarts[reason] = restarts.get(reason, 0) + 1
+    losses = ledger.losses()
     statuses = [trial.status for trial in state.trials.values()]
     return {
         "trials": len(statuses),
         **{status: statuses.count(status) for status in sorted(set(statuses))},
-        "attempts": len(placed),
-        "wide_attempts": sum(e["width"] > 1 for e in placed),
-        "first_step_seconds": warm,
-        "cold_start_seconds": cold,
-        "host_seconds": slots * span,
-        "utilization": busy / (slots * span) if span and slots else None,
+        "attempts": len(kept["placed"]),
+        "wide_attempts": sum(e["width"] > 1 for e in kept["placed"]),
+        "restarts": restarts,
+        **_starts(kept["first_step"], kept["zygote_ready"]),
+        "slot_seconds": losses.slot_seconds,
+        "utilization": losses.share("training") if losses.slot_seconds else None,
+        "losses": losses.shares,
     }
 
 
-def _span(events: Sequence[Event]) -> float:
-    """Sum the time between the first placement and the last end of each controller."""
-    total = 0.0
-    for epoch in {event["epoch"] for event in events}:
-        ours = [event for event in events if event["epoch"] == epoch]
-        starts = [event["time"] for event in ours if event["event"] == "placed"]
-        ends = [event["time"] for event in ours if event["event"] in ("ended", "epoch")]
-        if starts and ends:
-            total += max(0.0, ends[-1] - starts[0])
-    return total
+def _starts(first_steps: list[Event], imports: list[Event]) -> dict[str, float | None]:
+    warm = statistics.median(e["seconds"] for e in first_steps) if first_steps else None
+    cold = None
+    if imports and warm is not None:
+        cold = statistics.median(e["import_seconds"] for e in imports) + warm
+    return {"first_step_seconds": warm, "cold_start_seconds": cold}

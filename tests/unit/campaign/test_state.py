@@ -1,7 +1,6 @@
 """The state is a fold: what each event means for a trial."""
 
 from hydragnn_hpo.campaign.state import fold
-from hydragnn_hpo.campaign.summary import summarize
 
 
 def event(kind, time=0.0, **values):
@@ -89,27 +88,3 @@ def test_bugs_are_counted_in_a_row():
     assert fold([proposed("a"), *bug, *bug]).bugs_in_a_row == 2
     good = ended("a", "stopped", objective=1.0)
     assert fold([proposed("a"), *bug, placed("a"), good]).bugs_in_a_row == 0
-
-
-def test_summary_by_hand():
-    events = [
-        event("opened", units={}, slots=["local:0", "local:1"]),
-        event("zygote_ready", import_seconds=6.0),
-        proposed("a"),
-        proposed("b"),
-        placed("a", 10.0, slots=("local:0", "local:1")),
-        event("first_step", 10.2, trial="a", seconds=0.2),
-        event("epoch", 14.0, trial="a", reached=1, best_objective=1.0, seconds=3.0, width=2),
-        ended("a", "stopped", 15.0, objective=1.0),
-        placed("b", 15.0),
-        event("first_step", 15.4, trial="b", seconds=0.4),
-        event("epoch", 19.0, trial="b", reached=1, best_objective=1.0, seconds=4.0, width=1),
-        ended("b", "failed", 20.0, reason="diverged"),
-    ]
-    figures = summarize(events)
-    assert figures["wide_attempts"] == 1
-    assert abs(figures["first_step_seconds"] - 0.3) < 1e-12
-    assert abs(figures["cold_start_seconds"] - 6.3) < 1e-12
-    assert figures["host_seconds"] == 20.0
-    assert figures["utilization"] == (3.0 * 2 + 4.0) / 20.0
-    assert (figures["stopped"], figures["failed"]) == (1, 1)

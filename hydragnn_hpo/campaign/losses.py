@@ -1,0 +1,326 @@
+"""Where a run's slot-seconds went: training, and what was lost, by cause.
+
+Counted from the first placement to the last end of each controller, over all slots that were
+there. Journal events go in one by one, each in constant time, so that a live view can follow.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hydragnn_hpo.campaign.journal import Event
+
+CAUSES: dict[str, str] = {
+    "training": "training and validation",
+    "start_up": "from placed to the first step",
+    "between": "between epochs: checkpoints, records",
+    "ending": "after the last epoch: prediction, last checkpoint, shutting down",
+    "lost": "work since the last checkpoint of an attempt that was interrupted",
+    "held": "idle although trials wait",
+    "brain": "idle until the brain proposes",
+    "tail": "idle, nothing is left to start",
+    "away": "hosts that were lost or are in quarantine",
+}
+"""What a slot-second can go to; every one goes to exactly one of them."""
+
+ASKED = ("paused", "resized", "walltime")
+"""Interruptions that write a checkpoint first."""
+
+_OPEN = "open"
+"""Idle slots while nothing waits: ``brain`` if a proposal follows, else ``tail``."""
+
+
+Sums = defaultdict[str, float]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Slot-seconds by cause."""
+
+    by_cause: dict[str, float]
+    """Keys of ``CAUSES``; sums to ``slot_seconds``."""
+
+    @property
+    def slot_seconds(self) -> float:
+        """All of them."""
+        return sum(self.by_cause.values())
+
+    def share(self, cause: str) -> float:
+        """Give the share of one cause; 0 before anything ran."""
+        total = self.slot_seconds
+        return self.by_cause[cause] / total if total > 0 else 0.0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """All shares; they sum to 1."""
+        return {cause: self.share(cause) for cause in self.by_cause}
+
+    @property
+    def largest(self) -> str | None:
+        """The cause with the most slot-seconds beside training; None if nothing was lost."""
+        lost = {c: seconds for c, seconds in self.by_cause.items() if c != "training"}
+        worst = max(lost, key=lambda cause: lost[cause])
+        return worst if lost[worst] > 0 else None
+
+
+@dataclass
+class _Attempt:
+    """What is known of one attempt that holds slots."""
+
+    hosts: Counter[str]
+    """Slots by host."""
+    placed: float
+    first: float | None = None
+    """When its first step was done."""
+    trained: float = 0.0
+    """Seconds of its epochs."""
+    last: float = 0.0
+    """When the last of them was told."""
+    saved: tuple[float, float] | None = None
+    """Time of its newest checkpoint, and the seconds of training before it."""
+
+    @property
+    def slots(self) -> int:
+        return self.hosts.total()
+
+    def epoch(self, time: float, seconds: float) -> None:
+        if self.first is None:
+            self.first = max(self.placed, time - seconds)
+        # The first epoch holds the first step, which is counted as starting up.
+        self.trained = min(self.trained + seconds, time - self.first)
+        self.last = time
+
+    def checkpoint(self, time: float) -> None:
+        if self.first is not None:
+            since = time - max(self.last, self.first)
+            self.saved = time, min(self.trained + since, time - self.first)
+
+    def seconds(self, end: float, how: str) -> dict[str, float]:
+        """Split its seconds.
+
+        Args:
+            end: when it ended, or now.
+            how: ``result``, ``lost``, ``asked``, or ``open`` for one that goes on or has failed.
+        """
+        if self.first is None:
+            return {"start_up": end - self.placed}
+        parts = {"start_up": self.first - self.placed}
+        last = max(self.last, self.first)
+        if how in ("lost", "asked"):
+            saved, trained = self.saved or (self.first, 0.0)
+            gone = end if how == "lost" else max(saved, last)
+            parts |= {"lost": gone - saved, "ending": end - gone}
+            return parts | {"training": trained, "between": saved - self.first - trained}
+        rest = "ending" if how == "result" else "training"
+        parts |= {"training": self.trained, "between": last - self.first - self.trained}
+        parts[rest] = parts.get(rest, 0.0) + end - last
+        return parts
+
+
+@dataclass
+class Ledger:
+    """Follows a journal and knows at any time where the slot-seconds went."""
+
+    trials: int | None = None
+    """Trials the campaign will propose; without it what comes later in the journal decides."""
+    _sums: Sums = field(default_factory=lambda: Sums(float))
+    _loose: Sums = field(default_factory=lambda: Sums(float))
+    """Idle since nothing runs: counts once something is placed again."""
+    _running: dict[str, _Attempt] = field(default_factory=dict)
+    _orphans: dict[str, tuple[_Attempt, float]] = field(default_factory=dict)
+    """Attempts of a controller that is gone, and when it was last heard of."""
+    _waiting: set[str] = field(default_factory=set)
+    _proposed: int = 0
+    _here: dict[str, int] = field(default_factory=dict)
+    """Slots by host."""
+    _away: set[str] = field(default_factory=set)
+    _busy: Counter[str] = field(default_factory=Counter)
+    """Slots that are taken, by host."""
+    _idle: tuple[int, int] = (0, 0)
+    """Slots that nothing runs on: of hosts that are here, and of those that are away."""
+    _epoch: int = 0
+    _time: float = 0.0
+    _counting: bool = False
+
+    def apply(self, event: Event) -> None:
+        """Take one event in."""
+        if event["epoch"] != self._epoch:
+            self._change_controller(event)
+        self._advance(event["time"])
+        name = event.get("trial")
+        if name in self._orphans and event["event"] != "ended":
+            self._begin(name, self._orphans.pop(name)[0])
+        handler = _HANDLERS.get(event["event"])
+        if handler is not None:
+            handler(self, event)
+
+    def losses(self, now: float | None = None) -> Losses:
+        """Say where the slot-seconds went.
+
+        Args:
+            now: count up to this time; to the last end, or the last event while trials run, if
+                left out.
+        """
+        sums = self._sums.copy()
+        if now is not None:
+            ahead = max(0.0, now - self._time)
+            _add(sums, self._loose)
+            _add(sums, self._idle_for(ahead))
+        for attempt in self._running.values():
+            parts = attempt.seconds(max(now or 0.0, self._time), _OPEN)
+            _add(sums, parts, attempt.slots)
+        for attempt, last in self._orphans.values():
+            _add(sums, attempt.seconds(last, "lost"), attempt.slots)
+        more = self.trials is not None and self._proposed < self.trials
+        sums["brain" if more else "tail"] += sums.pop(_OPEN, 0.0)
+        return Losses({cause: max(0.0, sums[cause]) for cause in CAUSES})
+
+    def now(self) -> float:
+        """Give the share of slots, of those that are here, in which something trains now."""
+        here = sum(count for host, count in self._here.items() if host not in self._away)
+        trains = sum(a.slots for a in self._running.values() if a.first is not None)
+        return min(1.0, trains / here) if here else 0.0
+
+    # -- time ------------------------------------------------------------------------
+
+    def _advance(self, time: float) -> None:
+        passed, self._time = max(0.0, time - self._time), max(time, self._time)
+        _add(self._sums if self._running else self._loose, self._idle_for(passed))
+
+    def _idle_for(self, seconds: float) -> dict[str, float]:
+        if not self._counting:
+            return {}
+        here, away = self._idle
+        return {"held" if self._waiting else _OPEN: here * seconds, "away": away * seconds}
+
+    def _recount(self) -> None:
+        idle = {host: max(0, count - self._busy[host]) for host, count in self._here.items()}
+        away = sum(idle[host] for host in self._away)
+        self._idle = sum(idle.values()) - away, away
+
+    def _change_controller(self, event: Event) -> None:
+        """Let time pass uncounted between two controllers; trials may run on meanwhile."""
+        self._orphans |= {name: (a, self._time) for name, a in self._running.items()}
+        for known in (self._running, self._busy, self._loose, self._here, self._away):
+            known.clear()
+        self._counting, self._idle = False, (0, 0)
+        self._epoch, self._time = event["epoch"], event["time"]
+
+    # -- attempts --------------------------------------------------------------------
+
+    def _begin(self, name: str, attempt: _Attempt) -> None:
+        _add(self._sums, self._loose)
+        self._loose.clear()
+        self._running[name] = attempt
+        self._busy.update(attempt.hosts)
+        self._counting = True
+        self._recount()
+
+    def _placed(self, event: Event) -> None:
+        self._waiting.discard(event["trial"])
+        hosts = Counter(slot.rpartition(":")[0] for slot in event["slots"])
+        self._begin(event["trial"], _Attempt(hosts, event["time"]))
+
+    def _first_step(self, event: Event) -> None:
+        if attempt := self._running.get(event["trial"]):
+            attempt.first = min(attempt.placed + max(0.0, event["seconds"]), event["time"])
+
+    def _epoch_ended(self, event: Event) -> None:
+        if attempt := self._running.get(event["trial"]):
+            attempt.epoch(event["time"], event["seconds"])
+
+    def _checkpoint(self, event: Event) -> None:
+        if attempt := self._running.get(event["trial"]):
+            attempt.checkpoint(event["time"])
+
+    def _ended(self, event: Event) -> None:
+        name, outcome = event["trial"], event["outcome"]
+        self._waiting.discard(name)
+        if outcome == "interrupted":
+            self._waiting.add(name)
+        attempt, time = self._orphans.pop(name, (None, event["time"]))
+        if attempt is None:
+            attempt = self._running.pop(name, None)
+            self._busy.subtract(attempt.hosts if attempt else ())
+            self._recount()
+        if attempt is not None:
+            _add(self._sums, attempt.seconds(time, _how(event)), attempt.slots)
+
+    # -- what waits, what is there ---------------------------------------------------
+
+    def _new(self, event: Event) -> None:
+        self._proposed += 1
+        self._waiting.add(event["trial"])
+        for sums in (self._sums, self._loose):
+            sums["brain"] += sums.pop(_OPEN, 0.0)
+
+    def _promoted(self, event: Event) -> None:
+        self._waiting.update(name for name in event["trials"] if name not in self._running)
+
+    def _retried(self, event: Event) -> None:
+        self._waiting.add(event["trial"])
+
+    def _rested(self, event: Event) -> None:
+        self._waiting.discard(event["trial"])
+
+    def _added(self, event: Event) -> None:
+        """Until a person asked for more trials there was nothing left to start."""
+        if self.trials is not None:
+            self.trials += event["trials"]
+        for sums in (self._sums, self._loose):
+            sums["tail"] += sums.pop(_OPEN, 0.0)
+
+    def _ending(self, event: Event) -> None:
+        self.trials = self._proposed
+
+    def _opened(self, event: Event) -> None:
+        self._here.update(Counter(slot.rpartition(":")[0] for slot in event.get("slots", ())))
+        self._recount()
+
+    def _host_joined(self, event: Event) -> None:
+        self._here[event["host"]] = len(event["slots"])
+        self._away.discard(event["host"])
+        self._recount()
+
+    def _host_away(self, event: Event) -> None:
+        if event["host"] in self._here:
+            self._away.add(event["host"])
+            self._recount()
+
+
+def losses_of(events: Iterable[Event], trials: int | None = None) -> Losses:
+    """Say where the slot-seconds of a journal went; see ``Ledger``."""
+    ledger = Ledger(trials)
+    for event in events:
+        ledger.apply(event)
+    return ledger.losses()
+
+
+def _add(sums: Sums, parts: Mapping[str, float], times: int = 1) -> None:
+    for cause, seconds in parts.items():
+        sums[cause] += times * seconds
+
+
+def _how(event: Event) -> str:
+    if event["outcome"] == "interrupted":
+        return "asked" if event.get("reason") in ASKED else "lost"
+    return "result" if event["outcome"] in ("completed", "stopped") else _OPEN
+
+
+_HANDLERS = {
+    "opened": Ledger._opened,
+    "proposed": Ledger._new,
+    "placed": Ledger._placed,
+    "first_step": Ledger._first_step,
+    "epoch": Ledger._epoch_ended,
+    "checkpoint": Ledger._checkpoint,
+    "ended": Ledger._ended,
+    "promoted": Ledger._promoted,
+    "retried": Ledger._retried,
+    "rested": Ledger._rested,
+    "added": Ledger._added,
+    "ending": Ledger._ending,
+    "host_joined": Ledger._host_joined,
+    "host_lost": Ledger._host_away,
+    "quarantined": Ledger._host_away,
+}
