@@ -1,11 +1,11 @@
 """What a brain is, and the brains there are."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from hydragnn_hpo.config.search import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
-from hydragnn_hpo.search.constraints import Constraint
+from hydragnn_hpo.search.constraints import read_constraints
 from hydragnn_hpo.search.deephyper_brain import DeepHyperBrain
 from hydragnn_hpo.search.random_brain import RandomBrain
 from hydragnn_hpo.search.sobol import SobolBrain
@@ -64,7 +64,8 @@ def make_brain(
     *,
     seed: int,
     initial: int,
-    constraints: Sequence[Constraint] = (),
+    constraints: Sequence[str] = (),
+    template: Mapping[str, Any] | None = None,
     warm: Sequence[tuple[Mapping[str, Scalar], float | None]] = (),
 ) -> Brain:
     """Build a brain that knows nothing yet.
@@ -74,17 +75,19 @@ def make_brain(
         space: searched keys and their ranges, already checked.
         seed: all its randomness derives from this.
         initial: proposals spread over the space before a model proposes.
-        constraints: what every proposal meets, see ``read_constraints``.
+        constraints: what every proposal meets: ``search.constraints``.
+        template: values that all trials have in common, which constraints may name.
         warm: results of earlier campaigns, see ``warm.fitting``.
 
     Raises:
-        ConfigError: the name is unknown or its library missing, or the space has conditions in a
-            circle.
+        ConfigError: the name is unknown or its library missing, the space has conditions in a
+            circle, or a constraint cannot be read.
     """
     if name not in BRAINS:
         raise ConfigError(unknown("brain", name, BRAINS))
     order(space)
-    brain = BRAINS[name](space, seed=seed, initial=initial, constraints=constraints)
+    rules = read_constraints(constraints, space, template or {})
+    brain = BRAINS[name](space, seed=seed, initial=initial, constraints=rules)
     if warm:
         brain.learn(warm)
     return brain

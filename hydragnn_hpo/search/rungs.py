@@ -62,7 +62,8 @@ def together(
     """List who may go on once no trial is under way to any rung.
 
     The lowest rung that nobody has left yet is closed: its best one in ``reduction`` go on, but
-    never fewer than there are to be finalists. To the last rung only the finalists go.
+    never fewer than there are to be finalists. To the last rung only the finalists go, and after
+    that who fills seats of finalists that failed there.
     """
     for rung in range(len(results) - 1):
         resting = _best(results[rung])
@@ -72,7 +73,7 @@ def together(
         seats = finalists if last else max(finalists, len(results[rung]) // reduction)
         if going := _going(resting[:seats], promoted[rung], rung, rung + 1):
             return going
-    return []
+    return tail(results, promoted, finalists=finalists)
 
 
 def tail(results: Rungs, promoted: Promoted, *, finalists: int) -> list[Promotion]:

@@ -24,7 +24,7 @@ SIGMAS = 2.0
 """Residual deviations by which a learning curve may end below its fit."""
 
 
-class StoppingRule(Protocol):
+class Judge(Protocol):
     """Judges trials by their epochs; lower objectives are better."""
 
     def observe(self, trial: str, epoch: int, objective: float) -> None:
@@ -40,13 +40,30 @@ class StoppingRule(Protocol):
         ...
 
 
-def make_rule(search: SearchConfig) -> StoppingRule | None:
-    """Build the rule of a campaign; None if it has none."""
-    if search.stop_rule == "median":
-        return MedianRule(grace=search.grace)
-    if search.stop_rule == "curve":
-        return CurveRule(grace=search.grace, rungs=search.rungs, keep=search.finalists)
-    return None
+class Rule:
+    """The stopping rule of a campaign, if it has one."""
+
+    def __init__(self, search: SearchConfig) -> None:
+        """Know nothing yet; after a restart, feed it the epochs of the journal again."""
+        self._judge: Judge | None = None
+        if search.stop_rule == "median":
+            self._judge = MedianRule(grace=search.grace)
+        elif search.stop_rule == "curve":
+            self._judge = CurveRule(grace=search.grace, rungs=search.rungs, keep=search.finalists)
+
+    def observe(self, trial: str, epoch: int, objective: float, *, until: int) -> str | None:
+        """Take in an epoch of a trial, and say why it should end now; None: it goes on.
+
+        Args:
+            trial: its name.
+            epoch: number of the epoch, from 1.
+            objective: of this epoch; lower is better.
+            until: epoch of its rung.
+        """
+        if self._judge is None:
+            return None
+        self._judge.observe(trial, epoch, objective)
+        return self._judge.verdict(trial, until)
 
 
 class MedianRule:

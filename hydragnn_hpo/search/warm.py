@@ -7,38 +7,49 @@ the model of a brain, and are no trials of ours: each may be proposed, and train
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydragnn_hpo.config.search import Scalar, Space
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.search.constraints import Constraint, broken
+from hydragnn_hpo.search.constraints import Constraint, broken, read_constraints
 from hydragnn_hpo.search.space import active, canonical, fixed_values, is_in, key, same, snap
 
 Row = tuple[Mapping[str, Scalar], float | None]
 """Searched values and objective (None: failed) of a trial."""
 
 
+class Fitting(NamedTuple):
+    """What fits."""
+
+    kept: list[Row]
+    """Active values in the types of the space, each configuration once."""
+    skipped: dict[str, int]
+    """How many rows do not fit, by cause."""
+
+
 def fitting(
     space: Space,
-    constraints: Sequence[Constraint],
+    constraints: Sequence[str],
     rows: Sequence[Row],
     template: Mapping[str, Any] | None = None,
-) -> tuple[list[Row], dict[str, int]]:
+) -> Fitting:
     """Choose the rows of earlier campaigns that are points of a space.
 
     Args:
         space: searched keys of this campaign.
-        constraints: of this campaign.
+        constraints: ``search.constraints`` of this campaign.
         rows: from earlier ones, in their journals' order; whoever reads them adds what an earlier
             campaign had fixed and this one searches.
         template: values fixed in this campaign: a row that has them too has no foreign key.
-
-    Returns:
-        The rows with active values in the types of the space, and how many were skipped, by cause.
     """
-    fixed, kept, skipped = fixed_values(template or {}), dict[str, Row](), Counter[str]()
+    fixed, rules = (
+        fixed_values(template or {}),
+        read_constraints(constraints, space, template or {}),
+    )
+    kept: dict[str, Row] = {}
+    skipped: Counter[str] = Counter()
     for values, objective in rows:
-        cause, typed = _read(space, constraints, fixed, values)
+        cause, typed = _read(space, rules, fixed, values)
         name = key(typed)
         if cause is None and name in kept:
             cause = "is there already"
@@ -46,7 +57,7 @@ def fitting(
             kept[name] = (typed, objective)
         else:
             skipped[cause] += 1
-    return list(kept.values()), dict(skipped)
+    return Fitting(list(kept.values()), dict(skipped))
 
 
 def _read(
