@@ -8,6 +8,7 @@ import typer
 from hydragnn_hpo import __version__
 from hydragnn_hpo.cli import dataset, ensemble
 from hydragnn_hpo.cli.check_layer import check_layer
+from hydragnn_hpo.cli.control import add_trials, cancel, pause, retry, stop
 from hydragnn_hpo.cli.init import init
 from hydragnn_hpo.cli.leaderboard import leaderboard
 from hydragnn_hpo.cli.predict import predict
@@ -25,6 +26,11 @@ app = typer.Typer(
 app.command()(init)
 app.command()(run)
 app.command()(status)
+app.command()(stop)
+app.command()(pause)
+app.command()(retry)
+app.command()(cancel)
+app.command("add-trials")(add_trials)
 app.command()(leaderboard)
 app.command()(predict)
 app.command()(trial)

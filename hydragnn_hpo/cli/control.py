@@ -1,0 +1,127 @@
+"""``stop``, ``pause``, ``retry``, ``cancel``, ``add-trials``: ask something of a campaign.
+
+Each leaves a small file that the controller reads; none talks to a process.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.campaign.requests import Kind
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be asked; ask nothing.")]
+TrialArgument = Annotated[str, typer.Argument(help="Name of a trial, such as t0007.")]
+
+
+def stop(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
+    """Finish a campaign with what is there: no new trials, then the ensemble."""
+    will = "no trial starts any more, running ones come to rest, then the ensemble is built"
+    _ask(run_dir, "stop", will, dry_run=dry_run, as_json=as_json)
+
+
+def pause(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
+    """Let running trials write checkpoints, then end the controller; 'run' goes on."""
+    will = "running trials write a checkpoint, then the controller ends; 'run' goes on from there"
+    _ask(run_dir, "pause", will, dry_run=dry_run, as_json=as_json)
+
+
+def retry(
+    run_dir: RunArgument,
+    trial: TrialArgument,
+    dry_run: DryRun = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Queue a failed or cancelled trial again."""
+    will = f"{trial} is queued again and goes on from its last checkpoint"
+    _ask(run_dir, "retry", will, dry_run=dry_run, as_json=as_json, trial=trial)
+
+
+def cancel(
+    run_dir: RunArgument,
+    trial: TrialArgument,
+    dry_run: DryRun = False,
+    as_json: JsonOption = False,
+) -> None:
+    """End a trial that waits or runs; its slots go to others."""
+    will = f"{trial} is ended, its slots go to others"
+    _ask(run_dir, "cancel", will, dry_run=dry_run, as_json=as_json, trial=trial)
+
+
+def add_trials(
+    run_dir: RunArgument,
+    number: Annotated[
+        int | None, typer.Argument(min=1, help="Trials to add; the brain proposes them.")
+    ] = None,
+    values: Annotated[
+        Path | None, typer.Option("--values", help="TOML file with a [[trial]] table for each.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Add trials to a campaign that is not finished."""
+    from hydragnn_hpo.errors import ConfigError
+
+    if (number is None) == (values is None):
+        raise ConfigError("add-trials: say how many, or name a file with --values; not both.")
+    if values is None:
+        will = f"the brain proposes {number} trials beyond the campaign's own"
+        _ask(run_dir, "add-trials", will, dry_run=dry_run, as_json=as_json, count=number)
+        return
+    chosen = _read_values(values)
+    will = f"{len(chosen)} trials of your own values are queued"
+    _ask(run_dir, "add-trials", will, dry_run=dry_run, as_json=as_json, values=chosen)
+
+
+def _read_values(path: Path) -> list[dict[str, Any]]:
+    """Read searched values: ``[[trial]]`` tables with keys as in ``[space]``.
+
+    Raises:
+        ConfigError: the file holds something else.
+    """
+    from hydragnn_hpo.config.loading import read_toml
+    from hydragnn_hpo.errors import ConfigError
+    from hydragnn_hpo.search.space import fixed_values
+
+    found = read_toml(path)
+    tables = found.pop("trial", None)
+    whole = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
+    if found or not tables or not whole:
+        raise ConfigError(
+            f"{path}: has no [[trial]] tables alone: write one for each trial, with keys as in "
+            "[space]."
+        )
+    return [fixed_values(table) for table in tables]
+
+
+def _ask(
+    run_dir: Path, kind: "Kind", will: str, *, dry_run: bool, as_json: bool, **values: Any
+) -> None:
+    """Check a wish against the campaign, leave it, and say what will happen."""
+    from hydragnn_hpo.campaign.leaderboard import read_state
+    from hydragnn_hpo.campaign.lease import alive
+    from hydragnn_hpo.campaign.requests import Request, write_request
+    from hydragnn_hpo.campaign.wishes import check_wish
+    from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.config.loading import load, parse
+    from hydragnn_hpo.errors import RunError
+    from hydragnn_hpo.layout import RunDir
+
+    run = RunDir(run_dir)
+    state, holder = read_state(run), alive(run.path)
+    request = parse({"request": kind, **values}, Request, where=kind)
+    check_wish(request, load(run.campaign, CampaignConfig), state)
+    if kind == "pause" and holder is None:
+        raise RunError(f"{run.path}: no controller is at work, there is nothing to pause.")
+    path = None if dry_run else write_request(run, kind, **values)
+    if as_json:
+        plain = request.model_dump(mode="json", exclude_defaults=True)
+        asked = {"request": plain, "file": path and str(path), "controller": holder, "will": will}
+        typer.echo(json.dumps(asked))
+        return
+    heard = f"asked {holder}" if holder else "no controller is at work: it waits for the next 'run'"
+    typer.echo(f"{'would ask' if dry_run else heard}: {will}.")
