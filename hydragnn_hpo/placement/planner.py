@@ -1,135 +1,71 @@
-"""Decide which waiting trials start now, on which slots, how wide: a pure function.
+"""Decide who starts now, where and how wide, and who is to be resized: a pure function.
 
-Longest first. A trial gets the fewest ranks (a power of two) that keep it from outlasting
-the others; what cannot start yet keeps its turn, and short trials fill the holes meanwhile.
+All should end together: a trial gets the fewest ranks that end it by the common target, the
+longest first. What cannot start yet keeps its turn, and short trials fill the holes meanwhile.
 """
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from hydragnn_hpo.placement.cost import efficiency
-
-EFFICIENCY_FLOOR = 0.7
-"""No trial is made so wide that it wastes more than this leaves."""
+from hydragnn_hpo.placement.desk import Desk
+from hydragnn_hpo.placement.pool import Pool
+from hydragnn_hpo.placement.resizing import kept_for_asked, resizes
+from hydragnn_hpo.placement.target import Prices, prices, target
+from hydragnn_hpo.placement.task import Outlook, Plan, Running, Task, duration
 
 OUTLASTS = 1.4
-"""A trial longer than this many typical ones is made wider."""
+"""While nobody knows how many trials are to come, one longer than so many typical ones is wide."""
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A trial that could start."""
-
-    name: str
-    seconds: float
-    """Predicted time on one slot up to its rung."""
-    max_width: int
-
-
-@dataclass(frozen=True)
-class Running:
-    """A trial that holds slots."""
-
-    name: str
-    slots: tuple[str, ...]
-    seconds_left: float
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Start this trial on these slots."""
-
-    name: str
-    slots: tuple[str, ...]
-    reason: str
-
-    @property
-    def width(self) -> int:
-        """Number of ranks."""
-        return len(self.slots)
-
-
-def plan(
-    waiting: Sequence[Waiting],
-    running: Sequence[Running],
-    free: Sequence[str],
-    *,
-    total: int,
-    typical: float,
-    more_to_come: bool,
-) -> list[Decision]:
-    """Choose what starts now.
+def plan(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, outlook: Outlook) -> Plan:
+    """Choose what happens now; the same question always has the same answer.
 
     Args:
         waiting: trials that could start.
         running: trials that hold slots.
-        free: free slots, neighbours side by side.
-        total: slots of the whole allocation.
-        typical: seconds that a typical trial takes on one slot.
-        more_to_come: whether further trials will be proposed, so that no tail is in sight.
-
-    Each decision names its reason.
+        pool: the slots; it is not changed.
+        outlook: what else there is to know.
     """
-    decisions: list[Decision] = []
-    room = list(free)
-    queue = sorted(waiting, key=lambda waits: (-waits.seconds, waits.name))
-    held: Waiting | None = None
-    wait = 0.0
-    for place, trial in enumerate(queue):
-        last = not more_to_come and place == len(queue) - 1
-        width, reason = _width(trial, typical, total, len(room) if last else 0)
-        if width > len(room):
-            wait = _wait(width, len(room), running) if held is None else wait
-            held = held or trial
-            continue
-        if held and not _fits_before(trial, width, wait):
-            continue
-        reason += f"; backfill before {held.name}" if held else ""
-        decisions.append(Decision(trial.name, tuple(room[:width]), reason))
-        del room[:width]
-    return decisions
+    queue = sorted(waiting, key=_turn)
+    busy = sorted(running, key=lambda each: each.task.name)
+    if outlook.time_left <= outlook.checkpoint_seconds:
+        return _drained(queue, busy, outlook)
+    priced = prices(queue, busy, pool.total, outlook)
+    aim = _aim([*queue, *(each.task for each in busy)], priced, pool.total, outlook)
+    deadline = max(aim, priced.quickest())
+    desk = Desk(queue, busy, priced, pool.copy(), aim, kept_for_asked(busy))
+    asked = sum(task.wished is not None for task in queue)
+    desk.start(range(asked))
+    changes = resizes(busy, priced, deadline, desk.available, outlook)
+    desk.kept += kept_for_asked(busy, changes)
+    desk.start(range(asked, len(queue)))
+    return Plan(tuple(desk.starts), changes, desk.held, deadline)
 
 
-def _width(trial: Waiting, usual: float, total: int, idle: int) -> tuple[int, str]:
-    """Give the fewest ranks that keep a trial within ``OUTLASTS`` typical ones.
+def _turn(task: Task) -> tuple[bool, float, str]:
+    """Order the queue: who was stopped for a better width, then the longest."""
+    return task.wished is None, -task.seconds[0] * task.widths[0] * task.lanes, task.name
 
-    The last trial of all may take up to ``idle`` slots that nobody else will want.
+
+def _aim(tasks: Sequence[Task], priced: Prices, total: int, outlook: Outlook) -> float:
+    """Give the seconds that widths are chosen for.
+
+    Trials to come are counted like the mean of those that are known. Where their number is
+    unknown no end is in sight, and only what outlasts the others by far is made wider.
     """
-    width, widest = 1, _widest(trial, total)
-    while 2 * width <= widest and _time(trial, width) > OUTLASTS * usual:
-        width *= 2
-    wider = _power_of_two(min(idle, widest)) if idle else width
-    if wider > width:
-        return wider, "last of the queue: takes what is idle"
-    if width == 1:
-        return 1, "one rank is enough"
-    return width, f"{trial.seconds / usual:.1f} times a typical trial: {width} ranks"
+    if not tasks:
+        return 0.0
+    if not outlook.more_to_come:
+        return target(priced, total)
+    if outlook.to_come:
+        return target(priced, total, 1.0 + outlook.to_come / len(tasks))
+    typical = statistics.median(task.seconds[0] for task in tasks)
+    return max(target(priced, total), OUTLASTS * typical)
 
 
-def _widest(trial: Waiting, total: int) -> int:
-    width = 1
-    while 2 * width <= min(trial.max_width, total) and efficiency(2 * width) >= EFFICIENCY_FLOOR:
-        width *= 2
-    return width
-
-
-def _time(trial: Waiting, width: int) -> float:
-    return trial.seconds / (width * efficiency(width))
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (max(number, 1).bit_length() - 1)
-
-
-def _fits_before(trial: Waiting, width: int, wait: float) -> bool:
-    """Whether a short trial ends before the slots that a held one waits for are free."""
-    return _time(trial, width) <= 1.1 * wait
-
-
-def _wait(wanted: int, free: int, running: Sequence[Running]) -> float:
-    """Give the seconds until ``wanted`` slots will be free."""
-    for one in sorted(running, key=lambda r: r.seconds_left):
-        free += len(one.slots)
-        if free >= wanted:
-            return one.seconds_left
-    return 0.0
+def _drained(queue: Sequence[Task], busy: Sequence[Running], outlook: Outlook) -> Plan:
+    """Start nothing any more: no checkpoint could be reached."""
+    left = max(outlook.time_left, 0.0)
+    reason = f"no checkpoint can be reached in the {duration(left)} left"
+    ends = max((each.seconds_left for each in busy), default=0.0)
+    return Plan(held={task.name: reason for task in queue}, ends_in=min(ends, left))

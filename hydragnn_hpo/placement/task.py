@@ -5,6 +5,10 @@ A task is what is left of a trial up to its rung; a slot holds one rank.
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -29,18 +33,26 @@ class Task:
         """Give the seconds left at one of its widths; infinity at any other."""
         return self.seconds[self.widths.index(width)] if width in self.widths else math.inf
 
+    @cached_property
+    def rows(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Give seconds and slots at all widths, as arrays."""
+        return np.array(self.seconds), np.array(self.widths, dtype=float) * self.lanes
+
 
 @dataclass(frozen=True)
 class Running:
     """A trial that holds slots."""
 
     task: Task
-    """What is left of it now, priced at every width."""
+    """Its prices; only the ratios between widths count, ``seconds_left`` says what is left."""
     width: int
     seconds_left: float
     """Until its rung at its present width; start-up included while it starts."""
     stoppable: bool = True
-    """Whether it may be asked to yield: it has started, and was not asked already."""
+    """Whether it may be asked to yield: it has started, and was not asked already.
+
+    One that was asked has the width that it goes on at in ``task.wished``; slots are kept for it.
+    """
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,8 @@ class Outlook:
     """Seconds until the allocation is drained."""
     more_to_come: bool = False
     """Whether trials will be proposed beyond those that wait."""
+    to_come: int = 0
+    """How many of them, as far as known: room is left for them. 0 keeps all trials narrow."""
     efficiency_floor: float = 0.5
     """No trial is made so wide that one-slot work over slot-time falls below this."""
     restarts: int = 3
@@ -91,3 +105,12 @@ class Plan:
     """Trials that stay in the queue although slots are free, with the reason."""
     ends_in: float = 0.0
     """Predicted seconds until all of it is done."""
+
+
+def duration(seconds: float) -> str:
+    """Say a time as people do: ``40 s``, ``12 min``, ``1.9 h``."""
+    if seconds < 100.0:
+        return f"{seconds:.0f} s"
+    if seconds < 5400.0:
+        return f"{seconds / 60.0:.0f} min"
+    return f"{seconds / 3600.0:.1f} h" if seconds < 172800.0 else f"{seconds / 86400.0:.1f} days"

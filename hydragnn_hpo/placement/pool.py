@@ -1,0 +1,292 @@
+"""Free slots of all hosts, and which of them a trial takes.
+
+H hosts in network order, S columns: slots of a host in ``slot_order``, so that slots that share a
+card, a NIC or a device are neighbours and lie in aligned shares (pairs, quads) of columns.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Cells = list[tuple[int, tuple[int, ...]]]
+"""Hosts with the columns taken there."""
+
+
+class Pool:
+    """Slots of an allocation; names are ``host:index``."""
+
+    def __init__(
+        self,
+        hosts: Mapping[str, Sequence[int]],
+        *,
+        groups: Mapping[str, str] | None = None,
+        hosts_per_group: int = 0,
+        slot_order: Sequence[int] = (),
+    ) -> None:
+        """Start with all slots free.
+
+        Args:
+            hosts: indices of the slots of every host, hosts in network order.
+            groups: the part of the network (a switch, a cabinet) that each host hangs on.
+            hosts_per_group: so many hosts in turn are a group where ``groups`` does not say.
+            slot_order: indices of a host's slots, neighbours side by side; rising if left out.
+        """
+        self._rank = {index: place for place, index in enumerate(slot_order)}
+        self._hosts: list[str] = []
+        self._names: list[tuple[str, ...]] = []
+        self._where: dict[str, tuple[int, int]] = {}
+        self._row: dict[str, int] = {}
+        self._groups: dict[str, int] = {}
+        self._group_of, self._each = dict(groups or {}), hosts_per_group
+        widest = max((len(indices) for indices in hosts.values()), default=1)
+        self._free = np.zeros((len(hosts), widest), dtype=bool)
+        self._open = np.ones(len(hosts), dtype=bool)
+        self._group = np.zeros(len(hosts), dtype=np.intp)
+        for host, indices in hosts.items():
+            self._enter(host, indices)
+        self._sizes = self._free.sum(axis=1)
+        self._counts = self._sizes.copy()
+
+    @classmethod
+    def of(
+        cls, names: Iterable[str], *, hosts_per_group: int = 0, slot_order: Sequence[int] = ()
+    ) -> Self:
+        """Build from slot names in network order."""
+        hosts: dict[str, list[int]] = {}
+        for name in names:
+            host, _, index = name.rpartition(":")
+            hosts.setdefault(host, []).append(int(index))
+        return cls(hosts, hosts_per_group=hosts_per_group, slot_order=slot_order)
+
+    def copy(self) -> "Pool":
+        """Give a pool that can be changed without touching this one."""
+        other = object.__new__(Pool)
+        other.__dict__.update(self.__dict__)
+        for name in ("_free", "_open", "_counts"):
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    @property
+    def total(self) -> int:
+        """Number of slots on hosts that may be used, free or not."""
+        return int(self._sizes[self._open].sum())
+
+    @property
+    def free(self) -> int:
+        """Number of free slots."""
+        return int(self._counts.sum())
+
+    @property
+    def idle_hosts(self) -> tuple[str, ...]:
+        """Hosts that may be used and of which every slot is free."""
+        rows = np.flatnonzero(self._open & (self._counts == self._sizes) & (self._sizes > 0))
+        return tuple(self._hosts[row] for row in rows)
+
+    @property
+    def free_names(self) -> tuple[str, ...]:
+        """Names of the free slots, neighbours side by side."""
+        rows, columns = np.nonzero(self._free)
+        return tuple(self._names[r][c] for r, c in zip(rows, columns, strict=True))
+
+    def room(self, lanes: int = 1) -> int:
+        """Give how many ranks of ``lanes`` slots each find a place now."""
+        return self.free if lanes == 1 else int(self._units(lanes).sum())
+
+    def add_host(self, host: str, slots: Sequence[str]) -> None:
+        """Take in a host with its slots; one that was here before is opened again, all free."""
+        if host in self._row:
+            row = self._row[host]
+            self._open[row] = True
+            self._free[row, : self._sizes[row]] = True
+            self._counts[row] = self._sizes[row]
+            return
+        rows, widest = self._free.shape
+        grown = np.zeros((rows + 1, max(widest, len(slots))), dtype=bool)
+        grown[:rows, :widest] = self._free
+        self._free = grown
+        self._open = np.append(self._open, True)
+        self._group = np.append(self._group, 0)
+        self._hosts, self._names = list(self._hosts), list(self._names)
+        self._where, self._row, self._groups = {**self._where}, {**self._row}, {**self._groups}
+        self._enter(host, [int(name.rpartition(":")[2]) for name in slots])
+        self._sizes = np.append(self._sizes, len(slots))
+        self._counts = np.append(self._counts, len(slots))
+
+    def close_host(self, host: str) -> None:
+        """Use a host no more: it is lost, or failed too often. What is given back stays closed."""
+        if host in self._row:
+            row = self._row[host]
+            self._open[row] = False
+            self._free[row] = False
+            self._counts[row] = 0
+
+    def claim(self, slots: Iterable[str]) -> None:
+        """Mark slots as taken; those that are taken already or unknown stay as they are."""
+        for name in slots:
+            self._set(name, free=False)
+
+    def give_back(self, slots: Iterable[str]) -> None:
+        """Free slots again; those of closed or unknown hosts are not used any more."""
+        for name in slots:
+            self._set(name, free=True)
+
+    def take(self, width: int, lanes: int = 1) -> tuple[str, ...] | None:
+        """Take slots for ``width`` ranks, or give None where there are too few.
+
+        Up to a host's size they lie on one host where one has room: in an aligned share of the
+        fullest host that still fits. Wider ones take whole hosts, side by side, in as few groups
+        as possible, and a share for what remains.
+
+        Args:
+            width: ranks.
+            lanes: slots that each rank takes: all that share its device. These are neighbours
+                in ``slot_order``, and the size of a host is a multiple of them.
+        """
+        units = self._free if lanes == 1 else self._units(lanes)
+        counts = self._counts if lanes == 1 else units.sum(axis=1)
+        if width < 1 or width > counts.sum():
+            return None
+        names: list[str] = []
+        for row, places in self._choose(units, counts.copy(), width):
+            columns = [p * lanes + lane for p in places for lane in range(lanes)]
+            self._free[row, columns] = False
+            self._counts[row] -= len(columns)
+            names.extend(self._names[row][column] for column in columns)
+        return tuple(names)
+
+    def _choose(self, units: NDArray[np.bool_], counts: NDArray[np.intp], width: int) -> Cells:
+        """Choose hosts and places for ``width`` units; there are enough."""
+        most = units.shape[1]
+        cells: Cells = []
+        if width > counts.max():
+            whole = np.flatnonzero(counts == most)[: None if width >= most else 0]
+            for row in self._side_by_side(whole, width // most):
+                cells.append((row, tuple(range(most))))
+                counts[row] = 0
+            width -= most * len(cells)
+        while width > counts.max():
+            row = int(counts.argmax())
+            cells.append((row, _share(_bits(units[row]), int(counts[row]), most)))
+            width -= int(counts[row])
+            counts[row] = 0
+        if width:
+            row = self._fullest(units, counts, width, near={row for row, _ in cells})
+            cells.append((row, _share(_bits(units[row]), width, most)))
+        return cells
+
+    def _side_by_side(self, rows: NDArray[np.intp], wanted: int) -> list[int]:
+        """Choose up to ``wanted`` of these hosts in as few groups as possible."""
+        groups = self._group[rows]
+        sizes = np.bincount(groups, minlength=1)
+        chosen: list[int] = []
+        while wanted > 0 and sizes.any():
+            fits = np.where(sizes >= wanted, sizes, np.iinfo(sizes.dtype).max)
+            group = int(fits.argmin() if (sizes >= wanted).any() else sizes.argmax())
+            some = _tightest(rows[groups == group], wanted)
+            chosen.extend(some)
+            wanted -= len(some)
+            sizes[group] = 0
+        return chosen
+
+    def _fullest(
+        self, units: NDArray[np.bool_], counts: NDArray[np.intp], width: int, near: set[int]
+    ) -> int:
+        """Choose the host with the fewest free units that holds ``width`` of them.
+
+        Those where they form an aligned share come first, then those in groups taken already.
+        """
+        rows = np.flatnonzero(counts >= width)
+        score = 4 * counts[rows]
+        if near:
+            score += 2 * np.isin(self._group[rows], self._group[list(near)], invert=True)
+        best = rows[np.argsort(score, kind="stable")]
+        for row in best[:16]:
+            if _aligned(_bits(units[row]), width, units.shape[1]):
+                return int(row)
+        return int(best[0])
+
+    def _units(self, lanes: int) -> NDArray[np.bool_]:
+        """Tell which whole devices of ``lanes`` slots are free, [H, S / lanes]."""
+        rows, columns = self._free.shape
+        whole: NDArray[np.bool_] = (
+            self._free[:, : columns // lanes * lanes].reshape(rows, -1, lanes).all(axis=2)
+        )
+        return whole
+
+    def _enter(self, host: str, indices: Sequence[int]) -> None:
+        """Write a host into the tables; its row exists."""
+        row = len(self._hosts)
+        group = self._group_of.get(host, str(row // self._each) if self._each else "")
+        ordered = sorted(indices, key=lambda index: (self._rank.get(index, len(self._rank)), index))
+        names = tuple(f"{host}:{index}" for index in ordered)
+        self._hosts.append(host)
+        self._names.append(names)
+        self._row[host] = row
+        self._where.update((name, (row, column)) for column, name in enumerate(names))
+        self._group[row] = self._groups.setdefault(group, len(self._groups))
+        self._free[row, : len(names)] = True
+
+    def _set(self, name: str, *, free: bool) -> None:
+        row, column = self._where.get(name, (-1, -1))
+        if row >= 0 and self._open[row] and self._free[row, column] != free:
+            self._free[row, column] = free
+            self._counts[row] += 1 if free else -1
+
+
+def _tightest(rows: NDArray[np.intp], wanted: int) -> list[int]:
+    """Choose the ``wanted`` of some rising rows that lie closest together."""
+    if len(rows) <= wanted:
+        return [int(row) for row in rows]
+    spans = rows[wanted - 1 :] - rows[: len(rows) - wanted + 1]
+    first = int(spans.argmin())
+    return [int(row) for row in rows[first : first + wanted]]
+
+
+def _bits(row: NDArray[np.bool_]) -> int:
+    return int.from_bytes(np.packbits(row, bitorder="little").tobytes(), "little")
+
+
+@lru_cache(maxsize=65536)
+def _aligned(free: int, wanted: int, columns: int) -> bool:
+    """Tell whether ``wanted`` free columns lie in one aligned share."""
+    size = 1 << (wanted - 1).bit_length()
+    share = (1 << size) - 1
+    return any(((free >> at) & share).bit_count() >= wanted for at in range(0, columns, size))
+
+
+@lru_cache(maxsize=65536)
+def _share(free: int, wanted: int, columns: int) -> tuple[int, ...]:
+    """Choose ``wanted`` of the free columns: from the smallest and fullest aligned share.
+
+    ``free`` has a bit for each column; at least ``wanted`` are set.
+    """
+    size = 1 << (wanted - 1).bit_length()
+    while True:
+        fits = []
+        for at in range(0, columns, size):
+            some = [c for c in range(at, min(at + size, columns)) if free >> c & 1]
+            if len(some) >= wanted:
+                fits.append((len(some), at, some))
+        if fits:
+            _, _, some = min(fits)
+            return tuple(some) if len(some) == wanted else _within(free, wanted, some)
+        size *= 2
+
+
+def _within(free: int, wanted: int, columns: list[int]) -> tuple[int, ...]:
+    """Choose some of the free columns of one share, those of the most broken parts first."""
+
+    def whole_part(column: int) -> int:
+        size = 1
+        while True:
+            at = column // (2 * size) * (2 * size)
+            share = ((1 << (2 * size)) - 1) << at
+            if free & share != share or 2 * size > len(columns):
+                return size
+            size *= 2
+
+    ordered = sorted(columns, key=lambda column: (whole_part(column), column))
+    return tuple(sorted(ordered[:wanted]))

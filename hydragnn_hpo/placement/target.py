@@ -1,0 +1,130 @@
+"""When all of it can end: the common target that widths are chosen for.
+
+n tasks, W widths. A task's canonical width for a time is the narrowest with which it takes no
+longer; the target is the least time in which all canonical widths fit into the machine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.placement.task import Outlook, Running, Task
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Tasks side by side: what every width takes."""
+
+    seconds: Floats
+    """Seconds left, start-up included where it must start, [n, W]; infinite where not allowed."""
+    slots: Floats
+    """Slots that a width occupies, [n, W]; infinite where there is no such width."""
+    now: Floats
+    """Slots held now, [n]; 0 for a task that waits."""
+    left: Floats
+    """Seconds left as it runs now, [n]; infinite for a task that waits."""
+    movable: NDArray[np.bool_]
+    """Whether its width may still be chosen, [n]."""
+
+    def column(self, seconds: float | Floats) -> NDArray[np.intp]:
+        """Give the column of the canonical width for a time; of the quickest where none will do."""
+        enough = self.seconds <= np.broadcast_to(seconds, len(self.now))[:, None]
+        found = enough.argmax(axis=1)
+        quickest = self.seconds.argmin(axis=1)
+        columns: NDArray[np.intp] = np.where(enough.any(axis=1), found, quickest)
+        return columns
+
+    def occupied(self, seconds: float) -> float:
+        """Give the slot-seconds that all take within a time, at their canonical widths."""
+        rows, columns = np.arange(len(self.now)), self.column(seconds)
+        stays = ~self.movable | (self.left <= seconds)
+        slots = np.where(stays, self.now, self.slots[rows, columns])
+        spent = np.where(stays, self.left, self.seconds[rows, columns])
+        return float((slots * np.minimum(spent, seconds)).sum())
+
+    def quickest(self) -> float:
+        """Give the seconds until the longest can end at its quickest width."""
+        best = np.where(self.movable, self.seconds.min(axis=1), np.inf)
+        return float(np.minimum(best, self.left).max(initial=0.0))
+
+
+def prices(
+    waiting: Sequence[Task], running: Sequence[Running], total: int, outlook: Outlook
+) -> Prices:
+    """Lay tasks side by side, those that wait first.
+
+    A running one is priced by its pace: what it takes at other widths is in proportion to its
+    prices. It may move where its pace is measured, it can stop, and has restarts left.
+    """
+    tasks = [*waiting, *(each.task for each in running)]
+    now, left = np.zeros(len(tasks)), np.full(len(tasks), np.inf)
+    movable = np.ones(len(tasks), dtype=bool)
+    seconds, slots = tables(tasks)
+    for row, each in enumerate(running, start=len(waiting)):
+        task = each.task
+        now[row], left[row] = each.width * task.lanes, each.seconds_left
+        seconds[row] *= each.seconds_left / task.at(each.width)
+        movable[row] = each.stoppable and task.measured and task.restarts < outlook.restarts
+    seconds[~allowed(seconds, slots, outlook.efficiency_floor, total)] = np.inf
+    again = [task.wished is not None for task in waiting] + [True] * len(running)
+    seconds[np.array(again, dtype=bool)] += outlook.restart_seconds
+    movable &= np.isfinite(seconds).any(axis=1)
+    return Prices(seconds, slots, now, left, movable)
+
+
+def tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
+    """Give seconds and slots of all widths, [n, W] each; infinite beyond a task's last width."""
+    shape = (len(tasks), max((len(task.widths) for task in tasks), default=1))
+    seconds, slots = np.full(shape, np.inf), np.full(shape, np.inf)
+    for row, task in enumerate(tasks):
+        seconds[row, : len(task.widths)], slots[row, : len(task.widths)] = task.rows
+    return seconds, slots
+
+
+def allowed(seconds: Floats, slots: Floats, floor: float, total: int) -> NDArray[np.bool_]:
+    """Tell which widths fit the machine and keep efficiency above a floor; the narrowest does."""
+    with np.errstate(invalid="ignore"):
+        efficiency = (seconds[:, :1] * slots[:, :1]) / (seconds * slots)
+        fine = efficiency >= floor
+    fine[:, :1] = True
+    return fine & (slots <= total) & np.isfinite(seconds)
+
+
+def target(prices: Prices, total: int, extra: float = 1.0) -> float:
+    """Give the least seconds in which all of it fits into ``total`` slots.
+
+    What cannot end in that time even at its quickest width is counted as long as the time is.
+
+    Args:
+        prices: what every width takes.
+        total: slots of the machine.
+        extra: how much more there is to do than these tasks, as a factor.
+    """
+    if not len(prices.now) or total <= 0:
+        return 0.0
+    waits = prices.now == 0
+    longest = np.where(waits, prices.seconds[:, 0], prices.left)
+    slots = np.where(waits, prices.slots[:, 0], prices.now)
+    high = max(extra * float((longest * slots).sum()) / total + float(longest.max()), 1e-9)
+    while extra * prices.occupied(high) > total * high:
+        high *= 2.0
+    low, least = high / 2.0, _least(prices)
+    while low > least and extra * prices.occupied(low) <= total * low:
+        low, high = low / 2.0, low
+    while high - low > 0.003 * high:
+        middle = (low + high) / 2.0
+        if extra * prices.occupied(middle) <= total * middle:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _least(prices: Prices) -> float:
+    """Give the time below which no width changes any more."""
+    best = np.minimum(prices.seconds.min(axis=1), prices.left)
+    return float(best.min())
