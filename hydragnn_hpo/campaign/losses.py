@@ -121,8 +121,6 @@ class _Attempt:
 class Ledger:
     """Follows a journal and knows at any time where the slot-seconds went."""
 
-    trials: int | None = None
-    """Trials the campaign will propose; without it what comes later in the journal decides."""
     _sums: Sums = field(default_factory=lambda: Sums(float))
     _loose: Sums = field(default_factory=lambda: Sums(float))
     """Idle since nothing runs: counts once something is placed again."""
@@ -130,7 +128,6 @@ class Ledger:
     _orphans: dict[str, tuple[_Attempt, float]] = field(default_factory=dict)
     """Attempts of a controller that is gone, and when it was last heard of."""
     _waiting: set[str] = field(default_factory=set)
-    _proposed: int = 0
     _here: dict[str, int] = field(default_factory=dict)
     """Slots by host."""
     _away: set[str] = field(default_factory=set)
@@ -154,12 +151,13 @@ class Ledger:
         if handler is not None:
             handler(self, event)
 
-    def losses(self, now: float | None = None) -> Losses:
+    def losses(self, now: float | None = None, *, more: bool = False) -> Losses:
         """Say where the slot-seconds went.
 
         Args:
             now: count up to this time; to the last end, or the last event while trials run, if
                 left out.
+            more: whether trials are still to be proposed: slots that idle now wait for the brain.
         """
         sums = self._sums.copy()
         if now is not None:
@@ -171,15 +169,24 @@ class Ledger:
             _add(sums, parts, attempt.slots)
         for attempt, last in self._orphans.values():
             _add(sums, attempt.seconds(last, "lost"), attempt.slots)
-        more = self.trials is not None and self._proposed < self.trials
         sums["brain" if more else "tail"] += sums.pop(_OPEN, 0.0)
         return Losses({cause: max(0.0, sums[cause]) for cause in CAUSES})
 
-    def now(self) -> float:
-        """Give the share of slots, of those that are here, in which something trains now."""
-        here = sum(count for host, count in self._here.items() if host not in self._away)
+    @property
+    def slots(self) -> int:
+        """Slots of the hosts that are here."""
+        return sum(count for host, count in self._here.items() if host not in self._away)
+
+    @property
+    def hosts(self) -> tuple[int, int]:
+        """Hosts that are here, and those that were lost or are in quarantine."""
+        return len(self._here) - len(self._away), len(self._away)
+
+    @property
+    def training_now(self) -> float:
+        """Share of the slots that are here in which something trains now."""
         trains = sum(a.slots for a in self._running.values() if a.first is not None)
-        return min(1.0, trains / here) if here else 0.0
+        return min(1.0, trains / self.slots) if self.slots else 0.0
 
     # -- time ------------------------------------------------------------------------
 
@@ -249,7 +256,6 @@ class Ledger:
     # -- what waits, what is there ---------------------------------------------------
 
     def _new(self, event: Event) -> None:
-        self._proposed += 1
         self._waiting.add(event["trial"])
         for sums in (self._sums, self._loose):
             sums["brain"] += sums.pop(_OPEN, 0.0)
@@ -265,13 +271,8 @@ class Ledger:
 
     def _added(self, event: Event) -> None:
         """Until a person asked for more trials there was nothing left to start."""
-        if self.trials is not None:
-            self.trials += event["trials"]
         for sums in (self._sums, self._loose):
             sums["tail"] += sums.pop(_OPEN, 0.0)
-
-    def _ending(self, event: Event) -> None:
-        self.trials = self._proposed
 
     def _opened(self, event: Event) -> None:
         self._here.update(Counter(slot.rpartition(":")[0] for slot in event.get("slots", ())))
@@ -288,12 +289,12 @@ class Ledger:
             self._recount()
 
 
-def losses_of(events: Iterable[Event], trials: int | None = None) -> Losses:
-    """Say where the slot-seconds of a journal went; see ``Ledger``."""
-    ledger = Ledger(trials)
+def losses_of(events: Iterable[Event], *, more: bool = False) -> Losses:
+    """Say where the slot-seconds of a journal went; see ``Ledger.losses``."""
+    ledger = Ledger()
     for event in events:
         ledger.apply(event)
-    return ledger.losses()
+    return ledger.losses(more=more)
 
 
 def _add(sums: Sums, parts: Mapping[str, float], times: int = 1) -> None:
@@ -319,7 +320,6 @@ _HANDLERS = {
     "retried": Ledger._retried,
     "rested": Ledger._rested,
     "added": Ledger._added,
-    "ending": Ledger._ending,
     "host_joined": Ledger._host_joined,
     "host_lost": Ledger._host_away,
     "quarantined": Ledger._host_away,

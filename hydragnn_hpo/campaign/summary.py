@@ -9,13 +9,12 @@ from hydragnn_hpo.campaign.losses import Ledger
 from hydragnn_hpo.campaign.state import State
 
 
-def summarize(events: Iterable[Event], trials: int | None = None) -> dict[str, Any]:
+def summarize(events: Iterable[Event], *, more: bool = False) -> dict[str, Any]:
     """Compute what a campaign did with its slots.
 
     Args:
         events: the whole journal, read once.
-        trials: trials the campaign proposes; tells a wait for the brain from the tail while it
-            still runs.
+        more: whether trials are still to be proposed: slots that idle now wait for the brain.
 
     Returns:
         ``trials`` and counts by outcome; ``attempts``, ``wide_attempts`` (two ranks or more),
@@ -26,7 +25,7 @@ def summarize(events: Iterable[Event], trials: int | None = None) -> dict[str, A
         first placement to the last end of each controller; ``utilization``: share of them in
         training and validation; ``losses``: all shares by cause, see ``losses.CAUSES``.
     """
-    state, ledger = State(), Ledger(trials)
+    state, ledger = State(), Ledger()
     kept: dict[str, list[Event]] = {"placed": [], "first_step": [], "zygote_ready": []}
     restarts: dict[str, int] = {}
     for event in events:
@@ -37,7 +36,7 @@ def summarize(events: Iterable[Event], trials: int | None = None) -> dict[str, A
         elif event["event"] == "ended" and event["outcome"] == "interrupted":
             reason = str(event.get("reason"))
             restarts[reason] = restarts.get(reason, 0) + 1
-    losses = ledger.losses()
+    losses = ledger.losses(more=more)
     statuses = [trial.status for trial in state.trials.values()]
     return {
         "trials": len(statuses),

@@ -89,10 +89,10 @@ def test_an_idle_slot_waits_for_the_brain_while_a_proposal_follows():
     counted(story, training=13, brain=6, held=1)
 
 
-def test_who_asks_now_learns_from_the_budget_what_idleness_is():
+def test_who_asks_now_says_whether_more_is_to_be_proposed():
     story = Story().propose(0, "t0").place(0, "t0", "a:0", first=0).epoch(10, "t0", 10)
-    assert losses_of(story.events, trials=2).by_cause["brain"] == 10
-    assert losses_of(story.events, trials=1).by_cause["tail"] == 10
+    assert losses_of(story.events, more=True).by_cause["brain"] == 10
+    assert losses_of(story.events, more=False).by_cause["tail"] == 10
 
 
 def test_all_slots_idle_between_rungs_count_as_tail():
@@ -161,14 +161,14 @@ def test_a_trial_that_a_new_controller_adopts_has_trained_meanwhile():
 
 def test_now_counts_what_runs_and_what_idles():
     story = Story().propose(0, "t0").place(0, "t0", "a:0", first=1).epoch(5, "t0", 4)
-    ledger = Ledger(trials=1)
+    ledger = Ledger()
     for event in story.events:
         ledger.apply(event)
     assert ledger.losses(now=8).by_cause["training"] == 7
     assert ledger.losses(now=8).by_cause["tail"] == 8
     assert ledger.losses(now=8).largest == "tail"
     assert ledger.losses().slot_seconds == 10
-    assert ledger.now() == 0.5
+    assert (ledger.training_now, ledger.slots, ledger.hosts) == (0.5, 2, (1, 0))
 
 
 def test_nothing_is_known_before_anything_ran():
