@@ -1,0 +1,224 @@
+"""Prices of trials: first by formula, then corrected by all that ran."""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hydragnn_hpo.config.machine import ProfileConfig, find_profile
+from hydragnn_hpo.config.search import Scalar
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.files import read_json, write_json
+from hydragnn_hpo.placement.cost.chances import Chances, above, causes_of
+from hydragnn_hpo.placement.cost.price import CommandQuote, Price, Quote
+from hydragnn_hpo.placement.cost.ridge import Ridge
+from hydragnn_hpo.placement.cost.work import Stats, work_of
+
+Values = Mapping[str, Scalar]
+
+SECONDS_PRIORS = {
+    "machine": 0.7,
+    "width": 0.15,
+    "conv": 0.4,
+    "flops": 0.15,
+    "steps": 0.1,
+    "value": 0.5,
+}
+"""How far the logarithm of a time may be off: by the machine's speed, per doubling of the width, by
+the conv, per e-fold of operations and steps, by a command's value."""
+
+MEMORY_PRIORS = {"machine": 0.2, "conv": 0.25, "value": 0.5}
+
+NOISE = 0.15
+"""Spread of the logarithm of what trials that look alike take; corrected by what ran."""
+
+OWN_NOISE = 0.05
+"""The same for the next epochs of one trial."""
+
+BEYOND = 1.2
+"""What found no memory is taken to need so many times what there is."""
+
+EPOCHS = 5
+"""A trial's own time is the median of so many epochs, the latest at each width."""
+
+FORMAT = 1
+"""Of the file."""
+
+
+@dataclass
+class _Seen:
+    """What is known of one trial."""
+
+    trial: TrialConfig | Values
+    """Kept, so that no other object gets its identity."""
+    quote: Quote | CommandQuote
+    causes: tuple[str, ...]
+    epochs: dict[int, deque[float]] = field(default_factory=dict)
+    """Its latest epochs by width, seconds."""
+    price: Price | None = None
+    """As it was last asked for."""
+    version: tuple[int, ...] = ()
+    """What was known then."""
+
+
+class CostModel:
+    """Prices trials; learns from those that ran.
+
+    A trial is told apart by its object, so hand in the same one each time. Not what ran decides on
+    another machine, only ratios: each machine has its own factor and slope with the width.
+    """
+
+    def __init__(
+        self, stats: Stats, profile: ProfileConfig | None = None, *, max_width: int = 64
+    ) -> None:
+        """Know formulas only.
+
+        Args:
+            stats: statistics of the data, as in ``stats.json``.
+            profile: the machine; this computer if left out.
+            max_width: most ranks of a trial.
+        """
+        self.stats, self.max_width = stats, max_width
+        self.profile = profile or find_profile()
+        self._times = Ridge(SECONDS_PRIORS, NOISE)
+        self._bytes = Ridge(MEMORY_PRIORS, NOISE)
+        self._chances = Chances()
+        self._seen: dict[int, _Seen] = {}
+
+    def price(self, config: TrialConfig) -> Price:
+        """Price a trial by all that is known now."""
+        return self._priced(self._trial(config))
+
+    def price_values(self, values: Values, widths: tuple[int, ...] = (1,)) -> Price:
+        """Price a command, of which nothing but its searched values is known.
+
+        Args:
+            values: searched values.
+            widths: ranks it may have, rising.
+        """
+        return self._priced(self._command(values, widths))
+
+    def observe(self, config: TrialConfig, width: int, seconds: float) -> None:
+        """Take in the seconds of one epoch, training and validation, at some width."""
+        self._learn(self._trial(config), width, seconds)
+
+    def observe_values(self, values: Values, width: int, seconds: float) -> None:
+        """Take in the seconds of one epoch of a command."""
+        self._learn(self._command(values, (width,)), width, seconds)
+
+    def observe_memory(self, config: TrialConfig, width: int, size: float) -> None:
+        """Take in the most bytes that a rank took, ``peak_bytes`` of its record."""
+        quote = self._trial(config).quote
+        if size > 0.0:
+            ratio = math.log(size / quote.bytes(width))
+            self._bytes.put((id(config), width), _for_memory(quote.features), ratio)
+
+    def observe_end(self, config: TrialConfig, reason: str | None) -> None:
+        """Take in how a trial ended: why it failed, or None if it did not.
+
+        A trial that found no memory at its narrowest took more than there is.
+        """
+        seen = self._trial(config)
+        full = reason == "out_of_memory"
+        self._chances.put(seen.causes, failed=reason is not None and not full)
+        if full and math.isfinite(self.profile.memory_bytes):
+            width = seen.quote.widths[0]
+            least = max(self.profile.memory_bytes, seen.quote.bytes(width))
+            self.observe_memory(config, width, BEYOND * least)
+
+    def save(self, path: Path) -> None:
+        """Write all that was learned; times of other machines stay apart by their features."""
+        content = {
+            "format": FORMAT,
+            "seconds": self._times.rows(),
+            "memory": self._bytes.rows(),
+            "ends": self._chances.counts,
+        }
+        write_json(path, content)
+
+    def load(self, path: Path) -> None:
+        """Learn from what another campaign saved; what is known already is not counted twice.
+
+        Raises:
+            StorageError: the file cannot be read, or is none of ours.
+        """
+        content = read_json(path)
+        try:
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']}")
+            for ridge, part in ((self._times, "seconds"), (self._bytes, "memory")):
+                known = {_key(*row) for row in ridge.rows()}
+                for features, value in content[part]:
+                    if (key := _key(features, value)) not in known:
+                        ridge.put(key, features, value)
+            self._chances.add(content["ends"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"{path}: holds no costs of this version ({error!r}); leave it out."
+            ) from error
+        self._seen.clear()
+
+    @property
+    def _slope(self) -> str:
+        return f"width:{self.profile.name}"
+
+    def _trial(self, config: TrialConfig) -> _Seen:
+        """Give what is known of a trial, after a first look if it is new."""
+        if id(config) not in self._seen:
+            quote = Quote(work_of(config, self.stats), self.profile, self.max_width)
+            self._seen[id(config)] = _Seen(config, quote, causes_of(config))
+        return self._seen[id(config)]
+
+    def _command(self, values: Values, widths: tuple[int, ...]) -> _Seen:
+        if id(values) not in self._seen:
+            quote = CommandQuote(values, self.profile, widths)
+            self._seen[id(values)] = _Seen(values, quote, ("command",))
+        return self._seen[id(values)]
+
+    def _learn(self, seen: _Seen, width: int, seconds: float) -> None:
+        if not seconds > 0.0:
+            return
+        epochs = seen.epochs.setdefault(width, deque(maxlen=EPOCHS))
+        settled = len(epochs) == EPOCHS
+        epochs.append(seconds)
+        seen.version = ()
+        if not settled:
+            ratio = statistics.median(epochs) / seen.quote.seconds(width)
+            features = seen.quote.features | {self._slope: math.log2(width)}
+            self._times.put((id(seen.trial), width), features, math.log(ratio))
+
+    def _priced(self, seen: _Seen) -> Price:
+        version = (self._times.version, self._bytes.version, self._chances.ends)
+        if seen.price is None or seen.version != version:
+            seen.price, seen.version = self._made(seen), version
+        return seen.price
+
+    def _made(self, seen: _Seen) -> Price:
+        quote, memory = seen.quote, _for_memory(seen.quote.features)
+        limit, factor = self.profile.memory_bytes, math.exp(self._bytes.predict(memory))
+        fits = [width for width in quote.widths if factor * quote.bytes(width) <= limit]
+        widths = tuple(fits) or quote.widths[-1:]
+        full = above(factor * quote.bytes(widths[0]), limit, self._bytes.sigma(memory))
+        own = {width: statistics.median(epochs) for width, epochs in seen.epochs.items()}
+        return Price(
+            quote=quote,
+            widths=widths,
+            factor=math.exp(self._times.predict(quote.features)),
+            slope=self._times.coefficient(self._slope),
+            memory_factor=factor,
+            sigma=OWN_NOISE if own else self._times.sigma(quote.features),
+            fails=1.0 - (1.0 - self._chances.fails(seen.causes)) * (1.0 - full),
+            own=own,
+        )
+
+
+def _for_memory(features: Mapping[str, float]) -> dict[str, float]:
+    """Leave out what memory does not depend on beyond its formula."""
+    return {name: value for name, value in features.items() if name.split(":")[0] in MEMORY_PRIORS}
+
+
+def _key(features: Mapping[str, float], value: float) -> tuple[object, ...]:
+    return (*sorted(features.items()), value)

@@ -1,0 +1,109 @@
+"""What ranks lose to each other: unequal shares of a step, and sending gradients and weights."""
+
+import math
+from dataclasses import dataclass
+
+from hydragnn_hpo.config.machine import LinkConfig, ProfileConfig
+from hydragnn_hpo.placement.cost.work import Work
+
+UNEVEN = 1.45
+"""Of ``imbalance``: fits the shares that were measured, 1.11, 1.03 and 1.008 (uniform sizes, 2, 4
+and 8 graphs per rank)."""
+
+EXPOSED = 0.4
+"""Share of sending that computing does not hide: .60 to .67 was hidden with DDP."""
+
+EXPOSED_SHARDED = 0.7
+"""The same where weights are gathered just before they are used; a guess."""
+
+SPLIT = 0.7
+"""Share of a net's arithmetic that is in the wide maps which ``tensor`` ranks share; a guess."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """How the ranks of one trial lie and what they share."""
+
+    width: int
+    """All of them."""
+    local: int
+    """Those of one host."""
+    data: int
+    """Groups that see different graphs."""
+    tensor: int
+    """Ranks of a group, which share wide maps."""
+
+    @classmethod
+    def of(cls, work: Work, profile: ProfileConfig, width: int) -> "Ranks":
+        """Lay out ``width`` ranks on as few hosts as hold them."""
+        tensor = work.config.parallel.tensor_ranks(width)
+        local = min(width, profile.slots_per_host or width)
+        return cls(width, local, width // tensor, tensor)
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+        return math.ceil(self.width / self.local)
+
+
+def imbalance(work: Work, ranks: int) -> float:
+    """Give the largest share of a step over the mean of all, shared out by cost.
+
+    Either the sizes of graphs differ so that shares cannot be equal, which falls with the square
+    of the graphs per rank as each graph fills the gaps of those before it, or one graph alone is
+    more than a share: the largest of a step of normal sizes (its bound, sqrt(2 ln G) deviations
+    above the mean), at most the largest of all.
+    """
+    if ranks == 1:
+        return 1.0
+    per_rank = work.graphs_per_step / ranks
+    uneven = 1.0 + UNEVEN * (work.spread / per_rank) ** 2
+    top = 1.0 + work.spread * math.sqrt(2.0 * math.log(max(work.graphs_per_step, 1.0)))
+    alone = min(top, work.largest) / per_rank
+    empty = max(1.0, 1.0 / per_rank)  # fewer graphs than ranks: some have none
+    return max(min(uneven, work.largest / per_rank), alone, empty, 1.0)
+
+
+def reduced(ranks: Ranks, profile: ProfileConfig, size: float) -> float:
+    """Give the seconds in which all ranks sum ``size`` bytes: within hosts, then between them.
+
+    Source: Thakur, Rabenseifner, Gropp (2005), Int. J. High Perform. Comput. Appl. 19, 49: a
+    reduce-scatter and an all-gather by halving and doubling.
+    """
+    inside = _reduced(ranks.local, profile.within, size)
+    return inside + _reduced(ranks.hosts, profile.between, size)
+
+
+def _reduced(ranks: int, link: LinkConfig, size: float) -> float:
+    if ranks == 1:
+        return 0.0
+    rounds = 2 * math.ceil(math.log2(ranks))
+    return rounds * link.latency_seconds + 2 * (ranks - 1) / ranks * size / link.bytes_per_second
+
+
+def sent_per_step(work: Work, profile: ProfileConfig, ranks: Ranks) -> float:
+    """Give the seconds of a step in which ranks send and do not compute.
+
+    Gradients are summed once a step; with weights sharded between forward and backward pass they
+    are gathered once more, half the bytes of a sum. Ranks that share wide maps sum the features of
+    their nodes there and back in every round.
+    """
+    if ranks.width == 1:
+        return 0.0
+    parallel, training = work.config.parallel, work.config.training
+    weights = (8.0 if training.precision == "fp64" else 4.0) * work.parameters / ranks.tensor
+    gathered = 1.5 if parallel.shard in ("full", "hybrid") else 1.0
+    exposed = EXPOSED_SHARDED if parallel.is_sharded(ranks.width) else EXPOSED
+    shortest = reduced(ranks, profile, 0.0)
+    seconds = shortest + exposed * (gathered * reduced(ranks, profile, weights) - shortest)
+    if ranks.tensor > 1:
+        nodes = work.sizes.nodes / work.sizes.steps / ranks.data
+        features = 4.0 * nodes * work.config.model.features
+        close = Ranks(ranks.tensor, min(ranks.tensor, ranks.local), 1, ranks.tensor)
+        seconds += 4 * work.config.model.layers * reduced(close, profile, features)
+    return seconds
+
+
+def split(ranks: Ranks) -> float:
+    """Give the part of its group's arithmetic that each rank does."""
+    return 1.0 - SPLIT * (1.0 - 1.0 / ranks.tensor)
