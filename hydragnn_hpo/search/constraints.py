@@ -228,7 +228,32 @@ def _size(space: Space) -> float:
 
 def _drawn(space: Space) -> list[dict[str, Scalar]]:
     generator = random.Random(0)
-    return [
-        active(space, {name: value_at(space[name], generator.random()) for name in space})
-        for _ in range(DRAWS)
-    ]
+    return [active(space, _anywhere(space, generator)) for _ in range(DRAWS)]
+
+
+def _anywhere(space: Space, generator: random.Random) -> dict[str, Scalar]:
+    return {name: value_at(space[name], generator.random()) for name in space}
+
+
+def completed(
+    space: Space, constraints: Sequence[Constraint], wanted: Values, plain: Values
+) -> dict[str, Scalar] | None:
+    """Complete some values to an active configuration that meets all rules.
+
+    Args:
+        space: searched keys.
+        constraints: the rules.
+        wanted: values it must have.
+        plain: values of all keys, taken as they are if the rules allow it; else the others are
+            drawn at random, always the same.
+
+    Returns:
+        The configuration; None if none was found.
+    """
+    generator, values = random.Random(0), plain
+    for _ in range(DRAWS):
+        chosen = active(space, {**values, **wanted})
+        if broken(constraints, chosen) is None:
+            return chosen
+        values = _anywhere(space, generator)
+    return None

@@ -114,9 +114,10 @@ def layers(points: Sequence[tuple[float, ...]]) -> list[int]:
     table = np.asarray(points, dtype=float)
     no_worse = (table[:, None, :] <= table[None, :, :]).all(axis=2)
     dominates = no_worse & ~no_worse.T
-    found, left, layer = np.full(len(table), -1), np.ones(len(table), dtype=bool), 0
+    found, layer = np.full(len(table), -1), 0
+    left: np.ndarray = np.ones(len(table), dtype=bool)
     while left.any():
-        front = left & ~dominates[left].any(axis=0)
+        front = left & ~np.any(dominates[left], axis=0)
         found[front], left, layer = layer, left & ~front, layer + 1
     return [int(number) for number in found]
 

@@ -7,6 +7,7 @@ from hydragnn_hpo.config.search import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.search.constraints import read_constraints
 from hydragnn_hpo.search.deephyper_brain import DeepHyperBrain
+from hydragnn_hpo.search.optuna_brain import OptunaBrain
 from hydragnn_hpo.search.random_brain import RandomBrain
 from hydragnn_hpo.search.sobol import SobolBrain
 from hydragnn_hpo.search.space import order
@@ -52,6 +53,7 @@ class Brain(Protocol):
 
 BRAINS: dict[str, Callable[..., Brain]] = {
     "deephyper": DeepHyperBrain,
+    "optuna": OptunaBrain,
     "random": RandomBrain,
     "sobol": SobolBrain,
 }

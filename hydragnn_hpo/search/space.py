@@ -27,14 +27,15 @@ def active(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
     A condition on a key that is not searched is settled by ``check`` and counts as met.
     """
-    return {name: values[name] for name in space if name in values and _is_on(space, name, values)}
+    return {name: values[name] for name in space if name in values and is_on(space, name, values)}
 
 
-def _is_on(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
+def is_on(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
+    """Say whether the conditions of one key hold."""
     for parent, wanted in space[name].when.items():
         if parent not in space:
             continue
-        if parent not in values or not _is_on(space, parent, values):
+        if parent not in values or not is_on(space, parent, values):
             return False
         if not any(same(values[parent], value) for value in _several(wanted)):
             return False
@@ -50,7 +51,7 @@ def canonical(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     kept = active(space, values)
     full = {name: kept.get(name, floor(parameter)) for name, parameter in space.items()}
     for name in space:
-        if name not in kept and _is_on(space, name, full | kept):
+        if name not in kept and is_on(space, name, full | kept):
             raise ConfigError(f"searched key '{name}' is active but has no value: add it.")
     return full
 
@@ -246,7 +247,7 @@ def _grow(
 ) -> Iterator[dict[str, Scalar]]:
     if not names:
         yield active(space, chosen)
-    elif not _is_on(space, names[0], chosen):
+    elif not is_on(space, names[0], chosen):
         yield from _grow(space, names[1:], chosen)
     else:
         for value in domain(space[names[0]]) or ():

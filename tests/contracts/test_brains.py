@@ -220,7 +220,7 @@ def test_thinking_leaves_torch_out() -> None:
 
 
 def test_an_unknown_brain_is_named_and_the_known_are_listed() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'random'.*deephyper, random, sobol"):
+    with pytest.raises(ConfigError, match="Did you mean 'random'.*deephyper, optuna, random"):
         make_brain("randon", WIDE, seed=0, initial=1)
 
 

@@ -1,0 +1,208 @@
+"""Propose with Optuna's tree-structured Parzen estimator (TPE).
+
+Optuna sees active keys only, positions in [0, 1] and numbers of choices; steps, logarithms and
+duplicates are ours. Its study is built anew whenever there is news, from results we hold, so
+that it stays small and a restarted brain knows the same.
+"""
+
+import contextlib
+import logging
+import math
+import random
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.layout import derive_seed
+from hydragnn_hpo.search.constraints import Constraint
+from hydragnn_hpo.search.known import Known
+from hydragnn_hpo.search.sobol import spread_points
+from hydragnn_hpo.search.space import (
+    active,
+    choice_index,
+    is_on,
+    key,
+    order,
+    position_of,
+    value_at,
+)
+
+BEST = 25
+"""Results that TPE models as good, at most: its own default."""
+
+OTHERS = 475
+"""Further results that it sees, spread evenly over all: its time grows with each."""
+
+TRIES = 3
+"""Draws from the model per proposal wanted; the rest is drawn at random."""
+
+
+class OptunaBrain:
+    """Spreads its first proposals evenly, then follows TPE.
+
+    Pending proposals count as bad ones (the constant liar), failures as the worst.
+    Source: Bergstra et al. (2011), "Algorithms for hyper-parameter optimization", NeurIPS.
+    """
+
+    def __init__(
+        self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
+    ) -> None:
+        """Import Optuna.
+
+        Raises:
+            ConfigError: it is not installed.
+        """
+        try:
+            import optuna
+        except ImportError as error:
+            raise ConfigError(
+                "search.brain is 'optuna', which is not installed: "
+                "pip install 'hydragnn-hpo[optuna]', or choose another brain."
+            ) from error
+        self._optuna: Any = optuna
+        self._known, self._order = Known(space, constraints), order(space)
+        self._points = spread_points(len(space), seed, initial)
+        self._generator = random.Random(seed)
+        self._seed, self._initial = seed, max(1, initial)
+        self._results: list[tuple[dict[str, Scalar], float | None]] = []
+        self._pending: dict[str, dict[str, Scalar]] = {}
+        self._study: Any = None
+        """None: there is news."""
+
+    def ask(self, count: int) -> list[dict[str, Scalar]]:
+        """Propose new configurations: spread ones first, then modelled ones."""
+        if sum(objective is not None for _, objective in self._results) < self._initial:
+            taken = self._known.take(count, self._spread)
+        else:
+            with _quiet():
+                taken = self._modelled(count)
+            taken += self._known.take(count - len(taken), self._random)
+        self._pending |= {key(values): values for values in taken}
+        return taken
+
+    def tell(self, values: Mapping[str, Scalar], objective: float | None) -> None:
+        """Take in a result, to be shown to the model at the next ``ask``."""
+        chosen = active(self._known.space, self._known.read(values))
+        self._pending.pop(key(chosen), None)
+        self._take_in(chosen, objective)
+
+    def replay(
+        self,
+        results: Sequence[tuple[Mapping[str, Scalar], float | None]],
+        pending: Sequence[Mapping[str, Scalar]],
+    ) -> None:
+        """Take in all results, and remember what is pending."""
+        for values, objective in results:
+            self.tell(values, objective)
+        for values in pending:
+            chosen = active(self._known.space, self._known.read(values))
+            self._pending[key(chosen)] = chosen
+
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], float | None]]) -> None:
+        """Take in results of earlier campaigns."""
+        for values, objective in results:
+            self._take_in(active(self._known.space, self._known.typed(values)), objective)
+
+    def _take_in(self, chosen: dict[str, Scalar], objective: float | None) -> None:
+        finite = objective is not None and math.isfinite(objective)
+        self._results.append((chosen, objective if finite else None))
+        self._study = None
+
+    def _spread(self) -> dict[str, Scalar]:
+        pairs = zip(self._known.space.items(), next(self._points), strict=True)
+        return {name: value_at(parameter, position) for (name, parameter), position in pairs}
+
+    def _random(self) -> dict[str, Scalar]:
+        space = self._known.space
+        return {name: value_at(space[name], self._generator.random()) for name in space}
+
+    def _modelled(self, count: int) -> list[dict[str, Scalar]]:
+        """Draw from the model; fewer if it repeats itself."""
+        study = self._current()
+        taken: list[dict[str, Scalar]] = []
+        for _ in range(TRIES * count):
+            if len(taken) == count:
+                break
+            trial = study.ask()
+            values = self._suggested(trial)
+            if self._known.offer(values):
+                taken.append(active(self._known.space, values))
+            else:
+                study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        return taken
+
+    def _suggested(self, trial: Any) -> dict[str, Scalar]:
+        values: dict[str, Scalar] = {}
+        space = self._known.space
+        for name in self._order:
+            choices = space[name].choices
+            if not is_on(space, name, values):
+                continue
+            if choices is not None:
+                values[name] = choices[trial.suggest_categorical(name, range(len(choices)))]
+            else:
+                values[name] = value_at(space[name], trial.suggest_float(name, 0.0, 1.0))
+        return values
+
+    def _current(self) -> Any:
+        """Give a study of what is known; pending proposals are running trials in it."""
+        if self._study is None:
+            optuna, states = self._optuna, self._optuna.trial.TrialState
+            seed = derive_seed(self._seed, "optuna", str(len(self._results)))
+            sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True
+            )
+            self._study = optuna.create_study(sampler=sampler)
+            for values, objective in _thinned(self._results):
+                # Pruned before its first value: worse than all that have one.
+                state = states.PRUNED if objective is None else states.COMPLETE
+                self._add(values, state=state, value=objective)
+            for values in self._pending.values():
+                self._add(values, state=states.RUNNING)
+        return self._study
+
+    def _add(self, values: Mapping[str, Scalar], **known: Any) -> None:
+        kinds = self._optuna.distributions
+        params: dict[str, Any] = {}
+        distributions = {}
+        for name, value in values.items():
+            parameter = self._known.space[name]
+            if parameter.choices is not None:
+                params[name] = choice_index(parameter, value)
+                places = range(len(parameter.choices))
+                distributions[name] = kinds.CategoricalDistribution(places)
+            else:
+                params[name] = min(max(position_of(parameter, value), 0.0), 1.0)
+                distributions[name] = kinds.FloatDistribution(0.0, 1.0)
+        trial = self._optuna.trial.create_trial(params=params, distributions=distributions, **known)
+        self._study.add_trial(trial)
+
+
+def _thinned(
+    results: Sequence[tuple[dict[str, Scalar], float | None]],
+) -> list[tuple[dict[str, Scalar], float | None]]:
+    """Keep the best results and some of the others, in their order."""
+    if len(results) <= BEST + OTHERS:
+        return list(results)
+    places = range(len(results))
+    scores = [math.inf if objective is None else objective for _, objective in results]
+    ranked = sorted(places, key=lambda place: (scores[place], place))
+    others = sorted(ranked[BEST:])
+    spread = [others[index * len(others) // OTHERS] for index in range(OTHERS)]
+    return [results[place] for place in sorted(ranked[:BEST] + spread)]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Optuna from telling of every study, and of what is experimental in it."""
+    logger = logging.getLogger("optuna")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
