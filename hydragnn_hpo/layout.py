@@ -81,6 +81,11 @@ class RunDir:
         """Give the folder in which a person leaves wishes for the controller."""
         return self.path / "requests"
 
+    @property
+    def costs(self) -> Path:
+        """Give what was learnt of costs."""
+        return self.path / "cost.json"
+
     def store(self, name: str) -> Path:
         """Give the graph store of a card."""
         return self.data / f"{name}.bp"

@@ -13,7 +13,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "hydragnn_hpo"
 SHIPPED = ("graph_datasets", "workflows", "launch")
 
-GROUND = {"errors", "units", "log", "records", "shipped", "files", "layout", "config", "__init__"}
+GROUND = {
+    *("errors", "units", "log", "records", "shipped", "files", "layout", "walltime", "config"),
+    "__init__",
+}
 CONTROL = {"search", "placement", "launching"}
 COMPUTE = {"data", "model", "training"}
 MAY_IMPORT = {

@@ -1,58 +1,147 @@
 """Between state and planner: price trials, choose their places, write their orders."""
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.work import Work
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump
-from hydragnn_hpo.config.sizes import epoch_size
+from hydragnn_hpo.config.machine import ProfileConfig
 from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.cost import CostModel
-from hydragnn_hpo.placement.planner import Decision, Running, Waiting, plan
+from hydragnn_hpo.placement.cost import CostModel, Price
+from hydragnn_hpo.placement.planner import plan
+from hydragnn_hpo.placement.pool import Pool
+from hydragnn_hpo.placement.task import Outlook, Plan, Running, Start, Task
 
 
 class Dispatch:
     """Knows slots, configurations and costs; decides by the planner alone."""
 
-    def __init__(self, config: CampaignConfig, run: RunDir, slots: Sequence[Slot]) -> None:
-        """Start without statistics and without trials; the controller fills both in.
+    def __init__(
+        self, config: CampaignConfig, run: RunDir, work: Work, profile: ProfileConfig
+    ) -> None:
+        """Start without slots, statistics and trials; the controller fills them in.
 
         Args:
             config: the campaign.
             run: its directory.
-            slots: all slots of the backend, neighbours side by side.
+            work: what its trials are.
+            profile: the machine.
         """
-        self.config, self.run_dir = config, run
-        self.slots = {slot.name: slot for slot in slots}
-        self.costs = CostModel({})
-        self.configs: dict[str, TrialConfig] = {}
+        self.config, self.run_dir, self.work, self.profile = config, run, work, profile
+        self.slots: dict[str, Slot] = {}
+        self.pool = Pool({})
+        self.costs = CostModel({}, profile, max_width=config.machine.max_width)
+        self.configs: dict[str, Any] = {}
 
-    def decide(self, state: State, *, more_to_come: bool) -> list[Decision]:
-        """Choose what starts now, and where.
+    def settle(self, stats: Mapping[str, Any]) -> None:
+        """Take in the statistics of the data, and what was learnt of costs before."""
+        self.costs.stats = stats
+        if self.run_dir.costs.exists():
+            self.costs.load(self.run_dir.costs)
+        for path in self.config.search.warm_start:
+            if (earlier := RunDir(Path(path)).costs).exists():
+                self.costs.load(earlier)
+
+    @property
+    def spreads(self) -> dict[str, float]:
+        """Standard deviation of each target in its own unit."""
+        targets = self.work.stats.get("targets", {})
+        return {name: target["std"] for name, target in targets.items() if "std" in target}
+
+    # -- slots -----------------------------------------------------------------------
+
+    def lay_out(self, slots: Sequence[Slot], state: State) -> None:
+        """Take in the slots that are there now, those of running trials as taken."""
+        self.slots = {slot.name: slot for slot in slots}
+        kept = [name for name, s in self.slots.items() if s.host not in state.hosts.quarantined]
+        self.pool = Pool.of(
+            kept,
+            hosts_per_group=self.profile.hosts_per_group,
+            slot_order=self.profile.slot_order,
+        )
+        for trial in state.with_status("running"):
+            self.pool.claim(trial.slots)
+
+    # -- deciding --------------------------------------------------------------------
+
+    def decide(self, state: State, *, now: float, to_come: int, time_left: float) -> Plan:
+        """Choose what starts now, and where, and what had better be resized.
 
         Args:
             state: the campaign's state.
-            more_to_come: whether the brain will propose further trials.
+            now: seconds since the epoch.
+            to_come: trials that will be proposed beyond those that are known.
+            time_left: seconds until the allocation is drained.
         """
-        queued, running = state.with_status("queued"), state.with_status("running")
-        taken = {name for trial in running for name in trial.slots}
-        free = [name for name in self.slots if name not in taken]
-        if not queued or not free:
-            return []
-        return plan(
-            [self._waiting(trial) for trial in queued],
-            [Running(t.name, t.slots, self.seconds_left(t, t.width)) for t in running],
-            free,
-            total=len(self.slots),
-            typical=self._typical(state, queued[0].until),
-            more_to_come=more_to_come,
+        profile = self.profile
+        outlook = Outlook(
+            restart_seconds=profile.restart_seconds,
+            checkpoint_seconds=profile.start_seconds + profile.restart_seconds,
+            time_left=time_left,
+            more_to_come=to_come > 0,
+            to_come=to_come,
+        )
+        waiting = [self._task(trial) for trial in state.with_status("queued")]
+        running = [self._running(trial, now) for trial in state.with_status("running")]
+        return plan(waiting, running, self.pool, outlook)
+
+    def _task(self, trial: Trial) -> Task:
+        price, epochs = self.price(trial), trial.until - trial.epoch
+        widths = [w for w in price.widths if w >= trial.least] or [price.widths[-1]]
+        return Task(
+            trial.name,
+            tuple(widths),
+            tuple(epochs * price.epoch_seconds(width) for width in widths),
+            measured=price.measured,
+            restarts=trial.resizes,
+            lanes=self._lanes(trial, price),
+            wished=trial.wished,
         )
 
-    def prepare(self, trial: Trial, decision: Decision) -> Job:
+    def _running(self, trial: Trial, now: float) -> Running:
+        epoch = self.price(trial).epoch_seconds(trial.width)
+        left = epoch * (trial.until - trial.epoch)
+        if trial.first_step is None:
+            left += self.profile.start_seconds
+        since = max(0.0, now - trial.moved)
+        stoppable = trial.first_step is not None and trial.asked is None
+        return Running(self._task(trial), trial.width, max(left - since, 0.1 * epoch), stoppable)
+
+    def _lanes(self, trial: Trial, price: Price) -> int:
+        """Give the slots that each of its ranks takes: one, or all that share its device."""
+        lanes = self.config.machine.lanes
+        if lanes == 1:
+            return 1
+        room = self.profile.memory_bytes / lanes
+        return lanes if trial.whole or price.memory(trial.least) > room else 1
+
+    def price(self, trial: Trial) -> Price:
+        """Price a trial by all that is known now."""
+        config = self.configs[trial.name]
+        if isinstance(config, TrialConfig):
+            return self.costs.price(config)
+        return self.costs.price_values(trial.values, self._command_widths)
+
+    @property
+    def _command_widths(self) -> tuple[int, ...]:
+        command = self.config.command
+        return (command.width,) if command else (1,)
+
+    def choices(self, trial: Trial) -> tuple[tuple[int, ...], bool]:
+        """Give the widths a trial may have, and whether it shares its device with others."""
+        price = self.price(trial)
+        shared = self.config.machine.lanes > 1 and self._lanes(trial, price) == 1
+        return price.widths, shared
+
+    # -- starting and ending -----------------------------------------------------------
+
+    def prepare(self, trial: Trial, start: Start) -> Job:
         """Write the placement of a trial's next attempt, and give the order for the backend.
 
         ``trial.toml`` is written here too, once, so that a trial that was proposed just before
@@ -64,58 +153,49 @@ class Dispatch:
         placement = PlacementConfig(
             attempt=attempt,
             epochs=trial.until,
-            width=decision.width,
-            slots=decision.slots,
-            reason=decision.reason,
+            width=start.width,
+            slots=start.slots,
+            reason=start.reason,
         )
         with storage(place):
             place.mkdir(parents=True, exist_ok=True)
             folder.control.unlink(missing_ok=True)
         if not folder.config.exists():
-            write_text(folder.config, dump(self.configs[trial.name]))
+            write_text(folder.config, self.work.written(self.configs[trial.name]))
         write_text(place / "placement.toml", dump(placement))
-        slots = tuple(self.slots[name] for name in decision.slots)
-        one_host = len({slot.host for slot in slots}) == 1
+        self.pool.claim(start.slots)
+        lanes = len(start.slots) // start.width
+        slots = tuple(self.slots[name] for name in start.slots[::lanes])
         return Job(
             id=f"{trial.name}.{attempt}",
-            kind="train",
-            width=decision.width,
-            spec={
-                "trial_dir": str(folder.path.resolve()),
-                "attempt": attempt,
-                "one_host": one_host,
-            },
+            kind=self.work.kind,
+            width=start.width,
+            spec=self.work.spec(folder, attempt=attempt, epochs=trial.until, slots=slots),
             log=place / "log",
             lease=place / "lease",
             watch=place / "metrics.jsonl",
             slots=slots,
+            control=folder.control,
+            folder=folder.path,
+            needs=self.work.needs,
         )
 
-    def seconds_left(self, trial: Trial, width: int) -> float:
-        """Predict how long a trial still needs up to its rung, on ``width`` slots."""
-        per_epoch = self.costs.epoch_seconds(self.configs[trial.name], width)
-        return (trial.until - trial.epoch) * per_epoch
+    def release(self, trial: Trial, ended: Mapping[str, Any]) -> None:
+        """Free a trial's slots, and learn from how it ended."""
+        self.pool.give_back(trial.slots)
+        subject = self._subject(trial)
+        if ended["outcome"] == "interrupted":
+            return
+        failed = ended["outcome"] == "failed"
+        self.costs.observe_end(subject, ended["reason"] if failed else None)
+        if peak := ended.get("peak_bytes"):
+            self.costs.observe_memory(subject, trial.width, peak)
 
-    def learn(self, trial: Trial, seconds: float) -> None:
+    def learn(self, trial: Trial, width: int, seconds: float) -> None:
         """Correct the cost model by one epoch that was measured."""
-        self.costs.learn(self.configs[trial.name], trial.width, seconds)
+        self.costs.observe(self._subject(trial), width, seconds)
 
-    def _waiting(self, trial: Trial) -> Waiting:
+    def _subject(self, trial: Trial) -> Any:
+        """Give what the cost model knows a trial by."""
         config = self.configs[trial.name]
-        training, ratios = config.training, [entry.ratio for entry in config.data]
-        graphs = epoch_size(self.costs.stats, training, ratios).graphs_per_step
-        graphs = training.global_batch or graphs
-        widest = max(1, graphs // training.min_graphs_per_rank)
-        widest = min(widest, self.config.machine.max_width)
-        return Waiting(trial.name, self.seconds_left(trial, 1), widest)
-
-    def _typical(self, state: State, until: int) -> float:
-        """Give the seconds that a typical trial of a rung takes on one slot."""
-        first = self.config.search.rungs[0]
-        epochs = until if until == first else until - first
-        seconds = [
-            epochs * self.costs.epoch_seconds(self.configs[trial.name])
-            for trial in state.trials.values()
-            if trial.until == until and trial.name in self.configs
-        ]
-        return max(statistics.median(seconds), 1e-9)
+        return config if isinstance(config, TrialConfig) else trial.values

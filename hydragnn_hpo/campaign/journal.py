@@ -74,19 +74,25 @@ def _scan(path: Path) -> Iterator[tuple[Event, int]]:
 class Journal:
     """A journal open for writing, by one controller."""
 
-    def __init__(self, path: Path, epoch: int, clock: Callable[[], float]) -> None:
-        """Open, cutting off a torn last line; ``events`` holds what was there.
+    def __init__(
+        self,
+        path: Path,
+        epoch: int,
+        clock: Callable[[], float],
+        see: Callable[[Event], None] = lambda _: None,
+    ) -> None:
+        """Open, cutting off a torn last line.
 
         Args:
             path: the file; created with mode 0600.
             epoch: the controller's epoch, written into every event.
             clock: gives seconds since the epoch.
+            see: called with every event that is there; none is kept in memory.
         """
         self.path, self.epoch, self.clock = path, epoch, clock
-        self.events: list[Event] = []
         end = 0
         for event, offset in _scan(path):
-            self.events.append(event)
+            see(event)
             end = offset
         with storage(path):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -100,7 +106,7 @@ class Journal:
         Args:
             kind: what happened.
             durable: fsync before returning, for what will be acted on; other records are
-                made durable in groups by ``flush``.
+                made durable in groups by ``sync`` or ``flush``.
             values: the event's content.
         """
         event: Event = {"event": kind, "time": self.clock(), "epoch": self.epoch, **values}
@@ -116,16 +122,19 @@ class Journal:
                 raise
         self._end += len(line)
         self._pending = not durable
-        self.events.append(event)
         return event
+
+    def sync(self) -> None:
+        """Make all that was written durable: it may be acted on."""
+        if self._pending:
+            with storage(self.path):
+                os.fsync(self._descriptor)
+            self._pending, self._synced = False, self.clock()
 
     def flush(self) -> None:
         """Make records durable if the last time is long enough ago."""
-        now = self.clock()
-        if self._pending and now - self._synced >= GROUP_SECONDS:
-            with storage(self.path):
-                os.fsync(self._descriptor)
-            self._pending, self._synced = False, now
+        if self.clock() - self._synced >= GROUP_SECONDS:
+            self.sync()
 
     def close(self) -> None:
         """Make everything durable and close."""

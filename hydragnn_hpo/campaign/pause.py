@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from types import FrameType
 
 
+class Drained(Exception):
+    """The allocation ends before the campaign does: a further ``run`` goes on."""
+
+
 class Pause:
     """Holds whether somebody wished to stop.
 
@@ -18,8 +22,8 @@ class Pause:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Take Ctrl-C and SIGTERM as the wish to stop, inside the ``with``."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        """Take Ctrl-C, SIGTERM and SIGUSR1 as the wish to stop, inside the ``with``."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
         before = [signal.signal(number, self._hear) for number in numbers]
         try:
             yield

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.command import filled
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.fit import Heads
 from hydragnn_hpo.config.loading import dump, load, parse
@@ -16,6 +17,8 @@ from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.search import space
+from hydragnn_hpo.search.constraints import Constraint, check_room, completed, read_constraints
+from hydragnn_hpo.search.objective import check_objective
 from hydragnn_hpo.shipped import find
 
 MAY_CHANGE = ("machine",)
@@ -112,15 +115,50 @@ def trial_config(
         ConfigError: the values do not make a valid trial.
     """
     template = {key: config.trial[key] for key in config.trial}
-    filled = space.apply(template, dict(values))
-    filled["training"] = {**filled.get("training", {}), "epochs": config.search.rungs[-1]}
-    filled |= {
+    made = space.apply(template, dict(values))
+    made["training"] = {**made.get("training", {}), "epochs": config.search.rungs[-1]}
+    made |= {
         "trial": name,
         "seed": derive_seed(config.seed, name, "training"),
         "data": stores,
         "shared": config.shared,
     }
-    return parse(filled, TrialConfig, where=f"trial {name}")
+    return parse(made, TrialConfig, where=f"trial {name}")
+
+
+def settle(config: CampaignConfig, source: Path) -> CampaignConfig:
+    """Make a campaign independent of where its file lies.
+
+    Raises:
+        ConfigError: its space, constraints or objective make no sense by themselves.
+    """
+    if config.command is None:
+        return config
+    check_search(config, parts=None)
+    here = {"here": source.parent.resolve()}
+    command = config.command.model_copy(update={"argv": filled(config.command.argv, here)})
+    return config.model_copy(update={"command": command})
+
+
+def check_search(
+    config: CampaignConfig, parts: Sequence[str] | None = space.PARTS
+) -> tuple[Constraint, ...]:
+    """Refuse a space that cannot be searched, or of which the constraints leave nothing.
+
+    Args:
+        config: the campaign.
+        parts: tables of a trial that may be searched; any if None.
+
+    Returns:
+        The constraints.
+
+    Raises:
+        ConfigError: something is wrong with it.
+    """
+    space.check(config.space, config.trial, parts)
+    rules = read_constraints(config.search.constraints, config.space, config.trial)
+    check_room(config.space, rules)
+    return rules
 
 
 def check_space(
@@ -142,12 +180,15 @@ def check_space(
     Raises:
         ConfigError: some value cannot make a valid trial on this data.
     """
-    space.check(config.space, config.trial)
+    rules = check_search(config)
+    check_objective(config.search.objective, config.trial.get("heads", {}))
     plain = {key: _values(config, key)[0] for key in config.space}
     for key in config.space:
         for value in _values(config, key):
-            values = _activate(config, {**plain, key: value}, key)
-            chosen = space.active(config.space, values)
+            wanted = _activate(config, {key: value}, key)
+            chosen = completed(config.space, rules, wanted, plain)
+            if chosen is None:  # the constraints leave no trial with this value
+                continue
             entries = stores_of(config, [entry.card for entry in config.data])
             made = trial_config(config, f"with {key} = {value}", chosen, entries)
             fit = {"heads": made.heads, "targets": dict(targets), "model": made.model}

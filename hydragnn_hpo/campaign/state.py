@@ -1,12 +1,21 @@
 """A campaign's state: a fold over its journal, and nothing else."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.search.objective import Point, rank
+from hydragnn_hpo.search.rungs import Rested
 
 Status = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
+
+RULES = ("median", "curve")
+"""Reasons of a stopping rule: such a trial is not promoted."""
+
+LOST = ("host_lost", "stale")
+"""Reasons that count against ``search.max_restarts`` until a new checkpoint is there."""
 
 
 @dataclass
@@ -26,41 +35,121 @@ class Trial:
     slots: tuple[str, ...] = ()
     placed: float = 0.0
     first_step: float | None = None
+    moved: float = 0.0
+    """When its present attempt last said that it goes on."""
     epoch: int = 0
     objective: float | None = None
+    """The trainer's own: weighted validation MAE in units of each target's spread."""
+    score: Point | None = None
+    """What it is ranked by: one number, or one for each goal of the campaign."""
     val_mae: dict[str, float] = field(default_factory=dict)
+    rests: dict[int, Point] = field(default_factory=dict)
+    """Its score at each rung where it came to rest."""
+    seconds: dict[int, float] = field(default_factory=dict)
+    """Seconds of its newest epoch by width, of all its attempts."""
     restarts: int = 0
     """Interruptions in a row without a new checkpoint."""
+    resizes: int = 0
+    wished: int | None = None
+    """Width for which it was asked to yield."""
+    asked: str | None = None
+    """What was asked of the running attempt: a reason to end, or None."""
+    least: int = 1
+    """Fewest ranks with which it may start, after it ran out of memory."""
+    whole: bool = False
+    """Whether it needs its device for itself, after it ran out of memory beside others."""
     slot_seconds: float = 0.0
     """Time its slots were held, summed."""
+    joules: float = 0.0
+    """Energy of its epochs, where it is measured."""
+    predicted: float | None = None
+    """Seconds per epoch that were predicted when its present attempt was placed."""
 
     @property
     def conv(self) -> str:
         """Name of the conv if it was searched."""
         return str(self.values.get("model.conv", ""))
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts it runs on, each once."""
+        return tuple(dict.fromkeys(slot.rpartition(":")[0] for slot in self.slots))
+
+    @property
+    def job(self) -> str:
+        """Id of its present attempt, as backends know it."""
+        return f"{self.name}.{self.attempt}"
+
 
 @dataclass
+class Hosts:
+    """Hosts that are there, were lost, or have failed too often."""
+
+    slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Slots of the hosts that are there, by host."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Why a host is not there."""
+    failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """What a host has on its account: trials that were lost on it, and its own losses."""
+    quarantined: dict[str, str] = field(default_factory=dict)
+    """Why a host gets no more trials."""
+
+
 class State:
     """All trials, in the order they were proposed, and the campaign's own course."""
 
-    trials: dict[str, Trial] = field(default_factory=dict)
-    promoted: bool = False
-    """Whether the finalists were chosen."""
-    finished: bool = False
-    units: dict[str, str] = field(default_factory=dict)
-    bugs_in_a_row: int = 0
-    checkpoints: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Epoch and step of the newest checkpoint by trial."""
+    def __init__(self) -> None:
+        """Start before the first event."""
+        self.trials: dict[str, Trial] = {}
+        self.hosts = Hosts()
+        self.results: defaultdict[int, list[Rested]] = defaultdict(list)
+        """By rung, who came to rest there and with what, in order."""
+        self.promoted: defaultdict[int, set[str]] = defaultdict(set)
+        """By rung, who was sent on from there."""
+        self.closed = False
+        """Whether the finalists were chosen: nothing is promoted any more."""
+        self.ending = False
+        """Whether a person asked to finish with what is there."""
+        self.finished = False
+        self.added = 0
+        """Trials that a person added to the budget."""
+        self.units: dict[str, str] = {}
+        self.bugs: Counter[str] = Counter()
+        """How often each bug was seen."""
+        self.checkpoints: dict[str, tuple[int, int]] = {}
+        """Epoch and step of the newest checkpoint by trial."""
+        self._by: dict[str, dict[str, Trial]] = defaultdict(dict)
 
     def with_status(self, *status: Status) -> list[Trial]:
-        """Give the trials in any of some states."""
-        return [trial for trial in self.trials.values() if trial.status in status]
+        """Give the trials in any of some states, in the order in which they entered them."""
+        return [trial for each in status for trial in self._by[each].values()]
+
+    def count(self, *status: Status) -> int:
+        """Count the trials in any of some states."""
+        return sum(len(self._by[each]) for each in status)
 
     def ranked(self) -> list[Trial]:
-        """Give the trials that have a result: furthest trained first, then best objective."""
-        done = [t for t in self.with_status("stopped", "completed") if t.objective is not None]
-        return sorted(done, key=lambda t: (-t.until, t.objective, t.name))
+        """Give the trials that have a result: furthest trained first, then best score."""
+        found = self.with_status("stopped", "completed")
+        done = [(t, t.score) for t in found if t.score is not None]
+        done.sort(key=lambda pair: pair[0].name)
+        best = [done[place][0] for place in rank([score for _, score in done])]
+        return sorted(best, key=lambda trial: -trial.until)
+
+    def alike(self, trial: Trial) -> int:
+        """Count the failures that were like this trial's, itself included."""
+        return self.bugs[_gist(trial)]
+
+    def add(self, trial: Trial) -> None:
+        """Take in a trial that was proposed."""
+        self.trials[trial.name] = trial
+        self._by[trial.status][trial.name] = trial
+
+    def move(self, trial: Trial, status: Status) -> None:
+        """Bring a trial into another state."""
+        del self._by[trial.status][trial.name]
+        trial.status = status
+        self._by[status][trial.name] = trial
 
     def apply(self, event: Event) -> None:
         """Take one event in."""
@@ -78,29 +167,42 @@ def fold(events: Iterable[Event]) -> State:
 
 
 def _opened(state: State, event: Event) -> None:
+    """Begin with a controller's own hosts: those of an earlier one may be gone."""
     state.units = event["units"]
+    found = defaultdict[str, list[str]](list)
+    for slot in event.get("slots", ()):
+        found[slot.rpartition(":")[0]].append(slot)
+    state.hosts.slots = {host: tuple(slots) for host, slots in found.items()}
+    state.hosts.lost.clear()
 
 
 def _proposed(state: State, event: Event) -> None:
     name = event["trial"]
-    state.trials[name] = Trial(name=name, values=event["values"], until=event["until"])
+    state.add(Trial(name=name, values=event["values"], until=event["until"]))
 
 
 def _placed(state: State, event: Event) -> None:
     trial = state.trials[event["trial"]]
-    trial.status, trial.attempt, trial.width = "running", event["attempt"], event["width"]
+    state.move(trial, "running")
+    trial.attempt, trial.width = event["attempt"], event["width"]
     trial.slots, trial.placed = tuple(event["slots"]), event["time"]
-    trial.first_step = None
+    trial.moved = event["time"]
+    trial.first_step, trial.asked, trial.wished = None, None, None
+    trial.predicted = event.get("predicted_epoch_seconds")
 
 
 def _first_step(state: State, event: Event) -> None:
-    state.trials[event["trial"]].first_step = event["seconds"]
+    trial = state.trials[event["trial"]]
+    trial.first_step, trial.moved = event["seconds"], event["time"]
 
 
 def _epoch(state: State, event: Event) -> None:
     trial = state.trials[event["trial"]]
     trial.epoch = event["reached"]
     trial.objective = event["best_objective"]
+    trial.moved = event["time"]
+    trial.seconds[event["width"]] = event["seconds"]
+    trial.joules += event.get("joules", 0.0)
 
 
 def _checkpoint(state: State, event: Event) -> None:
@@ -110,34 +212,104 @@ def _checkpoint(state: State, event: Event) -> None:
         state.trials[name].restarts = 0
 
 
+def _asked(state: State, event: Event) -> None:
+    trial = state.trials[event["trial"]]
+    trial.asked, trial.wished = event["reason"], event.get("width")
+    trial.resizes += event["reason"] == "resized"
+
+
 def _ended(state: State, event: Event) -> None:
     trial = state.trials[event["trial"]]
     if trial.status == "running":
         trial.slot_seconds += len(trial.slots) * (event["time"] - trial.placed)
-    trial.slots = ()
+    trial.slots, trial.asked = (), None
     outcome, trial.reason = event["outcome"], event.get("reason")
     trial.message = event.get("message")
     if outcome == "interrupted":
-        trial.status = "queued"
-        trial.restarts += trial.reason in ("host_lost", "stale")
-        trial.epoch, _ = state.checkpoints.get(trial.name, (0, 0))
+        _interrupted(state, trial, event)
         return
-    trial.status = outcome
-    if outcome in ("completed", "stopped", "cancelled"):
-        trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
-        trial.epoch = event.get("reached", trial.epoch)
-    else:
-        trial.objective = None
-    state.bugs_in_a_row = state.bugs_in_a_row + 1 if trial.reason == "bug" else 0
+    state.move(trial, outcome)
+    trial.epoch = event.get("reached", trial.epoch)
+    trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
+    score = event.get("score", trial.objective)
+    trial.score = tuple(score) if isinstance(score, list) else score
+    if trial.score is not None:
+        trial.rests[trial.until] = trial.score
+    if outcome != "cancelled":
+        ruled = trial.reason in RULES
+        rested = Rested(trial.name, None if ruled else trial.score, outcome == "completed")
+        state.results[trial.until].append(rested)
+    if trial.reason == "bug":
+        state.bugs[_gist(trial)] += 1
+
+
+def _interrupted(state: State, trial: Trial, event: Event) -> None:
+    state.move(trial, "queued")
+    trial.restarts += trial.reason in LOST
+    trial.epoch, _ = state.checkpoints.get(trial.name, (0, 0))
+    trial.least = event.get("least", trial.least)
+    trial.whole = event.get("whole", trial.whole)
+
+
+def _gist(trial: Trial) -> str:
+    """Give what two failures of one bug have in common: the last line of their traceback."""
+    lines = (trial.message or "").strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 def _promoted(state: State, event: Event) -> None:
-    state.promoted = True
+    state.closed = state.closed or event.get("last", True)
     for name in event["trials"]:
         trial = state.trials[name]
+        state.promoted[trial.until].add(name)
         trial.until = event["until"]
         if trial.status == "stopped":
-            trial.status = "queued"
+            state.move(trial, "queued")
+
+
+def _rested(state: State, event: Event) -> None:
+    """Leave a trial that was promoted at the rung where it was."""
+    trial = state.trials[event["trial"]]
+    state.move(trial, "stopped")
+    trial.until = max(trial.rests)
+    trial.score = trial.rests[trial.until]
+
+
+def _retried(state: State, event: Event) -> None:
+    trial = state.trials[event["trial"]]
+    state.move(trial, "queued")
+    trial.reason = trial.message = None
+    trial.restarts = 0
+    for rows in state.results.values():
+        rows[:] = [row for row in rows if row[:2] != (trial.name, None)]
+
+
+def _added(state: State, event: Event) -> None:
+    state.added += event["trials"]
+    state.closed = False
+
+
+def _ending(state: State, event: Event) -> None:
+    state.ending = True
+
+
+def _host_joined(state: State, event: Event) -> None:
+    state.hosts.slots[event["host"]] = tuple(event["slots"])
+    state.hosts.lost.pop(event["host"], None)
+
+
+def _host_lost(state: State, event: Event) -> None:
+    host = event["host"]
+    state.hosts.slots.pop(host, None)
+    state.hosts.lost[host] = event["reason"]
+
+
+def _host_failed(state: State, event: Event) -> None:
+    state.hosts.failures[event["host"]].add(event["cause"])
+
+
+def _quarantined(state: State, event: Event) -> None:
+    state.hosts.quarantined[event["host"]] = event["reason"]
 
 
 def _finished(state: State, event: Event) -> None:
@@ -151,7 +323,16 @@ _HANDLERS = {
     "first_step": _first_step,
     "epoch": _epoch,
     "checkpoint": _checkpoint,
+    "asked": _asked,
     "ended": _ended,
     "promoted": _promoted,
+    "rested": _rested,
+    "retried": _retried,
+    "added": _added,
+    "ending": _ending,
+    "host_joined": _host_joined,
+    "host_lost": _host_lost,
+    "host_failed": _host_failed,
+    "quarantined": _quarantined,
     "finished": _finished,
 }

@@ -29,7 +29,7 @@ def run(
 ) -> None:
     """Search, train the best on, and leave one ensemble file; run it again to go on."""
     from hydragnn_hpo import log
-    from hydragnn_hpo.campaign.setup import open_run
+    from hydragnn_hpo.campaign.setup import open_run, settle
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load
     from hydragnn_hpo.errors import ConfigError, StorageError
@@ -37,8 +37,8 @@ def run(
 
     log.configure(level=30)
     source = find(campaign, "workflows")
-    config = load(source, CampaignConfig)
-    cards = _fitting_cards(config, source)
+    config = settle(load(source, CampaignConfig), source)
+    cards = _fitting_cards(config, source) if config.command is None else {}
     where = run_dir or Path("runs") / config.name
     if dry_run:
         _show_plan(config, cards, where, slots)
@@ -98,26 +98,18 @@ def _run(
     slots: int | None,
     quiet: bool,
 ) -> dict[str, Any]:
+    from hydragnn_hpo.campaign.backends import make_backend
     from hydragnn_hpo.campaign.controller import Controller
-    from hydragnn_hpo.campaign.pause import Pause
+    from hydragnn_hpo.campaign.pause import Drained, Pause
     from hydragnn_hpo.cli.display import Display
-    from hydragnn_hpo.launching.local import LocalBackend
 
-    machine, pause = config.machine, Pause()
-
-    def make_backend() -> LocalBackend:
-        return LocalBackend(
-            slots=slots or machine.slots,
-            lease_seconds=machine.lease_seconds,
-            run_dir=opened.path,
-        )
-
+    pause = Pause()
     with pause.heard(), Display(config.search.trials, quiet) as display:
         controller = Controller(
             config,
             opened,
             cards=cards,
-            make_backend=make_backend,
+            make_backend=lambda: make_backend(config, opened.path, slots),
             watch=display,
             pause=pause,
         )
@@ -125,8 +117,10 @@ def _run(
         try:
             controller.run()
             return _finish(controller, opened)
-        except KeyboardInterrupt:
-            typer.echo(f"paused; run the same command again to go on with {opened.path}.", err=True)
+        except (KeyboardInterrupt, Drained) as why:
+            said = str(why) or "paused"
+            again = f"run the same command again to go on with {opened.path}."
+            typer.echo(f"{said.rstrip('.')}; {again}", err=True)
             raise typer.Exit(1) from None
         finally:
             controller.close()
@@ -143,6 +137,7 @@ def _forget(opened: "RunDir") -> None:
 
 def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     """Build the ensemble as a job, and write the run's figures."""
+    from hydragnn_hpo.campaign.journal import read
     from hydragnn_hpo.campaign.leaderboard import leaderboard_of
     from hydragnn_hpo.campaign.summary import summarize
     from hydragnn_hpo.files import read_json, write_json
@@ -151,15 +146,16 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     if controller.state.finished and opened.summary.exists():
         done: dict[str, Any] = read_json(opened.summary)
         return done
-    table = controller.job("ensemble", {"run": str(opened.path.resolve())})
-    board = leaderboard_of(controller.state).to_plain()
+    trains = controller.config.command is None
+    spec = {"run": str(opened.path.resolve())}
     result = {
-        "ensemble": table,
-        "leaderboard": board,
-        "figures": summarize(controller.journal.events),
+        "ensemble": controller.job("ensemble", spec) if trains else None,
+        "leaderboard": leaderboard_of(controller.state).to_plain(),
+        "figures": summarize(read(opened.journal)),
     }
     write_json(opened.summary, result)
-    draw_parity(opened.path, opened.report / "parity.png")
+    if trains:
+        draw_parity(opened.path, opened.report / "parity.png")
     controller.finish()
     return result
 
@@ -170,23 +166,34 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
 
     out = console()
     ensemble, figures = result["ensemble"], result["figures"]
-    weights = {member["trial"]: member["weight"] for member in ensemble["members"]}
+    members = ensemble["members"] if ensemble else ()
+    weights = {member["trial"]: member["weight"] for member in members}
     out.print(leaderboard_table(read_leaderboard(opened), weights))
-    out.print(ensemble_table(ensemble["heads"]))
-    for warning in ensemble["warnings"]:
-        out.print(f"warning: {warning}", highlight=False)
-    used = figures["utilization"] or 0.0
-    out.print(
-        f"{figures['trials']} trials, {figures['attempts']} attempts "
-        f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % busy; "
-        f"from placed to first step {figures['first_step_seconds']:.2f} s warm, "
-        f"{figures['cold_start_seconds']:.1f} s cold."
-    )
+    if ensemble:
+        out.print(ensemble_table(ensemble["heads"]))
+        for warning in ensemble["warnings"]:
+            out.print(f"warning: {warning}", highlight=False)
+    out.print(_used(figures))
+    if not ensemble:
+        return
     out.print(f"Figure: {opened.report / 'parity.png'}")
     out.print("Try next:", style="bold")
     file = _example(opened)
     program = "hydragnn-hpo" if shutil.which("hydragnn-hpo") else sys.argv[0]
     out.print(f"  {program} predict {file} --ensemble {opened.ensemble}", soft_wrap=True)
+
+
+def _used(figures: dict[str, Any]) -> str:
+    """Say what became of the slots."""
+    used = figures["utilization"] or 0.0
+    said = (
+        f"{figures['trials']} trials, {figures['attempts']} attempts "
+        f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % in training"
+    )
+    warm, cold = figures["first_step_seconds"], figures["cold_start_seconds"]
+    if warm is None or cold is None:
+        return f"{said}."
+    return f"{said}; from placed to first step {warm:.2f} s warm, {cold:.1f} s cold."
 
 
 def _example(opened: "RunDir") -> str:

@@ -139,6 +139,17 @@ class Backend(Protocol):
     def slots(self) -> tuple[Slot, ...]:
         """Slots of all hosts that are there now, neighbours in the network side by side."""
 
+    @property
+    def adoption_seconds(self) -> float:
+        """How long after our start jobs of a lost controller may turn up as ``adopted``.
+
+        After it none of their ranks is alive; 0 where jobs die with their controller.
+        """
+
+    @property
+    def ends_at(self) -> float:
+        """When the hosts are taken from us, in seconds since the epoch; infinity if never."""
+
     def start(self, job: Job) -> None:
         """Run a job as soon as a zygote is warm; returns at once."""
 

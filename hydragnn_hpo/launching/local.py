@@ -1,6 +1,8 @@
 """Run jobs on this computer: the agent is the controller's own child."""
 
 import itertools
+import json
+import math
 import os
 import secrets
 import socket
@@ -13,7 +15,7 @@ from typing import Self
 
 import hydragnn_hpo
 from hydragnn_hpo.errors import JobError, unknown
-from hydragnn_hpo.files import storage
+from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching.channel import Channel, wait
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, Job
 from hydragnn_hpo.launching.link import AgentLink, Rendezvous, start_order
@@ -47,6 +49,9 @@ class LocalBackend:
     ends, the kernel kills the agent and everything below.
     """
 
+    adoption_seconds = 0.0
+    ends_at = math.inf
+
     def __init__(
         self,
         *,
@@ -73,6 +78,7 @@ class LocalBackend:
         self._preload = preload
         self._pool = PortPool(os.getpid())
         self._ports: dict[str, int] = {}
+        self._controls: dict[str, Path | None] = {}
         self._lives = itertools.count(1)
         self._name = secrets.token_hex(8)
         self._closed = False
@@ -114,6 +120,7 @@ class LocalBackend:
         if job.kind not in self._jobs:
             raise JobError(unknown("kind of job", job.kind, self._jobs))
         self._ports[job.id] = self._pool.take()
+        self._controls[job.id] = job.control
         meet = Rendezvous("127.0.0.1", self._ports[job.id], "lo")
         order = start_order(
             job, self._jobs[job.kind], ranks=range(job.width), meet=meet, tag=self._tag
@@ -123,6 +130,12 @@ class LocalBackend:
     def stop(self, job_id: str, grace: float = 5.0) -> None:
         """Ask a job to end by SIGTERM, force it after ``grace`` seconds; ended ones are ignored."""
         self._link.stop(job_id, grace)
+
+    def ask(self, job_id: str, wish: str) -> None:
+        """Leave a wish where rank 0 of a job finds it; ended ones are ignored."""
+        control = self._controls.get(job_id)
+        if control is not None:
+            write_text(control, json.dumps({"wish": wish}))
 
     def poll(self, timeout: float) -> list[Event]:
         """Give what happened, waiting at most ``timeout`` seconds for something to happen.
@@ -155,6 +168,7 @@ class LocalBackend:
         for event in events:
             if event.kind == "ended" and event.job is not None:
                 self._pool.give_back(self._ports.pop(event.job))
+                self._controls.pop(event.job, None)
         return events
 
     def _replace_agent(self, reason: str) -> list[Event]:

@@ -9,7 +9,7 @@ from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.training.looks import Signal
-from hydragnn_hpo.training.walltime import WallTime
+from hydragnn_hpo.walltime import WallTime
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.training.walltime import WallTime
+from hydragnn_hpo.walltime import WallTime
 
 
 def at(now, **environment):

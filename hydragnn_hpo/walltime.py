@@ -40,6 +40,11 @@ class WallTime:
         margin = _seconds(MARGIN, environment[MARGIN]) if MARGIN in environment else None
         return cls(end, margin)
 
+    @property
+    def least_margin(self) -> float:
+        """Seconds before the end that are kept free in any case."""
+        return _LEAST_MARGIN if self.margin is None else self.margin
+
     def near(self, checkpoint_seconds: float, look_seconds: float) -> bool:
         """Tell whether it is time to go.
 

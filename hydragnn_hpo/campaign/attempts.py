@@ -1,0 +1,202 @@
+"""Attempts from their start to their end: orders out, what they tell into the book."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hydragnn_hpo.campaign.book import Book
+from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.outcome import Attempt, another_try, blamed, outcome_of
+from hydragnn_hpo.campaign.state import Trial
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.errors import JobError, StorageError
+from hydragnn_hpo.launching.job import Backend, Event
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.placement.task import Plan
+from hydragnn_hpo.search.objective import Point, objective_of, watched
+from hydragnn_hpo.search.stopping import Rule
+
+PATIENCE_SECONDS = 15.0
+"""Time that interrupted trials get to write their checkpoint."""
+
+WISHES = {"resized": "yield", "median": "stop", "curve": "stop"}
+"""What rank 0 is asked for a reason to end; other reasons come as a signal."""
+
+
+class Attempts:
+    """All attempts of one controller."""
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        run: RunDir,
+        book: Book,
+        dispatch: Dispatch,
+        backend: Backend,
+        *,
+        tell: Callable[[Trial], None],
+    ) -> None:
+        """Start with none.
+
+        Args:
+            config: the campaign.
+            run: its directory.
+            book: where all is noted.
+            dispatch: writes orders, learns what trials cost.
+            backend: runs them.
+            tell: called with every trial that came to rest or failed.
+        """
+        self.config, self.run_dir, self.book = config, run, book
+        self.dispatch, self.backend, self.tell = dispatch, backend, tell
+        self.rule = Rule(config.search)
+        self.news = False
+        """Whether something happened since the last look that a plan may depend on."""
+
+    def follow(self, plan: Plan) -> None:
+        """Note what was decided, make it durable, and only then act on it."""
+        state, jobs = self.book.state, []
+        for start in plan.starts:
+            trial = state.trials[start.name]
+            jobs.append(self.dispatch.prepare(trial, start))
+            predicted = self.dispatch.price(trial).epoch_seconds(start.width)
+            self.book.note(
+                "placed",
+                durable=False,
+                trial=trial.name,
+                attempt=trial.attempt + 1,
+                until=trial.until,
+                width=start.width,
+                slots=start.slots,
+                reason=start.reason,
+                predicted_epoch_seconds=predicted,
+                predicted_seconds=predicted * (trial.until - trial.epoch),
+            )
+        for resize in plan.resizes:
+            trial = state.trials[resize.name]
+            self.ask(trial, "resized", width=resize.width, why=resize.reason)
+        self.book.sync()
+        for job in jobs:
+            self.backend.start(job)
+
+    def ask(self, trial: Trial, reason: str, **values: Any) -> None:
+        """Ask a running trial to end, once."""
+        if trial.asked is not None:
+            return
+        self.book.note("asked", trial=trial.name, reason=reason, **values)
+        if reason in WISHES:
+            self.backend.ask(trial.job, WISHES[reason])
+        else:
+            self.backend.stop(trial.job, grace=PATIENCE_SECONDS)
+
+    def hear(self, event: Event) -> None:
+        """Take in what an attempt tells; news of older attempts is dropped."""
+        if event.job is None:
+            return
+        name, _, attempt = event.job.partition(".")
+        trial = self.book.state.trials.get(name)
+        if trial is None or trial.status != "running" or str(trial.attempt) != attempt:
+            return
+        if event.kind == "ended":
+            self.end(trial, **event.data)
+        elif event.kind == "record":
+            self._record(trial, event.data)
+
+    def _record(self, trial: Trial, record: dict[str, Any]) -> None:
+        """Note what matters of a record; whatever a command of a user writes does no harm."""
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            match record.get("record"):
+                case "first_step":
+                    seconds = record["time"] - trial.placed
+                    self.book.note("first_step", durable=False, trial=trial.name, seconds=seconds)
+                case "checkpoint":
+                    reached = {"reached": record["epoch"], "step": record.get("step", 0)}
+                    self.book.note("checkpoint", durable=False, trial=trial.name, **reached)
+                case "epoch":
+                    self._epoch(trial, record)
+
+    def _epoch(self, trial: Trial, record: dict[str, Any]) -> None:
+        seconds = record.get("train_seconds", 0.0) + record.get("val_seconds", 0.0)
+        fresh = trial.width not in trial.seconds
+        joules = sum(sum(parts.values()) for parts in record.get("energy", {}).values())
+        self.book.note(
+            "epoch",
+            durable=False,
+            trial=trial.name,
+            reached=int(record["epoch"]),
+            objective=record["objective"],
+            best_objective=record.get("best_objective", record["objective"]),
+            seconds=seconds,
+            width=trial.width,
+            **({"joules": joules} if joules else {}),
+        )
+        self.news |= fresh
+        self.dispatch.learn(trial, trial.width, seconds)
+        self._judge(trial, record)
+
+    def _judge(self, trial: Trial, record: dict[str, Any]) -> None:
+        """Ask a trial to rest when the campaign's rule sees no hope for it."""
+        value = watched(self.config.search.objective, record, self.dispatch.spreads)
+        if value is None:
+            return
+        verdict = self.rule.observe(trial.name, int(record["epoch"]), value, until=trial.until)
+        if verdict:
+            self.ask(trial, self.config.search.stop_rule, why=verdict)
+
+    def end(
+        self,
+        trial: Trial,
+        codes: Sequence[int] = (),
+        *,
+        first: int | None = None,
+        signal_sent: bool = False,
+        error: str | None = None,
+        **_: Any,
+    ) -> None:
+        """Note how an attempt ended and what becomes of its trial.
+
+        Raises:
+            StorageError: the disk is full.
+            JobError: trials fail alike.
+        """
+        folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
+        limit = self.config.search.max_restarts
+        ended = outcome_of(Attempt(folder, codes, trial.asked, trial.restarts, limit, error))
+        widths, shared = self.dispatch.choices(trial)
+        ended = another_try(ended, width=trial.width, widths=widths, shared=shared)
+        if ended["reason"] == "host_lost" and codes:
+            self._blame(trial, blamed(trial.slots, codes, first=first, signalled=signal_sent))
+        self.dispatch.release(trial, ended)
+        if ended["outcome"] != "interrupted":
+            ended["score"] = self._score(trial, ended)
+        self.book.note("ended", trial=trial.name, attempt=trial.attempt, **ended)
+        self.news = True
+        for name in ("lease", "meeting"):
+            (folder / name).unlink(missing_ok=True)
+        if trial.status not in ("queued", "cancelled"):
+            self.tell(trial)
+        self._complain(trial)
+
+    def _score(self, trial: Trial, ended: dict[str, Any]) -> Point | None:
+        """Give what an end is ranked by; nothing for a failure."""
+        if ended["outcome"] not in ("completed", "stopped"):
+            return None
+        known = {**ended, "joules": trial.joules} if trial.joules else ended
+        return objective_of(self.config.search.objective, known, self.dispatch.spreads)
+
+    def _blame(self, trial: Trial, host: str | None) -> None:
+        if host is not None:
+            self.book.note("host_failed", host=host, cause=trial.name)
+
+    def _complain(self, trial: Trial) -> None:
+        """Stop where going on would repeat one failure again and again."""
+        folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
+        if trial.reason == "disk_full":
+            raise StorageError(
+                f"{folder}: the disk is full; make room, then run the same command again to go on."
+            )
+        most = self.config.search.max_failures
+        if trial.reason == "bug" and self.book.state.alike(trial) >= most:
+            raise JobError(
+                f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
+                f"See {folder / 'log'}."
+            )

@@ -1,0 +1,51 @@
+"""The hosts that a campaign has: who is there, who was lost, who fails too often."""
+
+import logging
+
+from hydragnn_hpo.campaign.book import Book
+from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.launching.job import Event
+
+logger = logging.getLogger(__name__)
+
+FAILURES = 2
+"""Different failures after which a host gets no more trials."""
+
+
+class Roster:
+    """Follows the hosts of a backend."""
+
+    def __init__(self, book: Book, dispatch: Dispatch) -> None:
+        """Start without hosts; the backend's events bring them."""
+        self.book, self.dispatch = book, dispatch
+
+    def hear(self, event: Event) -> bool:
+        """Take in what concerns hosts; says whether it did."""
+        if event.kind == "host_joined":
+            self._join(event.data["host"], event.data["slots"])
+        elif event.kind == "host_lost":
+            self._lose(event.data["host"], event.data["reason"])
+        return event.kind in ("host_joined", "host_lost")
+
+    def judge(self) -> None:
+        """Give no more trials to hosts that failed twice: not by one bad trial, not the last."""
+        hosts = self.book.state.hosts
+        for host, causes in list(hosts.failures.items()):
+            left = [name for name in hosts.slots if name not in hosts.quarantined]
+            if len(causes) < FAILURES or host not in left or len(left) < 2:
+                continue
+            reason = f"failed {len(causes)} times: {', '.join(sorted(causes))}"
+            logger.warning("host %s %s; it gets no more trials.", host, reason)
+            self.book.note("quarantined", host=host, reason=reason)
+            self.dispatch.pool.close_host(host)
+
+    def _join(self, host: str, slots: list[str]) -> None:
+        self.book.note("host_joined", durable=False, host=host, slots=slots)
+        if host not in self.book.state.hosts.quarantined:
+            self.dispatch.pool.add_host(host, slots)
+
+    def _lose(self, host: str, reason: str) -> None:
+        times = sum(cause.startswith("lost") for cause in self.book.state.hosts.failures[host])
+        self.book.note("host_failed", durable=False, host=host, cause=f"lost {times + 1}")
+        self.book.note("host_lost", host=host, reason=reason)
+        self.dispatch.pool.close_host(host)

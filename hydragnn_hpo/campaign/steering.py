@@ -1,0 +1,85 @@
+"""What a person asks of a live campaign, acted on by the controller."""
+
+import logging
+import time
+
+from hydragnn_hpo.campaign.attempts import Attempts
+from hydragnn_hpo.campaign.book import Book
+from hydragnn_hpo.campaign.proposals import Proposals
+from hydragnn_hpo.campaign.requests import Request, answer, read_requests
+from hydragnn_hpo.campaign.state import Trial
+from hydragnn_hpo.layout import RunDir
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+"""How often the folder of requests is looked at."""
+
+
+class Steering:
+    """Answers requests, each once."""
+
+    def __init__(self, run: RunDir, book: Book, attempts: Attempts, proposals: Proposals) -> None:
+        """Look at the requests of a run from now on."""
+        self.run, self.book = run, book
+        self.attempts, self.proposals = attempts, proposals
+        self.pause_wanted = False
+        self._looked = 0.0
+
+    def turn(self) -> None:
+        """Act on what was asked since the last look."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for path, request in read_requests(self.run):
+            self._obey(request)
+            answer(path)
+
+    def _obey(self, request: Request) -> None:
+        match request.request:
+            case "pause":
+                self.pause_wanted = True
+            case "stop":
+                self._stop()
+            case "add-trials":
+                self._add(request)
+            case "cancel" | "retry":
+                trial = self.book.state.trials.get(request.trial or "")
+                if trial is None:
+                    logger.warning("there is no trial %s to %s.", request.trial, request.request)
+                elif request.request == "cancel":
+                    self._cancel(trial)
+                else:
+                    self._retry(trial)
+        self.attempts.news = True
+
+    def _stop(self) -> None:
+        """Let running trials rest; those that wait are cancelled, nobody is promoted."""
+        self.book.note("ending")
+        for trial in self.book.state.with_status("queued"):
+            self._drop(trial, "the campaign was stopped")
+
+    def _add(self, request: Request) -> None:
+        """Widen the budget, for the brain or for values that the person chose."""
+        self.book.note("added", trials=request.count or len(request.values))
+        for values in request.values:
+            self.proposals.propose(dict(values))
+
+    def _cancel(self, trial: Trial) -> None:
+        if trial.status == "running":
+            self.attempts.ask(trial, "cancelled")
+        elif trial.status == "queued":
+            self._drop(trial, "a person cancelled it")
+
+    def _drop(self, trial: Trial, why: str) -> None:
+        """End a trial that waits: what it reached at an earlier rung stays its result."""
+        if trial.rests:
+            self.book.note("rested", trial=trial.name)
+            return
+        self.book.note(
+            "ended", trial=trial.name, outcome="cancelled", reason="cancelled", message=why
+        )
+
+    def _retry(self, trial: Trial) -> None:
+        if trial.status in ("failed", "cancelled"):
+            self.book.note("retried", trial=trial.name)

@@ -1,0 +1,133 @@
+"""What the trials of a campaign are: trainings of ours, or any command."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.command import CommandConfig
+from hydragnn_hpo.config.loading import dump, to_toml
+from hydragnn_hpo.config.mixture import united
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.files import read_json, storage
+from hydragnn_hpo.launching.command import spec_of
+from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
+from hydragnn_hpo.search import space
+
+RunJob = Callable[[str, dict[str, Any]], Any]
+"""Runs a job that is no trial and gives its answer."""
+
+
+class Work(Protocol):
+    """What a trial of a campaign is."""
+
+    kind: str
+    """Kind of its jobs, see ``launching.job.JOBS``."""
+
+    stats: dict[str, Any]
+    """What the data hold; empty without data."""
+
+    needs: tuple[Path, ...]
+    """What every trial reads beside its own folder."""
+
+    def prepare(self, job: RunJob) -> None:
+        """Make ready what all trials need.
+
+        Raises:
+            ConfigError: the space does not fit the data.
+        """
+
+    def configure(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Make a trial's whole configuration.
+
+        Raises:
+            ConfigError: the values do not make a valid trial.
+        """
+
+    def written(self, config: Any) -> str:
+        """Give the content of ``trial.toml``."""
+
+    def spec(
+        self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
+    ) -> dict[str, Any]:
+        """Give what every rank of an attempt is told."""
+
+
+class Training:
+    """Trials that train a model on graph stores."""
+
+    kind = "train"
+
+    def __init__(self, config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> None:
+        """Know the cards of the campaign: path and name, which is the store's too."""
+        self.config, self.run_dir, self.cards = config, run, cards
+        self.stats: dict[str, Any] = {}
+        self.needs = tuple(run.store(name) for name in cards.values())
+        self._stores = stores_of(config, list(cards.values()))
+
+    def prepare(self, job: RunJob) -> None:
+        """Build the stores that are not there yet, and try the space on them."""
+        every = []
+        for path, name in self.cards.items():
+            store = self.run_dir.store(name)
+            if not (store / "index.json").exists():
+                with storage(self.run_dir.data):
+                    self.run_dir.data.mkdir(exist_ok=True)
+                job("build", {"card": str(path), "out": str(store)})
+            every.append(read_json(store / "stats.json"))
+        self.stats = united(every, self.config.data, self.config.shared)
+        check_space(self.config, self.stats["targets"], self.stats["cutoff"], self.stats)
+
+    def configure(self, name: str, values: Mapping[str, Any]) -> TrialConfig:
+        """Make a trial's configuration from the template and searched values."""
+        return trial_config(self.config, name, values, self._stores)
+
+    def written(self, config: TrialConfig) -> str:
+        """Give the content of ``trial.toml``."""
+        return dump(config)
+
+    def spec(
+        self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
+    ) -> dict[str, Any]:
+        """Give trial and attempt; ``placement.toml`` says the rest."""
+        one_host = len({slot.host for slot in slots}) == 1
+        return {"trial_dir": str(trial.path.resolve()), "attempt": attempt, "one_host": one_host}
+
+
+class Command:
+    """Trials that are a command of the user's."""
+
+    kind = "command"
+    needs: tuple[Path, ...] = ()
+
+    def __init__(self, config: CampaignConfig, command: CommandConfig) -> None:
+        """Know what to run, with ``{here}`` filled in."""
+        self.config, self.command = config, command
+        self.stats: dict[str, Any] = {}
+
+    def prepare(self, job: RunJob) -> None:
+        """Have nothing to prepare."""
+
+    def configure(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Fill the searched values into the template; name and seed are ours."""
+        seed = derive_seed(self.config.seed, name, "training")
+        return {"trial": name, "seed": seed, **space.apply(self.config.trial, dict(values))}
+
+    def written(self, config: dict[str, Any]) -> str:
+        """Give the content of ``trial.toml``."""
+        return to_toml(config)
+
+    def spec(
+        self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
+    ) -> dict[str, Any]:
+        """Give the command and its place."""
+        return spec_of(self.command, trial, attempt=attempt, epochs=epochs, slots=slots)
+
+
+def work_of(config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> Work:
+    """Choose by what the campaign says."""
+    if config.command is not None:
+        return Command(config, config.command)
+    return Training(config, run, cards)
