@@ -112,7 +112,7 @@ def layers(points: Sequence[tuple[float, ...]]) -> list[int]:
     if not points:
         return []
     table = np.asarray(points, dtype=float)
-    no_worse = (table[:, None, :] <= table[None, :, :]).all(axis=2)
+    no_worse: np.ndarray = np.all(table[:, None, :] <= table[None, :, :], axis=2)
     dominates = no_worse & ~no_worse.T
     found, layer = np.full(len(table), -1), 0
     left: np.ndarray = np.ones(len(table), dtype=bool)

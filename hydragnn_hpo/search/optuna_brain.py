@@ -10,6 +10,7 @@ import logging
 import math
 import random
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,10 @@ from hydragnn_hpo.search.space import (
 BEST = 25
 """Results that TPE models as good, at most: its own default."""
 
-OTHERS = 475
+LIARS = 64
+"""Pending proposals that it sees, the newest ones: its time grows with each."""
+
+OTHERS = 275
 """Further results that it sees, spread evenly over all: its time grows with each."""
 
 TRIES = 3
@@ -70,6 +74,8 @@ class OptunaBrain:
         self._pending: dict[str, dict[str, Scalar]] = {}
         self._study: Any = None
         """None: there is news."""
+        self._open: deque[Any] = deque()
+        """Optuna's trials for the newest proposals."""
 
     def ask(self, count: int) -> list[dict[str, Scalar]]:
         """Propose new configurations: spread ones first, then modelled ones."""
@@ -129,7 +135,9 @@ class OptunaBrain:
             values = self._suggested(trial)
             if self._known.offer(values):
                 taken.append(active(self._known.space, values))
-            else:
+                self._open.append(trial)
+                trial = self._open.popleft() if len(self._open) > LIARS else None
+            if trial is not None:  # TPE forgets what failed
                 study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         return taken
 
@@ -155,11 +163,12 @@ class OptunaBrain:
                 seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True
             )
             self._study = optuna.create_study(sampler=sampler)
+            self._open.clear()
             for values, objective in _thinned(self._results):
                 # Pruned before its first value: worse than all that have one.
                 state = states.PRUNED if objective is None else states.COMPLETE
                 self._add(values, state=state, value=objective)
-            for values in self._pending.values():
+            for values in list(self._pending.values())[-LIARS:]:
                 self._add(values, state=states.RUNNING)
         return self._study
 
