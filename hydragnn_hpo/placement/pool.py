@@ -70,6 +70,11 @@ class Pool:
         return other
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts that may be used, in network order."""
+        return tuple(self._hosts[row] for row in np.flatnonzero(self._open))
+
+    @property
     def total(self) -> int:
         """Number of slots on hosts that may be used, free or not."""
         return int(self._sizes[self._open].sum())
@@ -201,7 +206,7 @@ class Pool:
         rows = np.flatnonzero(counts >= width)
         score = 4 * counts[rows]
         if near:
-            score += 2 * np.isin(self._group[rows], self._group[list(near)], invert=True)
+            score[~np.isin(self._group[rows], self._group[list(near)])] += 2
         best = rows[np.argsort(score, kind="stable")]
         for row in best[:16]:
             if _aligned(_bits(units[row]), width, units.shape[1]):

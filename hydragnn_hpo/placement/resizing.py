@@ -49,7 +49,7 @@ def resizes(
     late = [
         row
         for row in range(first, len(priced.now))
-        if priced.movable[row] and priced.left[row] > deadline + WORTH * cost
+        if priced.ready[row] and priced.left[row] > deadline + WORTH * cost
     ]
     columns = priced.column(deadline)
     changes = []

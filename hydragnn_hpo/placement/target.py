@@ -28,7 +28,9 @@ class Prices:
     left: Floats
     """Seconds left as it runs now, [n]; infinite for a task that waits."""
     movable: NDArray[np.bool_]
-    """Whether its width may still be chosen, [n]."""
+    """Whether its width may be chosen now, or may be later, [n]."""
+    ready: NDArray[np.bool_]
+    """Whether its width may be chosen now, [n]."""
 
     def column(self, seconds: float | Floats) -> NDArray[np.intp]:
         """Give the column of the canonical width for a time; of the quickest where none will do."""
@@ -58,22 +60,22 @@ def prices(
     """Lay tasks side by side, those that wait first.
 
     A running one is priced by its pace: what it takes at other widths is in proportion to its
-    prices. It may move where its pace is measured, it can stop, and has restarts left.
+    prices. It may move while it has restarts left, now where its pace is measured and it can stop.
     """
     tasks = [*waiting, *(each.task for each in running)]
     now, left = np.zeros(len(tasks)), np.full(len(tasks), np.inf)
-    movable = np.ones(len(tasks), dtype=bool)
+    movable, ready = np.ones(len(tasks), dtype=bool), np.ones(len(tasks), dtype=bool)
     seconds, slots = tables(tasks)
     for row, each in enumerate(running, start=len(waiting)):
         task = each.task
         now[row], left[row] = each.width * task.lanes, each.seconds_left
         seconds[row] *= each.seconds_left / task.at(each.width)
-        movable[row] = each.stoppable and task.measured and task.restarts < outlook.restarts
+        movable[row] = task.restarts < outlook.restarts
+        ready[row] = movable[row] and each.stoppable and task.measured
     seconds[~allowed(seconds, slots, outlook.efficiency_floor, total)] = np.inf
     again = [task.wished is not None for task in waiting] + [True] * len(running)
     seconds[np.array(again, dtype=bool)] += outlook.restart_seconds
-    movable &= np.isfinite(seconds).any(axis=1)
-    return Prices(seconds, slots, now, left, movable)
+    return Prices(seconds, slots, now, left, movable, ready)
 
 
 def tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
