@@ -1,6 +1,7 @@
 """A run's own figures, computed from its journal."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,12 +10,59 @@ from hydragnn_hpo.campaign.losses import Ledger
 from hydragnn_hpo.campaign.state import State
 
 
-def summarize(events: Iterable[Event], *, more: bool = False) -> dict[str, Any]:
+class Reckoning:
+    """A journal, read once: the state it folds to, and where the slot-seconds went."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        """Read all events."""
+        self.state, self.ledger = State(), Ledger()
+        self._widths: list[int] = []
+        self._first_steps: list[float] = []
+        self._imports: list[float] = []
+        self._restarts: Counter[str] = Counter()
+        for event in events:
+            self.state.apply(event)
+            self.ledger.apply(event)
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        match event["event"]:
+            case "placed":
+                self._widths.append(event["width"])
+            case "first_step":
+                self._first_steps.append(event["seconds"])
+            case "zygote_ready":
+                self._imports.append(event["import_seconds"])
+            case "ended" if event["outcome"] == "interrupted":
+                self._restarts[str(event.get("reason"))] += 1
+
+    def figures(self) -> dict[str, Any]:
+        """Give what ``summarize`` gives."""
+        losses = self.ledger.losses()
+        statuses = Counter(trial.status for trial in self.state.trials.values())
+        warm = statistics.median(self._first_steps) if self._first_steps else None
+        cold = None
+        if self._imports and warm is not None:
+            cold = statistics.median(self._imports) + warm
+        return {
+            "trials": statuses.total(),
+            **dict(sorted(statuses.items())),
+            "attempts": len(self._widths),
+            "wide_attempts": sum(width > 1 for width in self._widths),
+            "restarts": dict(self._restarts),
+            "first_step_seconds": warm,
+            "cold_start_seconds": cold,
+            "slot_seconds": losses.slot_seconds,
+            "utilization": losses.share("training") if losses.slot_seconds else None,
+            "losses": losses.shares,
+        }
+
+
+def summarize(events: Iterable[Event]) -> dict[str, Any]:
     """Compute what a campaign did with its slots.
 
     Args:
         events: the whole journal, read once.
-        more: whether trials are still to be proposed: slots that idle now wait for the brain.
 
     Returns:
         ``trials`` and counts by outcome; ``attempts``, ``wide_attempts`` (two ranks or more),
@@ -25,35 +73,4 @@ def summarize(events: Iterable[Event], *, more: bool = False) -> dict[str, Any]:
         first placement to the last end of each controller; ``utilization``: share of them in
         training and validation; ``losses``: all shares by cause, see ``losses.CAUSES``.
     """
-    state, ledger = State(), Ledger()
-    kept: dict[str, list[Event]] = {"placed": [], "first_step": [], "zygote_ready": []}
-    restarts: dict[str, int] = {}
-    for event in events:
-        state.apply(event)
-        ledger.apply(event)
-        if event["event"] in kept:
-            kept[event["event"]].append(event)
-        elif event["event"] == "ended" and event["outcome"] == "interrupted":
-            reason = str(event.get("reason"))
-            restarts[reason] = restarts.get(reason, 0) + 1
-    losses = ledger.losses(more=more)
-    statuses = [trial.status for trial in state.trials.values()]
-    return {
-        "trials": len(statuses),
-        **{status: statuses.count(status) for status in sorted(set(statuses))},
-        "attempts": len(kept["placed"]),
-        "wide_attempts": sum(e["width"] > 1 for e in kept["placed"]),
-        "restarts": restarts,
-        **_starts(kept["first_step"], kept["zygote_ready"]),
-        "slot_seconds": losses.slot_seconds,
-        "utilization": losses.share("training") if losses.slot_seconds else None,
-        "losses": losses.shares,
-    }
-
-
-def _starts(first_steps: list[Event], imports: list[Event]) -> dict[str, float | None]:
-    warm = statistics.median(e["seconds"] for e in first_steps) if first_steps else None
-    cold = None
-    if imports and warm is not None:
-        cold = statistics.median(e["import_seconds"] for e in imports) + warm
-    return {"first_step_seconds": warm, "cold_start_seconds": cold}
+    return Reckoning(events).figures()

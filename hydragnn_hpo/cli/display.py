@@ -4,20 +4,22 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
-from hydragnn_hpo.campaign.controller import Controller
+from hydragnn_hpo.campaign.standing import Standing, describe, standing_of
 from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.cli.standing_view import headline, laid_out, use_of_slots
+from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from hydragnn_hpo.campaign.controller import Controller
 
 REFRESH_SECONDS = 0.5
+"""Least time between two looks."""
 
+LOOKING_SHARE = 0.02
+"""Most of the controller's time that goes into looking: many trials are looked at less often."""
 
-def describe(trial: Trial) -> str:
-    """Name the values that matter most for a person."""
-    keys = ("model.conv", "model.features", "model.layers", "training.learning_rate")
-    shown = [trial.values[key] for key in keys if key in trial.values]
-    return " ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in shown)
+SUMMARY_SECONDS = 60.0
+"""How often plain lines sum up."""
 
 
 class Display:
@@ -34,13 +36,13 @@ class Display:
         from rich.live import Live
 
         self.trials, self.quiet = trials, quiet
-        self.console = Console(stderr=False)
         self.live: Live | None = None
         if sys.stdout.isatty() and not quiet:
-            self.live = Live(console=self.console, auto_refresh=False, transient=True)
-        self._shown = 0.0
+            self.live = Live(console=Console(), auto_refresh=False, transient=True)
+        self._due = 0.0
         self._seen: dict[str, tuple[str, int]] = {}
         self._started = time.monotonic()
+        self._summed_up = self._started
 
     def __enter__(self) -> Self:
         """Start the live table."""
@@ -57,62 +59,54 @@ class Display:
         """Say what is about to happen."""
         if self.quiet:
             return
-        ended = len(state.with_status("stopped", "completed", "failed", "cancelled"))
+        ended = state.count("stopped", "completed", "failed", "cancelled")
         going_on = f"going on, {ended} of {self.trials} trials at rest; " if state.trials else ""
         print(f"{going_on}preparing data and a warm process", flush=True)
 
-    def __call__(self, state: State, controller: Controller) -> None:
-        """Take in the state after one turn."""
-        if self.quiet:
+    def __call__(self, state: State, controller: "Controller") -> None:
+        """Look at the state after a turn, if the last look is long enough ago."""
+        began = time.monotonic()
+        if self.quiet or began < self._due:
             return
         if self.live is None:
-            self._lines(state)
-        elif time.monotonic() - self._shown >= REFRESH_SECONDS:
-            self._shown = time.monotonic()
-            self.live.update(self._table(state, controller), refresh=True)
+            self._lines(state, controller)
+        else:
+            note = "" if controller.ready else "  (preparing data and a warm process)"
+            standing = self._standing(state, controller)
+            self.live.update(laid_out(standing, note=note), refresh=True)
+        spent = time.monotonic() - began
+        self._due = began + max(REFRESH_SECONDS, spent / LOOKING_SHARE)
 
-    def _lines(self, state: State) -> None:
+    def _standing(self, state: State, controller: "Controller") -> Standing:
+        return standing_of(
+            state,
+            controller.book.ledger,
+            trials=self.trials,
+            rungs=controller.config.search.rungs,
+            now=controller.book.clock(),
+            ends_in=controller.ends_in,
+        )
+
+    def _lines(self, state: State, controller: "Controller") -> None:
         for trial in state.trials.values():
             now = (trial.status, trial.attempt)
-            if self._seen.get(trial.name) == now or trial.status == "queued":
-                continue
-            self._seen[trial.name] = now
-            ranks = f"{trial.width} rank{'s' if trial.width > 1 else ''}"
-            what = f"{trial.name} {trial.status:9} {describe(trial)}"
-            if trial.status == "running":
-                what += f" ({ranks}, to epoch {trial.until})"
-            elif trial.objective is not None:
-                what += f" (epoch {trial.epoch}, objective {trial.objective:.4f})"
-            else:
-                what += f" ({trial.reason})"
-            print(f"{time.monotonic() - self._started:6.1f} s  {what}", flush=True)
+            if trial.status != "queued" and self._seen.get(trial.name) != now:
+                self._seen[trial.name] = now
+                self._say(_changed(trial))
+        if time.monotonic() - self._summed_up >= SUMMARY_SECONDS and state.trials:
+            self._summed_up = time.monotonic()
+            standing = self._standing(state, controller)
+            self._say(f"{headline(standing)}; {use_of_slots(standing)}")
 
-    def _table(self, state: State, controller: Controller) -> "Group":
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
+    def _say(self, what: str) -> None:
+        print(f"{time.monotonic() - self._started:6.1f} s  {what}", flush=True)
 
-        table = Table(title_justify="left", expand=False)
-        for name in ("trial", "configuration", "ranks", "epoch", "", "objective"):
-            table.add_column(name)
-        for trial in state.with_status("running"):
-            table.add_row(
-                trial.name,
-                describe(trial),
-                str(trial.width),
-                f"{trial.epoch}/{trial.until}",
-                ProgressBar(total=trial.until, completed=trial.epoch, width=24),
-                "" if trial.objective is None else f"{trial.objective:.4f}",
-            )
-        best = state.ranked()
-        ended = len(state.with_status("stopped", "completed", "failed", "cancelled"))
-        headline = (
-            f"{time.monotonic() - self._started:.0f} s  "
-            f"{'training the finalists on' if state.promoted else 'searching'}: "
-            f"{ended} of {self.trials} trials at rest, "
-            f"{len(state.with_status('queued'))} waiting, {len(controller.slots)} slots"
-        )
-        if not controller.ready:
-            headline += "  (preparing data and a warm process)"
-        lines = [f"best so far: {b.name} {b.objective:.4f} ({describe(b)})" for b in best[:1]]
-        return Group(headline, table, *lines)
+
+def _changed(trial: Trial) -> str:
+    """Say what has become of a trial."""
+    what = f"{trial.name} {trial.status:9} {describe(trial)}"
+    if trial.status == "running":
+        return f"{what} ({count(trial.width, 'rank')}, to epoch {trial.until})"
+    if trial.objective is not None:
+        return f"{what} (epoch {trial.epoch}, objective {trial.objective:.4f})"
+    return f"{what} ({trial.reason})"

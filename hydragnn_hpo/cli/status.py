@@ -1,48 +1,152 @@
 """``hydragnn-hpo status``: how a campaign stands."""
 
 import json
+import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 
+if TYPE_CHECKING:
+    from hydragnn_hpo.campaign.standing import Standing
+    from hydragnn_hpo.layout import RunDir
 
-def status(run_dir: RunArgument, as_json: JsonOption = False) -> None:
-    """Show how a campaign stands: trials by state, the best so far, its figures."""
-    from hydragnn_hpo.campaign.journal import read
-    from hydragnn_hpo.campaign.leaderboard import read_state
-    from hydragnn_hpo.campaign.lease import alive
-    from hydragnn_hpo.campaign.summary import summarize
+WATCH_SECONDS = 2.0
+"""Least time between two looks; reading a long journal takes no more than a fifth of the time."""
+
+Watch = Annotated[bool, typer.Option("--watch", help="Look again and again until it has ended.")]
+
+
+def status(run_dir: RunArgument, watch: Watch = False, as_json: JsonOption = False) -> None:
+    """Show how a campaign stands: trials, rungs, hosts, use of the slots, the best so far."""
     from hydragnn_hpo.layout import RunDir
 
     run = RunDir(Path(run_dir))
-    state = read_state(run)
-    holder = alive(run.path)
-    best = state.ranked()
-    plain = {
-        "run": str(run.path),
-        "controller": holder,
-        "finished": state.finished,
-        "ensemble": str(run.ensemble) if run.ensemble.exists() else None,
-        "best": best[0].name if best else None,
-        "objective": best[0].objective if best else None,
-        "running": {
-            t.name: {"epoch": t.epoch, "until": t.until, "slots": list(t.slots)}
-            for t in state.with_status("running")
-        },
-        **summarize(list(read(run.journal))),
-    }
     if as_json:
-        typer.echo(json.dumps(plain))
-        return
-    course = "finished" if state.finished else f"run by {holder}" if holder else "not running"
-    typer.echo(f"{run.path}: {course}")
-    counts = {
-        s: len(state.with_status(s)) for s in sorted({t.status for t in state.trials.values()})
+        typer.echo(json.dumps(_look(run).to_plain()))
+    elif watch and sys.stdout.isatty():
+        _watch(run)
+    elif watch:
+        _follow(run)
+    else:
+        _print(_look(run))
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a run directory says at one moment."""
+
+    run: "RunDir"
+    standing: "Standing"
+    controller: str | None
+    """Who works on it."""
+    figures: dict[str, Any]
+    finished: bool
+    placed: dict[str, dict[str, Any]]
+    """Epochs and slots of the running trials, by name."""
+
+    @property
+    def course(self) -> str:
+        """Say who works on it."""
+        if self.finished:
+            return "finished"
+        return f"run by {self.controller}" if self.controller else "not running"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Give plain data for JSON; figures and standing beside what is asked most."""
+        best, ensemble = self.standing.best, self.run.ensemble
+        return {
+            **self.figures,
+            "run": str(self.run.path),
+            "controller": self.controller,
+            "finished": self.finished,
+            "ensemble": str(ensemble) if ensemble.exists() else None,
+            "best": best and best.name,
+            "objective": best and best.objective,
+            "running": self.placed,
+            "standing": self.standing.to_plain(),
+        }
+
+
+def _look(run: "RunDir") -> Look:
+    """Read a run directory once.
+
+    Raises:
+        RunError: there is no campaign, or its journal is damaged.
+    """
+    from hydragnn_hpo.campaign.journal import read
+    from hydragnn_hpo.campaign.lease import alive
+    from hydragnn_hpo.campaign.standing import standing_of
+    from hydragnn_hpo.campaign.summary import Reckoning
+    from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.errors import RunError
+
+    if not run.campaign.exists():
+        raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
+    search = load(run.campaign, CampaignConfig).search
+    reckoning, holder = Reckoning(read(run.journal)), alive(run.path)
+    state = reckoning.state
+    standing = standing_of(
+        state,
+        reckoning.ledger,
+        trials=search.trials,
+        rungs=search.rungs,
+        now=time.time() if holder and not state.finished else None,
+    )
+    running = {
+        t.name: {"epoch": t.epoch, "until": t.until, "slots": list(t.slots)}
+        for t in state.with_status("running")
     }
-    typer.echo(", ".join(f"{number} {name}" for name, number in counts.items()) or "no trials yet")
-    for trial in state.with_status("running"):
-        typer.echo(f"  {trial.name} epoch {trial.epoch}/{trial.until} on {', '.join(trial.slots)}")
-    if best:
-        typer.echo(f"best so far: {best[0].name}, objective {best[0].objective:.4f}")
+    return Look(run, standing, holder, reckoning.figures(), state.finished, running)
+
+
+def _print(look: Look) -> None:
+    from hydragnn_hpo.cli.standing_view import laid_out, losses_line
+    from hydragnn_hpo.cli.tables import console
+
+    typer.echo(f"{look.run.path}: {look.course}")
+    console().print(laid_out(look.standing), highlight=False)
+    if said := losses_line(look.standing):
+        typer.echo(f"losses  {said}")
+
+
+def _watch(run: "RunDir") -> None:
+    """Show a live table until the controller has ended."""
+    from rich.live import Live
+
+    from hydragnn_hpo.cli.standing_view import laid_out
+
+    look = _look(run)
+    with Live(laid_out(look.standing), auto_refresh=False) as live:
+        while look.controller and not look.finished:
+            look = _next(look)
+            live.update(laid_out(look.standing), refresh=True)
+    typer.echo(f"{run.path}: {look.course}")
+
+
+def _follow(run: "RunDir") -> None:
+    """Print a line whenever something has changed, until the controller has ended."""
+    from hydragnn_hpo.cli.standing_view import headline, use_of_slots
+
+    look, said = _look(run), None
+    while True:
+        line = headline(look.standing)
+        if line != said:
+            typer.echo(f"{line}; {use_of_slots(look.standing)}")
+        if look.finished or not look.controller:
+            break
+        look, said = _next(look), line
+    typer.echo(f"{run.path}: {look.course}")
+
+
+def _next(look: Look) -> Look:
+    """Wait a little, and look again; longer where looking takes long."""
+    began = time.monotonic()
+    found = _look(look.run)
+    time.sleep(max(WATCH_SECONDS, 4.0 * (time.monotonic() - began)))
+    return found

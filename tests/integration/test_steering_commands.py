@@ -1,13 +1,15 @@
-"""Verbs that ask something of a campaign: they leave one file, or one sentence and nothing."""
+"""Verbs that look at a campaign, and verbs that ask something of it."""
 
 import json
 import os
 import socket
+import threading
 
 import pytest
 
 from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.campaign.requests import read_requests
+from hydragnn_hpo.cli import status
 from hydragnn_hpo.layout import RunDir
 
 VALUES = {"model.conv": "schnet", "model.layers": 2, "training.learning_rate": 0.005}
@@ -114,3 +116,40 @@ def test_nonsense_is_refused_and_leaves_nothing(hpo, run):
     }.items():
         hpo.refused(*command, says=says)
     assert not run.requests.exists()
+
+
+def test_status_says_how_a_campaign_stands(hpo, run):
+    lines = hpo.here("status", "run").out.splitlines()
+    assert lines[0] == "run: not running"
+    assert lines[1] == "searching: 1 of 6 trials at rest, 1 waiting, 1 running"
+    assert any(line.startswith("t0001  schnet 2 0.005") for line in lines)
+    assert any(line.startswith("rungs   3 epochs: 1 wait, 1 run, 0 rest") for line in lines)
+
+
+def test_status_as_json(hpo, run, controller):
+    plain = hpo.json("status", "run")
+    assert plain["controller"].startswith(f"process {os.getpid()} on ")
+    assert plain["running"] == {"t0001": {"epoch": 0, "until": 3, "slots": ["local:0"]}}
+    assert (plain["trials"], plain["failed"], plain["attempts"]) == (3, 1, 2)
+    assert plain["standing"]["rungs"][0]["waiting"] == 1
+
+
+def test_watching_a_campaign_that_nobody_runs_looks_once(hpo, run):
+    lines = hpo.here("status", "run", "--watch").out.splitlines()
+    assert len(lines) == 2
+    assert lines[-1] == "run: not running"
+
+
+def test_watching_ends_with_the_campaign(hpo, run, controller, monkeypatch):
+    monkeypatch.setattr(status, "WATCH_SECONDS", 0.05)
+
+    def finish():
+        rest = [at("ended", trial="t0001", outcome="stopped", score=0.5), at("finished")]
+        with run.journal.open("ab") as file:
+            file.writelines(map(encode, rest))
+
+    threading.Timer(0.3, finish).start()
+    lines = hpo.here("status", "run", "--watch").out.splitlines()
+    assert lines[0].startswith("searching: 1 of 6 trials at rest")
+    assert lines[-2].startswith("finished: 2 of 6 trials at rest")
+    assert lines[-1] == "run: finished"

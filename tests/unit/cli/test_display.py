@@ -1,60 +1,68 @@
 """The display follows a campaign from nothing to its end, live and in plain lines."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
+from hydragnn_hpo.campaign.losses import Ledger
 from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.cli import display as module
 from hydragnn_hpo.cli.display import Display
 
 EVENTS = [
-    None,
+    {"event": "opened", "units": {}, "slots": ["a:0", "a:1"]},
     {"event": "proposed", "trial": "t0000", "values": {"model.conv": "egnn"}, "until": 4},
-    {"event": "placed", "trial": "t0000", "attempt": 1, "width": 2, "slots": ["a", "b"]},
-    {"event": "epoch", "trial": "t0000", "reached": 1, "best_objective": 0.75},
+    {"event": "placed", "trial": "t0000", "attempt": 1, "width": 2, "slots": ["a:0", "a:1"]},
+    {
+        "event": "epoch",
+        "trial": "t0000",
+        "reached": 1,
+        "objective": 0.75,
+        "best_objective": 0.75,
+        "seconds": 1.0,
+        "width": 2,
+    },
     {"event": "ended", "trial": "t0000", "outcome": "stopped", "objective": 0.5, "reached": 4},
     {"event": "promoted", "trials": ["t0000"], "until": 8},
-    {"event": "placed", "trial": "t0000", "attempt": 2, "width": 1, "slots": ["a"]},
+    {"event": "placed", "trial": "t0000", "attempt": 2, "width": 1, "slots": ["a:0"]},
     {"event": "ended", "trial": "t0000", "outcome": "failed", "reason": "diverged"},
 ]
 
 
-def states():
-    state = State()
+def book_of(events=()):
+    """A state and a ledger, with a clock that stands at the last event."""
+    found = SimpleNamespace(state=State(), ledger=Ledger(), time=0.0)
+    found.clock = lambda: found.time
+    for event in events:
+        take(found, event)
+    return found
+
+
+def take(book, event):
+    book.time += 1.0
+    for each in (book.state, book.ledger):
+        each.apply({"time": book.time, "epoch": 1, **event})
+
+
+def controller_of(book, rungs=(4, 8)):
+    config = SimpleNamespace(search=SimpleNamespace(rungs=rungs))
+    return SimpleNamespace(book=book, config=config, ends_in=90.0, ready=True)
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    """Look at every turn."""
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(module, "LOOKING_SHARE", 1e9)
+
+
+def test_plain_lines_tell_each_change_once(capsys):
+    display, book = Display(3), book_of()
     for event in EVENTS:
-        if event is not None:
-            state.apply({"time": 0.0, "epoch": 1, **event})
-        yield state
-
-
-@pytest.fixture
-def controller():
-    return SimpleNamespace(slots={"a": None, "b": None}, ready=False)
-
-
-def test_every_state_has_a_live_table(controller):
-    console = Console(width=100)
-    display, seen = Display(3), []
-    for state in states():
-        with console.capture() as capture:
-            console.print(display._table(state, controller))
-        seen.append(capture.get())
-    assert "0 of 3 trials at rest" in seen[0]
-    assert "preparing data" in seen[0]
-    assert "best so far" not in seen[3]
-    assert "1/4" in seen[3]
-    assert "0.7500" in seen[3]
-    assert "best so far: t0000 0.5000 (egnn)" in seen[4]
-    assert "training the finalists on" in seen[6]
-    assert "best so far" not in seen[7]
-
-
-def test_plain_lines_tell_each_change_once(controller, capsys):
-    display = Display(3)
-    for state in states():
-        display(state, controller)
-        display(state, controller)
+        take(book, event)
+        for _ in range(2):
+            display(book.state, controller_of(book))
     lines = [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "t0000 running   egnn (2 ranks, to epoch 4)",
@@ -62,3 +70,52 @@ def test_plain_lines_tell_each_change_once(controller, capsys):
         "t0000 running   egnn (1 rank, to epoch 8)",
         "t0000 failed    egnn (diverged)",
     ]
+
+
+def test_plain_lines_sum_up_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(module, "SUMMARY_SECONDS", 0.0)
+    book = book_of(EVENTS[:4])
+    Display(3)(book.state, controller_of(book))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "searching: 0 of 3 trials at rest, 0 waiting, 1 running, about 1.5 min left;" in last
+    assert "2 slots on 1 host: 100 % train now, 100 % so far" in last
+
+
+def test_quiet_says_nothing(capsys):
+    display, book = Display(3, quiet=True), book_of(EVENTS)
+    display.begin(book.state)
+    display(book.state, controller_of(book))
+    assert capsys.readouterr().out == ""
+
+
+def test_looks_keep_their_distance(monkeypatch, capsys):
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 3600.0)
+    display, book = Display(3), book_of(EVENTS[:3])
+    display(book.state, controller_of(book))
+    for event in EVENTS[3:]:
+        take(book, event)
+        display(book.state, controller_of(book))
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_slow_look_is_followed_by_a_long_pause(monkeypatch):
+    """Whatever a look costs, it takes a fiftieth of the time at most."""
+    monkeypatch.setattr(module, "LOOKING_SHARE", 0.02)
+    display, book = Display(3), book_of(EVENTS[:3])
+    monkeypatch.setattr(display, "_lines", lambda *_: time.sleep(0.02))
+    began = time.monotonic()
+    display(book.state, controller_of(book))
+    assert display._due - began >= 1.0
+
+
+def test_a_terminal_gets_a_live_table(monkeypatch, capsys):
+    monkeypatch.setattr(module.sys.stdout, "isatty", lambda: True)
+    with Display(3) as display:
+        assert display.live is not None
+        shown = []
+        monkeypatch.setattr(display.live, "update", lambda what, refresh: shown.append(what))
+        book = book_of(EVENTS[:4])
+        display(book.state, controller_of(book))
+        display(book.state, controller_of(book, rungs=(8,)))
+    assert len(shown) == 2
+    assert display.live.is_started is False

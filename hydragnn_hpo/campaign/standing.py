@@ -1,0 +1,188 @@
+"""How a campaign stands, as plain data: what ``status`` prints and the live table shows."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hydragnn_hpo.campaign.losses import Ledger, Losses
+from hydragnn_hpo.campaign.state import State, Trial
+
+ROWS = 20
+"""Running trials that are shown one by one."""
+
+BUSY_ENDS = ("stopped", "completed", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class RunningTrial:
+    """A trial that holds slots."""
+
+    trial: str
+    configuration: str
+    width: int
+    hosts: tuple[str, ...]
+    epoch: int
+    until: int
+    objective: float | None
+    epoch_seconds: float | None
+    """Its newest epoch at its present width."""
+    asked: str | None
+    """What it was asked: to yield, to stop."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """An epoch budget, and the trials that are on their way to it or rest there."""
+
+    epochs: int
+    waiting: int
+    running: int
+    resting: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A campaign at one moment."""
+
+    budget: int
+    """Trials to propose in all."""
+    counts: dict[str, int]
+    """Trials by status."""
+    phase: str
+    running: tuple[RunningTrial, ...]
+    """At most ``ROWS`` of them, the widest first."""
+    rungs: tuple[Rung, ...]
+    losses: Losses
+    training_now: float
+    """Share of the slots in which something trains at this moment."""
+    slots: int
+    hosts: int
+    lost: dict[str, str]
+    """Why a host is gone, by host."""
+    quarantined: dict[str, str]
+    best: Trial | None = None
+    ends_in: float | None = None
+    """Predicted seconds until all that is known has ended."""
+    joules: float = 0.0
+    """Energy of all epochs so far, where it is counted."""
+
+    @property
+    def at_rest(self) -> int:
+        """Trials that ended, for now or for good."""
+        return sum(self.counts.get(status, 0) for status in BUSY_ENDS)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Give plain data for JSON."""
+        best = self.best
+        return {
+            "trials": self.counts,
+            "budget": self.budget,
+            "phase": self.phase,
+            "best": best and {"trial": best.name, "objective": best.objective},
+            "running": [asdict(row) for row in self.running],
+            "rungs": [asdict(rung) for rung in self.rungs],
+            "hosts": {
+                "here": self.hosts,
+                "slots": self.slots,
+                "lost": self.lost,
+                "quarantined": self.quarantined,
+            },
+            "training_now": self.training_now,
+            "slot_seconds": self.losses.slot_seconds,
+            "losses": self.losses.shares,
+            "ends_in": self.ends_in,
+            "joules": self.joules or None,
+        }
+
+
+def standing_of(
+    state: State,
+    ledger: Ledger,
+    *,
+    trials: int,
+    rungs: Sequence[int],
+    now: float | None = None,
+    ends_in: float | None = None,
+) -> Standing:
+    """Look at a campaign; no more than a few milliseconds with thousands of trials.
+
+    Args:
+        state: the campaign's state.
+        ledger: where its slot-seconds went.
+        trials: trials that the campaign was to propose.
+        rungs: epochs of its rungs.
+        now: seconds since the epoch, while a controller is at work.
+        ends_in: what the planner predicts.
+    """
+    budget = trials + state.added
+    more = len(state.trials) < budget and not state.ending and not state.finished
+    hosts, _ = ledger.hosts
+    return Standing(
+        budget=budget,
+        counts=dict(Counter(trial.status for trial in state.trials.values())),
+        phase=_phase(state, rungs, more),
+        running=_running(state),
+        rungs=_rungs(state, rungs),
+        losses=ledger.losses(now, more=more),
+        training_now=ledger.training_now,
+        slots=ledger.slots,
+        hosts=hosts,
+        lost=dict(state.hosts.lost),
+        quarantined=dict(state.hosts.quarantined),
+        best=_best(state),
+        ends_in=ends_in,
+        joules=sum(trial.joules for trial in state.trials.values()),
+    )
+
+
+def describe(trial: Trial) -> str:
+    """Name the values that matter most for a person; the first ones where all are unknown."""
+    keys = ("model.conv", "model.features", "model.layers", "training.learning_rate")
+    shown = [key for key in keys if key in trial.values] or list(trial.values)[:4]
+    values = [trial.values[key] for key in shown]
+    return " ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in values)
+
+
+def _phase(state: State, rungs: Sequence[int], more: bool) -> str:
+    if state.finished:
+        return "finished"
+    if state.ending:
+        return "stopping"
+    if more:
+        return "searching"
+    last = rungs[-1]
+    finals = any(t.until == last for t in state.with_status("queued", "running"))
+    return "training the finalists on" if finals and len(rungs) > 1 else "training"
+
+
+def _running(state: State) -> tuple[RunningTrial, ...]:
+    trials = state.with_status("running")
+    shown = sorted(trials, key=lambda t: (-t.width, t.placed, t.name))[:ROWS]
+    return tuple(
+        RunningTrial(
+            trial=t.name,
+            configuration=describe(t),
+            width=t.width,
+            hosts=t.hosts,
+            epoch=t.epoch,
+            until=t.until,
+            objective=t.objective,
+            epoch_seconds=t.seconds.get(t.width),
+            asked=t.asked,
+        )
+        for t in shown
+    )
+
+
+def _rungs(state: State, rungs: Sequence[int]) -> tuple[Rung, ...]:
+    waiting = Counter(trial.until for trial in state.with_status("queued"))
+    running = Counter(trial.until for trial in state.with_status("running"))
+    resting = Counter(trial.until for trial in state.with_status("stopped", "completed"))
+    return tuple(Rung(e, waiting[e], running[e], resting[e]) for e in rungs)
+
+
+def _best(state: State) -> Trial | None:
+    """Give the best of the trials that have come furthest; by the first goal if there are more."""
+    done = [t for t in state.with_status("stopped", "completed") if t.score is not None]
+    return min(done, key=lambda t: (-t.until, t.score, t.name), default=None)
