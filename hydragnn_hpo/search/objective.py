@@ -146,10 +146,11 @@ def _crowding(points: Sequence[tuple[float, ...]]) -> list[float]:
     for goal in range(len(points[0])):
         line = sorted(range(len(points)), key=lambda place: (points[place][goal], place))
         low, high = points[line[0]][goal], points[line[-1]][goal]
+        if high == low:
+            continue
         distance[line[0]] = distance[line[-1]] = math.inf
         for before, here, after in zip(line, line[1:], line[2:], strict=False):
-            if high > low:
-                distance[here] += (points[after][goal] - points[before][goal]) / (high - low)
+            distance[here] += (points[after][goal] - points[before][goal]) / (high - low)
     return distance
 
 

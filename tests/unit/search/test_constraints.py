@@ -1,0 +1,155 @@
+"""Rules of a space: what can be said, what is refused, and points that meet them."""
+
+import itertools
+
+import pytest
+
+from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.search.constraints import broken, check_room, completed, read_constraints
+
+SPACE: Space = {
+    "model.conv": ParameterConfig(choices=("gat", "schnet")),
+    "model.features": ParameterConfig(low=8, high=64, step=8),
+    "model.options.heads": ParameterConfig(choices=(1, 3, 4), when={"model.conv": "gat"}),
+    "training.warmup": ParameterConfig(low=0.0, high=0.5),
+}
+TEMPLATE = {"model": {"basis": "bessel", "layers": 3}, "parallel": {"tensor": 4}}
+
+
+def met(text: str, **values: Scalar) -> bool:
+    dotted = {name.replace("__", "."): value for name, value in values.items()}
+    (rule,) = read_constraints([text], SPACE, TEMPLATE)
+    return rule.met(dotted)
+
+
+@pytest.mark.parametrize(
+    ("text", "features", "expected"),
+    [
+        ("model.features % 16 == 0", 48, True),
+        ("model.features % 16 == 0", 40, False),
+        ("model.features * parallel.tensor <= 160", 40, True),
+        ("model.features * parallel.tensor <= 160", 48, False),
+        ("16 < model.features <= 40", 16, False),
+        ("16 < model.features <= 40", 40, True),
+        ("model.features // 3 == 5 or model.features / 3 > 20", 16, True),
+        ("model.features // 3 == 5 or model.features / 3 > 20", 24, False),
+        ("not model.features - 8 >= 2 * 16 + 1", 40, True),
+        ("not (model.features + -8 >= 32)", 40, False),
+        ("model.basis != 'bessel' or model.features > 8", 8, False),
+        ("(model.features > 8) == true", 16, True),
+        ("model.features > 8 and model.features != 16", 16, False),
+        ("1 / (model.features - 8) > 0", 8, False),
+    ],
+)
+def test_rules_say_what_they_say(text: str, features: int, expected: bool) -> None:
+    assert met(text, model__features=features) is expected
+
+
+def test_a_rule_about_an_inactive_key_is_met() -> None:
+    text = "model.features % model.options.heads == 0"
+    assert met(text, model__features=32, model__options__heads=4)
+    assert not met(text, model__features=32, model__options__heads=3)
+    assert met(text, model__features=32)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("model.features ==", "cannot be read"),
+        ("__import__('os').system('true')", "is none of these"),
+        ("model.features ** 9 > 1", "is none of these"),
+        ("[model.features] == 8", "is none of these"),
+        ("(lambda: model.features)() == 8", "is none of these"),
+        ("model.features in (8, 16)", "is none of these"),
+        ("f'{model.features}' == '8'", "is none of these"),
+        ("model.conv.upper() == 'GAT'", "is none of these"),
+        ("'model'.features == 8", "is no name"),
+        ("model.features == None", "is none of these"),
+        ("-" * 499 + "1 == model.features", "cannot be read"),
+        ("1 + " * 125 + "model.features > 0", "more than 500 characters"),
+        ("model.featurs > 8", "Did you mean 'model.features'"),
+        ("model.layers > 2", "names no searched key"),
+    ],
+)
+def test_what_is_no_rule_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match="search.constraints") as caught:
+        read_constraints([text], SPACE, TEMPLATE)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [100, 480])
+def test_deep_rules_are_reckoned(size: int) -> None:
+    assert met("-" * size + "model.features == 8", model__features=8)
+
+
+@pytest.mark.parametrize("text", ["model.conv < model.features", "model.conv * 2 == 'gatgat'"])
+def test_texts_and_numbers_do_not_mix(text: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be reckoned with model.conv = 'gat'"):
+        met(text, model__conv="gat", model__features=8)
+
+
+def test_the_first_broken_rule_is_named() -> None:
+    texts = ["model.features > 8", "model.features > 16", "model.features > 24"]
+    rules = read_constraints(texts, SPACE, TEMPLATE)
+    found = broken(rules, {"model.features": 16})
+    assert found is not None
+    assert found.text == texts[1]
+    assert broken(rules, {"model.features": 32}) is None
+
+
+LISTED: Space = {
+    "parallel.tensor": ParameterConfig(choices=(1, 2, 4, 8)),
+    "training.micro_batches": ParameterConfig(low=1, high=40),
+}
+
+
+def test_one_point_of_a_small_space_is_enough() -> None:
+    # 8 * 40 is the only product of 320.
+    product = "parallel.tensor * training.micro_batches"
+    check_room(LISTED, read_constraints([f"{product} == 320"], LISTED, {}))
+    nothing = read_constraints([f"{product} > 320"], LISTED, {})
+    with pytest.raises(ConfigError, match="leave 0 of 160 points"):
+        check_room(LISTED, nothing)
+
+
+def test_a_large_space_needs_more_than_a_sliver() -> None:
+    space: Space = {
+        "a.x": ParameterConfig(low=0.0, high=1.0),
+        "a.y": ParameterConfig(low=0.0, high=1.0),
+    }
+    # Shares of the unit square: a triangle of 0.02, and one of 0.005.
+    check_room(space, read_constraints(["a.x + a.y <= 0.2"], space, {}))
+    sliver = read_constraints(["a.x < 0.9", "a.x + a.y <= 0.1"], space, {})
+    with pytest.raises(ConfigError, match=r"the narrowest, 'a.x \+ a.y <= 0.1', is met by"):
+        check_room(space, sliver)
+
+
+def test_a_space_without_rules_is_not_looked_through() -> None:
+    check_room({"a.x": ParameterConfig(low=0, high=10**12)}, ())
+
+
+def test_values_are_completed_to_what_the_rules_allow() -> None:
+    texts = ["model.features % model.options.heads == 0", "model.features < 50"]
+    rules = read_constraints(texts, SPACE, TEMPLATE)
+    plain: dict[str, Scalar] = {
+        "model.conv": "gat",
+        "model.features": 8,
+        "model.options.heads": 1,
+        "training.warmup": 0.0,
+    }
+    assert completed(SPACE, rules, {"model.features": 40}, plain) == {**plain, "model.features": 40}
+    # Of 8, 16, ... 48 three divides 24 and 48.
+    found = completed(SPACE, rules, {"model.options.heads": 3, "model.conv": "gat"}, plain)
+    assert found is not None
+    assert found["model.features"] in (24, 48)
+    assert found == completed(SPACE, rules, {"model.options.heads": 3, "model.conv": "gat"}, plain)
+    assert completed(SPACE, rules, {"model.features": 64}, plain) is None
+
+
+def test_rules_agree_with_a_plain_loop_over_a_grid() -> None:
+    text = "model.features % model.options.heads == 0 and model.features * 2 <= 70 - 4 * 4"
+    (rule,) = read_constraints([text], SPACE, TEMPLATE)
+    for features, heads in itertools.product(range(8, 65, 8), (1, 3, 4)):
+        expected = features % heads == 0 and features * 2 <= 70 - 4 * 4
+        assert rule.met({"model.features": features, "model.options.heads": heads}) is expected

@@ -1,0 +1,208 @@
+"""Goals read from results, Pareto fronts, and one number of several."""
+
+import math
+import random
+import statistics
+
+import pytest
+
+from hydragnn_hpo.config.loading import dump, parse
+from hydragnn_hpo.config.search import SearchConfig
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.search.objective import (
+    check_objective,
+    goals,
+    layers,
+    named,
+    objective_of,
+    pareto_front,
+    rank,
+    scalar,
+    watched,
+    weights_of,
+)
+
+RESULT = {
+    "objective": 0.4,
+    "val_mae": {"gap": 0.3, "energy": 2.0},
+    "parameters": 12000,
+    "train_seconds": 34.5,
+    "reason": None,
+    "nested": {"deeper": {"still": 7}},
+    "done": True,
+    "lost": math.nan,
+}
+SPREADS = {"gap": 1.5, "energy": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        ("weighted", 0.4),
+        ("val_mae.gap", 0.3),
+        ("parameters", 12000.0),
+        ("nested.deeper.still", 7.0),
+        # (1 * 0.3 / 1.5 + 3 * 2.0 / 4.0) / (1 + 3) by hand
+        ({"gap": 1.0, "energy": 3.0}, 0.425),
+        (("val_mae.energy", "train_seconds"), (2.0, 34.5)),
+        ("val_mae.charge", None),
+        ("reason", None),
+        ("done", None),
+        ("lost", None),
+        ("val_mae", None),
+        ({"gap": 1.0, "charge": 1.0}, None),
+        (("weighted", "peak_bytes"), None),
+    ],
+)
+def test_goals_are_read_from_a_result(objective, expected):
+    found = objective_of(objective, RESULT, SPREADS)
+    assert found == (pytest.approx(expected) if expected is not None else None)
+    assert isinstance(found, tuple) == isinstance(expected, tuple)
+
+
+def test_a_table_over_all_heads_is_the_trainers_own_objective():
+    from hydragnn_hpo.config.model import HeadConfig
+    from hydragnn_hpo.training.trainer import objective_of as trained
+
+    weights = {"gap": 0.1, "energy": 2.0}
+    heads = {name: HeadConfig(weight=weight) for name, weight in weights.items()}
+    expected = trained(RESULT["val_mae"], SPREADS, heads)
+    assert objective_of(weights, RESULT, SPREADS) == pytest.approx(expected, rel=1e-14)
+
+
+def test_stopping_rules_watch_the_first_goal():
+    record = {"objective": 0.7, "val_mae": {"gap": 0.5}}
+    assert watched(("val_mae.gap", "parameters"), record) == 0.5
+    assert watched("weighted", record) == 0.7
+    assert watched("parameters", record) is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "sentence"),
+    [
+        ("val_mae.gab", "Did you mean 'gap'"),
+        ({"enrgy": 1.0}, "Did you mean 'energy'"),
+        (("weighted", "weighted"), "'weighted' is named twice"),
+    ],
+)
+def test_goals_about_unknown_heads_are_refused(objective, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        check_objective(objective, ["gap", "energy"])
+
+
+def test_goals_about_known_heads_and_any_number_pass():
+    for objective in (
+        "weighted",
+        "parameters",
+        "val_mae.gap",
+        {"gap": 1.0},
+        ("weighted", "joules"),
+    ):
+        check_objective(objective, ["gap"])
+    assert [named(goal) for goal in goals(("weighted", {"gap": 1.0, "energy": 0.5}))] == [
+        "weighted",
+        "1 gap + 0.5 energy",
+    ]
+
+
+@pytest.mark.parametrize(
+    "objective",
+    ["weighted", {"gap": 1.0}, ["weighted", "parameters"], ["parameters", {"gap": 2.0}]],
+)
+def test_objectives_survive_a_file(objective):
+    import tomllib
+
+    made = parse({"trials": 9, "rungs": [3], "objective": objective}, SearchConfig, where="test")
+    again = parse(tomllib.loads(dump(made)), SearchConfig, where="file")
+    assert again.objective == made.objective
+
+
+def points_of(count, seed, coarse):
+    generator = random.Random(seed)
+    draw = (lambda: float(generator.randrange(5))) if coarse else generator.random
+    return [(draw(), draw(), draw()) for _ in range(count)]
+
+
+def dominates(one, other):
+    pairs = list(zip(one, other, strict=True))
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_the_front_holds_what_nobody_dominates(coarse):
+    for seed in range(5):
+        points = points_of(60, seed, coarse)
+        expected = [i for i, p in enumerate(points) if not any(dominates(q, p) for q in points)]
+        assert pareto_front(points) == expected
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_layers_are_peeled_one_by_one(coarse):
+    points = points_of(60, 3, coarse)
+    left, expected, layer = set(range(60)), {}, 0
+    while left:
+        front = {i for i in left if not any(dominates(points[j], points[i]) for j in left)}
+        expected |= dict.fromkeys(front, layer)
+        left, layer = left - front, layer + 1
+    assert layers(points) == [expected[i] for i in range(60)]
+
+
+def test_nothing_has_no_front():
+    assert pareto_front([]) == []
+    assert rank([]) == []
+
+
+def test_one_goal_is_ranked_by_value_and_then_by_age():
+    assert rank([0.3, 0.1, 0.3, 0.2]) == [1, 3, 0, 2]
+    assert rank([(0.3,), (0.1,)]) == [1, 0]
+
+
+def test_several_goals_are_ranked_by_front_and_then_by_loneliness():
+    # One front: its ends (0, 10) and (10, 0) first; then by gaps of the neighbours over 10 + 10:
+    # (1, 8): 4 + 6 = 1.0 of (0,10)..(4,4); (4, 4): 4 + 5 from (1,8) to (5,3) = 0.9;
+    # (5, 3): 6 + 4 = 1.0 from (4,4) to (10,0). The sixth lies behind (4, 4).
+    points = [(4.0, 4.0), (5.0, 3.0), (1.0, 8.0), (0.0, 10.0), (10.0, 0.0), (4.0, 5.0)]
+    assert rank(points) == [3, 4, 1, 2, 0, 5]
+
+
+def test_equal_points_keep_their_order():
+    assert rank([(1.0, 1.0)] * 4) == [0, 1, 2, 3]
+    assert pareto_front([(1.0, 1.0)] * 3) == [0, 1, 2]
+
+
+def test_two_thousand_points_are_ranked_at_once():
+    points = [point[:2] for point in points_of(2000, 1, coarse=False)]
+    order = rank(points)
+    assert sorted(order) == list(range(2000))
+    first = pareto_front(points)
+    assert set(order[: len(first)]) == set(first)
+
+
+def test_one_number_of_several_by_hand():
+    seen = [(1.0, 100.0), (3.0, 500.0), (2.0, 200.0)]
+    # shares: .25 * 1/2 = .125 and .75 * 1/4 = .1875; the larger plus .05 of their sum
+    assert scalar((2.0, 200.0), seen, (0.25, 0.75)) == pytest.approx(0.1875 + 0.05 * 0.3125)
+    assert scalar((1.0, 100.0), seen, (0.25, 0.75)) == 0.0
+    assert scalar((3.0, 500.0), seen, (0.25, 0.75)) == pytest.approx(0.75 + 0.05)
+    assert scalar(0.7, [0.7, 0.9], (1.0,)) == 0.7
+    assert scalar((2.0, 5.0), [(2.0, 5.0)], (0.5, 0.5)) == 0.0
+
+
+def test_a_dominated_point_never_has_the_smaller_number():
+    points = points_of(40, 5, coarse=True)
+    weights = weights_of(0, "t0001", 3)
+    for one in points:
+        for other in points:
+            if dominates(one, other):
+                assert scalar(one, points, weights) < scalar(other, points, weights)
+
+
+def test_weights_are_drawn_evenly_from_seed_and_trial():
+    drawn = [weights_of(4, f"t{number:04d}", 3) for number in range(600)]
+    assert all(sum(weights) == pytest.approx(1.0) for weights in drawn)
+    assert drawn[5] == weights_of(4, "t0005", 3)
+    assert drawn[5] != weights_of(5, "t0005", 3)
+    # A flat Dirichlet of three has mean 1/3 and variance 1/18; the mean of 600 is within .04.
+    for goal in range(3):
+        assert statistics.mean(w[goal] for w in drawn) == pytest.approx(1 / 3, abs=0.04)
+        assert statistics.pvariance([w[goal] for w in drawn]) == pytest.approx(1 / 18, rel=0.25)
