@@ -183,19 +183,18 @@ class Dispatch:
     def release(self, trial: Trial, ended: Mapping[str, Any]) -> None:
         """Free a trial's slots, and learn from how it ended."""
         self.pool.give_back(trial.slots)
-        subject = self._subject(trial)
-        if ended["outcome"] == "interrupted":
+        config = self.configs[trial.name]
+        if ended["outcome"] == "interrupted" or not isinstance(config, TrialConfig):
             return
         failed = ended["outcome"] == "failed"
-        self.costs.observe_end(subject, ended["reason"] if failed else None)
+        self.costs.observe_end(config, ended["reason"] if failed else None)
         if peak := ended.get("peak_bytes"):
-            self.costs.observe_memory(subject, trial.width, peak)
+            self.costs.observe_memory(config, trial.width, peak)
 
     def learn(self, trial: Trial, width: int, seconds: float) -> None:
         """Correct the cost model by one epoch that was measured."""
-        self.costs.observe(self._subject(trial), width, seconds)
-
-    def _subject(self, trial: Trial) -> Any:
-        """Give what the cost model knows a trial by."""
         config = self.configs[trial.name]
-        return config if isinstance(config, TrialConfig) else trial.values
+        if isinstance(config, TrialConfig):
+            self.costs.observe(config, width, seconds)
+        else:
+            self.costs.observe_values(trial.values, width, seconds)

@@ -35,8 +35,8 @@ class Ladder:
         waits = search.promotion == "together"
         if waits and not resting:
             return []
-        results = [state.results[rung] for rung in search.rungs]
-        gone = [state.promoted[rung] for rung in search.rungs]
+        results = [state.results.get(rung, []) for rung in search.rungs]
+        gone = [state.promoted.get(rung, set()) for rung in search.rungs]
         if waits:
             rule = {"reduction": search.reduction, "finalists": search.finalists}
             found = together(results, gone, **rule)

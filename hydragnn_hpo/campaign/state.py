@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hydragnn_hpo.campaign.journal import Event
 from hydragnn_hpo.search.objective import Point, rank
@@ -118,7 +118,7 @@ class State:
         """How often each bug was seen."""
         self.checkpoints: dict[str, tuple[int, int]] = {}
         """Epoch and step of the newest checkpoint by trial."""
-        self._by: dict[str, dict[str, Trial]] = defaultdict(dict)
+        self._by: dict[Status, dict[str, Trial]] = {status: {} for status in get_args(Status)}
 
     def with_status(self, *status: Status) -> list[Trial]:
         """Give the trials in any of some states, in the order in which they entered them."""

@@ -1,13 +1,16 @@
 """How wide a trial may be: by the graphs that each rank has of a step."""
 
+from pathlib import Path
+
 import pytest
 
 from hydragnn_hpo.campaign.dispatch import Dispatch
-from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.state import Trial
+from hydragnn_hpo.campaign.work import Training
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.config.trial import TrialConfig
-from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.layout import RunDir
 
 STATS = {
@@ -40,10 +43,9 @@ CAMPAIGN = {
     ],
 )
 def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, width):
-    slots = [Slot(host="h", index=n, cores=(n,), device="cpu") for n in range(32)]
-    campaign = parse(CAMPAIGN, CampaignConfig, "x")
-    dispatch = Dispatch(campaign, RunDir(tmp_path), slots)
-    dispatch.costs.stats = STATS
+    campaign, run = parse(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
+    dispatch = Dispatch(campaign, run, Training(campaign, run, {Path("x"): "x"}), find_profile())
+    dispatch.settle(STATS)
     dispatch.configs["t"] = TrialConfig.model_validate(
         {
             "data": {"store": "x"},
@@ -52,6 +54,5 @@ def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, widt
             "training": training,
         }
     )
-    state = State({"t": Trial("t", {}, until=10)})
-    (decision,) = dispatch.decide(state, more_to_come=False)
-    assert decision.width == width
+    widths, shared = dispatch.choices(Trial("t", {}, until=10))
+    assert (widths[-1], shared) == (width, False)

@@ -83,8 +83,50 @@ def test_furthest_trained_ranks_first_then_lowest_objective():
     assert [t.name for t in state.ranked()] == ["c", "b"]
 
 
-def test_bugs_are_counted_in_a_row():
-    bug = [placed("a"), ended("a", "failed", reason="bug")]
-    assert fold([proposed("a"), *bug, *bug]).bugs_in_a_row == 2
-    good = ended("a", "stopped", objective=1.0)
-    assert fold([proposed("a"), *bug, placed("a"), good]).bugs_in_a_row == 0
+def test_bugs_are_counted_by_what_they_say_at_last():
+    def bug(name, message):
+        return [proposed(name), placed(name), ended(name, "failed", reason="bug", message=message)]
+
+    state = fold(
+        [
+            *bug("a", "Traceback ...\n  line 3\nKeyError: 'x'"),
+            *bug("b", "Traceback ...\n  line 70\nKeyError: 'x'"),
+            *bug("c", "Traceback ...\n  line 3\nKeyError: 'y'"),
+        ]
+    )
+    assert [state.alike(state.trials[name]) for name in "abc"] == [2, 2, 1]
+
+
+def test_a_promoted_trial_that_is_dropped_rests_where_it_was():
+    state = fold(
+        [
+            proposed("a"),
+            placed("a"),
+            ended("a", "stopped", objective=0.3),
+            event("promoted", trials=["a"], until=8),
+            event("rested", trial="a"),
+        ]
+    )
+    trial = state.trials["a"]
+    assert (trial.status, trial.until, trial.score) == ("stopped", 4, 0.3)
+    assert state.promoted[4] == {"a"}
+
+
+def test_a_trial_that_a_rule_ended_counts_as_the_worst_of_its_rung():
+    state = fold([proposed("a"), placed("a"), ended("a", "stopped", objective=0.3, reason="curve")])
+    assert state.results[4][0].objective is None
+    assert [t.name for t in state.ranked()] == ["a"], "it has a result all the same"
+
+
+def test_a_retried_failure_counts_once_at_its_rung():
+    state = fold(
+        [
+            proposed("a"),
+            placed("a"),
+            ended("a", "failed", reason="diverged"),
+            event("retried", trial="a"),
+            placed("a", attempt=2),
+            ended("a", "stopped", objective=0.3),
+        ]
+    )
+    assert [tuple(rested)[:2] for rested in state.results[4]] == [("a", 0.3)]

@@ -1,0 +1,311 @@
+"""The loop over a backend without processes: rungs, faults, hosts, wishes, and going on."""
+
+import itertools
+
+import pytest
+from unit.campaign.stub_backend import StubBackend
+
+from hydragnn_hpo.campaign import steering
+from hydragnn_hpo.campaign.controller import Controller
+from hydragnn_hpo.campaign.journal import read
+from hydragnn_hpo.campaign.pause import Drained
+from hydragnn_hpo.campaign.requests import write_request
+from hydragnn_hpo.campaign.setup import open_run
+from hydragnn_hpo.campaign.state import fold
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.errors import JobError
+
+
+def campaign(**search):
+    plan = {"brain": "random", "trials": 6, "rungs": [2], "finalists": 2, **search}
+    values = {
+        "name": "stub",
+        "seed": 3,
+        "space": {"x": {"low": 0.0, "high": 1.0}},
+        "search": plan,
+        "command": {"argv": ["true"]},
+    }
+    return parse(values, CampaignConfig, "stub")
+
+
+class Ran:
+    """A campaign that ran to its end, or to what ended it."""
+
+    def __init__(self, folder, config, backend, watch=lambda *_: None):
+        self.config, self.backend = config, backend
+        self.run = open_run(config, folder / "run")
+        self.controller = Controller(
+            config, self.run, cards={}, make_backend=lambda: backend, watch=watch
+        )
+        try:
+            self.state = self.controller.run()
+        finally:
+            self.controller.close()
+
+    def events(self, *kinds):
+        return [e for e in read(self.run.journal) if e["event"] in kinds]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Look for requests in every turn: these campaigns last milliseconds."""
+    monkeypatch.setattr(steering, "LOOK_SECONDS", 0.0)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return lambda config, backend=None, **more: Ran(
+        tmp_path, config, backend or StubBackend(), **more
+    )
+
+
+def at(state, epochs):
+    return {name for name, trial in state.trials.items() if epochs in trial.rests}
+
+
+def test_every_trial_rests_at_the_first_rung_and_the_best_climb(run):
+    ran = run(campaign(trials=9, rungs=[2, 4, 8], reduction=3, finalists=1))
+    assert len(at(ran.state, 2)) == 9
+    best = min(ran.state.trials.values(), key=lambda trial: trial.values["x"])
+    assert at(ran.state, 8) >= {best.name}
+    assert ran.state.ranked()[0] is best
+    for trial in ran.state.trials.values():
+        assert all(score == trial.values["x"] + 1.0 / rung for rung, score in trial.rests.items())
+
+
+@pytest.mark.parametrize("promotion", ["asynchronous", "together"])
+def test_there_are_as_many_finalists_as_were_asked_for(run, promotion):
+    ran = run(campaign(trials=8, rungs=[1, 3], finalists=4, promotion=promotion))
+    assert len(at(ran.state, 3)) >= 4
+    if promotion == "together":
+        best = sorted(ran.state.trials.values(), key=lambda trial: trial.values["x"])[:4]
+        assert at(ran.state, 3) == {trial.name for trial in best}
+
+
+def test_a_promoted_trial_goes_on_from_its_checkpoint(run):
+    ran = run(campaign(trials=3, rungs=[2, 5], finalists=1))
+    (name,) = at(ran.state, 5)
+    epochs = [e["reached"] for e in ran.events("epoch") if e["trial"] == name]
+    assert epochs == [1, 2, 3, 4, 5]
+
+
+def test_a_lost_rank_sends_its_trial_back_to_its_checkpoint(run):
+    killed = iter([True])
+
+    def fate(trial, attempt, epoch):
+        return "killed" if trial == "t0001" and epoch == 3 and next(killed, None) else None
+
+    ran = run(campaign(rungs=[4]), StubBackend(fate=fate))
+    lost = [e for e in ran.events("ended") if e["outcome"] == "interrupted"]
+    assert [(e["trial"], e["reason"]) for e in lost] == [("t0001", "host_lost")]
+    epochs = [e["reached"] for e in ran.events("epoch") if e["trial"] == "t0001"]
+    assert epochs == [1, 2, 3, 4]
+    assert ran.state.trials["t0001"].status == "stopped"
+
+
+def test_a_trial_that_is_lost_again_and_again_fails_alone(run):
+    def fate(trial, attempt, epoch):
+        return "killed" if trial == "t0002" else None
+
+    ran = run(campaign(max_restarts=2), StubBackend(hosts=3, fate=fate))
+    bad = ran.state.trials["t0002"]
+    assert (bad.status, bad.reason, bad.attempt) == ("failed", "bug", 3)
+    assert "3 times in a row" in bad.message
+    assert ran.state.hosts.quarantined == {}, "one bad trial is no proof against its hosts"
+    assert len(ran.state.with_status("stopped")) == 5
+
+
+def test_a_host_that_fails_two_trials_gets_no_more(run):
+    backend = StubBackend(hosts=2)
+
+    def fate(trial, attempt, epoch):
+        running = backend.running.get(f"{trial}.{attempt}")
+        return "killed" if running and running.job.slots[0].host == "h1" else None
+
+    backend.fate = fate
+    ran = run(campaign(trials=8), backend)
+    assert list(ran.state.hosts.quarantined) == ["h1"]
+    after = ran.events("quarantined")[0]["time"]
+    late = [e for e in ran.events("placed") if e["time"] > after]
+    assert late
+    assert {slot.partition(":")[0] for e in late for slot in e["slots"]} == {"h0"}
+    assert len(ran.state.with_status("stopped")) == 8
+
+
+def test_the_last_host_is_never_quarantined(run):
+    def fate(trial, attempt, epoch):
+        return "killed" if attempt == 1 else None
+
+    ran = run(campaign(), StubBackend(hosts=1, fate=fate))
+    assert ran.state.hosts.quarantined == {}
+    assert len(ran.state.with_status("stopped")) == 6
+
+
+def test_trials_of_a_lost_host_go_on_elsewhere(run):
+    lost = iter([True])
+
+    def fate(trial, attempt, epoch):
+        return "h1" if epoch == 2 and next(lost, None) else None
+
+    ran = run(campaign(rungs=[3]), StubBackend(hosts=2, fate=fate))
+    assert list(ran.state.hosts.lost) == ["h1"]
+    assert len(ran.state.with_status("stopped")) == 6
+    reasons = {e["reason"] for e in ran.events("ended") if e["outcome"] == "interrupted"}
+    assert reasons == {"host_lost"}
+
+
+@pytest.mark.parametrize("reason", ["diverged", "bad_config", "out_of_memory"])
+def test_a_failure_of_a_trial_is_a_result_and_no_score(run, reason):
+    ran = run(campaign(), StubBackend(fate=lambda t, a, e: reason if t == "t0003" else None))
+    trial = ran.state.trials["t0003"]
+    assert (trial.status, trial.reason, trial.score) == ("failed", reason, None)
+    assert trial not in ran.state.ranked()
+    assert len(ran.state.ranked()) == 5
+
+
+def test_three_bugs_alike_end_the_campaign_and_two_do_not(tmp_path):
+    def fate(count):
+        return lambda t, a, e: "bug" if int(t[1:]) < count else None
+
+    for name, count in (("two", 2), ("three", 3)):
+        (tmp_path / name).mkdir()
+        if count == 2:
+            ran = Ran(tmp_path / name, campaign(), StubBackend(fate=fate(2)))
+            assert len(ran.state.with_status("failed")) == 2
+        else:
+            with pytest.raises(JobError, match=r"^3 trials failed alike.*said: bug") as caught:
+                Ran(tmp_path / name, campaign(), StubBackend(fate=fate(3)))
+            assert str(caught.value).count("said: bug") == 1
+
+
+def test_a_reason_that_nobody_knows_is_a_bug(run):
+    ran = run(campaign(), StubBackend(fate=lambda t, a, e: "bored" if t == "t0000" else None))
+    trial = ran.state.trials["t0000"]
+    assert (trial.status, trial.reason) == ("failed", "bug")
+    assert "'bored'" in trial.message
+
+
+def asking(*wishes):
+    """Leave a wish once its moment has come: (when, kind, values)."""
+    left = list(wishes)
+
+    def watch(state, controller):
+        if left and left[0][0](state):
+            _, kind, values = left.pop(0)
+            write_request(controller.run_dir, kind, **values)
+
+    return watch
+
+
+def test_a_person_may_cancel_and_retry(run):
+    frozen = {"t0001": True}
+
+    def fate(trial, attempt, epoch):
+        return "frozen" if frozen.get(trial) else None
+
+    def running(state):
+        return "t0001" in state.trials and state.trials["t0001"].status == "running"
+
+    def cancelled(state):
+        if state.trials["t0001"].status == "cancelled":
+            frozen.clear()
+        return not frozen
+
+    watch = asking(
+        (running, "cancel", {"trial": "t0001"}), (cancelled, "retry", {"trial": "t0001"})
+    )
+    ran = run(campaign(trials=40), StubBackend(fate=fate), watch=watch)
+    outcomes = [e["outcome"] for e in ran.events("ended") if e["trial"] == "t0001"]
+    assert outcomes == ["cancelled", "stopped"]
+    assert len(ran.state.ranked()) == 40
+
+
+def test_trials_may_be_added_while_it_runs(run):
+    def begun(state):
+        return len(state.trials) >= 3
+
+    chosen = [{"x": 0.125}, {"x": 0.25}]
+    watch = asking((begun, "add-trials", {"count": 3}), (begun, "add-trials", {"values": chosen}))
+    ran = run(campaign(trials=30), watch=watch)
+    assert len(ran.state.trials) == 35
+    assert {0.125, 0.25} <= {trial.values["x"] for trial in ran.state.trials.values()}
+
+
+def test_stop_lets_running_trials_rest_and_drops_the_others(run):
+    watch = asking((lambda state: state.count("stopped") >= 2, "stop", {}))
+    ran = run(campaign(trials=400, rungs=[2, 40]), watch=watch)
+    assert ran.state.count("queued", "running", "failed") == 0
+    assert ran.state.count("stopped") >= 2
+    assert len(ran.state.trials) < 400
+    assert not at(ran.state, 40)
+
+
+def test_pause_ends_the_controller_and_a_new_one_goes_on(tmp_path):
+    watch = asking((lambda state: state.count("stopped") >= 2, "pause", {}))
+    config = campaign(trials=60, rungs=[3])
+    backend = StubBackend()
+    with pytest.raises(KeyboardInterrupt):
+        Ran(tmp_path, config, backend, watch=watch)
+    assert backend.closed
+    assert not backend.running
+    again = StubBackend(checkpoints=backend.checkpoints)
+    ran = Ran(tmp_path, config, again)
+    assert len(ran.state.ranked()) == 60
+    reached = [(e["trial"], e["reached"]) for e in ran.events("epoch")]
+    assert len(reached) == len(set(reached)) == 180, "no epoch was trained twice"
+
+
+def test_what_ran_when_the_controller_died_is_adopted_or_queued_again(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def kill(state, controller):
+        if state.count("stopped") >= 2 and state.count("running") == 2:
+            raise Killed
+
+    config = campaign(trials=8, rungs=[4])
+    dead = StubBackend()
+    with pytest.raises(Killed):
+        Ran(tmp_path, config, dead, watch=kill)
+    kept, lost = sorted(dead.running)
+    (tmp_path / "run" / "controller").mkdir(exist_ok=True)
+    heir = StubBackend(adoption_seconds=0.2, checkpoints=dead.checkpoints)
+    heir.running[kept] = dead.running[kept]
+    heir._tell("adopted", kept)
+    ran = Ran(tmp_path, config, heir)
+    ended = {(e["trial"], e["attempt"]): e["outcome"] for e in ran.events("ended")}
+    name, attempt = kept.split(".")
+    assert ended[name, int(attempt)] == "stopped", "it was taken over"
+    name, attempt = lost.split(".")
+    assert ended[name, int(attempt)] == "interrupted"
+    assert len(ran.state.ranked()) == 8
+
+
+def test_nothing_starts_when_the_allocation_ends(tmp_path):
+    backend = StubBackend(ends_at=0.0)
+    with pytest.raises(Drained, match="the allocation ends"):
+        Ran(tmp_path, campaign(), backend)
+    assert backend.started == []
+
+
+def test_the_journal_replayed_gives_the_same_state(run):
+    deaths = itertools.cycle([None, None, None, "killed", None, "diverged", None])
+    ran = run(
+        campaign(trials=30, rungs=[1, 2, 4], finalists=3),
+        StubBackend(hosts=2, fate=lambda t, a, e: next(deaths)),
+    )
+    again = fold(read(ran.run.journal))
+    assert vars(again).keys() == vars(ran.state).keys()
+    for name in vars(again):
+        assert getattr(again, name) == getattr(ran.state, name), name
+
+
+def test_one_slot_gives_the_same_campaign_twice(tmp_path):
+    def trials(name):
+        (tmp_path / name).mkdir()
+        config = campaign(trials=12, rungs=[1, 3], brain="deephyper", initial=4, finalists=2)
+        ran = Ran(tmp_path / name, config, StubBackend(slots_per_host=1))
+        return [(t.name, t.values, t.rests) for t in ran.state.trials.values()]
+
+    assert trials("once") == trials("again")
