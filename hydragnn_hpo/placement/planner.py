@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hydragnn_hpo.placement.desk import Desk
 from hydragnn_hpo.placement.pool import Pool
-from hydragnn_hpo.placement.resizing import kept_for_asked, resizes
+from hydragnn_hpo.placement.resizing import Resizing, kept_for_asked
 from hydragnn_hpo.placement.target import Prices, prices, target
 from hydragnn_hpo.placement.task import Outlook, Plan, Running, Task, duration
 
@@ -31,15 +31,23 @@ def plan(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, outloo
     if outlook.time_left <= outlook.checkpoint_seconds:
         return _drained(queue, busy, outlook)
     priced = prices(queue, busy, pool.total, outlook)
-    aim = _aim([*queue, *(each.task for each in busy)], priced, pool.total, outlook)
+    aim = _aim(queue, busy, priced, pool.total, outlook)
     deadline = max(aim, priced.quickest())
     desk = Desk(queue, busy, priced, pool.copy(), aim, kept_for_asked(busy))
     asked = sum(task.wished is not None for task in queue)
     desk.start(range(asked))
-    changes = resizes(busy, priced, deadline, desk.available, outlook)
-    desk.kept += kept_for_asked(busy, changes)
+    resizing = Resizing(busy, priced, deadline=deadline, free=desk.available, outlook=outlook)
+    if busy and _may_resize(outlook):
+        resizing.decide()
+    desk.kept += resizing.kept
     desk.start(range(asked, len(queue)))
-    return Plan(tuple(desk.starts), changes, desk.held, deadline)
+    return Plan(tuple(desk.starts), tuple(resizing.changes), desk.held, deadline)
+
+
+def _may_resize(outlook: Outlook) -> bool:
+    """Tell whether an end is in sight, and the time left allows a restart."""
+    needed = outlook.checkpoint_seconds + outlook.restart_seconds
+    return outlook.time_left > needed and (not outlook.more_to_come or outlook.to_come > 0)
 
 
 def _turn(task: Task) -> tuple[bool, float, str]:
@@ -47,20 +55,22 @@ def _turn(task: Task) -> tuple[bool, float, str]:
     return task.wished is None, -task.seconds[0] * task.widths[0] * task.lanes, task.name
 
 
-def _aim(tasks: Sequence[Task], priced: Prices, total: int, outlook: Outlook) -> float:
+def _aim(
+    queue: Sequence[Task], busy: Sequence[Running], priced: Prices, total: int, outlook: Outlook
+) -> float:
     """Give the seconds that widths are chosen for.
 
-    Trials to come are counted like the mean of those that are known. Where their number is
-    unknown no end is in sight, and only what outlasts the others by far is made wider.
+    Trials to come are counted like the mean of those that wait, or else of those that run. Where
+    their number is unknown no end is in sight, and only what outlasts the others by far is wide.
     """
-    if not tasks:
-        return 0.0
-    if not outlook.more_to_come:
+    known = list(queue) or [each.task for each in busy]
+    if not known or not outlook.more_to_come:
         return target(priced, total)
+    mean = statistics.fmean(task.seconds[0] * task.widths[0] * task.lanes for task in known)
+    aim = target(priced, total, outlook.to_come * mean)
     if outlook.to_come:
-        return target(priced, total, 1.0 + outlook.to_come / len(tasks))
-    typical = statistics.median(task.seconds[0] for task in tasks)
-    return max(target(priced, total), OUTLASTS * typical)
+        return aim
+    return max(aim, OUTLASTS * statistics.median(task.seconds[0] for task in known))
 
 
 def _drained(queue: Sequence[Task], busy: Sequence[Running], outlook: Outlook) -> Plan:

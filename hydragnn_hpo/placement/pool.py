@@ -206,7 +206,7 @@ class Pool:
         rows = np.flatnonzero(counts >= width)
         score = 4 * counts[rows]
         if near:
-            score[~np.isin(self._group[rows], self._group[list(near)])] += 2
+            score[np.isin(self._group[rows], self._group[list(near)])] -= 2
         best = rows[np.argsort(score, kind="stable")]
         for row in best[:16]:
             if _aligned(_bits(units[row]), width, units.shape[1]):
@@ -216,10 +216,8 @@ class Pool:
     def _units(self, lanes: int) -> NDArray[np.bool_]:
         """Tell which whole devices of ``lanes`` slots are free, [H, S / lanes]."""
         rows, columns = self._free.shape
-        whole: NDArray[np.bool_] = (
-            self._free[:, : columns // lanes * lanes].reshape(rows, -1, lanes).all(axis=2)
-        )
-        return whole
+        devices = self._free[:, : columns // lanes * lanes].reshape(rows, -1, lanes)
+        return devices.sum(axis=2) == lanes
 
     def _enter(self, host: str, indices: Sequence[int]) -> None:
         """Write a host into the tables; its row exists."""

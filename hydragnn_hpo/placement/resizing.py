@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from hydragnn_hpo.placement.target import Prices
+import numpy as np
+
+from hydragnn_hpo.placement.target import Floats, Prices
 from hydragnn_hpo.placement.task import Outlook, Resize, Running, duration
 
 WORTH = 2.0
@@ -12,71 +14,126 @@ GROWTH = 1.5
 """A trial that cannot get all it needs takes what is free if it is so many times wider then."""
 
 
-def kept_for_asked(busy: Sequence[Running], changes: Sequence[Resize] = ()) -> int:
-    """Give the free slots that are kept for trials that were asked to yield.
-
-    Args:
-        busy: trials that run.
-        changes: what is asked now; without it, what was asked before.
-    """
-    wished = {change.name: change.width for change in changes}
-    kept = 0
-    for each in busy:
-        task = each.task
-        width = wished.get(task.name) if changes else task.wished
-        if width is not None:
-            kept += max(width - each.width, 0) * task.lanes
-    return kept
+def kept_for_asked(busy: Sequence[Running]) -> int:
+    """Give the free slots that are kept for trials that were asked to yield."""
+    return sum(
+        max(each.task.wished - each.width, 0) * each.task.lanes
+        for each in busy
+        if each.task.wished is not None
+    )
 
 
-def resizes(
-    busy: Sequence[Running], priced: Prices, deadline: float, free: int, outlook: Outlook
-) -> tuple[Resize, ...]:
-    """Choose whom to widen, those first that would end last.
+class Resizing:
+    """The running trials while their widths are reconsidered."""
 
-    Args:
-        busy: trials that run.
-        priced: what all take; the last rows are the running ones.
-        deadline: seconds until all should have ended.
-        free: slots that nobody else was promised.
-        outlook: what a restart costs, and whether further trials will come.
-    """
-    cost = max(outlook.restart_seconds, 1e-3)
-    enough = outlook.time_left > outlook.checkpoint_seconds + cost
-    if free <= 0 or not enough or (outlook.more_to_come and not outlook.to_come):
-        return ()
-    first = len(priced.now) - len(busy)
-    late = [
-        row
-        for row in range(first, len(priced.now))
-        if priced.ready[row] and priced.left[row] > deadline + WORTH * cost
-    ]
-    columns = priced.column(deadline)
-    changes = []
-    for row in sorted(late, key=lambda row: (-priced.left[row], row)):
-        column = _affordable(row, int(columns[row]), priced, free, cost)
-        if column is None:
-            continue
-        each = busy[row - first]
-        free -= int(priced.slots[row, column] - priced.now[row])
-        seconds = float(priced.seconds[row, column])
-        width = each.task.widths[column]
-        reason = (
-            f"would end in {duration(float(priced.left[row]))}, the others in "
-            f"{duration(deadline)}: {width} ranks end it in {duration(seconds)}"
+    def __init__(
+        self,
+        busy: Sequence[Running],
+        priced: Prices,
+        *,
+        deadline: float,
+        free: int,
+        outlook: Outlook,
+    ) -> None:
+        """Start with nothing changed.
+
+        Args:
+            busy: trials that run.
+            priced: what all take; the last rows are the running ones.
+            deadline: seconds until all should have ended.
+            free: slots that nobody was promised.
+            outlook: what a restart costs, and whether further trials will come.
+        """
+        self.busy, self.priced, self.deadline, self.free = busy, priced, deadline, free
+        self.first = len(priced.now) - len(busy)
+        self.worth = WORTH * max(outlook.restart_seconds, 1e-3)
+        self.columns = priced.column(deadline)
+        self.changes: list[Resize] = []
+        self.kept = 0
+        """Free slots that the changes will need."""
+        self._ends: tuple[Floats, Floats] | None = None
+
+    def decide(self) -> None:
+        """Widen those that would outlast the others, the last of all first."""
+        priced = self.priced
+        late = np.flatnonzero(priced.ready & (priced.left > self.deadline + self.worth))
+        late = late[late >= self.first]
+        needed = 0
+        wanted = 0.0
+        for row in late[np.argsort(-priced.left[late], kind="stable")].tolist():
+            column = int(self.columns[row])
+            extra = int(priced.slots[row, column] - priced.now[row])
+            if extra <= 0 or not self._pays(row, column):
+                continue
+            wanted += extra
+            if extra <= self.free:
+                self._widen(row, column)
+            elif self._comes_too_late(row, wanted):
+                needed += extra - self.free
+                self.kept += self.free
+                self.free = 0
+            else:
+                self._widen_partly(row)
+        if needed > 0:
+            self._narrow_others(needed)
+
+    def _pays(self, row: int, column: int) -> bool:
+        return bool(self.priced.left[row] - self.priced.seconds[row, column] >= self.worth)
+
+    def _widen(self, row: int, column: int) -> None:
+        extra = int(self.priced.slots[row, column] - self.priced.now[row])
+        self.free -= extra
+        self.kept += extra
+        self._ask(row, column, "would end in")
+
+    def _widen_partly(self, row: int) -> None:
+        """Give a late trial what is free, if that makes it much wider."""
+        slots, now = self.priced.slots[row], self.priced.now[row]
+        column = int(slots.searchsorted(now + self.free, side="right")) - 1
+        if column >= 0 and slots[column] >= GROWTH * now and self._pays(row, column):
+            self._widen(row, column)
+
+    def _comes_too_late(self, row: int, wanted: float) -> bool:
+        """Tell whether a trial that waits for slots of others could not catch up any more."""
+        if self._ends is None:
+            rows = slice(self.first, None)
+            order = np.argsort(self.priced.left[rows], kind="stable")
+            self._ends = self.priced.left[rows][order], self.priced.now[rows][order].cumsum()
+        seconds, slots = self._ends
+        place = int(slots.searchsorted(wanted - self.free))
+        if place == len(seconds):
+            return True
+        wait, left = float(seconds[place]), float(self.priced.left[row])
+        best = wait + max(1.0 - wait / left, 0.0) * float(self.priced.seconds[row].min())
+        return best > self.deadline + self.worth
+
+    def _narrow_others(self, needed: int) -> None:
+        """Take slots from those that would end early, where most can be had at once."""
+        priced = self.priced
+        needed -= sum(
+            max(each.width - each.task.wished, 0) * each.task.lanes
+            for each in self.busy
+            if each.task.wished is not None
         )
-        changes.append(Resize(each.task.name, width, reason))
-    return tuple(changes)
+        rows = np.arange(len(priced.now))
+        spared = priced.now - priced.slots[rows, self.columns]
+        early = (
+            priced.ready & (priced.now > 0) & (priced.seconds[rows, self.columns] <= self.deadline)
+        )
+        early &= priced.left <= self.deadline
+        spared = np.where(early, spared, 0.0)
+        for row in np.argsort(-spared, kind="stable").tolist():
+            if needed <= 0 or spared[row] <= 0:
+                return
+            needed -= int(spared[row])
+            self._ask(row, int(self.columns[row]), "could spare ranks: ends in")
 
-
-def _affordable(row: int, column: int, priced: Prices, free: int, cost: float) -> int | None:
-    """Give the column of the width that a late trial gets, or None if no change pays."""
-    slots, now = priced.slots[row], priced.now[row]
-    if slots[column] > now + free:
-        column = int(slots.searchsorted(now + free, side="right")) - 1
-        if column < 0 or slots[column] < GROWTH * now:
-            return None
-    if slots[column] <= now:
-        return None
-    gain = priced.left[row] - priced.seconds[row, column]
-    return column if gain >= WORTH * cost else None
+    def _ask(self, row: int, column: int, how: str) -> None:
+        task = self.busy[row - self.first].task
+        width = task.widths[column]
+        left, seconds = float(self.priced.left[row]), float(self.priced.seconds[row, column])
+        reason = (
+            f"{how} {duration(left)}, the others in {duration(self.deadline)}: "
+            f"{width} ranks end it in {duration(seconds)}"
+        )
+        self.changes.append(Resize(task.name, width, reason))

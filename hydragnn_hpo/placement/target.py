@@ -14,6 +14,9 @@ from hydragnn_hpo.placement.task import Outlook, Running, Task
 
 Floats = NDArray[np.float64]
 
+NEAR = 0.003
+"""The target is found to within this share of it."""
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -96,7 +99,7 @@ def allowed(seconds: Floats, slots: Floats, floor: float, total: int) -> NDArray
     return fine & (slots <= total) & np.isfinite(seconds)
 
 
-def target(prices: Prices, total: int, extra: float = 1.0) -> float:
+def target(prices: Prices, total: int, to_come: float = 0.0) -> float:
     """Give the least seconds in which all of it fits into ``total`` slots.
 
     What cannot end in that time even at its quickest width is counted as long as the time is.
@@ -104,25 +107,26 @@ def target(prices: Prices, total: int, extra: float = 1.0) -> float:
     Args:
         prices: what every width takes.
         total: slots of the machine.
-        extra: how much more there is to do than these tasks, as a factor.
+        to_come: slot-seconds of trials that are not known yet.
     """
     if not len(prices.now) or total <= 0:
         return 0.0
+
+    def fits(seconds: float) -> bool:
+        return prices.occupied(seconds) + to_come <= total * seconds
+
     waits = prices.now == 0
     longest = np.where(waits, prices.seconds[:, 0], prices.left)
     slots = np.where(waits, prices.slots[:, 0], prices.now)
-    high = max(extra * float((longest * slots).sum()) / total + float(longest.max()), 1e-9)
-    while extra * prices.occupied(high) > total * high:
+    high = max((float((longest * slots).sum()) + to_come) / total + float(longest.max()), 1e-9)
+    while not fits(high):
         high *= 2.0
     low, least = high / 2.0, _least(prices)
-    while low > least and extra * prices.occupied(low) <= total * low:
+    while low > least and fits(low):
         low, high = low / 2.0, low
-    while high - low > 0.003 * high:
+    while high - low > NEAR * high:
         middle = (low + high) / 2.0
-        if extra * prices.occupied(middle) <= total * middle:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if fits(middle) else (middle, high)
     return high
 
 
