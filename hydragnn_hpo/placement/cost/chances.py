@@ -18,6 +18,7 @@ class Chances:
     def __init__(self) -> None:
         """Nothing has ended."""
         self.counts: dict[str, list[int]] = {}
+        self._lent: dict[str, list[int]] = {}
 
     @property
     def ends(self) -> int:
@@ -27,21 +28,17 @@ class Chances:
     def put(self, causes: tuple[str, ...], *, failed: bool) -> None:
         """Take in how a trial ended."""
         for cause in ("all", *causes):
-            count = self.counts.setdefault(cause, [0, 0])
-            count[0] += 1
-            count[1] += failed
+            _count(self.counts, cause, 1, int(failed))
 
-    def add(self, counts: Mapping[str, list[int]]) -> None:
-        """Take in what another campaign counted."""
+    def lend(self, counts: Mapping[str, tuple[int, int]]) -> None:
+        """Take in what somebody else counted, which is not ours to hand on."""
         for cause, (ends, failures) in counts.items():
-            count = self.counts.setdefault(cause, [0, 0])
-            count[0] += ends
-            count[1] += failures
+            _count(self._lent, cause, ends, failures)
 
     def rate(self, cause: str) -> float:
         """Give the share that failed, smoothed."""
-        ends, failures = self.counts.get(cause, (0, 0))
-        return (failures + WORTH * PRIOR) / (ends + WORTH)
+        own, lent = self.counts.get(cause, [0, 0]), self._lent.get(cause, [0, 0])
+        return (own[1] + lent[1] + WORTH * PRIOR) / (own[0] + lent[0] + WORTH)
 
     def fails(self, causes: tuple[str, ...]) -> float:
         """Give the probability of failure: each cause multiplies the odds that all trials have."""
@@ -49,6 +46,11 @@ class Chances:
         for cause in causes:
             found *= self.rate(cause) / whole
         return min(found, MOST)
+
+
+def _count(counts: dict[str, list[int]], cause: str, ends: int, failures: int) -> None:
+    known = counts.get(cause, [0, 0])
+    counts[cause] = [known[0] + ends, known[1] + failures]
 
 
 def causes_of(config: TrialConfig) -> tuple[str, ...]:

@@ -6,8 +6,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal
 
+from pydantic import AfterValidator, NonNegativeInt, ValidationError
+
+from hydragnn_hpo.config.loading import sentence
 from hydragnn_hpo.config.machine import ProfileConfig, find_profile
+from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.search import Scalar
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import StorageError
@@ -46,6 +51,24 @@ EPOCHS = 5
 
 FORMAT = 1
 """Of the file."""
+
+
+def _is_known(feature: str) -> str:
+    if feature.split(":")[0] not in SECONDS_PRIORS:
+        raise ValueError(f"unknown feature '{feature}'")
+    return feature
+
+
+_Row = tuple[dict[Annotated[str, AfterValidator(_is_known)], float], float]
+
+
+class _Saved(Config):
+    """What a cost model learned, as its file holds it."""
+
+    format: Literal[1]
+    seconds: list[_Row]
+    memory: list[_Row]
+    ends: dict[str, tuple[NonNegativeInt, NonNegativeInt]]
 
 
 @dataclass
@@ -130,7 +153,7 @@ class CostModel:
             self.observe_memory(config, width, BEYOND * least)
 
     def save(self, path: Path) -> None:
-        """Write all that was learned; times of other machines stay apart by their features."""
+        """Write what was learned here; what was lent stays with those who learned it."""
         content = {
             "format": FORMAT,
             "seconds": self._times.rows(),
@@ -140,26 +163,22 @@ class CostModel:
         write_json(path, content)
 
     def load(self, path: Path) -> None:
-        """Learn from what another campaign saved; what is known already is not counted twice.
+        """Borrow what another campaign learned, on this machine or another one.
 
         Raises:
             StorageError: the file cannot be read, or is none of ours.
         """
-        content = read_json(path)
         try:
-            if content["format"] != FORMAT:
-                raise ValueError(f"format {content['format']}")
-            for ridge, part in ((self._times, "seconds"), (self._bytes, "memory")):
-                known = {_key(*row) for row in ridge.rows()}
-                for features, value in content[part]:
-                    if (key := _key(features, value)) not in known:
-                        ridge.put(key, features, value)
-            self._chances.add(content["ends"])
-        except (KeyError, TypeError, ValueError) as error:
+            saved = _Saved.model_validate(read_json(path))
+        except ValidationError as error:
             raise StorageError(
-                f"{path}: holds no costs of this version ({error!r}); leave it out."
+                f"{path}: holds no costs of this version ({sentence(error, _Saved)}); leave it out."
             ) from error
-        self._seen.clear()
+        self._times.lend(saved.seconds)
+        self._bytes.lend(saved.memory)
+        self._chances.lend(saved.ends)
+        for seen in self._seen.values():
+            seen.version = ()
 
     @property
     def _slope(self) -> str:
@@ -218,7 +237,3 @@ class CostModel:
 def _for_memory(features: Mapping[str, float]) -> dict[str, float]:
     """Leave out what memory does not depend on beyond its formula."""
     return {name: value for name, value in features.items() if name.split(":")[0] in MEMORY_PRIORS}
-
-
-def _key(features: Mapping[str, float], value: float) -> tuple[object, ...]:
-    return (*sorted(features.items()), value)

@@ -8,17 +8,21 @@ section 3.3; Huber (1964), Ann. Math. Statist. 35, 73.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Features = Mapping[str, float]
+Row = tuple[dict[str, float], float]
 Floats = NDArray[np.float64]
 
 BEND = 1.5
 """Residuals beyond so many standard deviations count only linearly."""
+
+BENT = 0.89
+"""What the weights leave of the variance of normal residuals."""
 
 ROUNDS = 5
 """Times that weights and noise are found again."""
@@ -45,7 +49,8 @@ class Ridge:
             noise: first guess of the observations' own standard deviation.
         """
         self.priors, self._first_noise = dict(priors), noise
-        self._rows: dict[Any, tuple[dict[str, float], float]] = {}
+        self._rows: dict[Any, Row] = {}
+        self._lent: list[Row] = []
         self._fits = 0
         self._clear()
 
@@ -62,8 +67,13 @@ class Ridge:
         self._rows[key] = (dict(features), value)
         self._stale += 1
 
-    def rows(self) -> list[tuple[dict[str, float], float]]:
-        """Give all observations in the order in which they came."""
+    def lend(self, rows: Iterable[Row]) -> None:
+        """Take in observations of somebody else, which are not ours to hand on."""
+        self._lent = [*self._lent, *rows][-MOST_ROWS:]
+        self._stale = len(self._lent) + len(self._rows)
+
+    def rows(self) -> list[Row]:
+        """Give our own observations in the order in which they came."""
         return list(self._rows.values())
 
     @property
@@ -97,7 +107,7 @@ class Ridge:
         return self.priors[name.split(":", 1)[0]]
 
     def _refit(self) -> None:
-        if self._stale <= STALE * len(self._rows):
+        if self._stale <= STALE * (len(self._rows) + len(self._lent)):
             return
         self._clear()
         self._fits += 1
@@ -106,21 +116,23 @@ class Ridge:
         weights = np.ones(len(values))
         for _ in range(ROUNDS):
             weighted = table * (weights / self._noise**2)[:, None]
-            self._spread = np.linalg.inv(table.T @ weighted + penalty)
+            self._spread = np.asarray(np.linalg.inv(table.T @ weighted + penalty), dtype=float)
             found = self._spread @ (weighted.T @ values)
             away = np.abs(values - table @ found)
             weights = np.minimum(1.0, BEND * self._noise / np.maximum(away, 1e-12))
-            squares = BELIEF * self._first_noise**2 + float(weights @ away**2)
-            self._noise = math.sqrt(squares / (BELIEF + float(weights.sum())))
+            used = len(penalty) - float(np.diag(self._spread) @ np.diag(penalty))
+            squares = BELIEF * self._first_noise**2 + float(weights @ away**2) / BENT
+            self._noise = math.sqrt(squares / (BELIEF + max(float(weights.sum()) - used, 0.0)))
         self._known = dict(zip(self._columns, found.tolist(), strict=True))
 
     def _table(self) -> tuple[Floats, Floats]:
         """Lay the observations out, [R, C] and [R]."""
-        for features, _ in self._rows.values():
+        rows = [*self._lent, *self._rows.values()]
+        for features, _ in rows:
             for name in features:
                 self._columns.setdefault(name, len(self._columns))
-        table = np.zeros((len(self._rows), len(self._columns)))
-        for place, (features, _) in enumerate(self._rows.values()):
+        table = np.zeros((len(rows), len(self._columns)))
+        for place, (features, _) in enumerate(rows):
             for name, value in features.items():
                 table[place, self._columns[name]] = value
-        return table, np.array([value for _, value in self._rows.values()])
+        return table, np.array([value for _, value in rows])

@@ -2,9 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from hydragnn_hpo.config.machine import LinkConfig, ProfileConfig
 from hydragnn_hpo.placement.cost.work import Work
+
+_NORMAL = NormalDist()
 
 UNEVEN = 1.45
 """Of ``imbalance``: fits the shares that were measured, 1.11, 1.03 and 1.008 (uniform sizes, 2, 4
@@ -49,19 +52,36 @@ class Ranks:
 def imbalance(work: Work, ranks: int) -> float:
     """Give the largest share of a step over the mean of all, shared out by cost.
 
-    Either the sizes of graphs differ so that shares cannot be equal, which falls with the square
-    of the graphs per rank as each graph fills the gaps of those before it, or one graph alone is
-    more than a share: the largest of a step of normal sizes (its bound, sqrt(2 ln G) deviations
-    above the mean), at most the largest of all.
+    The largest of three reasons. Shares are sums of graphs of different sizes: what cannot be
+    evened out falls with the square of the graphs per rank, as each graph from the second on
+    fills the gaps that those before it left. One graph alone, the largest of a step, is more than
+    a share. Graphs are alike, and do not divide by the ranks.
     """
+    each = work.graphs_per_step / ranks
     if ranks == 1:
         return 1.0
-    per_rank = work.graphs_per_step / ranks
-    uneven = 1.0 + UNEVEN * (work.spread / per_rank) ** 2
-    top = 1.0 + work.spread * math.sqrt(2.0 * math.log(max(work.graphs_per_step, 1.0)))
-    alone = min(top, work.largest) / per_rank
-    empty = max(1.0, 1.0 / per_rank)  # fewer graphs than ranks: some have none
-    return max(min(uneven, work.largest / per_rank), alone, empty, 1.0)
+    second = min(max(each - 1.0, 0.0), 1.0)
+    uneven = 1.0 + UNEVEN * second * (work.spread / each) ** 2
+    alone = min(largest_of(work.graphs_per_step, work.spread), work.largest) / each
+    whole = 1.0 + (math.ceil(each) / each - 1.0) * math.exp(-work.spread * each)
+    return max(uneven, alone, whole)
+
+
+def largest_of(count: float, spread: float) -> float:
+    """Give what the largest of some numbers is over their mean, if they are lognormal.
+
+    Args:
+        count: of the numbers.
+        spread: their standard deviation over their mean.
+
+    Source: Blom (1958), Statistical Estimates and Transformed Beta-Variables, for the largest of
+    normal numbers.
+    """
+    if count <= 1.0 or not spread:
+        return 1.0
+    deviations = _NORMAL.inv_cdf((count - 0.375) / (count + 0.25))
+    variance = math.log1p(spread**2)
+    return math.exp(deviations * math.sqrt(variance) - variance / 2)
 
 
 def reduced(ranks: Ranks, profile: ProfileConfig, size: float) -> float:
