@@ -60,20 +60,18 @@ def fit(
         order: which graphs are in which step.
         micro: is told the number of pieces.
         stepper: takes the steps.
-        folder: where checkpoints are, and what earlier attempts found.
+        folder: of checkpoints, and of what earlier attempts found.
 
     Raises:
         Halved: a rehearsal that all ranks held together ran out of memory.
         MemoryError: not even one graph fits.
     """
-    ranks, free = micro.feed.ranks, micro.asked is None
-    micro.folder = folder
+    ranks, free, micro.folder = micro.feed.ranks, micro.asked is None, folder
     known = max(recalled(folder, ranks.data_world) if folder else 1, micro.pieces)
     held = _held(stepper.net.model.parameters())
     limit = limit_bytes(ranks.device, held, os.environ)
-    need = Need(
-        config, order, micro, fixed=held * copies(config.training, cpu=ranks.device.type == "cpu")
-    )
+    fixed = held * copies(config.training, cpu=ranks.device.type == "cpu")
+    need = Need(config, order, micro, fixed=fixed)
     pieces = max(need.pieces(FULL * limit) if free else 1, known)
     crowded = free and need.bytes(pieces) > LITTLE * limit
     said = torch.tensor([pieces, crowded], device=ranks.device)
