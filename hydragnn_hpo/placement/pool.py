@@ -217,7 +217,8 @@ class Pool:
         """Tell which whole devices of ``lanes`` slots are free, [H, S / lanes]."""
         rows, columns = self._free.shape
         devices = self._free[:, : columns // lanes * lanes].reshape(rows, -1, lanes)
-        return devices.sum(axis=2) == lanes
+        whole: NDArray[np.bool_] = np.equal(devices.sum(axis=2), lanes)
+        return whole
 
     def _enter(self, host: str, indices: Sequence[int]) -> None:
         """Write a host into the tables; its row exists."""
