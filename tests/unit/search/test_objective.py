@@ -3,10 +3,12 @@
 import math
 import random
 import statistics
+import tomllib
 
 import pytest
 
 from hydragnn_hpo.config.loading import dump, parse
+from hydragnn_hpo.config.model import HeadConfig
 from hydragnn_hpo.config.search import SearchConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search.objective import (
@@ -21,6 +23,7 @@ from hydragnn_hpo.search.objective import (
     watched,
     weights_of,
 )
+from hydragnn_hpo.training.trainer import objective_of as trained
 
 RESULT = {
     "objective": 0.4,
@@ -61,9 +64,6 @@ def test_goals_are_read_from_a_result(objective, expected):
 
 
 def test_a_table_over_all_heads_is_the_trainers_own_objective():
-    from hydragnn_hpo.config.model import HeadConfig
-    from hydragnn_hpo.training.trainer import objective_of as trained
-
     weights = {"gap": 0.1, "energy": 2.0}
     heads = {name: HeadConfig(weight=weight) for name, weight in weights.items()}
     expected = trained(RESULT["val_mae"], SPREADS, heads)
@@ -110,8 +110,6 @@ def test_goals_about_known_heads_and_any_number_pass():
     ["weighted", {"gap": 1.0}, ["weighted", "parameters"], ["parameters", {"gap": 2.0}]],
 )
 def test_objectives_survive_a_file(objective):
-    import tomllib
-
     made = parse({"trials": 9, "rungs": [3], "objective": objective}, SearchConfig, where="test")
     again = parse(tomllib.loads(dump(made)), SearchConfig, where="file")
     assert again.objective == made.objective

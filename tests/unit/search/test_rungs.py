@@ -1,0 +1,213 @@
+"""Who trains on: hand counts, a plain loop, and whole campaigns played through."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from hydragnn_hpo.search.rungs import Promotion, Rested, promotable, tail, together, winners
+
+
+def rested(*objectives, first=0):
+    return [Rested(f"t{i}", y) for i, y in enumerate(objectives, start=first)]
+
+
+def test_nobody_goes_on_before_there_are_enough_to_compare():
+    assert promotable([rested(0.5, 0.1), []], [set(), set()], reduction=3) == []
+
+
+def test_the_best_third_goes_on_at_once():
+    results = [rested(0.5, 0.1, 0.3, 0.2, 0.4, 0.6), []]
+    found = promotable(results, [set(), set()], reduction=3)
+    assert found == [Promotion("t1", 0, 1), Promotion("t3", 0, 1)]
+    assert promotable(results, [{"t1"}, set()], reduction=3) == [Promotion("t3", 0, 1)]
+
+
+def test_who_went_on_early_keeps_a_seat_it_would_not_get_today():
+    # t0 was best of three; now t3 and t4 are the best two of six.
+    results = [rested(0.5, 0.6, 0.7, 0.1, 0.2, 0.9), []]
+    found = promotable(results, [{"t0"}, set()], reduction=3)
+    assert found == [Promotion("t3", 0, 1), Promotion("t4", 0, 1)]
+
+
+def test_failed_trials_count_as_the_worst():
+    results = [rested(0.5, None, None), []]
+    assert promotable(results, [set(), set()], reduction=3) == [Promotion("t0", 0, 1)]
+    assert promotable([rested(None, None, None), []], [set(), set()], reduction=3) == []
+
+
+def test_the_highest_rung_comes_first():
+    results = [rested(*[0.1 * i for i in range(9)]), rested(0.3, 0.1, 0.2), []]
+    found = promotable(results, [{"t0", "t1", "t2"}, set(), set()], reduction=3)
+    assert found == [Promotion("t1", 1, 2)]
+    found = promotable(results, [set(), set(), set()], reduction=3)
+    assert [(p.trial, p.from_rung) for p in found] == [("t1", 1), ("t0", 0), ("t1", 0), ("t2", 0)]
+
+
+def test_one_rung_promotes_nobody():
+    results = [rested(0.3, 0.1, 0.2)]
+    assert promotable(results, [set()], reduction=2) == []
+    assert together(results, [set()], reduction=2, finalists=2) == []
+    assert tail(results, [set()], finalists=3) == []
+    assert winners(results, finalists=2) == ["t1", "t2"]
+
+
+def test_who_is_out_of_patience_passes_on_without_training():
+    first = [*rested(0.5, 0.6), Rested("t2", 0.1, final=True)]
+    assert promotable([first, []], [set(), set()], reduction=3) == []
+    # At the next rung it takes the place that its result deserves: first of three, so nobody goes.
+    results = [[*first, *rested(0.9, 0.9, 0.9, first=3)], rested(0.5, 0.4, first=10), []]
+    found = promotable(results, [{"t0"}, set(), set()], reduction=3)
+    assert found == []
+    assert winners([first, rested(0.2, 0.05)], finalists=2) == ["t1", "t2"]
+
+
+def test_several_goals_are_promoted_from_the_front():
+    points = [(0.1, 9.0), (0.2, 8.0), (0.9, 0.9), (0.3, 9.5), (0.95, 8.5), (0.99, 9.9)]
+    results = [[Rested(f"t{i}", point) for i, point in enumerate(points)], []]
+    found = promotable(results, [set(), set()], reduction=2)
+    assert {promotion.trial for promotion in found} == {"t0", "t1", "t2"}
+
+
+def test_together_waits_until_all_rest_and_then_takes_as_many_as_needed():
+    results = [rested(0.5, 0.1, 0.3, 0.2, 0.4, 0.6, 0.7, 0.8), [], []]
+    nobody: list[set[str]] = [set(), set(), set()]
+    found = together(results, nobody, reduction=2, finalists=2)
+    assert [p.trial for p in found] == ["t1", "t3", "t2", "t4"]
+    assert {(p.from_rung, p.to_rung) for p in found} == {(0, 1)}
+    found = together(results, nobody, reduction=4, finalists=3)
+    assert [p.trial for p in found] == ["t1", "t3", "t2"]
+
+    second = [Rested("t1", 0.05), Rested("t3", None), Rested("t2", 0.03), Rested("t4", 0.09)]
+    gone = [{"t1", "t2", "t3", "t4"}, set(), set()]
+    found = together([results[0], second, []], gone, reduction=2, finalists=2)
+    assert found == [Promotion("t2", 1, 2), Promotion("t1", 1, 2)]
+
+
+def test_two_rungs_together_are_the_finalists_at_once():
+    results = [rested(0.5, 0.1, None, 0.2), []]
+    found = together(results, [set(), set()], reduction=3, finalists=2)
+    assert found == [Promotion("t1", 0, 1), Promotion("t3", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    "finish", [tail, lambda *args, **rest: together(*args, reduction=2, **rest)]
+)
+def test_a_finalist_that_failed_is_replaced(finish: Callable[..., list[Promotion]]):
+    results = [rested(0.5, 0.1, 0.3, 0.2), [Rested("t1", None), Rested("t3", 0.15)]]
+    found = finish(results, [{"t1", "t3"}, set()], finalists=2)
+    assert found == [Promotion("t2", 0, 1)]
+
+
+def test_the_tail_takes_the_furthest_first():
+    results = [rested(0.01, 0.1, 0.3, 0.2), [Rested("t2", 0.25), Rested("t1", 0.9)], []]
+    gone = [{"t1", "t2"}, set(), set()]
+    found = tail(results, gone, finalists=3)
+    assert found == [Promotion("t2", 1, 2), Promotion("t1", 1, 2), Promotion("t0", 0, 2)]
+
+
+def test_the_tail_ends():
+    full = [rested(0.5, 0.1, 0.3), [Rested("t1", 0.05), Rested("t2", 0.2)]]
+    assert tail(full, [{"t1", "t2"}, set()], finalists=2) == []
+    few = [rested(0.5, None), [Rested("t0", 0.4)]]
+    assert tail(few, [{"t0"}, set()], finalists=6) == []
+    cancelled = [rested(0.5, 0.1), []]
+    assert tail(cancelled, [{"t1"}, set()], finalists=1) == [Promotion("t0", 0, 1)]
+
+
+def test_in_the_tail_who_is_out_of_patience_holds_a_seat():
+    first = [Rested("t0", 0.1, final=True), *rested(0.2, 0.3, first=1)]
+    assert tail([first, []], [set(), set()], finalists=2) == [Promotion("t1", 0, 1)]
+    after = [Rested("t1", 0.15)]
+    assert tail([first, after], [{"t1"}, set()], finalists=2) == []
+    assert winners([first, after], finalists=2) == ["t0", "t1"]
+
+
+def test_winners_come_from_the_last_rung_only():
+    results = [rested(0.001, 0.1, 0.3), [Rested("t2", 0.25), Rested("t1", None)]]
+    assert winners(results, finalists=3) == ["t2"]
+
+
+def slowly(results, promoted, reduction):
+    """Say again who may go on, one trial at a time: how many at its rung are better?"""
+    found = set()
+    for rung in range(len(results) - 1):
+        for place, one in enumerate(results[rung]):
+            if one.objective is None or one.trial in promoted[rung]:
+                continue
+            ahead = [
+                other
+                for index, other in enumerate(results[rung])
+                if other.objective is not None and (other.objective, index) < (one.objective, place)
+            ]
+            if len(ahead) + 1 <= len(results[rung]) // reduction:
+                found.add(Promotion(one.trial, rung, rung + 1))
+    return found
+
+
+class Played:
+    """A campaign in which trials come to their rungs in any order."""
+
+    def __init__(self, seed, rungs=3, reduction=3, trials=40, finalists=4, mode="asynchronous"):
+        self.generator = random.Random(seed)
+        self.reduction, self.finalists, self.mode = reduction, finalists, mode
+        self.results = [[] for _ in range(rungs)]
+        self.promoted = [set() for _ in range(rungs)]
+        self.waiting = [(f"t{i}", 0) for i in range(trials)]
+        self.running, self.log = [], []
+
+    def decide(self):
+        idle = not self.waiting and not self.running
+        if self.mode == "together":
+            if not idle:
+                return []
+            size = {"reduction": self.reduction, "finalists": self.finalists}
+            return together(self.results, self.promoted, **size)
+        found = promotable(self.results, self.promoted, reduction=self.reduction)
+        assert set(found) == slowly(self.results, self.promoted, self.reduction)
+        if idle and not found:
+            return tail(self.results, self.promoted, finalists=self.finalists)
+        return found
+
+    def turn(self):
+        for going in self.decide():
+            assert going.trial not in self.promoted[going.from_rung]
+            self.promoted[going.from_rung].add(going.trial)
+            self.waiting.append((going.trial, going.to_rung))
+            self.log.append(going)
+        while self.waiting and len(self.running) < 5:
+            self.running.append(self.waiting.pop(0))
+        if self.running:
+            trial, rung = self.running.pop(self.generator.randrange(len(self.running)))
+            objective = None if self.generator.random() < 0.1 else self.generator.random()
+            self.results[rung].append(Rested(trial, objective))
+        return bool(self.running or self.waiting)
+
+    def play(self):
+        turns = 0
+        while self.turn() or self.decide():
+            turns += 1
+            assert turns < 1000
+        return self
+
+
+@pytest.mark.parametrize("mode", ["asynchronous", "together"])
+@pytest.mark.parametrize("rungs", [1, 2, 3, 4])
+def test_campaigns_end_with_their_finalists(rungs, mode):
+    for seed in range(8):
+        played = Played(seed, rungs=rungs, mode=mode).play()
+        arrived = [r for r in played.results[-1] if r.objective is not None]
+        assert len(arrived) >= 4
+        best = sorted(arrived, key=lambda r: r.objective)[:4]
+        assert winners(played.results, finalists=4) == [r.trial for r in best]
+        starts = [(p.trial, p.from_rung) for p in played.log]
+        assert len(set(starts)) == len(starts)
+
+
+def test_most_trials_are_dropped_early():
+    played = Played(3, trials=81).play()
+    first, second, third = map(len, played.results)
+    # A third of each rung, and a few that were ahead of their time.
+    assert first == 81
+    assert 27 <= second <= 36
+    assert 9 <= third <= 14
