@@ -66,9 +66,9 @@ class Desk:
                 self.columns[row] = task.widths.index(task.wished)
             if self.hold is None:
                 self._start_or_hold(row, free)
-            elif self._before(row, free, self.hold):
-                self._take(row, self.columns[row], f"; backfill before {self.hold.name}")
-            else:
+            elif not self._before(row, free, self.hold) or not self._take(
+                row, self.columns[row], f"; backfill before {self.hold.name}"
+            ):
                 self.held[task.name] = f"behind {self.hold.name}, which waits for its slots"
 
     def _start_or_hold(self, row: int, free: int) -> None:
@@ -122,8 +122,13 @@ class Desk:
         return f"{turn}: {many} it with the others in {duration(self.aim)}"
 
     def _wait(self, wanted: int) -> tuple[float, float]:
-        """Give the seconds until so many slots are free, and how many are free beside them."""
+        """Give the seconds until so many slots are free, and how many are free beside them.
+
+        Where enough are free, but not whole devices, the next end may change that.
+        """
         free = self.available
+        if free >= wanted and self.ends:
+            return self.ends[0][0], 0.0
         for seconds, slots in self.ends:
             free += slots
             if free >= wanted:

@@ -26,10 +26,15 @@ def plan(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, outloo
         pool: the slots; it is not changed.
         outlook: what else there is to know.
     """
-    queue = sorted(waiting, key=_turn)
     busy = sorted(running, key=lambda each: each.task.name)
     if outlook.time_left <= outlook.checkpoint_seconds:
-        return _drained(queue, busy, outlook)
+        return _drained(waiting, busy, outlook)
+    too_large = {
+        task.name: f"needs {task.widths[0] * task.lanes} slots, there are {pool.total}"
+        for task in waiting
+        if task.widths[0] * task.lanes > pool.total
+    }
+    queue = sorted((task for task in waiting if task.name not in too_large), key=_turn)
     priced = prices(queue, busy, pool.total, outlook)
     aim = _aim(queue, busy, priced, pool.total, outlook)
     deadline = max(aim, priced.quickest())
@@ -41,7 +46,7 @@ def plan(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, outloo
         resizing.decide()
     desk.kept += resizing.kept
     desk.start(range(asked, len(queue)))
-    return Plan(tuple(desk.starts), tuple(resizing.changes), desk.held, deadline)
+    return Plan(tuple(desk.starts), tuple(resizing.changes), {**desk.held, **too_large}, deadline)
 
 
 def _may_resize(outlook: Outlook) -> bool:
@@ -73,9 +78,9 @@ def _aim(
     return max(aim, OUTLASTS * statistics.median(task.seconds[0] for task in known))
 
 
-def _drained(queue: Sequence[Task], busy: Sequence[Running], outlook: Outlook) -> Plan:
+def _drained(waiting: Sequence[Task], busy: Sequence[Running], outlook: Outlook) -> Plan:
     """Start nothing any more: no checkpoint could be reached."""
     left = max(outlook.time_left, 0.0)
     reason = f"no checkpoint can be reached in the {duration(left)} left"
     ends = max((each.seconds_left for each in busy), default=0.0)
-    return Plan(held={task.name: reason for task in queue}, ends_in=min(ends, left))
+    return Plan(held={task.name: reason for task in waiting}, ends_in=min(ends, left))

@@ -104,7 +104,7 @@ class Resizing:
         if place == len(seconds):
             return True
         wait, left = float(seconds[place]), float(self.priced.left[row])
-        best = wait + max(1.0 - wait / left, 0.0) * float(self.priced.seconds[row].min())
+        best = wait + max(1.0 - wait / left, 0.0) * float(self.priced.best[row])
         return best > self.deadline + self.worth
 
     def _narrow_others(self, needed: int) -> None:

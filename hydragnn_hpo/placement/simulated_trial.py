@@ -67,7 +67,7 @@ class SimulatedTrial:
             return self._known
         return replace(self._known, seconds=seconds, restarts=self.resized, wished=self.wished)
 
-    def running(self, now: float) -> Running:
+    def running(self, now: float, every: float) -> Running:
         """Say what a planner may know while the trial runs."""
         if self.wished != self._known.wished or self.resized != self._known.restarts:
             self._known = replace(self._known, wished=self.wished, restarts=self.resized)
@@ -77,4 +77,5 @@ class SimulatedTrial:
             return Running(self._known, self.width, left - trained, stoppable=False)
         # What is believed may be too short: a trial that runs on has something left.
         left = max(left - trained, 0.01 * left)
-        return Running(self._known, self.width, left, stoppable=self.wished is None)
+        wait = self.next_checkpoint(now, every) - now
+        return Running(self._known, self.width, left, self.wished is None, wait)

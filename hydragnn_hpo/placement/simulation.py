@@ -125,7 +125,10 @@ class _Simulation:
         self.decisions += 1
         decided = self.decide(
             [trial.task() for trial in self.waiting.values()],
-            [trial.running(self.now) for trial in self.running.values()],
+            [
+                trial.running(self.now, self.setting.checkpoint_every)
+                for trial in self.running.values()
+            ],
             self.pool,
             self.outlook(),
         )

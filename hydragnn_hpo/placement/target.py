@@ -6,6 +6,7 @@ longer; the target is the least time in which all canonical widths fit into the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,23 @@ class Prices:
     ready: NDArray[np.bool_]
     """Whether its width may be chosen now, [n]."""
 
+    @cached_property
+    def _fastest(self) -> NDArray[np.intp]:
+        fastest: NDArray[np.intp] = self.seconds.argmin(axis=1)
+        return fastest
+
+    @cached_property
+    def best(self) -> Floats:
+        """Seconds in which each could end at its quickest width, [n]."""
+        best = np.where(self.movable, self.seconds.min(axis=1), np.inf)
+        return np.minimum(best, self.left)
+
     def column(self, seconds: float | Floats) -> NDArray[np.intp]:
         """Give the column of the canonical width for a time; of the quickest where none will do."""
         enough = self.seconds <= np.broadcast_to(seconds, len(self.now))[:, None]
         found = enough.argmax(axis=1)
-        quickest = self.seconds.argmin(axis=1)
-        columns: NDArray[np.intp] = np.where(enough.any(axis=1), found, quickest)
+        some = enough[np.arange(len(found)), found]
+        columns: NDArray[np.intp] = np.where(some, found, self._fastest)
         return columns
 
     def occupied(self, seconds: float) -> float:
@@ -53,8 +65,7 @@ class Prices:
 
     def quickest(self) -> float:
         """Give the seconds until the longest can end at its quickest width."""
-        best = np.where(self.movable, self.seconds.min(axis=1), np.inf)
-        return float(np.minimum(best, self.left).max(initial=0.0))
+        return float(self.best.max(initial=0.0))
 
 
 def prices(
@@ -66,19 +77,26 @@ def prices(
     prices. It may move while it has restarts left, now where its pace is measured and it can stop.
     """
     tasks = [*waiting, *(each.task for each in running)]
-    now, left = np.zeros(len(tasks)), np.full(len(tasks), np.inf)
-    movable, ready = np.ones(len(tasks), dtype=bool), np.ones(len(tasks), dtype=bool)
+    first, count = len(waiting), len(tasks)
     seconds, slots = tables(tasks)
-    for row, each in enumerate(running, start=len(waiting)):
-        task = each.task
-        now[row], left[row] = each.width * task.lanes, each.seconds_left
-        seconds[row] *= each.seconds_left / task.at(each.width)
-        movable[row] = task.restarts < outlook.restarts
-        ready[row] = movable[row] and each.stoppable and task.measured
-    seconds[~allowed(seconds, slots, outlook.efficiency_floor, total)] = np.inf
-    again = [task.wished is not None for task in waiting] + [True] * len(running)
-    seconds[np.array(again, dtype=bool)] += outlook.restart_seconds
-    return Prices(seconds, slots, now, left, movable, ready)
+    fine = allowed(seconds, slots, outlook.efficiency_floor, total)
+    now, left = np.zeros(count), np.full(count, np.inf)
+    now[first:] = [each.width * each.task.lanes for each in running]
+    left[first:] = [max(each.seconds_left, 0.0) for each in running]
+    present = np.array([each.task.at(each.width) for each in running])
+    waits = np.array([each.checkpoint_in for each in running])
+    stays = np.maximum(left[first:] - waits, 0.0) / np.maximum(present, 1e-9)
+    again = np.array([task.wished is not None for task in waiting], dtype=bool)
+    seconds[:first][again] += outlook.restart_seconds
+    with np.errstate(invalid="ignore"):
+        seconds[first:] *= stays[:, None]
+    seconds[first:] += (waits + outlook.restart_seconds)[:, None]
+    seconds[~fine] = np.inf
+    movable, ready = np.ones(count, dtype=bool), np.ones(count, dtype=bool)
+    movable[first:] = [each.task.restarts < outlook.restarts for each in running]
+    movable[first:] &= np.isfinite(present)
+    ready[first:] = [each.stoppable and each.task.measured for each in running]
+    return Prices(seconds, slots, now, left, movable, ready & movable)
 
 
 def tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
@@ -121,16 +139,10 @@ def target(prices: Prices, total: int, to_come: float = 0.0) -> float:
     high = max((float((longest * slots).sum()) + to_come) / total + float(longest.max()), 1e-9)
     while not fits(high):
         high *= 2.0
-    low, least = high / 2.0, _least(prices)
+    low, least = high / 2.0, float(prices.best.min())
     while low > least and fits(low):
         low, high = low / 2.0, low
     while high - low > NEAR * high:
         middle = (low + high) / 2.0
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
-
-
-def _least(prices: Prices) -> float:
-    """Give the time below which no width changes any more."""
-    best = np.minimum(prices.seconds.min(axis=1), prices.left)
-    return float(best.min())

@@ -53,6 +53,8 @@ class Running:
 
     One that was asked has the width that it goes on at in ``task.wished``; slots are kept for it.
     """
+    checkpoint_in: float = 0.0
+    """Seconds until it could yield, as far as known."""
 
 
 @dataclass(frozen=True)
