@@ -3,10 +3,11 @@
 A process can join one cluster in its life, and Ray brings threads, signal handlers and warnings:
 none of that belongs into a controller. Over its channel come and go
 
-in: ``join`` (address, tag) first; ``keep`` (host, life, argv, environment, log, before),
-``drop`` (host), ``reserve`` (job, slots, patience), ``release`` (job) and ``end``;
-out: ``joined`` or ``failed`` (error); ``hosts`` whenever they change; ``gone`` (host, life, code,
-said): an agent ended, code None if its actor did; ``reserved`` (job, devices) or ``refused``
+in: ``join`` (address, tag) first; ``run`` (host, argv, environment, log): an agent, in place of
+the one that is there; ``reserve`` (job, slots [[host, resources]], patience), ``release`` (job),
+``tidy`` (jobs): release all but these; ``end``;
+out: ``joined`` or ``failed`` (error); ``hosts`` whenever they change; ``gone`` (host, code,
+said): nothing of an agent is left on its host; ``reserved`` (job, devices) or ``refused``
 (job, reason).
 
 When the controller is gone it stays until the agents are: they wait for another controller.
@@ -23,12 +24,11 @@ from typing import Any, NoReturn
 
 import ray
 import ray.cloudpickle
-from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hydragnn_hpo.launching import linux
 from hydragnn_hpo.launching.channel import Channel, wait
-from hydragnn_hpo.launching.ray import groups, keeper
+from hydragnn_hpo.launching.ray import actor, groups
 
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at who belongs to the cluster."""
@@ -48,27 +48,29 @@ class Driver:
     def __init__(self, controller: Channel, tag: str) -> None:
         """Serve ``controller``; ``tag`` names its run."""
         self._controller = controller
-        self._tag = tag
         self._nodes: dict[str, str] = {}
         self._hosts: dict[str, Any] = {}
-        self._actors: dict[str, Any] = {}
-        self._groups: dict[str, PlacementGroup] = {}
-        self._released: set[str] = set()
+        self._agents: dict[str, Any] = {}
+        self._groups = groups.Groups(tag)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
-        ray.cloudpickle.register_pickle_by_value(keeper)
-        self._actor = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(keeper.Keeper)
+        self._bug: BaseException | None = None
+        for module in (actor, groups):
+            ray.cloudpickle.register_pickle_by_value(module)
+        self._actor = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(actor.AgentActor)
 
     async def serve(self) -> None:
         """Work until the controller says ``end``, or is gone and so are all agents."""
-        groups.release_leaked(self._tag)
         self._tell("joined")
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._controller.fileno(), self._hear)
-        while not self._ended.is_set() and not (self._controller.closed and not self._actors):
+        asyncio.get_running_loop().add_reader(self._controller.fileno(), self._hear)
+        while not self._ended.is_set() and not (self._controller.closed and not self._agents):
             self._look()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), _LOOK_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        if self._bug:
+            raise self._bug
 
     def _tell(self, event: str, **data: Any) -> None:
         self._controller.send({"event": event, **data})
@@ -81,88 +83,97 @@ class Driver:
 
     def _obey(self, order: dict[str, Any]) -> None:
         match order.pop("op"):
-            case "keep":
-                self._run(self._keep(**order))
-            case "drop":
-                if actor := self._actors.get(order["host"]):
-                    ray.kill(actor)
+            case "run":
+                self._do(self._run(**order))
             case "reserve":
-                self._run(self._reserve(**order))
+                self._do(self._reserve(**order))
             case "release":
-                self._release(order["job"])
+                self._groups.release(order["job"])
+            case "tidy":
+                self._groups.release_others(order["jobs"])
             case "end":
                 self._ended.set()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Forget a piece of work; one that failed is a bug and ends us."""
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception():
+        if not task.cancelled() and (error := task.exception()):
+            self._bug = error
             self._ended.set()
-            task.result()
 
     def _look(self) -> None:
         """Tell who belongs to the cluster when that has changed."""
         self._controller.flush()
         nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        self._nodes = {host_name(node): node["NodeID"] for node in nodes}
         hosts = {
-            host_name(node): {
-                "address": node["NodeManagerAddress"],
-                "resources": {key: node["Resources"].get(key, 0.0) for key in ("CPU", "GPU")},
-            }
+            host_name(node): {key: node["Resources"].get(key, 0.0) for key in ("CPU", "GPU")}
             for node in nodes
         }
-        self._nodes = {host_name(node): node["NodeID"] for node in nodes}
         if hosts != self._hosts:
             self._hosts = hosts
             self._tell("hosts", hosts=hosts)
 
-    async def _keep(self, host: str, life: int, **agent: Any) -> None:
-        """Run an agent on a host until it ends."""
-        node = self._nodes.get(host)
-        if node is None:
-            self._tell("gone", host=host, life=life, code=None, said="the host has left")
+    async def _run(self, host: str, argv: list[str], *, log: str | None, **where: Any) -> None:
+        """Run an agent until it ends; tell so once it is sure that nothing is left of it."""
+        where |= {"host": host}
+        if before := self._agents.get(host):
+            ray.kill(before)
+        agent = self._start(host)
+        if agent is None:
             return
-        where = NodeAffinitySchedulingStrategy(node, soft=False)
-        actor = self._actor.options(scheduling_strategy=where).remote()
-        self._actors[host] = actor
+        self._agents[host] = agent
         try:
-            ended = await actor.keep.remote(**agent)
+            ended = await agent.run.remote(argv, log=log, **where)
         except ray.exceptions.RayError as error:
             ended = {"code": None, "said": str(error).strip()}
+            ray.kill(agent)
+        if self._agents.get(host) is not agent:
+            return  # there is another agent already, which has swept
+        del self._agents[host]
+        if ended["code"] is not None or await self._sweep(where):
+            self._tell("gone", host=host, **ended)
+
+    def _start(self, host: str) -> Any:
+        """Create an actor on a host; None where the host has left."""
+        node = self._nodes.get(host)
+        if node is None:
+            return None
+        affinity = NodeAffinitySchedulingStrategy(node, soft=False)
+        return self._actor.options(scheduling_strategy=affinity).remote()
+
+    async def _sweep(self, where: dict[str, Any]) -> bool:
+        """Have what a lost agent left on its host ended; False where nobody can tell."""
+        self._look()
+        sweeper = self._start(where["host"])
+        if sweeper is None:
+            return False
+        try:
+            await sweeper.sweep.remote(**where)
+        except ray.exceptions.RayError:
+            return False
         finally:
-            del self._actors[host]
-        self._tell("gone", host=host, life=life, **ended)
+            ray.kill(sweeper)
+        return True
 
     async def _reserve(
         self, job: str, slots: list[tuple[str, dict[str, float]]], patience: float
     ) -> None:
-        """Occupy what a job will occupy."""
-        self._released.discard(job)
+        """Occupy what a job is going to occupy."""
         try:
-            for host in {host for host, _ in slots} - self._nodes.keys():
-                raise groups.Refused(f"{host} has left the Ray cluster.")
+            if left := {host for host, _ in slots} - self._nodes.keys():
+                raise groups.Refused(f"{min(left)} has left the Ray cluster.")
             bundles = [groups.Bundle(self._nodes[host], wanted) for host, wanted in slots]
-            group = await groups.reserve(groups.name_of(self._tag, job), bundles, patience=patience)
-            self._groups[job] = group
-            devices = await groups.devices_of(group, bundles)
+            devices = await self._groups.reserve(job, bundles, patience=patience)
         except (groups.Refused, ray.exceptions.RayError) as error:
-            self._release(job)
-            self._tell("refused", job=job, reason=str(error))
-            return
-        if job in self._released:
-            self._release(job)
+            self._groups.release(job)
+            self._tell("refused", job=job, reason=str(error).strip())
         else:
             self._tell("reserved", job=job, devices=devices)
-
-    def _release(self, job: str) -> None:
-        self._released.add(job)
-        if group := self._groups.pop(job, None):
-            groups.release(group)
 
 
 def join(address: str, tag: str) -> None:
@@ -180,7 +191,7 @@ def main(descriptor: int) -> NoReturn:
     """Join and serve whoever holds the other end."""
     linux.name_process("hpo-ray-driver")
     controller = Channel(socket.socket(fileno=descriptor))
-    order = first_order(controller)
+    order = _first_order(controller)
     try:
         join(order["address"], order["tag"])
     except Exception as error:
@@ -195,7 +206,7 @@ async def _serve(controller: Channel, tag: str) -> None:
     await Driver(controller, tag).serve()
 
 
-def first_order(controller: Channel) -> dict[str, Any]:
+def _first_order(controller: Channel) -> dict[str, Any]:
     """Wait for what the controller wants first; without a controller there is nothing to do."""
     while not controller.closed:
         wait([controller], 60.0)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import ray
@@ -24,40 +24,71 @@ class Bundle:
     """Ray's id of the host."""
 
     resources: Mapping[str, float]
-    """``CPU`` and ``GPU``."""
+    """``CPU`` and, where it has one, ``GPU``."""
 
 
 class Refused(Exception):
     """A job does not get what it should occupy; the message says why."""
 
 
-def name_of(tag: str, job: str) -> str:
-    """Give the name of a job's group."""
-    return f"hydragnn-hpo/{tag}/{job}"
+class Groups:
+    """The placement groups of one run, by job.
 
-
-async def reserve(name: str, bundles: Sequence[Bundle], *, patience: float) -> PlacementGroup:
-    """Occupy bundles on the hosts they name.
-
-    Raises:
-        Refused: a host is gone or too small, or others held it for ``patience`` seconds.
+    Ray gives a group back when the driver that made it ends, however it ends. The name tells the
+    driver of the next controller which job it belongs to.
     """
-    _see_feasible(bundles)
-    group = placement_group(
-        [dict(bundle.resources) for bundle in bundles],
-        strategy="PACK",
-        name=name,
-        bundle_label_selector=[{NODE_LABEL: bundle.node} for bundle in bundles],
-    )
-    deadline = time.monotonic() + patience
-    while (state := table_of(group)["state"]) != "CREATED":
-        if time.monotonic() > deadline or state == "REMOVED":
+
+    def __init__(self, tag: str) -> None:
+        """Name groups so that those of the run with this tag are found again."""
+        self._prefix = f"hydragnn-hpo/{tag}/"
+        self._held: dict[str, PlacementGroup] = {}
+
+    async def reserve(self, job: str, bundles: Sequence[Bundle], *, patience: float) -> list[str]:
+        """Occupy bundles on the hosts they name.
+
+        Returns:
+            The GPU that Ray has set aside for each bundle, "" for those without.
+
+        Raises:
+            Refused: a host is gone or too small, others held it for ``patience`` seconds, or
+                it was released meanwhile.
+        """
+        _see_feasible(bundles)
+        group = placement_group(
+            [dict(bundle.resources) for bundle in bundles],
+            strategy="PACK",
+            name=self._prefix + job,
+            bundle_label_selector=[{NODE_LABEL: bundle.node} for bundle in bundles],
+        )
+        self._held[job] = group
+        deadline = time.monotonic() + patience
+        while (state := table_of(group)["state"]) != "CREATED":
+            if state == "REMOVED":
+                raise Refused("it was given up.")
+            if time.monotonic() > deadline:
+                raise Refused(
+                    f"its slots were not free on the Ray cluster for {patience:g} s: "
+                    "others use them."
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
+        return await _devices_of(group, bundles)
+
+    def release(self, job: str) -> None:
+        """Give back what a job occupied, also one of an earlier driver."""
+        if group := self._held.pop(job, None):
             remove_placement_group(group)
-            raise Refused(
-                f"its slots were not free on the Ray cluster for {patience:g} s: others use them."
-            )
-        await asyncio.sleep(_LOOK_SECONDS)
-    return group
+        else:
+            self._remove(lambda name: name == job)
+
+    def release_others(self, jobs: Collection[str]) -> None:
+        """Give back what earlier drivers of this run still occupy, but for some jobs."""
+        self._remove(lambda name: name not in jobs and name not in self._held)
+
+    def _remove(self, unwanted: Callable[[str], bool]) -> None:
+        for key, row in table_of().items():
+            name = row["name"].removeprefix(self._prefix)
+            if name != row["name"] and row["state"] != "REMOVED" and unwanted(name):
+                remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(key)))
 
 
 def _see_feasible(bundles: Sequence[Bundle]) -> None:
@@ -78,8 +109,7 @@ def _see_feasible(bundles: Sequence[Bundle]) -> None:
             )
 
 
-async def devices_of(group: PlacementGroup, bundles: Sequence[Bundle]) -> list[str]:
-    """Give the GPU that Ray has set aside for each bundle, or "" where it has none."""
+async def _devices_of(group: PlacementGroup, bundles: Sequence[Bundle]) -> list[str]:
     question = ray.remote(num_cpus=0, max_retries=0)(_own_device)
     asked = {
         index: question.options(
@@ -96,19 +126,3 @@ async def devices_of(group: PlacementGroup, bundles: Sequence[Bundle]) -> list[s
 
 def _own_device() -> str:
     return ",".join(ray.get_runtime_context().get_accelerator_ids()["GPU"])
-
-
-def release(group: PlacementGroup) -> None:
-    """Give back what a job occupied."""
-    remove_placement_group(group)
-
-
-def release_leaked(tag: str) -> list[str]:
-    """Give back what earlier controllers of this run still occupy; gives the groups' names."""
-    start = name_of(tag, "")
-    leaked = []
-    for key, row in table_of().items():
-        if row["name"].startswith(start) and row["state"] != "REMOVED":
-            remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(key)))
-            leaked.append(row["name"])
-    return leaked

@@ -1,6 +1,7 @@
-"""The actor that keeps our agent on one host of a Ray cluster.
+"""The actor that has our agent on one host of a Ray cluster.
 
-It travels by value: Ray starts it on any host, and what is wrong there is told by a sentence.
+It travels by value, so that Ray can start it wherever it runs itself; what else is wrong on a
+host is told by a sentence.
 """
 
 import os
@@ -13,36 +14,30 @@ from typing import Any
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _SAID = 2000
+"""Bytes of an agent's last words that are told."""
 
 
-class Keeper:
-    """Runs one agent as the child of its main thread: where it ends, the kernel ends the agent."""
+class AgentActor:
+    """Runs one agent as the child of its main thread: when that ends, the kernel ends the agent."""
 
-    def keep(
-        self,
-        argv: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        log: str | None,
-        before: tuple[str, str] | None,
+    def run(
+        self, argv: Sequence[str], *, host: str, environment: Mapping[str, str], log: str | None
     ) -> dict[str, Any]:
-        """End what an earlier agent left on this host, then run the agent until it ends.
+        """Run an agent until it ends and nothing that it started is left.
 
         Args:
             argv: what to run after the name of the Python interpreter.
+            host: id of this host.
             environment: added to that of the host's raylet.
             log: where the agent's output is appended; a file of its own if None.
-            before: variable and value that what is to be ended carries in its environment.
 
         Returns:
             The agent's exit code, and what it said last.
         """
-        if before is not None:
-            _sweep(*before, path=environment.get("PYTHONPATH", ""))
         with open(log, "ab+") if log else tempfile.TemporaryFile() as file:
             began = file.seek(0, os.SEEK_END)
             code = subprocess.call(
-                [sys.executable, *argv],
+                [sys.executable, *argv, "--parent", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -50,15 +45,17 @@ class Keeper:
                 start_new_session=True,
             )
             file.seek(max(began, file.seek(0, os.SEEK_END) - _SAID))
-            return {"code": code, "said": file.read().decode(errors="replace")}
+            said = file.read().decode(errors="replace").strip()
+        self.sweep(host=host, environment=environment)
+        return {"code": code, "said": said}
 
+    def sweep(self, *, host: str, environment: Mapping[str, str]) -> None:
+        """Kill whatever an agent of this run left on this host, and see it gone."""
+        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path.extend(path for path in paths if path and path not in sys.path)
+        from hydragnn_hpo.launching.strays import HOST, RUN, end_tagged, host_tag
 
-def _sweep(variable: str, value: str, *, path: str) -> None:
-    """Kill what carries a tag on this host, and see it gone."""
-    sys.path.extend(folder for folder in path.split(os.pathsep) if folder)
-    from hydragnn_hpo.launching.strays import end_tagged
-
-    end_tagged(variable, value)
+        end_tagged(HOST, host_tag(environment[RUN], host))
 
 
 def _of_the_host() -> dict[str, str]:
