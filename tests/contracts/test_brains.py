@@ -8,8 +8,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,8 +48,8 @@ SMALL_SIZE = 3 * 2 + 3
 
 @pytest.fixture(params=list(BRAINS))
 def make(request: pytest.FixtureRequest) -> Callable[..., Brain]:
-    def build(space: Space = WIDE, seed: int = 7, initial: int = 4) -> Brain:
-        return make_brain(request.param, space, seed=seed, initial=initial)
+    def build(space: Space = WIDE, seed: int = 7, initial: int = 4, **more: Any) -> Brain:
+        return make_brain(request.param, space, seed=seed, initial=initial, **more)
 
     return build
 
@@ -150,6 +152,60 @@ def test_a_restarted_brain_repeats_neither_results_nor_pending(make: Callable[..
         after.tell(values, 1.0)
 
 
+RULES = (
+    "model.features >= model.options.filters",
+    "model.features * model.layers <= data.most or model.conv == 'painn'",
+    "heads.gap.layers != 2",
+)
+
+
+def test_no_proposal_breaks_a_rule(make: Callable[..., Brain]) -> None:
+    brain = make(constraints=RULES, template={"data": {"most": 200}})
+    asked = live(brain, (4, 3, 1, 20, 1, 5))
+    asked += brain.ask(10)
+    assert len(asked) == 44
+    for values in asked:
+        assert values["model.features"] >= values.get("model.options.filters", 0)
+        assert values["model.conv"] == "painn" or (
+            values["model.features"] * values["model.layers"] <= 200
+        )
+        assert values["heads.gap.layers"] != 2
+
+
+def test_rules_leave_all_of_what_they_allow(make: Callable[..., Brain]) -> None:
+    brain = make(SMALL, initial=2, constraints=["model.options.filters * model.layers <= 32"])
+    asked = live(brain, (2, 1, 1, 2, 50))
+    # Of filters 8 and 16 with 2, 3 and 4 layers only 16 times 3 and 16 times 4 are too many.
+    assert len({key(values) for values in asked}) == len(asked) == SMALL_SIZE - 2
+    assert brain.ask(1) == []
+
+
+def test_what_earlier_campaigns_found_may_be_proposed_again(make: Callable[..., Brain]) -> None:
+    warm = [
+        (values, error_of(values))
+        for values in make_brain("random", SMALL, seed=1, initial=1).ask(9)
+    ]
+    brain = make(SMALL, initial=2, warm=warm)
+    asked = live(brain, (2, 1, 50))
+    assert len({key(values) for values in asked}) == len(asked) == SMALL_SIZE
+
+
+@pytest.mark.parametrize("name", ["deephyper", "optuna"])
+def test_a_model_learns_from_earlier_campaigns(name: str) -> None:
+    """One choice of three was always better before: it is proposed before anything was trained."""
+    space: Space = {
+        "model.conv": ParameterConfig(choices=("schnet", "egnn", "painn")),
+        "model.cutoff": ParameterConfig(low=0.0, high=1.0),
+    }
+    warm: list[tuple[Values, float | None]] = []
+    for values in make_brain("random", space, seed=2, initial=1).ask(60):
+        good = values["model.conv"] == "egnn"
+        warm.append((values, float(values["model.cutoff"]) if good else 5.0))
+    asked = make_brain(name, space, seed=1, initial=6, warm=warm).ask(8)
+    assert sum(values["model.conv"] == "egnn" for values in asked) >= 6
+    assert statistics.mean(float(values["model.cutoff"]) for values in asked) < 0.35
+
+
 @pytest.mark.parametrize("name", ["random", "sobol"])
 def test_a_restarted_sequence_goes_on_as_if_unbroken(name: str) -> None:
     whole = live(make_brain(name, WIDE, seed=3, initial=4), (4, 4, 4))
@@ -158,7 +214,7 @@ def test_a_restarted_sequence_goes_on_as_if_unbroken(name: str) -> None:
     assert after.ask(4) == whole[8:]
 
 
-@pytest.mark.parametrize("name", ["deephyper", "sobol"])
+@pytest.mark.parametrize("name", ["deephyper", "optuna", "sobol"])
 def test_the_first_proposals_hold_every_choice(name: str) -> None:
     for seed in range(10):
         first = make_brain(name, WIDE, seed=seed, initial=6).ask(6)
@@ -225,7 +281,8 @@ def test_an_unknown_brain_is_named_and_the_known_are_listed() -> None:
 
 
 @pytest.mark.slow
-def test_deephyper_learns_where_chance_does_not() -> None:
+@pytest.mark.parametrize("name", ["deephyper", "optuna"])
+def test_a_model_learns_where_chance_does_not(name: str) -> None:
     """A bowl in three dimensions under one of three choices; the two others are worse."""
     space: Space = {
         "model.conv": ParameterConfig(choices=("schnet", "egnn", "painn")),
@@ -246,9 +303,26 @@ def test_deephyper_learns_where_chance_does_not() -> None:
             brain.tell(values, found[-1])
         return min(found)
 
-    learned = statistics.mean(best("deephyper", seed) for seed in range(3))
+    learned = statistics.mean(best(name, seed) for seed in range(3 if name == "deephyper" else 8))
     chance = statistics.mean(best("random", seed) for seed in range(20))
     assert learned < 0.5 * chance
+
+
+def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"pip install 'hydragnn-hpo\[optuna\]'"):
+        make_brain("optuna", WIDE, seed=0, initial=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(BRAINS))
+def test_a_wave_of_a_large_machine_takes_seconds(name: str) -> None:
+    rows = [(v, error_of(v)) for v in make_brain("random", WIDE, seed=3, initial=1).ask(2000)]
+    brain = make_brain(name, WIDE, seed=1, initial=6)
+    brain.replay(rows, [])
+    started = time.process_time()
+    assert len(brain.ask(256)) == 256
+    assert time.process_time() - started < 30
 
 
 @pytest.mark.slow
