@@ -1,0 +1,97 @@
+"""An ``mpiexec`` for every job: for commands that need MPI where there is no Slurm."""
+
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.job import Job, Slot
+from hydragnn_hpo.launching.launcher import Launch
+from hydragnn_hpo.launching.slots import detect_slots
+
+
+def find_mpiexec() -> str:
+    """Give the ``mpiexec`` of our own environment, or the first on PATH.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise ConfigError("machine.backend is 'mpiexec', but no mpiexec is on PATH: load an MPI.")
+    return found
+
+
+def hosts_of(nodefile: str) -> list[str]:
+    """Give the hosts of a PBS node file, which has one line per slot, each once."""
+    return list(dict.fromkeys(line.strip() for line in nodefile.splitlines() if line.strip()))
+
+
+class Mpiexec:
+    """Runs the ranks of a job by ``mpiexec``, on this computer or on the hosts of a PBS job."""
+
+    rank_variables = "PMI_RANK,PMIX_RANK,OMPI_COMM_WORLD_RANK,PALS_RANKID"
+
+    def __init__(
+        self,
+        *,
+        slots: int = 0,
+        hosts: int = 0,
+        environment: Mapping[str, str] = os.environ,
+        program: str | None = None,
+    ) -> None:
+        """Find slots and program.
+
+        Args:
+            slots: ranks at a time on each host, see ``detect_slots``; all hosts are taken to be
+                like this one.
+            hosts: how many to use; 0 for all.
+            environment: names the node file of a PBS job, if we are in one.
+            program: the ``mpiexec`` to use.
+
+        Raises:
+            ConfigError: there is none, or the node file cannot be read.
+        """
+        self._program = program or find_mpiexec()
+        self._hosts = _pbs_hosts(environment)[: hosts or None]
+        each = detect_slots(slots, host="local")
+        self.slots: tuple[Slot, ...] = each
+        if self._hosts:
+            self.slots = tuple(
+                Slot(host, s.index, s.cores, s.device, s.visible, s.memory_mb)
+                for host in self._hosts
+                for s in each
+            )
+
+    @property
+    def here(self) -> bool:
+        """Whether all ranks run on this host."""
+        return not self._hosts
+
+    def render(self, job: Job, program: Sequence[str], hostfile: Path) -> Launch:
+        """Give the command of one job; its ranks are laid out in the order of the slots."""
+        where: tuple[str, ...] = ()
+        if self._hosts:
+            counts = Counter(slot.host for slot in job.slots)
+            if len(set(counts.values())) > 1:
+                raise ConfigError(
+                    f"{job.id}: mpiexec wants equally many ranks on each host, found "
+                    f"{dict(counts)}: set machine.slots so that trials take whole hosts."
+                )
+            each = next(iter(counts.values()))
+            where = ("-ppn", str(each), "-hosts", ",".join(counts))
+        return Launch((self._program, "-n", str(job.width), *where, *program), {})
+
+
+def _pbs_hosts(environment: Mapping[str, str]) -> list[str]:
+    path = environment.get("PBS_NODEFILE")
+    if path is None:
+        return []
+    try:
+        return hosts_of(Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(f"{path} (PBS_NODEFILE): cannot be read ({error.strerror}).") from error
