@@ -1,139 +1,210 @@
-"""The agent of one host: ``python -m hydragnn_hpo.launching.agent FD``.
+"""The agent of one host: ``python -m hydragnn_hpo.launching.agent --host ID``.
 
 It owns one zygote, keeps the leases of its jobs, tells the controller what happens, and ends
-all it started when the controller is gone. It speaks over one channel, whatever carries it:
-
-in: ``init`` (preload, lease_seconds, token), ``start``, ``stop`` (job, grace);
-out: ``hello``, ``beat``, ``ready``, ``started``, ``records`` (records, offset), ``ended``
-(codes by rank, ...) and ``zygote_lost``.
+all it started when the controller stays away. What is said is in ``protocol.py``.
 """
 
+import argparse
 import contextlib
+import logging
 import os
+import secrets
 import signal
-import socket
-import subprocess
 import sys
 import time
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.launching import linux
-from hydragnn_hpo.launching.channel import Channel, wait
+from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.files import write_json
+from hydragnn_hpo.launching import lease, linux
+from hydragnn_hpo.launching.channel import wait
+from hydragnn_hpo.launching.dialer import Dialer
+from hydragnn_hpo.launching.network import interface_of
+from hydragnn_hpo.launching.ports import is_free
+from hydragnn_hpo.launching.protocol import DOOR
 from hydragnn_hpo.launching.running import Running
-from hydragnn_hpo.launching.strays import ZYGOTE, end_tagged
+from hydragnn_hpo.launching.scratch import Scratch
+from hydragnn_hpo.launching.session import Session
+from hydragnn_hpo.launching.slots import detect_slots
+from hydragnn_hpo.launching.strays import AGENT, HOST, RUN, end_tagged, host_tag
+from hydragnn_hpo.launching.zygote_process import ZygoteProcess
+
+logger = logging.getLogger(__name__)
 
 _TICK = 0.1
 """Seconds between two looks at the files and clocks of running jobs."""
 
-_START_SECONDS = 600.0
-"""Seconds a zygote has for its imports, which may come over a busy file system."""
-
 _STARTS = 3
 """Zygotes in a row that may be killed before they are ready, until we give up."""
-
-_UNANSWERED = 15
-"""A zygote that left so many pings, five per lease time, without an answer is hung."""
 
 _CANNOT_RUN = 73
 """Exit code told for the ranks of a job whose files cannot be made (EX_CANTCREAT)."""
 
 
-class ZygoteProcess:
-    """The zygote as the agent sees it: a child process with a channel."""
-
-    def __init__(self, token: str, preload: list[str]) -> None:
-        """Execute it; ``token`` marks it and everything it will fork."""
-        ours, theirs = socket.socketpair()
-        descriptor = theirs.fileno()
-        module = "hydragnn_hpo.launching.zygote"
-        argv = [sys.executable, "-P", "-m", module, str(descriptor), str(os.getpid()), *preload]
-        self.token = token
-        self.ready = False
-        self.error: str | None = None
-        self.began = time.monotonic()
-        self.unanswered = 0
-        self.process = subprocess.Popen(
-            argv,
-            pass_fds=[descriptor],
-            stdin=subprocess.DEVNULL,
-            env=os.environ | {ZYGOTE: token, "OMP_NUM_THREADS": "1"},
-        )
-        theirs.close()
-        self.channel = Channel(ours)
-
-    def ping(self, now: float) -> None:
-        """See whether it lives; kill it when it hangs."""
-        if not self.ready:
-            hangs = now - self.began > _START_SECONDS
-        else:
-            hangs = self.unanswered >= _UNANSWERED
-            self.unanswered += 1
-            self.channel.send({"op": "ping"})
-        if hangs:
-            self.process.kill()
-
-    def end(self) -> None:
-        """Kill it and all it forked, and wait until they are gone."""
-        self.channel.close()
-        self.process.kill()
-        self.process.wait()
-        end_tagged(ZYGOTE, self.token)
-
-
 class Agent:
-    """Runs the jobs of one controller on this host until the controller is gone."""
+    """Runs jobs on this host, for one controller after the other."""
 
-    def __init__(self, controller: Channel) -> None:
-        """Serve ``controller``, whose ``init`` tells how."""
-        self._controller = controller
+    def __init__(self, host: str, life: str, dialer: Dialer, scratch: Scratch) -> None:
+        """Be the agent of a host.
+
+        Args:
+            host: its id.
+            life: names this process and all it starts, see ``strays.AGENT``.
+            dialer: the way to the controller.
+            scratch: a private folder on this host.
+        """
+        self.host, self.life = host, life
+        self._session = Session(host, life, dialer)
+        self._scratch = scratch
         self._zygote: ZygoteProcess | None = None
         self._jobs: dict[str, Running] = {}
-        self._preload: list[str] = []
-        self._token = ""
-        self._lives = 0
-        self._failed_starts = 0
-        self._lease_seconds = 10.0
+        self._slots: list[dict[str, Any]] = []
+        self._zygotes = self._failed_starts = 0
         self._renewed = 0.0
+        self._owes_slots = self._leaving = False
 
     def serve(self) -> None:
-        """Work until the controller is gone; then nothing is left running."""
-        self._tell("hello", pid=os.getpid())
-        while not self._controller.closed:
-            busy = bool(self._jobs)
-            zygote = [self._zygote.channel] if self._zygote else []
-            wait([self._controller, *zygote], _TICK if busy else self._lease_seconds / 5)
-            for message in self._controller.receive():
-                self._obey(message)
-            self._hear_zygote()
-            self._tick()
-        if self._zygote:
-            self._zygote.end()
+        """Work until we are told to go or nobody is there; then nothing is left running."""
+        try:
+            while not self._leaving and self._session.reach(self._describe):
+                self._wait()
+                for message in self._session.receive():
+                    self._obey(message)
+                self._hear_zygote()
+                self._tick()
+        finally:
+            if self._zygote:
+                self._zygote.end()
 
-    def _tell(self, event: str, job: str | None = None, **data: Any) -> None:
-        self._controller.send({"event": event, "job": job, "time": time.time(), **data})
+    def _describe(self) -> list[dict[str, Any]]:
+        return [job.describe() for job in self._jobs.values() if not job.discarded]
+
+    def _wait(self) -> None:
+        channels = [self._session.channel, self._zygote and self._zygote.channel]
+        calm = self._alive() == [] and self._session.joined
+        seconds = self._session.lease_seconds / 5 if calm else _TICK
+        wait([channel for channel in channels if channel], seconds)
+
+    def _alive(self) -> list[Running]:
+        return [job for job in self._jobs.values() if not job.over]
+
+    # -- the controller --------------------------------------------------------------
 
     def _obey(self, message: dict[str, Any]) -> None:
+        job = self._jobs.get(message.get("job", ""))
         match message["op"]:
             case "init":
-                self._preload = message["preload"]
-                self._token = message["token"]
-                self._lease_seconds = message["lease_seconds"]
-                self._start_zygote()
+                self._join(message)
+            case "beat":
+                self._session.extend(message["at"])
+                self._renew_leases()
             case "start":
                 self._start(message)
-            case "stop":
-                self._stop(message["job"], message["grace"])
+            case "stop" if job:
+                self._stop(job, message["grace"])
+            case "peer_ended" if job:
+                self._end_peers(job, message["code"])
+            case "ask" if job:
+                self._ask(job, message["wish"])
+            case "forget" if job:
+                del self._jobs[job.id]
+            case "drop" if job:
+                self._discard(job)
+            case "bye":
+                self._leaving = True
 
-    def _start_zygote(self) -> None:
-        self._lives += 1
-        self._zygote = ZygoteProcess(f"{self._token}.{self._lives}", self._preload)
+    def _join(self, terms: dict[str, Any]) -> None:
+        """Work for a controller from now on; what it does not want is ended first."""
+        self._session.join(terms)
+        self._renew_leases()
+        for job in list(self._jobs.values()):
+            if job.id in terms["keep"]:
+                job.tell_from(terms["keep"][job.id])
+            else:
+                self._discard(job)
+        self._owes_slots = True
+        if self._zygote is None:
+            self._start_zygote()
+        elif self._zygote.ready:
+            self._session.tell("ready", **self._zygote.told)
+        for job in self._jobs.values():
+            if job.over:
+                self._tell_end(job)
+
+    def _discard(self, job: Running) -> None:
+        if job.over or not job.sent:
+            job.lease.unlink(missing_ok=True)
+            del self._jobs[job.id]
+        else:
+            job.discarded = True
+            job.stop(0.0, time.monotonic())
+
+    def _tell_slots(self) -> None:
+        """Tell what there is to run on, once those who should not run any more are gone."""
+        session = self._session
+        if session.channel is None or any(job.discarded for job in self._jobs.values()):
+            return
+        self._owes_slots = False
+        if not self._slots and session.terms["slots"] is not None:
+            found = detect_slots(session.terms["slots"], self.host, session.terms["lanes"])
+            self._slots = [asdict(slot) for slot in found]
+        address, interface = interface_of(session.terms["interface"], session.channel)
+        self._session.tell("slots", slots=self._slots, address=address, interface=interface)
+
+    # -- leases ----------------------------------------------------------------------
+
+    def _renew_leases(self) -> None:
+        until = self._session.until()
+        for job in self._alive():
+            if not job.discarded:
+                with contextlib.suppress(OSError):  # taken away or out of reach: it lapses
+                    lease.grant(job.lease, until)
+
+    def _fence(self) -> None:
+        """End all ranks: we have not heard of the controller for the length of a lease."""
+        if self._zygote:
+            self._zygote.end()
+            self._zygote = None
+        for job in self._alive():
+            seconds = f"{self._session.lease_seconds:g} s"
+            job.error = f"host {self.host} was cut off from its controller for {seconds}."
+            job.lose_ranks(-signal.SIGKILL)
+            self._finish(job)
+
+    def _tick(self) -> None:
+        """Renew leases, forward records, send the signals that are due."""
+        now = time.monotonic()
+        if now >= self._session.until() and self._alive():
+            self._fence()
+        if now - self._renewed >= self._session.lease_seconds / 5:
+            self._renewed = now
+            self._renew_leases()
+            if self._zygote:
+                self._zygote.ping(now)
+        self._session.beat(now)
+        if self._owes_slots:
+            self._tell_slots()
+        for job in self._alive():
+            if job.told and not self._session.crowded:
+                self._tell_records(job)
+            if job.sent and self._zygote and (due := job.due_signal(now)):
+                self._zygote.channel.send({"op": "signal", "job": job.id, "signal": due})
+
+    # -- jobs ------------------------------------------------------------------------
 
     def _start(self, order: dict[str, Any]) -> None:
         """Take a job on; it waits here while the zygote imports."""
-        job = Running(order)
+        first = any(place["rank"] == 0 for place in order["ranks"])
+        if first and not is_free(order["meet"][1]):
+            self._session.tell("taken", order["job"])
+            return
+        where = Path(order["lease"]) if order["lease"] else self._scratch.file(order["job"])
+        job = Running(order, where, begun=time.time())
         self._jobs[job.id] = job
         try:
-            job.begin()
+            job.begin(self._session.until())
         except OSError as error:
             job.error = f"{job.lease}: the lease cannot be written ({error.strerror})."
             job.lose_ranks(_CANNOT_RUN)
@@ -146,21 +217,68 @@ class Agent:
     def _send_waiting(self) -> None:
         if self._zygote is None or not self._zygote.ready:
             return
-        for job in self._jobs.values():
+        for job in self._alive():
             if not job.sent:
                 job.sent = True
-                order = job.order | {"lease_seconds": self._lease_seconds}
-                self._zygote.channel.send(order)
+                terms = {"lease": str(job.lease), "lease_seconds": self._session.lease_seconds}
+                self._zygote.channel.send(job.order | terms)
 
-    def _stop(self, job_id: str, grace: float) -> None:
-        job = self._jobs.get(job_id)
-        if job is None:
-            return
+    def _stop(self, job: Running, grace: float) -> None:
         if job.sent:
             job.stop(grace, time.monotonic())
-        else:
+        elif not job.over:
             job.lose_ranks(-signal.SIGTERM)
             self._finish(job)
+
+    def _end_peers(self, job: Running, code: int) -> None:
+        if job.sent:
+            job.peer_ended(code, time.monotonic())
+        else:
+            self._stop(job, 0.0)
+
+    def _ask(self, job: Running, wish: str) -> None:
+        """Put a wish where rank 0 reads it."""
+        if job.order["control"] and not job.over:
+            try:
+                write_json(Path(job.order["control"]), {"wish": wish})
+            except StorageError as error:
+                logger.warning("%s", error)
+
+    def _finish(self, job: Running) -> None:
+        """Tell the last records and the end of a job whose ranks are gone."""
+        job.over = True
+        with contextlib.suppress(OSError):
+            job.lease.unlink()
+        if job.discarded:
+            del self._jobs[job.id]
+        else:
+            self._tell_end(job)
+
+    def _tell_end(self, job: Running) -> None:
+        while self._tell_records(job):
+            pass
+        self._session.tell("ended", job.id, **job.result())
+
+    def _tell_records(self, job: Running) -> bool:
+        """Forward a batch of records; False when there were none, or nobody to hear them."""
+        if job.tail is None or job.discarded or not self._session.joined:
+            return False
+        before = job.tail.offset
+        try:
+            records = job.tail.read()
+        except OSError as error:
+            job.error = f"{job.tail.path}: cannot be read ({error.strerror})."
+            return False
+        if job.tail.offset == before:
+            return False
+        self._session.tell("records", job.id, records=records, offset=job.tail.offset)
+        return True
+
+    # -- the zygote ------------------------------------------------------------------
+
+    def _start_zygote(self) -> None:
+        self._zygotes += 1
+        self._zygote = ZygoteProcess(f"{self.life}.{self._zygotes}", self._session.terms["preload"])
 
     def _hear_zygote(self) -> None:
         zygote = self._zygote
@@ -179,8 +297,8 @@ class Agent:
             case "ready":
                 zygote.ready = True
                 self._failed_starts = 0
-                told = {key: message[key] for key in ("import_seconds", "threads")}
-                self._tell("ready", **told)
+                zygote.told = {key: message[key] for key in ("import_seconds", "threads")}
+                self._session.tell("ready", **zygote.told)
                 self._send_waiting()
             case "failed":
                 zygote.error = message["error"]
@@ -188,20 +306,27 @@ class Agent:
                 job.pids[message["rank"]] = message["pid"]
                 if job.ranks == sorted(job.pids):
                     job.told = True
-                    self._tell("started", job.id, pids=[job.pids[rank] for rank in job.ranks])
+                    self._session.tell(
+                        "started", job.id, pids=[job.pids[rank] for rank in job.ranks]
+                    )
             case "exit" if job:
                 job.error = job.error or message["error"]
-                job.end_rank(message["rank"], message["code"], now=time.monotonic())
-                if job.ended:
-                    self._finish(job)
+                self._end_rank(job, message["rank"], message["code"])
+
+    def _end_rank(self, job: Running, rank: int, code: int) -> None:
+        job.end_rank(rank, code, now=time.monotonic())
+        if job.has_peers and job.first == rank:
+            self._session.tell("rank_ended", job.id, rank=rank, code=code)
+        if job.ended:
+            self._finish(job)
 
     def _lose_zygote(self, zygote: ZygoteProcess) -> None:
         """Tell that the zygote and with it all ranks are gone; warm a new one if it helps."""
         zygote.end()
         self._zygote = None
         error = self._why_lost(zygote)
-        self._tell("zygote_lost", code=zygote.process.returncode, error=error)
-        for job in list(self._jobs.values()):
+        self._session.tell("zygote_lost", code=zygote.process.returncode, error=error)
+        for job in self._alive():
             if job.sent or error:
                 job.error = job.error or error
                 job.lose_ranks(-signal.SIGKILL)
@@ -217,62 +342,43 @@ class Agent:
         code = zygote.process.returncode
         if code < 0 and self._failed_starts < _STARTS:
             return None
-        return f"a zygote ended (code {code}) while importing {', '.join(self._preload)}."
-
-    def _finish(self, job: Running) -> None:
-        """Tell the last records and the end of a job whose ranks are gone."""
-        while self._tell_records(job):
-            pass
-        with contextlib.suppress(OSError):
-            job.lease.unlink()
-        del self._jobs[job.id]
-        self._tell("ended", job.id, **job.result())
-
-    def _tell_records(self, job: Running) -> bool:
-        """Forward a batch of records; False when there were none."""
-        if job.tail is None:
-            return False
-        before = job.tail.offset
-        try:
-            records = job.tail.read()
-        except OSError as error:
-            job.error = f"{job.tail.path}: cannot be read ({error.strerror})."
-            return False
-        if job.tail.offset == before:
-            return False
-        self._tell("records", job.id, records=records, offset=job.tail.offset)
-        return True
-
-    def _tick(self) -> None:
-        """Renew leases, forward records, send the signals that are due."""
-        now = time.monotonic()
-        if now - self._renewed >= self._lease_seconds / 5:
-            self._renewed = now
-            self._renew(now)
-        for job in self._jobs.values():
-            if job.told:
-                self._tell_records(job)
-            if job.sent and self._zygote and (due := job.due_signal(now)):
-                self._zygote.channel.send({"op": "signal", "job": job.id, "signal": due})
-
-    def _renew(self, now: float) -> None:
-        """Touch every lease, show that we live, and see whether the zygote does."""
-        for job in self._jobs.values():
-            with contextlib.suppress(OSError):  # taken away or out of reach: it lapses
-                os.utime(job.lease)
-        if not self._controller.unsent:
-            self._tell("beat")
-        if self._zygote:
-            self._zygote.ping(now)
+        preload = ", ".join(self._session.terms["preload"])
+        return f"a zygote ended (code {code}) while importing {preload}."
 
 
-def main(descriptor: int) -> None:
-    """Serve the controller at the other end of an inherited socket."""
-    linux.die_with_parent(os.getppid())
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("hydragnn_hpo.launching.agent")
+    parser.add_argument("--host", help="id of this host")
+    parser.add_argument("--host-of", help="environment variable that holds the id")
+    parser.add_argument("--parent", type=int, help="process with which to die")
+    return parser.parse_args()
+
+
+def _tagged(host: str) -> None:
+    """Execute this program again, if need be, so that its environment tells what it is."""
+    if AGENT not in os.environ:
+        tags = {HOST: host_tag(os.environ[RUN], host), AGENT: secrets.token_hex(8)}
+        os.execve(sys.executable, sys.orig_argv, os.environ | tags)
+
+
+def main() -> None:
+    """Be the agent of this host, in place of any that is left of an earlier life."""
+    arguments = _arguments()
+    if arguments.parent:
+        linux.die_with_parent(arguments.parent)
+    host = arguments.host or os.environ[arguments.host_of]
+    _tagged(host)
     linux.name_process("hpo-agent")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Agent(Channel(socket.socket(fileno=descriptor))).serve()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a step that ends sends them to all: ranks
+        signal.signal(number, signal.SIG_IGN)  # are to leave checkpoints, and need us for that
+    end_tagged(HOST, os.environ[HOST])
+    source = os.environ.pop(DOOR)  # ranks have no business there
+    scratch = Scratch(os.environ[HOST])
+    try:
+        Agent(host, os.environ[AGENT], Dialer(source, time.monotonic()), scratch).serve()
+    finally:
+        scratch.remove()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main()

@@ -13,6 +13,9 @@ from typing import Any
 
 _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 18
+_CHUNKS = 16
+"""Pieces that are read from one peer at a time."""
+
 LARGEST = 1 << 28
 """Bytes of the largest message; a longer one is a broken or foreign peer."""
 
@@ -20,9 +23,15 @@ LARGEST = 1 << 28
 class Channel:
     """One end of a connection; ``closed`` once the other end is gone."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        """Take over a connected stream socket."""
+    def __init__(self, connection: socket.socket, limit: int = LARGEST) -> None:
+        """Take over a connected stream socket.
+
+        Args:
+            connection: stream socket, TCP or Unix.
+            limit: bytes of the largest message it takes, which may be raised later.
+        """
         connection.setblocking(False)
+        self.limit = limit
         self._connection = connection
         self._incoming = bytearray()
         self._outgoing = bytearray()
@@ -31,6 +40,10 @@ class Channel:
     def fileno(self) -> int:
         """Give the descriptor, for ``wait``."""
         return self._connection.fileno()
+
+    def own_address(self) -> str:
+        """Give the network address of this end."""
+        return str(self._connection.getsockname()[0])
 
     @property
     def unsent(self) -> int:
@@ -58,8 +71,13 @@ class Channel:
             self._outgoing.clear()
 
     def receive(self) -> list[dict[str, Any]]:
-        """Give all messages that have arrived whole; notes when the peer is gone."""
-        while not self.closed:
+        """Give the messages that have arrived whole; notes when the peer is gone.
+
+        A peer that speaks without end is heard in turns, so that others are heard too.
+        """
+        for _ in range(_CHUNKS):
+            if self.closed:
+                break
             try:
                 chunk = self._connection.recv(_CHUNK)
             except BlockingIOError:
@@ -75,7 +93,7 @@ class Channel:
         start = 0
         while len(self._incoming) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._incoming, start)
-            if length > LARGEST:
+            if length > self.limit:
                 self.closed = True
                 break
             end = start + _LENGTH.size + length

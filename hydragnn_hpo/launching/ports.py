@@ -26,7 +26,10 @@ def is_free(port: int) -> bool:
 
 
 class PortPool:
-    """Hands out ports below the range from which the kernel hands out its own."""
+    """Hands out the ports of one address, below the range from which the kernel takes its own.
+
+    Whether somebody else listens there is seen by the agent that lives there, see ``is_free``.
+    """
 
     def __init__(self, seed: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin at a place that depends on ``seed`` (a pid), so that controllers spread out."""
@@ -36,7 +39,7 @@ class PortPool:
         self._resting: dict[int, float] = {}
 
     def take(self) -> int:
-        """Give a port that is in use by nobody and was not for a while.
+        """Give a port that no job has and none had for a while.
 
         Raises:
             JobError: all of them are in use.
@@ -45,15 +48,17 @@ class PortPool:
         for _ in range(COUNT):
             port = FIRST + self._next
             self._next = (self._next + 1) % COUNT
-            if port in self._taken or self._resting.get(port, now) > now:
-                continue
-            if is_free(port):
-                self._resting.pop(port, None)
-                self._taken.add(port)
+            if port not in self._taken and self._resting.get(port, now) <= now:
+                self.reserve(port)
                 return port
         raise JobError(
             f"no free port in {FIRST}-{FIRST + COUNT - 1} on this host: end what listens there."
         )
+
+    def reserve(self, port: int) -> None:
+        """Take a port that a job has already."""
+        self._resting.pop(port, None)
+        self._taken.add(port)
 
     def give_back(self, port: int) -> None:
         """Let a port rest, then use it again."""

@@ -10,46 +10,14 @@ import random
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hydragnn_hpo.launching import linux
+from hydragnn_hpo.launching import lease, linux
 
-LAPSED = 75
-"""Exit code of a rank whose lease lapsed (EX_TEMPFAIL)."""
-
-_RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
-
-
-def watch_lease(lease: Path, seconds: float) -> None:
-    """End this process once nobody has touched ``lease`` for ``seconds``, or it is gone.
-
-    Only changes of the time stamp count, by this host's own monotonic clock: neither a file
-    server with another time nor a laptop that slept looks like a lapse.
-    """
-    seen, since = -1, time.monotonic()
-    while True:
-        try:
-            stamp = lease.stat().st_mtime_ns
-        except FileNotFoundError:
-            _leave(f"lease {lease} is gone")
-        except OSError:
-            stamp = seen
-        now = time.monotonic()
-        if stamp != seen:
-            seen, since = stamp, now
-        elif now - since > seconds:
-            _leave(f"lease {lease} was not renewed for {seconds:g} s")
-        time.sleep(min(1.0, seconds / 10))
-
-
-def _leave(reason: str) -> NoReturn:
-    os.write(2, f"rank {os.environ.get('RANK')}: {reason}; ending.\n".encode())
-    linux.end_group()  # a frozen zygote cannot, and what we started must not outlive the lease
-    os._exit(LAPSED)
+_RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
 
 
 def reseed(text: str) -> None:
@@ -99,8 +67,8 @@ def _settle(job: Mapping[str, Any], place: Mapping[str, Any]) -> None:
     os.environ.update(place["environment"])
     _bind(place["cores"])
     reseed(f"{job['job']}:{place['rank']}")
-    lease = (Path(job["lease"]), float(job["lease_seconds"]))
-    threading.Thread(target=watch_lease, args=lease, daemon=True, name="lease").start()
+    terms = (Path(job["lease"]), float(job["lease_seconds"]))
+    threading.Thread(target=lease.watch, args=terms, daemon=True, name="lease").start()
 
 
 def _call(target: str, spec: dict[str, Any]) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo.launching.lease import create
 from hydragnn_hpo.launching.tail import Tail, end_of
 
 PEER_GRACE = 2.0
@@ -21,7 +22,16 @@ class Running:
     order: dict[str, Any]
     """The controller's ``start`` message."""
 
+    lease: Path
+    """The file that keeps the ranks alive."""
+
+    begun: float = 0.0
+    """When the order came, in seconds since the epoch."""
+
     tail: Tail | None = None
+    first_offset: int = 0
+    """Where the watched file ended as the job began."""
+
     pids: dict[int, int] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
     sent: bool = False
@@ -29,6 +39,12 @@ class Running:
     signal_sent: bool = False
     first: int | None = None
     error: str | None = None
+    over: bool = False
+    """Whether all is done but for the controller to say that it heard of it."""
+
+    discarded: bool = False
+    """Whether nobody wants to hear of it any more."""
+
     term_at: float | None = None
     kill_at: float | None = None
 
@@ -43,31 +59,49 @@ class Running:
         return [place["rank"] for place in self.order["ranks"]]
 
     @property
-    def lease(self) -> Path:
-        """Give the file that keeps the ranks alive."""
-        return Path(self.order["lease"])
+    def has_peers(self) -> bool:
+        """Say whether ranks of it live on other hosts too."""
+        return len(self.order["ranks"]) < int(self.order["width"])
 
     @property
     def ended(self) -> bool:
         """Say whether all ranks are gone."""
         return len(self.codes) == len(self.order["ranks"])
 
-    def begin(self) -> None:
-        """Touch the lease and note where the watched file ends now.
+    def begin(self, until: float) -> None:
+        """Make the lease, which holds until then, and note where the watched file ends now.
 
         Raises:
             OSError: the lease cannot be written.
         """
-        self.lease.touch(mode=0o600)
+        create(self.lease, until)
         if self.order["watch"] is not None:
             watch = Path(self.order["watch"])
-            self.tail = Tail(watch, end_of(watch))
+            self.first_offset = end_of(watch)
+            self.tail = Tail(watch, self.first_offset)
+
+    def tell_from(self, offset: int | None) -> None:
+        """Tell the records from there on, which may mean once more."""
+        if self.tail is not None and offset is not None:
+            self.tail.offset = offset
+
+    def describe(self) -> dict[str, Any]:
+        """Say what a controller must know that did not start it."""
+        left_out = ("op", "spec", "ranks")
+        known = {key: value for key, value in self.order.items() if key not in left_out}
+        pids = [self.pids.get(rank) for rank in self.ranks]
+        more = {"ranks": self.ranks, "begun": self.begun, "started": self.told, "pids": pids}
+        return known | more | {"first_offset": self.first_offset}
 
     def end_rank(self, rank: int, code: int, *, now: float) -> None:
         """Note how a rank ended; from then on its peers' time runs."""
         self.codes[rank] = code
         if self.first is None:
             self.first = rank
+        self.peer_ended(code, now)
+
+    def peer_ended(self, code: int, now: float) -> None:
+        """Let the time of the ranks here run, since a peer of theirs ended with this code."""
         patience = PEER_GRACE if code != 0 else STUCK_GRACE
         self._hurry(now + patience, now + patience + PEER_GRACE)
 

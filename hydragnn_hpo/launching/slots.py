@@ -9,14 +9,20 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.memory import device_memory_mb, host_memory_mb
 
 logger = logging.getLogger(__name__)
 _ASK_SECONDS = 30.0
+
+_RESERVE_MB = 512
+"""What a rank takes beside its tensors: its interpreter, or its context on a GPU."""
 
 
 def parse_nvidia(listing: str) -> list[str]:
@@ -110,25 +116,54 @@ def share_cores(cores: Sequence[int], slots: int) -> list[tuple[int, ...]]:
     return [tuple(cores[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
 
 
+def _share_of_memory(total_mb: int, sharers: int) -> int:
+    """Give the megabytes for each of some slots that share a memory; 0, no limit, for one."""
+    if sharers <= 1 or total_mb <= 0:
+        return 0
+    share = total_mb // sharers
+    return max(share - _RESERVE_MB, share // 2)
+
+
 def lay_out(
-    wanted: int, devices: Sequence[str], *, cores: Sequence[int], host: str
+    wanted: int,
+    devices: Sequence[str],
+    *,
+    cores: Sequence[int],
+    host: str,
+    lanes: int = 1,
+    memory_mb: int = 0,
 ) -> tuple[Slot, ...]:
-    """Make ``wanted`` slots of GPUs and cores; 0 means one per GPU, or one per core."""
-    count = wanted or len(devices) or len(cores)
+    """Make ``wanted`` slots of GPUs and cores, slots of one GPU side by side.
+
+    Args:
+        wanted: how many; 0: ``lanes`` for each GPU, or one for each core.
+        devices: the GPUs.
+        cores: the CPU cores.
+        host: the id of the host.
+        lanes: slots that share a GPU, if ``wanted`` does not say otherwise.
+        memory_mb: of one GPU, or of the host without GPUs; 0 if unknown.
+    """
+    count = wanted or len(devices) * lanes or len(cores)
+    gpus = [device for device in devices for _ in range(lanes)] if not wanted else list(devices)
     slots = []
     for index, share in enumerate(share_cores(cores, count)):
-        gpu = devices[index % len(devices)] if devices else ""
+        gpu = gpus[index % len(gpus)] if gpus else ""
         slots.append(Slot(host, index, share, "cuda:0" if gpu else "cpu", gpu))
-    return tuple(slots)
+    sharers = Counter(slot.visible for slot in slots)
+    return tuple(
+        replace(slot, memory_mb=_share_of_memory(memory_mb, sharers[slot.visible]))
+        for slot in slots
+    )
 
 
-def detect_slots(wanted: int = 0, host: str = "local") -> tuple[Slot, ...]:
+def detect_slots(wanted: int = 0, host: str = "local", lanes: int = 1) -> tuple[Slot, ...]:
     """Give this computer's slots.
 
     Args:
-        wanted: how many; 0 takes one per GPU, or one per CPU core without GPUs. More than
-            there are GPUs (cores) share them in turn.
+        wanted: how many; 0 takes ``lanes`` per GPU, or one per CPU core without GPUs. More
+            than there are GPUs (cores) share them in turn.
         host: the id of the agent that owns them.
+        lanes: slots that share one GPU.
 
     Raises:
         ConfigError: ``wanted`` is negative.
@@ -136,4 +171,6 @@ def detect_slots(wanted: int = 0, host: str = "local") -> tuple[Slot, ...]:
     if wanted < 0:
         raise ConfigError(f"{wanted} slots were asked for: give 0 (all) or a positive number.")
     cores = allowed_cores(sorted(os.sched_getaffinity(0)), _quota(), start=os.getpid())
-    return lay_out(wanted, find_devices(os.environ), cores=cores, host=host)
+    devices = find_devices(os.environ)
+    memory = device_memory_mb() if devices else host_memory_mb()
+    return lay_out(wanted, devices, cores=cores, host=host, lanes=lanes, memory_mb=memory)

@@ -19,6 +19,9 @@ RUN = "HYDRAGNN_HPO_RUN"
 AGENT = "HYDRAGNN_HPO_AGENT"
 """Names one life of one agent, and all it started."""
 
+HOST = "HYDRAGNN_HPO_HOST"
+"""Names run and host, ``RUN@HOST``: virtual hosts share one table of processes."""
+
 ZYGOTE = "HYDRAGNN_HPO_ZYGOTE"
 """Names one life of one zygote, and all it forked."""
 
@@ -83,6 +86,11 @@ def end_tagged(variable: str, value: str, *, seconds: float = 10.0) -> list[int]
             )
         time.sleep(0.005)
     return sorted(ended)
+
+
+def host_tag(tag: str, host: str) -> str:
+    """Give the tag of all lives of the agent of one host, and all they started."""
+    return f"{tag}@{host}"
 
 
 def find_strays(tag: str) -> list[int]:

@@ -10,8 +10,8 @@ from hydragnn_hpo.launching.running import Running
 @pytest.fixture
 def job(tmp_path):
     watch = tmp_path / "metrics.jsonl"
-    order = {"job": "j", "ranks": [{"rank": 0}, {"rank": 1}], "lease": str(tmp_path / "lease")}
-    return Running(order | {"watch": str(watch)})
+    order = {"job": "j", "ranks": [{"rank": 0}, {"rank": 1}], "width": 2, "watch": str(watch)}
+    return Running(order, tmp_path / "lease")
 
 
 def signals(job, *times):
@@ -79,10 +79,31 @@ def test_ranks_nobody_saw_end_get_one_code(job):
     assert job.ended
 
 
-def test_begin_touches_the_lease_and_skips_what_was_written_before(job, tmp_path):
+def test_begin_makes_the_lease_and_skips_what_was_written_before(job, tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"old": 1}\n')
 
-    job.begin()
+    job.begin(until=1234.5)
 
-    assert (tmp_path / "lease").exists()
+    assert (tmp_path / "lease").stat().st_mtime == 1234.5
     assert job.tail.offset == len('{"old": 1}\n')
+
+
+def test_ranks_are_given_time_when_a_peer_on_another_host_failed(job):
+    job.peer_ended(3, 10.0)
+
+    term, kill = signal.SIGTERM, signal.SIGKILL
+    assert signals(job, 11.9, 12.0, 13.9, 14.0) == [None, term, None, kill]
+    assert job.first is None
+
+
+def test_an_agent_describes_a_job_without_what_is_large_or_private(job, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("{}\n{}\n")
+    job.order |= {"op": "start", "spec": {"large": "x"}, "meet": ["10.0.0.1", 20001, "hsn0"]}
+    job.begin(until=0.0)
+    job.pids, job.told = {0: 11, 1: 12}, True
+
+    told = job.describe()
+
+    assert (told["ranks"], told["pids"], told["started"]) == ([0, 1], [11, 12], True)
+    assert (told["first_offset"], told["meet"]) == (6, ["10.0.0.1", 20001, "hsn0"])
+    assert not {"spec", "op"} & set(told)

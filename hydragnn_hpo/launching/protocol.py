@@ -1,0 +1,57 @@
+"""What agents and the controller say to each other, said once, here.
+
+Every message is a JSON object behind its length (``channel.py``), over TCP. An agent dials the
+address that the door file names (``RUN/controller/door.json``: ``address``, ``port``, ``epoch``,
+``token``, ``lease_seconds``, ``tag``), and both prove that they know its token without sending
+it (``door.py``)::
+
+    controller  {"nonce": N}
+    agent       {"nonce": M, "proof": HMAC-SHA256(token, "agent N M")}
+    controller  {"proof": HMAC-SHA256(token, "controller M N")}
+
+Then the agent says ``hello``, hears ``init`` and answers with its ``slots``: it has joined.
+From then on orders go out and news come in, in any order:
+
+=========== ===================================================================================
+order       with
+=========== ===================================================================================
+init        version, epoch, tag, lease_seconds, fenced (its leases hang on our beats), preload,
+            slots (wanted, 0: all; null: we know them), lanes, interface, keep {job: offset or
+            null}: go on with these and tell their records from there on; all others end
+beat        at: what the agent's own beat said; its leases hold until ``at + lease_seconds``
+start       job, target, spec, log, lease (null: in the agent's scratch), watch, control, width,
+            slots (names, of all ranks), meet [address, port, interface], ranks [{rank, cores,
+            environment}] of this host
+stop        job, grace
+peer_ended  job, code: a rank on another host ended
+ask         job, wish: ``yield`` or ``stop``, for rank 0
+forget      job: its end was heard
+drop        job: end it at once, nobody wants to hear of it
+bye         end everything and go
+=========== ===================================================================================
+
+=========== ===================================================================================
+news        with (all: event, job or null, time)
+=========== ===================================================================================
+hello       version, host, life, pid, jobs [{the order without spec and environments, ranks
+            [numbers], begun (seconds since the epoch), started, pids, first_offset}]
+slots       slots [Slot], address, interface
+beat        at: the agent's monotonic time, every third of a lease
+ready       import_seconds, threads
+taken       somebody listens at the port of the job; nothing was started
+started     pids of the ranks here
+records     records (as they were written), offset (bytes of the file up to here)
+rank_ended  rank, code: the first of its job here, which has ranks on other hosts
+ended       codes {rank: code}, signal_sent, first, error; repeated until ``forget``
+zygote_lost code, error
+=========== ===================================================================================
+"""
+
+BEATS = 3
+"""Beats of an agent per lease time."""
+
+FOLDER = "controller"
+"""Folder of a run directory where controllers leave what is theirs."""
+
+DOOR = "HYDRAGNN_HPO_DOOR"
+"""Environment of an agent: path of the door file, or its content where files are not shared."""

@@ -1,0 +1,312 @@
+"""Who is there: the hosts of a fleet, their agents, and since when nobody heard of them."""
+
+import functools
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import hydragnn_hpo
+from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.launching.channel import Channel
+from hydragnn_hpo.launching.door import Door, DoorPlate, door_file
+from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.strays import run_tag
+from hydragnn_hpo.launching.switchboard import Switchboard
+from hydragnn_hpo.launching.transport import Call, News, Transport
+
+MARGIN_SECONDS = 2.0
+"""What ranks and agents may take, after a lease, to be gone."""
+
+_GREETING_SECONDS = 120.0
+"""Time for an agent to start and dial, on a busy host, over a busy file system."""
+
+_TRIES = 3
+"""Agents in a row that did not come, until their host counts as hopeless."""
+
+_LONGEST_PAUSE = 60.0
+_CLOSING_SECONDS = 5.0
+
+
+def margin(lease_seconds: float) -> float:
+    """Give the time after a lease in which all is over for sure."""
+    return MARGIN_SECONDS + lease_seconds / 4
+
+
+@dataclass
+class Host:
+    """One host as the controller knows it."""
+
+    name: str
+    channel: Channel | None = None
+    life: str = ""
+    """Of the agent that is there or was last; empty once all it started is gone for sure."""
+
+    joined: bool = False
+    """Whether its agent is there and told its slots."""
+
+    announced: bool = False
+    """Whether ``host_joined`` was told, and ``host_lost`` was not since."""
+
+    slots: tuple[Slot, ...] = ()
+    address: str = ""
+    interface: str = ""
+    heard: float = 0.0
+    answered: float = 0.0
+    """When we last told it that we live, in monotonic time."""
+
+    tries: int = 0
+    next_start: float = -math.inf
+    """When an agent is to be started there; infinity while one is there."""
+
+    why: str = ""
+    """Why no agent is there."""
+
+
+class Listener(Protocol):
+    """Who wants to know about hosts."""
+
+    def greeted(self, host: Host, jobs: Sequence[dict[str, Any]], *, known: bool) -> dict[str, Any]:
+        """Hear what jobs an agent brings (a ``known`` one: again); give those to keep."""
+
+    def joined(self, host: Host) -> None:
+        """Hear that a host can be used."""
+
+    def told(self, host: Host, message: dict[str, Any]) -> None:
+        """Hear news of a job or zygote."""
+
+    def lost(self, host: Host, reason: str) -> None:
+        """Hear that nothing of an agent is alive any more."""
+
+
+class Roster:
+    """Keeps an agent on every host, as far as that is possible."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        listener: Listener,
+        *,
+        run_dir: Path,
+        terms: Mapping[str, Any],
+    ) -> None:
+        """Open the door, and have agents started.
+
+        Args:
+            transport: starts them.
+            listener: hears what happens.
+            run_dir: where agents find the door.
+            terms: words of ``init``.
+        """
+        self.transport, self.run_dir = transport, run_dir
+        self.hosts: dict[str, Host] = {}
+        self._listener = listener
+        self._lease = float(terms["lease_seconds"])
+        before = DoorPlate.read(run_dir)
+        self._door, self.plate = self._open(before.epoch + 1 if before else 1)
+        self._terms = {**terms, "epoch": self.plate.epoch, "tag": self.plate.tag}
+        self._terms |= {"fenced": transport.outlives, "version": hydragnn_hpo.__version__}
+        self.lines = Switchboard()
+        self.lines.add(self._door, self._admit)
+        now = time.monotonic()
+        orphans = before.lease_seconds if before and transport.outlives else 0.0
+        self._start_from = now + orphans
+        self._settled_by = now + orphans + margin(orphans) if orphans else now
+        self._seen: Sequence[str] = ()
+        self._next_look = now
+        self.look(now)
+
+    def _open(self, epoch: int) -> tuple[Door, DoorPlate]:
+        """Listen, and leave word where."""
+        token, tag = secrets.token_hex(32), run_tag(self.run_dir)
+        door = Door(self.transport.address, token)
+        plate = DoorPlate(door.address, door.port, epoch, token, self._lease, tag)
+        plate.write(self.run_dir)
+        return door, plate
+
+    # -- what is known ---------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Say whether no rank of a lost controller can be alive without our knowing."""
+        if self._settled_by == -math.inf:
+            return True
+        everybody = self.hosts and all(host.joined for host in self.hosts.values())
+        if everybody or time.monotonic() >= self._settled_by:
+            self._settled_by = -math.inf
+            return True
+        return False
+
+    def is_joined(self, name: str) -> bool:
+        """Say whether orders to a host would be heard now."""
+        return name in self.hosts and self.hosts[name].joined
+
+    def send(self, name: str, message: dict[str, Any]) -> None:
+        """Tell an agent something; a line that was cut is mended by ``greeted``."""
+        channel = self.hosts[name].channel
+        if channel is not None:
+            self.lines.send(channel, message)
+
+    # -- time ------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Do what time has come for: a few times per second at most."""
+        if now < self._next_look:
+            return
+        self._next_look = now + max(0.05, min(0.5, self._lease / 20))
+        self._door.drop_slow(now)
+        if self.transport.hosts != self._seen:
+            self._seen = tuple(self.transport.hosts)
+            for name in self._seen:
+                self.hosts.setdefault(name, Host(name))
+        self.lines.wait(0.0)  # we may have been away: nobody is silent whom we did not hear
+        for news in self.transport.poll():
+            self._note(news, now)
+        for host in list(self.hosts.values()):
+            self._watch(host, now)
+        if now >= self._start_from:
+            self._start(now)
+
+    def _watch(self, host: Host, now: float) -> None:
+        patience = self._lease if self.transport.outlives else 3 * self._lease
+        if host.channel and now - host.heard > patience:
+            self._miss(host, f"was silent for {now - host.heard:.0f} s")
+        dead = host.answered + self._lease + margin(self._lease)
+        if host.life and not host.channel and self.transport.outlives and now > dead:
+            self._lose(host, f"{host.why}, and its lease is over")
+
+    def _start(self, now: float) -> None:
+        """Have agents started where there is none and it is time to try."""
+        due = [h for h in self.hosts.values() if h.next_start <= now and h.name in self._seen]
+        if not due:
+            return
+        for host in due:
+            host.tries += 1
+            host.next_start = now + _GREETING_SECONDS
+        self.transport.start([host.name for host in due], Call(self.run_dir, self.plate))
+
+    def _note(self, news: News, now: float) -> None:
+        """Act on what the transport knows for sure."""
+        host = self.hosts.get(news.host)
+        if host is None:
+            return
+        if host.channel:
+            self._hear(host, host.channel)  # its last words
+        if host.life:
+            self._lose(host, news.reason)
+        elif host.tries:
+            host.why = news.reason
+            host.next_start = now + min(_LONGEST_PAUSE, 2.0 ** (host.tries - 1) - 1.0)
+            if all(h.tries >= _TRIES and not h.life for h in self.hosts.values()):
+                raise JobError(f"no agent can start: host {host.name} {news.reason}.")
+
+    # -- lines -----------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        for stranger in self._door.admit():
+            descriptor = stranger.channel.fileno()
+            self.lines.add(stranger.channel, functools.partial(self._examine, descriptor))
+
+    def _examine(self, descriptor: int) -> None:
+        if descriptor not in self._door.strangers:
+            return
+        channel = self._door.hear(descriptor)
+        if channel is not None:
+            self.lines.add(channel, functools.partial(self._meet, channel))
+
+    def _meet(self, channel: Channel) -> None:
+        """Hear the first words of an agent."""
+        messages = channel.receive()
+        if not messages and not channel.closed:
+            return
+        hello = messages[0] if messages else {}
+        host = self.hosts.get(hello.get("host", ""))
+        same = hello.get("version") == hydragnn_hpo.__version__
+        if host is None or hello.get("event") != "hello" or not same:
+            self.lines.send(channel, {"op": "bye"})
+            self.lines.remove(channel)
+            channel.close()
+            if host and not same:
+                host.why = f"has version {hello.get('version')} of hydragnn-hpo"
+            return
+        self._greet(host, channel, hello)
+
+    def _greet(self, host: Host, channel: Channel, hello: dict[str, Any]) -> None:
+        known = hello["life"] == host.life
+        if host.life and not known:  # a new agent comes in once all of the old one is gone
+            self._lose(host, f"{host.why or 'had an agent'}, which was replaced")
+        self._hang_up(host)
+        host.life, host.channel = hello["life"], channel
+        host.heard = host.answered = time.monotonic()
+        host.next_start = math.inf
+        keep = self._listener.greeted(host, hello["jobs"], known=known)
+        self.lines.add(channel, functools.partial(self._hear, host, channel))
+        self.lines.send(channel, {"op": "init", "keep": keep, **self._terms})
+
+    def _hear(self, host: Host, channel: Channel) -> None:
+        messages = channel.receive()
+        host.heard = time.monotonic()
+        for message in messages:
+            if host.channel is not channel:
+                return
+            match message["event"]:
+                case "beat":
+                    host.answered = host.heard
+                    self.lines.send(channel, {"op": "beat", "at": message["at"]})
+                case "slots":
+                    self._join(host, message)
+                case _:
+                    self._listener.told(host, message)
+        if channel.closed and host.channel is channel:
+            self._miss(host, "hung up")
+
+    def _join(self, host: Host, told: dict[str, Any]) -> None:
+        found = [Slot(**{**slot, "cores": tuple(slot["cores"])}) for slot in told["slots"]]
+        host.slots = tuple(found)
+        host.address, host.interface = told["address"], told["interface"]
+        host.joined, host.tries, host.why = True, 0, ""
+        self._listener.joined(host)
+
+    def _hang_up(self, host: Host) -> None:
+        if host.channel is not None:
+            self.lines.remove(host.channel)
+            host.channel.close()
+        host.channel, host.joined = None, False
+
+    def _miss(self, host: Host, reason: str) -> None:
+        """Note that an agent is not there; what it started may be."""
+        self._hang_up(host)
+        host.why = reason
+        if self.transport.end(host.name):
+            self._lose(host, reason)
+        else:  # it has a moment to dial again; then another agent ends what it left
+            host.next_start = time.monotonic() + min(2.0, self._lease / 2)
+
+    def _lose(self, host: Host, reason: str) -> None:
+        """Note that nothing of an agent is alive any more."""
+        self._hang_up(host)
+        host.life = ""
+        host.next_start = min(host.next_start, time.monotonic())
+        self._listener.lost(host, reason)
+
+    # -- the end ---------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Tell all agents to go, and wait until they are gone."""
+        for host in self.hosts.values():
+            self.send(host.name, {"op": "bye"})
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        while self._unsent() and time.monotonic() < deadline:
+            self.lines.wait(0.1)
+        self.transport.close()
+        for host in self.hosts.values():
+            self._hang_up(host)
+        self.lines.close()
+        self._door.close()
+        door_file(self.run_dir).unlink(missing_ok=True)
+
+    def _unsent(self) -> bool:
+        return any(host.channel and host.channel.unsent for host in self.hosts.values())
