@@ -15,6 +15,12 @@ NODE_LABEL = "ray.io/node-id"
 
 _LOOK_SECONDS = 0.05
 
+_REST_SECONDS = 0.2
+"""After a release the news of what is free spreads in tenths of a second.
+
+A group that asks for the same slots sooner is put off, and tried again after a second (measured).
+"""
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -41,7 +47,9 @@ class Groups:
     def __init__(self, tag: str) -> None:
         """Name groups so that those of the run with this tag are found again."""
         self._prefix = f"hydragnn-hpo/{tag}/"
-        self._held: dict[str, PlacementGroup] = {}
+        self._held: dict[str, tuple[PlacementGroup, set[str]]] = {}
+        self._wanted: set[str] = set()
+        self._free_from: dict[str, float] = {}
 
     async def reserve(self, job: str, bundles: Sequence[Bundle], *, patience: float) -> list[str]:
         """Occupy bundles on the hosts they name.
@@ -54,13 +62,18 @@ class Groups:
                 it was released meanwhile.
         """
         _see_feasible(bundles)
+        nodes = {bundle.node for bundle in bundles}
+        self._wanted.add(job)
+        await self._rest(nodes)
+        if job not in self._wanted:
+            raise Refused("it was given up.")
         group = placement_group(
             [dict(bundle.resources) for bundle in bundles],
             strategy="PACK",
             name=self._prefix + job,
             bundle_label_selector=[{NODE_LABEL: bundle.node} for bundle in bundles],
         )
-        self._held[job] = group
+        self._held[job] = (group, nodes)
         deadline = time.monotonic() + patience
         while (state := table_of(group)["state"]) != "CREATED":
             if state == "REMOVED":
@@ -73,10 +86,19 @@ class Groups:
             await asyncio.sleep(_LOOK_SECONDS)
         return await _devices_of(group, bundles)
 
+    async def _rest(self, nodes: Collection[str]) -> None:
+        free_from = max(self._free_from.get(node, 0.0) for node in nodes)
+        await asyncio.sleep(max(0.0, free_from - time.monotonic()))
+
     def release(self, job: str) -> None:
         """Give back what a job occupied, also one of an earlier driver."""
-        if group := self._held.pop(job, None):
+        if job in self._wanted:
+            self._wanted.remove(job)
+            if job not in self._held:
+                return  # ``reserve`` will see that it has no use any more
+            group, nodes = self._held.pop(job)
             remove_placement_group(group)
+            self._free_from |= dict.fromkeys(nodes, time.monotonic() + _REST_SECONDS)
         else:
             self._remove(lambda name: name == job)
 

@@ -1,0 +1,146 @@
+"""How agents get onto the hosts of a Ray cluster: as children of actors, one on each."""
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.network import own_address
+from hydragnn_hpo.launching.protocol import FOLDER
+from hydragnn_hpo.launching.ray.admission import split_address
+from hydragnn_hpo.launching.ray.membership import DRIVER, Membership
+from hydragnn_hpo.launching.strays import end_tagged, run_tag
+from hydragnn_hpo.launching.transport import Call, News, agent_argv
+
+_REJOINS = 3
+"""Drivers in a row that may be lost within a minute, until we give up."""
+
+_CALM_SECONDS = 60.0
+
+
+class RayTransport:
+    """Starts agents through actors, see ``Transport``."""
+
+    outlives = True
+    slots: tuple[Slot, ...] = ()
+    ends_at = math.inf
+
+    def __init__(
+        self, machine: MachineConfig, address: str, *, environment: Mapping[str, str], run_dir: Path
+    ) -> None:
+        """Join a cluster.
+
+        Args:
+            machine: how much of the cluster to use, and how.
+            address: ``host:port`` of its head.
+            environment: as ``ray_environment`` gives it.
+            run_dir: of the run.
+
+        Raises:
+            ConfigError: the cluster cannot be joined, or has too few hosts.
+        """
+        self._wanted, self._shared_files = machine.hosts, machine.shared_files
+        self._logs = run_dir / FOLDER
+        self._losses: list[float] = []
+        self._news: list[News] = []
+        self._answers: list[dict[str, Any]] = []
+        self._join = partial(
+            Membership,
+            address,
+            tag=run_tag(run_dir),
+            environment=environment,
+            log=self._logs / "ray.log",
+        )
+        self.address = own_address(machine.interface, split_address(address)[0])
+        self.membership = self._join()
+        found = len(self.membership.hosts)
+        if found < self._wanted:
+            self.membership.close()
+            raise ConfigError(
+                f"machine.hosts is {self._wanted}, the Ray cluster at {address} has {found}: "
+                "lower it, or add hosts."
+            )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Ids of the hosts to use, neighbours by number side by side."""
+        return tuple(sorted(self.membership.hosts, key=_numbered)[: self._wanted or None])
+
+    def start(self, hosts: Sequence[str], call: Call) -> None:
+        """Have an agent started on each of these hosts, in place of any that was there."""
+        environment = call.environment(shared_files=self._shared_files)
+        for host in hosts:
+            log = str((self._logs / f"{host}.log").absolute()) if self._shared_files else None
+            self.membership.say(
+                "run", host=host, argv=agent_argv(host)[1:], environment=environment, log=log
+            )
+
+    def poll(self) -> list[News]:
+        """Give the hosts on which nothing of ours is left; join again if our driver was lost.
+
+        Raises:
+            JobError: the cluster is gone.
+        """
+        self._read()
+        if self.membership.gone:
+            self._rejoin()
+        news, self._news = self._news, []
+        return news
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Give what the driver said of slots to be reserved."""
+        self._read()
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _read(self) -> None:
+        for message in self.membership.read():
+            if message["event"] == "gone":
+                self._news.append(_news_of(message))
+            elif message["event"] in ("reserved", "refused"):
+                self._answers.append(message)
+
+    def _rejoin(self) -> None:
+        """Replace a driver that was lost: Ray ends what it had started, agents sweep the rest."""
+        now = time.monotonic()
+        self._losses = [when for when in self._losses if now - when < _CALM_SECONDS] + [now]
+        address = self.membership.address
+        self.membership.close()
+        if len(self._losses) > _REJOINS:
+            raise JobError(f"the Ray cluster at {address} has thrown us out {_REJOINS} times.")
+        try:
+            self.membership = self._join()
+        except ConfigError as error:
+            raise JobError(f"we lost the Ray cluster: {error}") from error
+
+    def end(self, host: str) -> bool:
+        """Leave an agent that is not heard alone: the next one there ends it, and is news."""
+        return False
+
+    def close(self) -> None:
+        """End all agents (they were told to go) and wait until they are gone."""
+        self.membership.close()
+        end_tagged(DRIVER, self.membership.tag)  # one that outlived an earlier controller
+
+
+def _news_of(message: dict[str, Any]) -> News:
+    """Say how an agent ended; one that was not killed and did not end well cannot be started."""
+    code, said = message["code"], message["said"].splitlines()
+    last = said[-1] if said else "it said nothing"
+    failed = code is not None and code > 0
+    reason = (
+        f"its agent ended with code {code}: {last}" if failed else f"its agent was lost: {last}"
+    )
+    return News(message["host"], "failed" if failed else "gone", reason)
+
+
+def _numbered(host: str) -> list[tuple[int, str]]:
+    """Order names by the numbers in them: host2 before host10."""
+    parts = re.split(r"(\d+)", host.rpartition("-")[0])
+    return [(int(part), "") if part.isdigit() else (0, part) for part in parts]

@@ -1,0 +1,163 @@
+"""What the fleet hears of a cluster, from a driver that is acted here."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.launching.door import DoorPlate
+from hydragnn_hpo.launching.ray import transport as module
+from hydragnn_hpo.launching.ray.cluster import missing
+from hydragnn_hpo.launching.ray.member import head_argv, member_argv
+from hydragnn_hpo.launching.transport import Call, News
+
+HOSTS = ["node10-aaaaaaaa", "node2-bbbbbbbb", "node1-ffffffff"]
+
+
+class Acted:
+    """In place of a ``Membership``."""
+
+    joined = 0
+    refuse = False
+
+    def __init__(self, address, *, tag, environment, log):
+        Acted.joined += 1
+        if Acted.refuse:
+            raise ConfigError("nobody answers at head:1.")
+        self.address, self.tag = address, tag
+        self.hosts = {name: {"CPU": 2.0, "GPU": 0.0} for name in HOSTS}
+        self.inbox, self.orders, self.gone = [], [], False
+
+    def say(self, op, **order):
+        self.orders.append({"op": op, **order})
+
+    def read(self):
+        told, self.inbox = self.inbox, []
+        return told
+
+    def close(self):
+        self.gone = True
+
+
+@pytest.fixture
+def make(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "Membership", Acted)
+    monkeypatch.setattr(Acted, "refuse", False)
+
+    def opened(**machine):
+        config = MachineConfig(backend="ray", **machine)
+        return module.RayTransport(config, "127.0.0.1:6379", environment={}, run_dir=tmp_path)
+
+    return opened
+
+
+def call(tmp_path: Path) -> Call:
+    return Call(tmp_path, DoorPlate("127.0.0.1", 5, 1, "secret", 10.0, "tag"))
+
+
+def test_hosts_stand_in_the_order_of_their_numbers(make):
+    assert make().hosts == ("node1-ffffffff", "node2-bbbbbbbb", "node10-aaaaaaaa")
+
+
+def test_only_as_many_hosts_are_used_as_wished_and_others_take_their_place(make):
+    transport = make(hosts=2)
+    assert transport.hosts == ("node1-ffffffff", "node2-bbbbbbbb")
+    del transport.membership.hosts["node1-ffffffff"]
+    assert transport.hosts == ("node2-bbbbbbbb", "node10-aaaaaaaa")
+
+
+def test_too_few_hosts_are_a_sentence(make):
+    with pytest.raises(ConfigError, match="machine.hosts is 4, .* has 3: lower it, or add"):
+        make(hosts=4)
+
+
+def test_an_agent_is_told_where_its_controller_is_but_not_the_token(make, tmp_path):
+    transport = make()
+    transport.start(["node2-bbbbbbbb"], call(tmp_path))
+    (order,) = transport.membership.orders
+    assert order["argv"][:3] == ["-P", "-m", "hydragnn_hpo.launching.agent"]
+    assert order["argv"][3:] == ["--host", "node2-bbbbbbbb"]
+    assert order["log"] == str(tmp_path / "controller" / "node2-bbbbbbbb.log")
+    assert "secret" not in json.dumps(order)
+
+
+def test_where_files_are_not_shared_the_token_goes_along_and_no_path_does(make, tmp_path):
+    transport = make(shared_files=False)
+    transport.start(["node2-bbbbbbbb"], call(tmp_path))
+    (order,) = transport.membership.orders
+    assert order["log"] is None
+    assert "secret" in json.dumps(order["environment"])
+    assert "secret" not in json.dumps(order["argv"])
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "kind", "reason"),
+    [
+        (0, "", "gone", "its agent was lost: it said nothing"),
+        (-9, "a\nb", "gone", "its agent was lost: b"),
+        (None, "The actor died", "gone", "its agent was lost: The actor died"),
+        (1, "Traceback\nNo module", "failed", "its agent ended with code 1: No module"),
+    ],
+)
+def test_the_end_of_an_agent_is_news(make, code, said, kind, reason):
+    transport = make()
+    transport.membership.inbox = [{"event": "gone", "host": "h", "code": code, "said": said}]
+    assert transport.poll() == [News("h", kind, reason)]
+    assert transport.poll() == []
+
+
+def test_answers_and_news_are_told_apart_whoever_reads_first(make):
+    transport = make()
+    gone = {"event": "gone", "host": "h", "code": 0, "said": ""}
+    reserved = {"event": "reserved", "job": "j", "devices": []}
+    transport.membership.inbox = [{"event": "joined"}, gone, reserved]
+    assert transport.answers() == [reserved]
+    assert [news.host for news in transport.poll()] == ["h"]
+    assert transport.answers() == []
+
+
+def test_a_lost_driver_is_replaced_but_not_for_ever(make):
+    transport = make()
+    for _ in range(3):
+        before = transport.membership
+        before.gone = True
+        transport.poll()
+        assert transport.membership is not before
+    transport.membership.gone = True
+    with pytest.raises(JobError, match="thrown us out 3 times"):
+        transport.poll()
+
+
+def test_drivers_that_are_lost_in_the_course_of_hours_are_replaced(make, monkeypatch):
+    clock = itertools.count(0, 61)
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    transport = make()
+    for _ in range(10):
+        transport.membership.gone = True
+        transport.poll()
+
+
+def test_a_cluster_that_is_gone_is_a_sentence(make, monkeypatch):
+    transport = make()
+    transport.membership.gone = True
+    monkeypatch.setattr(Acted, "refuse", True)
+    with pytest.raises(JobError, match="we lost the Ray cluster: nobody answers at head:1"):
+        transport.poll()
+
+
+def test_missing_hosts_are_named():
+    assert missing(["n1", "n2", "n3"], ["n3-12345678", "n1-87654321"]) == ["n2"]
+
+
+def test_what_becomes_a_cluster_is_plain_data():
+    head = head_argv("10.0.0.1:6379", "/tmp/x")
+    assert {"--head", "--block", "--port=6379", "--node-ip-address=10.0.0.1"} <= set(head)
+    assert {"--num-cpus=0", "--include-dashboard=false"} <= set(head)
+    argv = member_argv("10.0.0.1:6379", interface="hsn0", name_of="SLURMD_NODENAME")
+    assert argv[3:] == [
+        *("hydragnn_hpo.launching.ray.member", "--head", "10.0.0.1:6379"),
+        *("--name-of", "SLURMD_NODENAME", "--interface", "hsn0"),
+    ]
