@@ -6,7 +6,7 @@ from typing import Any
 
 from hydragnn_hpo.campaign.book import Book
 from hydragnn_hpo.campaign.dispatch import Dispatch
-from hydragnn_hpo.campaign.outcome import Attempt, another_try, blamed, outcome_of
+from hydragnn_hpo.campaign.outcome import Attempt, another_try, blamed
 from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import JobError, StorageError
@@ -160,7 +160,8 @@ class Attempts:
         """
         folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
         limit = self.config.search.max_restarts
-        ended = outcome_of(Attempt(folder, codes, trial.asked, trial.restarts, limit, error))
+        left = Attempt(folder, codes, trial.asked, trial.restarts, limit, error)
+        ended = self.dispatch.work.ended(left, until=trial.until, first=first)
         widths, shared = self.dispatch.choices(trial)
         ended = another_try(ended, width=trial.width, widths=widths, shared=shared)
         if ended["reason"] == "host_lost" and codes:

@@ -166,15 +166,16 @@ class Dispatch:
         self.pool.claim(start.slots)
         lanes = len(start.slots) // start.width
         slots = tuple(self.slots[name] for name in start.slots[::lanes])
+        ranks = self.work.ranks(slots)
         return Job(
             id=f"{trial.name}.{attempt}",
             kind=self.work.kind,
-            width=start.width,
+            width=len(ranks),
             spec=self.work.spec(folder, attempt=attempt, epochs=trial.until, slots=slots),
             log=place / "log",
             lease=place / "lease",
             watch=place / "metrics.jsonl",
-            slots=slots,
+            slots=ranks,
             control=folder.control,
             folder=folder.path,
             needs=self.work.needs,

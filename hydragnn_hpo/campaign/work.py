@@ -4,17 +4,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from hydragnn_hpo.campaign.commands import Command
+from hydragnn_hpo.campaign.outcome import Attempt, outcome_of
 from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
 from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.command import CommandConfig
-from hydragnn_hpo.config.loading import dump, to_toml
+from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.mixture import united
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.files import read_json, storage
-from hydragnn_hpo.launching.command import spec_of
 from hydragnn_hpo.launching.job import Slot
-from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
-from hydragnn_hpo.search import space
+from hydragnn_hpo.layout import RunDir, TrialDir
 
 RunJob = Callable[[str, dict[str, Any]], Any]
 """Runs a job that is no trial and gives its answer."""
@@ -49,10 +48,22 @@ class Work(Protocol):
     def written(self, config: Any) -> str:
         """Give the content of ``trial.toml``."""
 
+    def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """Give those of a trial's slots on which a rank is started."""
+
     def spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
         """Give what every rank of an attempt is told."""
+
+    def ended(self, attempt: Attempt, *, until: int, first: int | None) -> dict[str, Any]:
+        """Say how an attempt ended, see ``outcome.outcome_of``.
+
+        Args:
+            attempt: what is known of it.
+            until: epoch up to which it was to go.
+            first: the rank that ended first, if anybody saw it.
+        """
 
 
 class Training:
@@ -88,6 +99,10 @@ class Training:
         """Give the content of ``trial.toml``."""
         return dump(config)
 
+    def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """Give all slots."""
+        return slots
+
     def spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
@@ -95,35 +110,9 @@ class Training:
         one_host = len({slot.host for slot in slots}) == 1
         return {"trial_dir": str(trial.path.resolve()), "attempt": attempt, "one_host": one_host}
 
-
-class Command:
-    """Trials that are a command of the user's."""
-
-    kind = "command"
-    needs: tuple[Path, ...] = ()
-
-    def __init__(self, config: CampaignConfig, command: CommandConfig) -> None:
-        """Know what to run, with ``{here}`` filled in."""
-        self.config, self.command = config, command
-        self.stats: dict[str, Any] = {}
-
-    def prepare(self, job: RunJob) -> None:
-        """Have nothing to prepare."""
-
-    def configure(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Fill the searched values into the template; name and seed are ours."""
-        seed = derive_seed(self.config.seed, name, "training")
-        return {"trial": name, "seed": seed, **space.apply(self.config.trial, dict(values))}
-
-    def written(self, config: dict[str, Any]) -> str:
-        """Give the content of ``trial.toml``."""
-        return to_toml(config)
-
-    def spec(
-        self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
-    ) -> dict[str, Any]:
-        """Give the command and its place."""
-        return spec_of(self.command, trial, attempt=attempt, epochs=epochs, slots=slots)
+    def ended(self, attempt: Attempt, *, until: int, first: int | None) -> dict[str, Any]:
+        """Say how an attempt ended."""
+        return outcome_of(attempt)
 
 
 def work_of(config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> Work:
