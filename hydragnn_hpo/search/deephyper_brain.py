@@ -32,8 +32,8 @@ BATCH = 16
 POOL = 16
 """New random points, per point wanted, that the model ranks when it has no news."""
 
-DRAWS = 20
-"""Points drawn, per candidate wanted, where rules refuse many."""
+DRAWS = 4
+"""Most points drawn per candidate wanted: where rules refuse more, there are fewer candidates."""
 
 Encoded = dict[str, float | str]
 Result = tuple[dict[str, Scalar], float | None]
@@ -126,12 +126,12 @@ class DeepHyperBrain:
         """Draw distinct canonical configurations nobody asked for; fewer if they run out."""
         space, found, allowed = self._known.space, {}, 0
         for _ in range(DRAWS * size):
-            values = self._random()
-            if not self._known.allows(values):
+            chosen = active(space, self._random())
+            if not self._known.allows(chosen):
                 continue
             allowed += 1
-            if self._known.is_new(values):
-                found[key(active(space, values))] = canonical(space, values)
+            if self._known.is_new(chosen):
+                found[key(chosen)] = canonical(space, chosen)
             if len(found) == size or allowed == 2 * size:
                 break
         return list(found.values())

@@ -23,19 +23,20 @@ class Known:
         self.space, self.constraints = space, constraints
         self._keys: set[str] = set()
 
-    def allows(self, values: Mapping[str, Scalar]) -> bool:
-        """Say whether a configuration meets all rules."""
-        return not self.constraints or not broken(self.constraints, active(self.space, values))
+    def allows(self, chosen: Mapping[str, Scalar]) -> bool:
+        """Say whether active values meet all rules."""
+        return broken(self.constraints, chosen) is None
 
-    def is_new(self, values: Mapping[str, Scalar]) -> bool:
-        """Say whether a configuration was never seen."""
-        return key(active(self.space, values)) not in self._keys
+    def is_new(self, chosen: Mapping[str, Scalar]) -> bool:
+        """Say whether active values were never seen."""
+        return key(chosen) not in self._keys
 
     def offer(self, values: Mapping[str, Scalar]) -> bool:
         """Remember a configuration if it may be proposed: it is new and meets all rules."""
-        free = self.allows(values) and self.is_new(values)
+        chosen = active(self.space, values)
+        free = self.allows(chosen) and self.is_new(chosen)
         if free:
-            self._keys.add(key(active(self.space, values)))
+            self._keys.add(key(chosen))
         return free
 
     def read(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -57,7 +58,7 @@ class Known:
             if self.offer(values):
                 taken.append(active(self.space, values))
                 repeated = wrong = 0
-            elif self.allows(values):
+            elif self.allows(active(self.space, values)):
                 repeated += 1
             else:
                 wrong += 1
