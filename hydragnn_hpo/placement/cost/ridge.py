@@ -58,14 +58,15 @@ class Ridge:
         self._columns: dict[str, int] = {}
         self._spread: Floats = np.zeros((0, 0))
         self._known: dict[str, float] = {}
-        self._noise, self._stale = self._first_noise, 0
+        self._noise, self._stale = self._first_noise, 0.0
 
     def put(self, key: Any, features: Features, value: float) -> None:
         """Take in an observation, in place of an earlier one of the same key."""
+        _, before = self._rows.get(key, ({}, math.inf))
         if key not in self._rows and len(self._rows) >= MOST_ROWS:
             del self._rows[next(iter(self._rows))]
         self._rows[key] = (dict(features), value)
-        self._stale += 1
+        self._stale += min(abs(value - before) / self._noise, 1.0)
 
     def lend(self, rows: Iterable[Row]) -> None:
         """Take in observations of somebody else, which are not ours to hand on."""
@@ -81,6 +82,12 @@ class Ridge:
         """Number of the fit; predictions of one fit are the same."""
         self._refit()
         return self._fits
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of an observation whose coefficients are known."""
+        self._refit()
+        return self._noise
 
     def predict(self, features: Features) -> float:
         """Give the most likely value; features that were never seen add nothing."""

@@ -58,6 +58,28 @@ def test_corrected_prices_are_five_times_better_after_a_quarter_of_the_trials(
     assert statistics.median(costs.price(trial).sigma for trial, _ in rest) < 0.4
 
 
+def test_an_epoch_gone_wrong_is_not_held_against_others(machine, stats, make_trial):
+    costs, trial, other = CostModel(stats, machine), make_trial(), make_trial(features=24)
+    for _ in range(3):
+        costs.observe(trial, 1, 2.0 * costs.price(trial).quote.seconds(1))
+    before = costs.price(other).factor
+    costs.observe(trial, 1, 100.0 * costs.price(trial).quote.seconds(1))
+    assert costs.price(other).factor == before
+
+
+def test_a_trials_own_time_counts_at_once_among_many(machine, stats, make_trial):
+    costs = CostModel(stats, machine)
+    made = [make_trial(features=features) for features in range(4, 84)]
+    for trial in made:
+        costs.price(trial)
+        costs.observe(trial, 1, costs.price(trial).quote.seconds(1))
+    last = make_trial()
+    before = costs.price(last)
+    costs.observe(last, 1, 5.0)
+    assert not before.measured
+    assert costs.price(last).epoch_seconds(1) == 5.0
+
+
 def test_widths_are_corrected_too(machine, stats, trials):
     costs = CostModel(stats, machine)
     for trial, width in trials[:40]:
@@ -130,9 +152,9 @@ def test_out_of_memory_makes_large_trials_suspect(machine, stats, make_trial):
         costs.observe_end(make_trial(micro_batches=1), "out_of_memory")
     after = costs.price(alike)
     assert after.fails > before
-    assert after.memory(1) > 1.3 * need
+    assert after.memory(1) > 1.6 * need, "more than there is"
     small = costs.price(make_trial(micro_batches=8, features=4))
-    assert small.fails < after.fails, "it is its memory that fails"
+    assert small.fails == pytest.approx(0.2 / 7, abs=1e-3), "three that did not fail by their conv"
 
 
 def test_failures_by_hand(machine, stats, make_trial):

@@ -17,7 +17,7 @@ def test_one_observation_by_hand():
     ridge = Ridge({"one": 2.0}, noise=1.0)
     ridge.put("a", {"one": 1.0}, 3.0)
     found = ridge.predict({"one": 1.0})
-    noise = ridge._noise
+    noise = ridge.noise
     assert found == pytest.approx(3.0 * 4.0 / (4.0 + noise**2), rel=0.1)
     spread = 1.0 / (1 / 4.0 + 1 / noise**2)
     assert ridge.sigma({"one": 1.0}) == pytest.approx(math.sqrt(noise**2 + spread), rel=0.1)
@@ -65,6 +65,21 @@ def test_the_spread_is_honest():
             for features, _, value in law(random, 5, 0.15):
                 inside.append(abs(ridge.predict(features) - value) < ridge.sigma(features))
         assert 0.58 < statistics.mean(inside) < 0.82
+
+
+@pytest.mark.parametrize(("known", "within"), [(8, 0.1), (400, 0.03)])
+def test_the_noise_is_found(known, within):
+    """Whatever its first guess; five coefficients use up observations."""
+    found = []
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        ridge = Ridge({"one": 9.0, "size": 9.0, "kind": 9.0}, noise=0.3)
+        for key, (features, _, value) in enumerate(law(random, known, 0.3)):
+            ridge.put(key, features, value)
+        features, *_ = next(law(np.random.default_rng(seed), 1, 0.0))
+        found.append(ridge.noise)
+        assert ridge.sigma(features) > ridge.noise
+    assert statistics.mean(found) == pytest.approx(0.3, rel=within)
 
 
 def test_what_was_never_seen_is_less_certain():
