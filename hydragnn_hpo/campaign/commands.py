@@ -82,7 +82,21 @@ class Command:
             goal = self.config.search.objective
             wanted = "objective" if goal == "weighted" else f"search.objective {goal!r}"
             return _bug(f"{path}: has no finite number for {wanted}: {last_lines(log)}")
-        return ended | {"reached": ended["reached"] or until}
+        return _sound(ended, until)
+
+
+def _sound(ended: dict[str, Any], until: int) -> dict[str, Any]:
+    """Keep of what a user wrote only what can be counted and shown."""
+    reached, errors = ended["reached"], ended.get("val_mae")
+    known = isinstance(reached, int) and 0 < reached <= until
+    errors = errors if isinstance(errors, dict) else {}
+    numbers = {head: float(e) for head, e in errors.items() if isinstance(e, (int, float))}
+    reason = ended["reason"]
+    return ended | {
+        "reached": reached if known else until,
+        "val_mae": numbers,
+        "reason": reason if isinstance(reason, str) else None,
+    }
 
 
 def _bug(message: str) -> dict[str, Any]:

@@ -14,8 +14,11 @@ LAST_LINES = 3
 REASONS = ("diverged", "out_of_memory", "bad_config", "bug")
 """Why a trial may fail."""
 
-LEFT = ("time", "width", "epochs")
-"""Numbers of a result that the journal knows otherwise."""
+LEFT = (
+    *("time", "width", "epochs", "event", "epoch", "trial", "attempt", "score", "kind", "durable"),
+    *("status", "outcome", "reason", "reached", "message", "codes"),
+)
+"""Names in a result, whoever wrote it, that the journal uses for something else."""
 
 
 @dataclass(frozen=True)

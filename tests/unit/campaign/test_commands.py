@@ -60,6 +60,21 @@ def test_a_result_may_say_how_far_it_came(tmp_path):
     assert (found["outcome"], found["reached"]) == ("stopped", 4)
 
 
+def test_names_that_the_journal_uses_are_left_out(tmp_path):
+    names = ("time", "event", "epoch", "trial", "attempt", "outcome", "reached", "score", "kind")
+    result = {"status": "completed", "objective": 1, "mine": 4} | dict.fromkeys(names, 3)
+    found = ended(tmp_path, result | {"message": 3, "durable": 3, "width": 3})
+    ours = {"outcome": "completed", "reason": None, "reached": 6, "val_mae": {}}
+    assert found == ours | {"objective": 1, "mine": 4}
+
+
+def test_what_cannot_be_shown_is_left_out(tmp_path):
+    result = {"status": "completed", "objective": 1, "epochs": "all", "reason": 5}
+    found = ended(tmp_path, result | {"val_mae": {"a": 2, "b": "low"}})
+    assert (found["reached"], found["reason"], found["val_mae"]) == (6, None, {"a": 2.0})
+    assert ended(tmp_path, result | {"val_mae": 3})["val_mae"] == {}
+
+
 def test_any_number_may_be_what_is_minimized(tmp_path):
     result = {"status": "completed", "seconds": 3.5}
     assert ended(tmp_path, result, objective="seconds")["outcome"] == "completed"
