@@ -216,7 +216,8 @@ class Pool:
     def _units(self, lanes: int) -> NDArray[np.bool_]:
         """Tell which whole devices of ``lanes`` slots are free, [H, S / lanes]."""
         rows, columns = self._free.shape
-        devices = self._free[:, : columns // lanes * lanes].reshape(rows, -1, lanes)
+        count = columns // lanes
+        devices = self._free[:, : count * lanes].reshape(rows, count, lanes)
         whole: NDArray[np.bool_] = np.equal(devices.sum(axis=2), lanes)
         return whole
 

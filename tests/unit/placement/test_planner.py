@@ -1,57 +1,302 @@
 """The planner, by hand: longest first, wide when it pays, holes filled, nobody starved."""
 
+import math
+from dataclasses import replace
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hydragnn_hpo.placement.planner import Running, Waiting, plan
+from hydragnn_hpo.placement.planner import plan
+from hydragnn_hpo.placement.pool import Pool
+from hydragnn_hpo.placement.task import Outlook, Running, Task, duration
 
-FOUR = ("h:0", "h:1", "h:2", "h:3")
+PERFECT = Outlook(restart_seconds=1.0, efficiency_floor=0.9)
+"""Trials here lose nothing by more ranks, unless they say so."""
 
 
-def widths(decisions):
-    return {decision.name: decision.width for decision in decisions}
+def task(name, seconds, widths=(1, 2, 4, 8), **more):
+    return Task(name, tuple(widths), tuple(seconds / width for width in widths), **more)
+
+
+def pool(slots, taken=0):
+    machine = Pool({"h": range(slots)})
+    machine.claim(f"h:{index}" for index in range(taken))
+    return machine
+
+
+def widths(found):
+    return {start.name: start.width for start in found.starts}
+
+
+def running(name, seconds_left, width=1, *, measured=True, stoppable=True, **more):
+    whole = task(name, seconds_left * width, **{"widths": (1, 2, 4, 8), **more})
+    return Running(replace(whole, measured=measured), width, seconds_left, stoppable)
 
 
 def test_longest_first_one_slot_each():
-    waiting = [Waiting("short", 1.0, 8), Waiting("long", 1.3, 8), Waiting("middle", 1.2, 8)]
-    decisions = plan(waiting, [], FOUR[:2], total=2, typical=1.2, more_to_come=True)
-    assert [d.name for d in decisions] == ["long", "middle"]
-    assert [d.slots for d in decisions] == [("h:0",), ("h:1",)]
+    waiting = [task("short", 1.0), task("long", 1.3), task("middle", 1.2)]
+    found = plan(waiting, [], pool(2), replace(PERFECT, more_to_come=True, to_come=9))
+    assert [start.name for start in found.starts] == ["long", "middle"]
+    assert [start.slots for start in found.starts] == [("h:0",), ("h:1",)]
 
 
-def test_a_long_trial_gets_the_fewest_ranks_that_keep_it_typical():
-    decisions = plan([Waiting("a", 2.2, 8)], [], FOUR, total=4, typical=1.0, more_to_come=True)
-    assert widths(decisions) == {"a": 2}
-    assert "2.2 times a typical trial" in decisions[0].reason
+def test_all_end_together_on_the_fewest_ranks():
+    # 8 + 4 + 2 + 2 = 16 seconds of work on 8 slots: all of it can end in 2 seconds.
+    waiting = [task("b", 4.0), task("a", 8.0), task("d", 2.0), task("c", 2.0)]
+    found = plan(waiting, [], pool(8), PERFECT)
+    assert widths(found) == {"a": 4, "b": 2, "c": 1, "d": 1}
+    assert found.ends_in == pytest.approx(2.0, rel=0.01)
+    assert (
+        found.starts[0].reason == "number 1 of 4 by length: 4 ranks end it with the others in 2 s"
+    )
 
 
-def test_width_is_bounded_by_the_batch():
-    decisions = plan([Waiting("a", 9.0, 1)], [], FOUR, total=4, typical=1.0, more_to_come=True)
-    assert widths(decisions) == {"a": 1}
+def test_trials_to_come_are_left_room_for():
+    waiting = [task("a", 8.0), task("b", 8.0)]
+    assert widths(plan(waiting, [], pool(8), PERFECT)) == {"a": 4, "b": 4}
+    # Two more like these: 32 seconds of work on 8 slots, 4 seconds, 2 ranks each.
+    outlook = replace(PERFECT, more_to_come=True, to_come=2)
+    assert widths(plan(waiting, [], pool(8), outlook)) == {"a": 2, "b": 2}
 
 
-def test_a_wide_trial_keeps_its_turn_and_short_ones_fill_the_hole():
-    waiting = [Waiting("wide", 3.0, 2), Waiting("short", 0.5, 2), Waiting("late", 1.3, 2)]
-    running = [Running("r", ("h:0",), 0.6)]
-    decisions = plan(waiting, running, ("h:1",), total=2, typical=1.0, more_to_come=True)
-    assert widths(decisions) == {"short": 1}
-    assert "backfill before wide" in decisions[0].reason
-
-
-def test_backfill_looks_at_the_slots_the_held_trial_needs_not_the_last_ones():
-    waiting = [Waiting("wide", 2.0, 2), Waiting("short", 0.5, 2)]
-    running = [Running("soon", ("h:0",), 0.1), Running("late", ("h:2", "h:3"), 9.0)]
-    assert plan(waiting, running, ("h:1",), total=4, typical=1.0, more_to_come=True) == []
+def test_while_no_end_is_in_sight_only_what_outlasts_the_others_is_wide():
+    waiting = [task("a", 2.2), task("b", 1.0), task("c", 0.9)]
+    outlook = replace(PERFECT, more_to_come=True)
+    assert widths(plan(waiting, [], pool(8), outlook)) == {"a": 2, "b": 1, "c": 1}
 
 
 @pytest.mark.parametrize(("more", "width"), [(True, 1), (False, 4)])
 def test_the_last_trial_takes_what_is_idle_only_when_nothing_follows(more, width):
-    decisions = plan([Waiting("a", 1.0, 8)], [], FOUR, total=4, typical=1.0, more_to_come=more)
-    assert widths(decisions) == {"a": width}
+    found = plan([task("a", 1.0)], [], pool(4), replace(PERFECT, more_to_come=more))
+    assert widths(found) == {"a": width}
 
 
-def test_no_slot_twice_and_never_more_than_free():
-    waiting = [Waiting(f"t{i}", 1.0 + i / 10, 4) for i in range(9)]
-    decisions = plan(waiting, [], FOUR, total=4, typical=0.7, more_to_come=True)
-    used = [slot for decision in decisions for slot in decision.slots]
-    assert sorted(used) == sorted(set(used))
-    assert set(used) <= set(FOUR)
+def test_no_trial_is_wider_than_it_may_be():
+    assert widths(plan([task("a", 9.0, (1,))], [], pool(4), PERFECT)) == {"a": 1}
+
+
+@pytest.mark.parametrize(("floor", "width"), [(0.5, 4), (0.7, 2), (0.9, 1)])
+def test_no_trial_is_so_wide_that_it_wastes_too_much(floor, width):
+    # Efficiency 1 / (1 + 0.3 (p - 1)): 0.77 on 2 ranks, 0.53 on 4.
+    seconds = tuple(10.0 * (1 + 0.3 * (p - 1)) / p for p in (1, 2, 4))
+    outlook = Outlook(efficiency_floor=floor)
+    assert widths(plan([Task("a", (1, 2, 4), seconds)], [], pool(8), outlook)) == {"a": width}
+
+
+def test_a_wide_trial_keeps_its_turn_and_short_ones_fill_the_hole():
+    waiting = [task("wide", 3.0, (2,)), task("short", 0.5, (1,)), task("late", 1.3, (1,))]
+    found = plan(waiting, [running("r", 0.6, widths=(1,))], pool(2, taken=1), PERFECT)
+    assert widths(found) == {"short": 1}
+    assert "backfill before wide" in found.starts[0].reason
+    assert found.held == {
+        "wide": "waits 1 s for 2 slots: 1 of 2 are free",
+        "late": "behind wide, which waits for its slots",
+    }
+
+
+def test_the_rest_is_held_behind_the_one_that_waits():
+    waiting = [task("wide", 6.0, (4,)), task("late", 1.3, (1,)), task("later", 1.2, (1,))]
+    found = plan(waiting, [running("r", 0.6, widths=(1,))], pool(4, taken=1), PERFECT)
+    assert found.starts == ()
+    assert found.held["late"] == "behind wide, which waits for its slots"
+
+
+def test_slots_that_the_held_trial_will_not_need_are_given_away():
+    # In 1 s four slots are free, it needs two of them: one of the two free ones is spare now.
+    waiting = [task("wide", 20.0, (3,)), task("a", 9.0, (1,)), task("b", 9.0, (1,))]
+    busy = [running("r", 1.0, 2, widths=(2,))]
+    assert widths(plan(waiting, busy, pool(4, taken=2), PERFECT)) == {"a": 1}
+
+
+def test_backfill_looks_at_the_slots_the_held_trial_needs_not_the_last_ones():
+    waiting = [task("wide", 2.0, (2,)), task("short", 0.5, (1,))]
+    busy = [running("soon", 0.1, widths=(1,)), running("late", 9.0, 2, widths=(2,))]
+    assert plan(waiting, busy, pool(4, taken=3), PERFECT).starts == ()
+
+
+def test_a_trial_starts_narrower_where_that_ends_sooner_than_waiting():
+    # On 4 ranks it takes 2 s, on 2 it takes 4 s; the others are free in 3 s: 4 < 3 + 2.
+    busy = [running("r", 3.0, 2, widths=(2,))]
+    found = plan([task("a", 8.0)], busy, pool(4, taken=2), PERFECT)
+    assert widths(found) == {"a": 2}
+    # Free in 1 s: 4 > 1 + 2.
+    busy = [running("r", 1.0, 2, widths=(2,))]
+    assert plan([task("a", 8.0)], busy, pool(4, taken=2), PERFECT).starts == ()
+
+
+def test_a_trial_that_was_stopped_for_a_width_gets_it_first():
+    waiting = [task("long", 9.0, (1,)), task("a", 2.0, wished=2, measured=True)]
+    found = plan(waiting, [], pool(2), PERFECT)
+    assert widths(found) == {"a": 2}
+    assert found.starts[0].reason == "goes on at 2 ranks, for which it was stopped"
+
+
+def test_slots_are_kept_for_a_trial_that_was_asked_to_yield():
+    busy = [running("r", 5.0, measured=True, stoppable=False, wished=4)]
+    waiting = [task("a", 5.0, (1,)), task("b", 5.0, (1,))]
+    assert widths(plan(waiting, busy, pool(5, taken=1), PERFECT)) == {"a": 1}
+
+
+def late(**more):
+    return [running("late", 100.0, **more)]
+
+
+def test_the_last_trial_is_widened_over_idle_slots():
+    found = plan([], late(), pool(8, taken=1), PERFECT)
+    # On 8 ranks 12.5 s and a restart of 1 s.
+    (resize,) = found.resizes
+    assert (resize.name, resize.width) == ("late", 8)
+    assert found.ends_in == pytest.approx(13.5)
+    assert resize.reason == ("would end in 2 min, the others in 14 s: 8 ranks end it in 14 s")
+
+
+@pytest.mark.parametrize(
+    ("why", "busy", "outlook"),
+    [
+        ("its speed is not known", late(measured=False), {}),
+        ("it cannot stop now", late(stoppable=False), {}),
+        ("it was stopped often enough", late(restarts=3), {}),
+        ("it may not be wider", late(widths=(1,)), {}),
+        ("a restart costs what it gains", late(), {"restart_seconds": 30.0}),
+        ("trials will come", late(), {"more_to_come": True}),
+        ("the allocation ends", late(), {"time_left": 6.0, "checkpoint_seconds": 5.0}),
+    ],
+)
+def test_a_late_trial_stays_as_it_is_where(why, busy, outlook):
+    assert plan([], busy, pool(8, taken=1), replace(PERFECT, **outlook)).resizes == (), why
+
+
+def test_a_restart_that_waits_long_for_a_checkpoint_does_not_pay():
+    (busy,) = late()
+    # At once: 1 + 100 / 8; after 86 s: 86 + 1 + 14 / 8 is 11 s sooner; after 97 s it gains 1 s.
+    for wait, number in ((86.0, 1), (97.0, 0)):
+        one = replace(busy, checkpoint_in=wait)
+        assert len(plan([], [one], pool(8, taken=1), PERFECT).resizes) == number
+
+
+def test_trials_that_end_together_are_left_alone():
+    busy = [running(f"r{i}", 10.0 + i / 10, widths=(1, 2)) for i in range(4)]
+    assert plan([], busy, pool(4, taken=4), PERFECT).resizes == ()
+
+
+def test_the_last_of_all_gets_the_free_slots_first():
+    busy = [running("a", 50.0), running("b", 60.0), running("c", 10.0)]
+    found = plan([], busy, pool(4, taken=3), PERFECT)
+    # 120 slot-seconds on 4 slots end in 30 s at best: b needs 2.
+    assert [(resize.name, resize.width) for resize in found.resizes] == [("b", 2)]
+
+
+def test_who_ends_early_gives_ranks_to_a_trial_that_could_not_catch_up():
+    # "late" can end in 1 + 160 / 2 = 81 s on 8 ranks, but four are free in 38 s only: then it
+    # ends in 38 + 1 + 61 = 100 s. "early" on half its ranks ends in 1 + 76 = 77 s.
+    busy = [running("late", 160.0, 4), running("early", 38.0, 8), running("soon", 40.0, 4)]
+    found = plan([], busy, pool(16, taken=16), PERFECT)
+    asked = {resize.name: resize.width for resize in found.resizes}
+    assert asked.get("early") == 4
+    assert "late" not in asked
+    assert "could spare ranks" in found.resizes[0].reason
+
+
+def test_nothing_starts_that_cannot_reach_a_checkpoint():
+    outlook = replace(PERFECT, checkpoint_seconds=60.0, time_left=59.0)
+    found = plan([task("a", 1.0)], [running("r", 300.0)], pool(4, taken=1), outlook)
+    assert (found.starts, found.resizes, found.ends_in) == ((), (), 59.0)
+    assert found.held == {"a": "no checkpoint can be reached in the 59 s left"}
+
+
+def test_what_is_too_large_for_the_machine_is_held_with_a_reason_and_stops_nobody():
+    found = plan([task("a", 1.0, (16,)), task("b", 1.0, (1,))], [], pool(4), PERFECT)
+    assert widths(found) == {"b": 1}
+    assert found.held == {"a": "needs 16 slots, there are 4"}
+    assert plan([task("a", 1.0)], [], Pool({}), PERFECT).held == {"a": "needs 1 slots, there are 0"}
+
+
+def test_a_trial_that_needs_whole_devices_is_not_starved_by_those_that_share_them():
+    # Two devices of two lanes, one lane of each taken: singles would keep both broken for ever.
+    machine = Pool({"h": range(4)})
+    machine.claim(("h:0", "h:2"))
+    busy = [running("x", 1.0, widths=(1,)), running("y", 2.0, widths=(1,))]
+    waiting = [task("whole", 9.0, (1,), lanes=2), task("single", 3.0, (1,))]
+    assert plan(waiting, busy, machine, PERFECT).starts == ()
+    machine.give_back(("h:0",))
+    found = plan(waiting, busy[1:], machine, PERFECT)
+    assert found.starts[0].slots == ("h:0", "h:1")
+
+
+def test_equal_trials_start_in_the_order_of_their_names():
+    waiting = [task(name, 1.0, (1,)) for name in "cab"]
+    found = plan(waiting, [], pool(2), PERFECT)
+    assert [start.name for start in found.starts] == ["a", "b"]
+
+
+def test_a_trial_with_nothing_left_and_one_at_a_width_it_no_longer_has_are_harmless():
+    busy = [running("r", 0.0), Running(task("s", 8.0, (2, 4)), 1, 8.0)]
+    assert plan([task("a", 0.0)], busy, pool(4, taken=2), PERFECT).starts
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0, "0 s"), (99.0, "99 s"), (120.0, "2 min"), (6840.0, "1.9 h"), (360000.0, "4.2 days")],
+)
+def test_times_are_said_as_people_do(seconds, words):
+    assert duration(seconds) == words
+
+
+tasks = st.builds(
+    lambda seconds, most, loss, lanes, wished: Task(
+        "",
+        tuple(1 << k for k in range(most + 1)),
+        tuple(seconds * (1 + loss * ((1 << k) - 1)) / (1 << k) for k in range(most + 1)),
+        measured=True,
+        lanes=lanes,
+        wished=wished,
+    ),
+    st.floats(0.01, 1000.0),
+    st.integers(0, 5),
+    st.floats(0.0, 0.3),
+    st.sampled_from((1, 1, 2)),
+    st.sampled_from((None, None, None, 1, 2)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(tasks, max_size=20),
+    st.lists(st.tuples(tasks, st.integers(0, 5), st.floats(0.0, 500.0)), max_size=6),
+    st.integers(0, 6),
+    st.sampled_from((0, 0, 5)),
+)
+def test_plans_keep_to_what_there_is(waiting, begun, hosts, to_come):
+    machine = Pool({f"h{host}": range(8) for host in range(hosts)})
+    waiting = [replace(each, name=f"w{i}") for i, each in enumerate(waiting)]
+    busy = []
+    for number, (each, column, left) in enumerate(begun):
+        width = each.widths[min(column, len(each.widths) - 1)]
+        if machine.take(width, each.lanes):
+            busy.append(Running(replace(each, name=f"r{number}"), width, left))
+    outlook = Outlook(restart_seconds=2.0, more_to_come=to_come > 0, to_come=to_come)
+    free, names = machine.free, machine.free_names
+    found = plan(waiting, busy, machine, outlook)
+
+    assert (machine.free, machine.free_names) == (free, names)
+    used = [slot for start in found.starts for slot in start.slots]
+    assert len(used) == len(set(used))
+    assert set(used) <= set(names)
+    known = {each.name: each for each in waiting}
+    for start in found.starts:
+        assert start.width in known[start.name].widths
+        assert len(start.slots) == start.width * known[start.name].lanes
+        assert start.reason
+    by_name = {each.task.name: each for each in busy}
+    extra = sum(
+        max(change.width - by_name[change.name].width, 0) * by_name[change.name].task.lanes
+        for change in found.resizes
+    )
+    assert extra + len(used) <= free
+    decided = {start.name for start in found.starts}
+    assert not decided & set(found.held)
+    assert math.isfinite(found.ends_in)
+    assert plan(waiting[::-1], busy[::-1], machine, outlook) == found
+    if hosts and waiting and not busy:
+        assert found.starts
