@@ -1,12 +1,17 @@
 """What runs the trials of a campaign: chosen by its ``[machine]``, built only then."""
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.launching.job import PRELOAD, Backend
 from hydragnn_hpo.launching.strays import end_strays, run_tag
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.launching.launcher import Launcher
 
 logger = logging.getLogger(__name__)
 
@@ -43,4 +48,34 @@ def _local(config: CampaignConfig, run: Path, slots: int) -> Backend:
     )
 
 
-_BACKENDS: dict[str, Callable[[CampaignConfig, Path, int], Backend]] = {"local": _local}
+def _steps(config: CampaignConfig, run: Path, slots: int) -> Backend:
+    from hydragnn_hpo.launching.steps import Steps, allocation_of
+
+    hosts = config.machine.hosts
+    return _launched(config, run, Steps(allocation_of(os.environ), slots=slots, hosts=hosts))
+
+
+def _mpiexec(config: CampaignConfig, run: Path, slots: int) -> Backend:
+    from hydragnn_hpo.launching.mpiexec import Mpiexec
+
+    return _launched(config, run, Mpiexec(slots=slots, hosts=config.machine.hosts))
+
+
+def _launched(config: CampaignConfig, run: Path, launcher: "Launcher") -> Backend:
+    from hydragnn_hpo.launching.processes import ProcessBackend
+
+    end_strays(run_tag(run))
+    machine = config.machine
+    return ProcessBackend(
+        launcher,
+        lease_seconds=machine.lease_seconds,
+        run_dir=run,
+        interface=machine.interface,
+    )
+
+
+_BACKENDS: dict[str, Callable[[CampaignConfig, Path, int], Backend]] = {
+    "local": _local,
+    "steps": _steps,
+    "mpiexec": _mpiexec,
+}

@@ -20,6 +20,9 @@ from hydragnn_hpo.launching.strays import end_tagged
 from hydragnn_hpo.launching.tail import Tail, end_of
 from hydragnn_hpo.launching.tether import tethered
 
+RANKS = ".ranks"
+"""Ending of the folder beside a lease in which keepers and controller leave their files."""
+
 _KEEPER = "hydragnn_hpo.launching.keeper"
 
 _BACK_OFF = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -36,7 +39,7 @@ class Launched:
         """Take it on; nothing is started yet."""
         self.job, self._site = host_by_host(job), site
         self.over = False
-        self.folder = job.lease.absolute().with_name(f"{job.lease.name}.ranks")
+        self.folder = job.lease.absolute().with_name(job.lease.name + RANKS)
         self._order = self._make_order(target)
         self._running = Running(self._order, job.lease)
         self._process: subprocess.Popen[bytes] | None = None

@@ -8,6 +8,7 @@ code says is not believed.
 import contextlib
 import itertools
 import secrets
+import shutil
 import threading
 import time
 from collections import deque
@@ -18,7 +19,7 @@ from typing import Self
 from hydragnn_hpo.errors import JobError, unknown
 from hydragnn_hpo.files import write_json
 from hydragnn_hpo.launching.job import JOBS, Event, Job, Slot
-from hydragnn_hpo.launching.launched import Launched
+from hydragnn_hpo.launching.launched import RANKS, Launched
 from hydragnn_hpo.launching.launcher import Launcher, Site
 from hydragnn_hpo.launching.strays import AGENT, end_tagged, run_tag
 
@@ -67,6 +68,9 @@ class ProcessBackend:
         self._alive: dict[str, Launched] = {}
         ready = {"import_seconds": 0.0, "threads": 1}
         self._news = [Event("ready", None, time.time(), ready)]
+        self._begin_at = time.monotonic()
+        if _take_leases(run_dir):  # ranks of a lost controller may live on for a lease time
+            self._begin_at += lease_seconds
         self._closing = threading.Event()
         renewing = threading.Thread(target=self._renew, daemon=True, name="leases")
         renewing.start()
@@ -114,7 +118,8 @@ class ProcessBackend:
             time.sleep(min(left, _LOOK_SECONDS))
 
     def _look(self) -> list[Event]:
-        while self._waiting and len(self._alive) < self._most:
+        may_begin = time.monotonic() >= self._begin_at
+        while may_begin and self._waiting and len(self._alive) < self._most:
             launched = self._waiting.popleft()
             self._alive[launched.job.id] = launched
             launched.begin()
@@ -144,3 +149,13 @@ class ProcessBackend:
     def __exit__(self, *error: object) -> None:
         """Close it."""
         self.close()
+
+
+def _take_leases(run_dir: Path) -> bool:
+    """Take away the leases that a lost controller left; False if there were none."""
+    left = list(run_dir.rglob(f"*{RANKS}"))
+    for folder in left:
+        with contextlib.suppress(OSError):
+            folder.with_name(folder.name.removesuffix(RANKS)).unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+    return bool(left)

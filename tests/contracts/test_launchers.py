@@ -481,3 +481,24 @@ def test_what_cannot_be_rendered_or_written_ends_its_job_alone(stage, monkeypatc
     assert "nowhere" in stage.wait("ended", "second").data["error"]
     stage.start("nothing", name="third")
     assert stage.wait("ended", "third").data["codes"] == [0]
+
+
+@pytest.mark.slow
+def test_nobody_starts_where_ranks_of_a_lost_controller_may_live_on(stage):
+    """Their leases are taken away, and hold for one lease time at most."""
+    old = ProcessBackend(
+        stage.make_launcher(), lease_seconds=2.0, run_dir=stage.folder, jobs=TARGETS
+    )
+    stage.backend = old
+    job = stage.start("stubborn", name="old")
+    pid = stage.shown(job, "pid")
+    old._closing.set()  # it renews no lease any more, as if it were gone
+    began = time.monotonic()
+
+    stage.open(lease_seconds=2.0)
+    stage.start("nothing", name="new")
+
+    stage.wait("started", "new")
+    assert time.monotonic() - began >= 2.0
+    assert not is_alive(pid)
+    old._alive["old"].end()
