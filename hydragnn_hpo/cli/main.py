@@ -11,6 +11,7 @@ from hydragnn_hpo.cli.check_layer import check_layer
 from hydragnn_hpo.cli.control import add_trials, cancel, pause, retry, stop
 from hydragnn_hpo.cli.init import init
 from hydragnn_hpo.cli.leaderboard import leaderboard
+from hydragnn_hpo.cli.plan import plan
 from hydragnn_hpo.cli.predict import predict
 from hydragnn_hpo.cli.run import run
 from hydragnn_hpo.cli.status import status
@@ -24,6 +25,7 @@ app = typer.Typer(
     help="From structures with properties to a trusted predictor.",
 )
 app.command()(init)
+app.command()(plan)
 app.command()(run)
 app.command()(status)
 app.command()(stop)

@@ -1,0 +1,278 @@
+"""What a campaign will take: its trials are drawn, priced, and run on a simulated machine.
+
+Prices and planner are the campaign's own; only time is not real.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.campaign.climbing import Climbing
+from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.machine import ProfileConfig
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.layout import derive_seed
+from hydragnn_hpo.placement.cost import CostModel, Price
+from hydragnn_hpo.placement.simulated import Setting, Simulated, Work
+from hydragnn_hpo.placement.simulation import simulate
+from hydragnn_hpo.search.protocol import make_brain
+
+Values = dict[str, Any]
+Configure = Callable[[str, Mapping[str, Any]], Any]
+
+ERROR = 0.25
+"""How far the logarithm of a trial's true time is from its price, once the machine's own speed is
+known: the middle case of ``placement``'s benchmark."""
+
+BRAIN_SECONDS = {"deephyper": 1.1, "optuna": 0.1}
+"""How long a brain takes to answer; others answer at once. Measured, ``shared/reference/search.md``
+and ``search/README.md``."""
+
+TICKS = 3000.0
+"""A campaign's events are answered in so many turns at most, roughly."""
+
+CHECKPOINT_SECONDS = 60.0
+"""Between the checkpoints of a command, which nobody knows."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a forecast assumes of the machine."""
+
+    profile: ProfileConfig
+    hosts: int
+    slots_per_host: int
+    failures: float = 0.0
+    """Hosts that are lost, per host and hour."""
+
+    @property
+    def slots(self) -> int:
+        """All of them."""
+        return self.hosts * self.slots_per_host
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A trial that a forecast runs."""
+
+    name: str
+    label: str
+    """Its conv, or what else tells its kind."""
+    price: Price
+    lanes: int
+    truth: float
+    """What its times are multiplied by, which the planner does not know."""
+    checkpoint_seconds: float
+
+    def work(self, start: float, until: int) -> Work:
+        """Give what it does from one epoch to another."""
+        predicted = self.price.tasks_seconds(until - start)
+        return Work(
+            name=f"{self.name}@{until}",
+            widths=self.price.widths,
+            seconds=tuple(self.truth * seconds for seconds in predicted),
+            predicted=predicted,
+            lanes=self.lanes,
+        )
+
+
+def trial_of(work: str) -> str:
+    """Give the trial that a piece of work belongs to."""
+    return work.rpartition("@")[0]
+
+
+def rung_of(work: str) -> int:
+    """Give the epoch that a piece of work ends at."""
+    return int(work.rpartition("@")[2])
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A campaign, or what is left of one, as it went in the simulation."""
+
+    machine: Machine
+    priced: Mapping[str, Priced]
+    """All trials by name."""
+    refused: int
+    """Drawn configurations that are no valid trial."""
+    simulated: Simulated
+    works: tuple[Work, ...]
+    """All that was to be done."""
+
+    @property
+    def trials(self) -> int:
+        """Trials that had something to do."""
+        return len({trial_of(work.name) for work in self.works})
+
+    @property
+    def host_hours(self) -> float:
+        """What the campaign is billed for."""
+        return self.machine.hosts * self.simulated.makespan / 3600.0
+
+    @cached_property
+    def longest(self) -> tuple[str, float]:
+        """Give the trial that takes longest even at its quickest widths, and its seconds."""
+        seconds: dict[str, float] = {}
+        for work in self.works:
+            name = trial_of(work.name)
+            seconds[name] = seconds.get(name, 0.0) + min(work.seconds)
+        return max(seconds.items(), key=lambda found: found[1], default=("", 0.0))
+
+    @property
+    def widths(self) -> dict[int, int]:
+        """Count the pieces of work by the ranks they ended with."""
+        lanes = {work.name: work.lanes for work in self.works}
+        counts: dict[int, int] = {}
+        for name, slots in self.simulated.widths.items():
+            ranks = slots // lanes[name]
+            counts[ranks] = counts.get(ranks, 0) + 1
+        return dict(sorted(counts.items()))
+
+    @property
+    def sigma(self) -> float:
+        """Typical standard deviation of the logarithm of a price."""
+        found = [each.price.sigma for each in self.priced.values()]
+        return statistics.median(found) if found else 0.0
+
+
+def sample(config: CampaignConfig, count: int, known: Sequence[Values] = ()) -> list[Values]:
+    """Draw configurations as a campaign may propose them, spread evenly over its space.
+
+    Args:
+        config: the campaign.
+        count: how many; fewer come back where the space holds no more.
+        known: what was proposed already.
+    """
+    brain = make_brain(
+        "sobol",
+        config.space,
+        seed=derive_seed(config.seed, "campaign", "forecast"),
+        initial=min(config.search.initial, count),
+        constraints=config.search.constraints,
+        template=config.trial,
+    )
+    brain.replay([], list(known))
+    return brain.ask(count) if count else []
+
+
+class Pricing:
+    """Prices the trials of a campaign on a machine."""
+
+    def __init__(
+        self, config: CampaignConfig, machine: Machine, costs: CostModel, configure: Configure
+    ) -> None:
+        """Know what to price with.
+
+        Args:
+            config: the campaign.
+            machine: where the trials run.
+            costs: prices, corrected by whatever ran before.
+            configure: makes a trial's whole configuration, or raises ``ConfigError``.
+        """
+        self.config, self.machine = config, machine
+        self.costs, self.configure = costs, configure
+
+    def price(self, name: str, values: Values) -> Priced | None:
+        """Price a trial; None if its values make no valid one."""
+        try:
+            trial = self.configure(name, values)
+        except ConfigError:
+            return None
+        return self.priced(name, values, trial)
+
+    def priced(self, name: str, values: Values, trial: Any) -> Priced:
+        """Price a trial whose configuration is known."""
+        command, every = self.config.command, CHECKPOINT_SECONDS
+        if isinstance(trial, TrialConfig):
+            price, label = self.costs.price(trial), trial.model.conv
+            every = max(trial.training.checkpoint_seconds, 1.0)
+        else:
+            widths = (command.width,) if command else (1,)
+            price, label = self.costs.price_values(values, widths), "command"
+        spread = 0.0 if price.measured else ERROR
+        draws = np.random.default_rng(derive_seed(self.config.seed, name, "forecast"))
+        truth = math.exp(spread * float(draws.standard_normal()))
+        return Priced(name, label, price, self._lanes(price), truth, every)
+
+    def _lanes(self, price: Price) -> int:
+        """Give the slots that each rank takes, as ``Dispatch`` does."""
+        lanes = self.config.machine.lanes
+        alone = price.memory(price.widths[0]) > self.machine.profile.memory_bytes / lanes
+        return lanes if alone else 1
+
+
+def forecast(
+    config: CampaignConfig,
+    machine: Machine,
+    priced: Mapping[str, Priced],
+    *,
+    state: State | None = None,
+    refused: int = 0,
+) -> Forecast:
+    """Run a campaign, or what is left of one, on a simulated machine.
+
+    Args:
+        config: the campaign.
+        machine: the machine.
+        priced: its trials, in the order in which they are proposed.
+        state: how it stands; from the beginning if left out.
+        refused: trials that could not be priced.
+    """
+    works = list(_works(config, priced, state or State()))
+    climbing = Climbing(config, works, priced, state)
+    simulated = simulate(works, _setting(config, machine, priced, works), promote=climbing.ended)
+    every = (*works, *climbing.added)
+    return Forecast(machine, priced, refused, simulated, every)
+
+
+def _works(config: CampaignConfig, priced: Mapping[str, Priced], state: State) -> list[Work]:
+    """Give what every trial has to do next; those at rest have nothing."""
+    found = []
+    for name, each in priced.items():
+        trial = state.trials.get(name)
+        if trial is None:
+            found.append(each.work(0, config.search.rungs[0]))
+        elif trial.status in ("queued", "running") and trial.until > trial.epoch:
+            found.append(each.work(trial.epoch, trial.until))
+    return found
+
+
+def _least(works: Sequence[Work], slots: int) -> float:
+    """Give seconds that the works take at least."""
+    longest = max((min(work.seconds) for work in works), default=0.0)
+    return max(longest, math.fsum(work.useful for work in works) / slots)
+
+
+def _setting(
+    config: CampaignConfig, machine: Machine, priced: Mapping[str, Priced], works: Sequence[Work]
+) -> Setting:
+    """Describe the machine and the campaign's habits to the simulation."""
+    profile, search = machine.profile, config.search
+    first = search.rungs[0]
+    every = [each.checkpoint_seconds for each in priced.values()]
+    quarter = max(search.initial, math.ceil(len(priced) / 4))
+    setting = Setting(
+        hosts=machine.hosts,
+        slots_per_host=machine.slots_per_host,
+        hosts_per_group=profile.hosts_per_group,
+        slot_order=profile.slot_order,
+        cold_seconds=profile.cold_start_seconds,
+        start_seconds=profile.start_seconds,
+        restart_seconds=profile.restart_seconds,
+        checkpoint_every=statistics.median(every) if every else CHECKPOINT_SECONDS,
+        probe=max(0.02, 1.0 / first),
+        tick=min(10.0, max(0.05, _least(works, machine.slots) / TICKS)),
+        wave=min(machine.slots, quarter),
+        brain_seconds=BRAIN_SECONDS.get(search.brain, 0.0),
+        failures=machine.failures,
+        seed=config.seed,
+    )
+    hours = profile.wall_hours
+    return setting if hours is None else replace(setting, wall_time=3600.0 * hours)

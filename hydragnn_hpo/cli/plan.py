@@ -1,0 +1,74 @@
+"""``hydragnn-hpo plan``: what a campaign will take, before it is paid for."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydragnn_hpo.cli.arguments import JsonOption
+
+CampaignArgument = Annotated[
+    str, typer.Argument(help="Campaign file, name of a shipped one, or a run directory.")
+]
+
+
+def plan(
+    campaign: CampaignArgument,
+    machine: Annotated[
+        str | None, typer.Option(help="Machine profile: a shipped name or a path.")
+    ] = None,
+    hosts: Annotated[
+        int | None, typer.Option(min=1, help="Hosts; all of the machine if left out.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Slots of a host; the machine's if left out.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials; the campaign's own number if left out.")
+    ] = None,
+    structures: Annotated[
+        int | None, typer.Option(min=5, help="Structures, where the data is not here or grows.")
+    ] = None,
+    failures: Annotated[
+        float, typer.Option(min=0.0, max=60.0, help="Hosts lost, per host and hour.")
+    ] = 0.0,
+    figure: Annotated[Path | None, typer.Option(help="PNG to draw: who runs where, when.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate a campaign with the real prices and the real planner; of a run, what is left."""
+    from hydragnn_hpo.cli import planning
+    from hydragnn_hpo.cli.plan_chart import draw
+    from hydragnn_hpo.cli.plan_view import plain, told
+    from hydragnn_hpo.layout import RunDir
+
+    wish = planning.Wish(machine, hosts, slots, trials, structures, failures)
+    with _patience(as_json):
+        if RunDir(Path(campaign)).campaign.exists():
+            planned = planning.plan_run(RunDir(Path(campaign)), wish)
+        else:
+            planned = planning.plan_campaign(campaign, wish)
+    if figure is not None:
+        draw(planned, figure)
+    if as_json:
+        typer.echo(json.dumps(plain(planned)))
+        return
+    for line in told(planned):
+        typer.echo(line)
+    if figure is not None:
+        typer.echo(f"Figure: {figure}")
+
+
+@contextlib.contextmanager
+def _patience(as_json: bool) -> Iterator[None]:
+    """Show on a terminal that something is being done."""
+    if as_json or not sys.stdout.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console().status("drawing, pricing and simulating trials"):
+        yield

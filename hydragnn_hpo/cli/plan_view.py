@@ -1,0 +1,189 @@
+"""What ``plan`` says: in words, and as plain data."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from hydragnn_hpo.campaign.forecast import Forecast
+from hydragnn_hpo.cli.planning import Planned
+from hydragnn_hpo.cli.words import count, duration, percent
+from hydragnn_hpo.placement.cost import typical_error
+
+CAUSES = {
+    "training": "training and validation",
+    "start-up": "starting: the machine, and every attempt",
+    "held": "idle although trials wait",
+    "brain": "idle until the brain proposes",
+    "tail": "idle, nothing is left to start",
+    "failures": "lost work, and hosts that are away",
+}
+"""Causes of the simulation, for people."""
+
+WORTH_A_WORD = 0.1
+"""A loss above this share is advised upon."""
+
+SHORT = 600.0
+"""Seconds up to which nobody minds how long starting takes."""
+
+BOUND = 0.7
+"""The longest trial is the bound where it takes this share of the whole time."""
+
+COMPARED = 20
+"""Finished trials that are shown one by one: those that were priced worst."""
+
+
+def told(planned: Planned) -> Iterator[str]:
+    """Say everything, line by line."""
+    search, found = planned.config.search, planned.forecast
+    rungs = " -> ".join(map(str, search.rungs))
+    if planned.comparisons:
+        yield from _hindsight(planned)
+    if found is None:
+        yield f"{planned.config.name}: nothing is left to do"
+        return
+    what = "what is left: " if planned.bars else ""
+    yield (
+        f"{planned.config.name}: {what}{count(found.trials, 'trial')}, epochs {rungs}, "
+        f"{count(search.finalists, 'finalist')}"
+    )
+    yield f"machine      {_machine(found)}"
+    yield f"data         {planned.data}"
+    yield from _course(found)
+    for advice in advised(found):
+        yield f"advice       {advice}"
+    yield f"trust        {_trust(found)}"
+
+
+def _machine(found: Forecast) -> str:
+    machine = found.machine
+    size = f"{count(machine.hosts, 'host')} of {count(machine.slots_per_host, 'slot')}"
+    lost = f", {machine.failures:g} lost per host and hour" if machine.failures else ""
+    return f"{machine.profile.name}: {size}{lost}"
+
+
+def _course(found: Forecast) -> Iterator[str]:
+    """Say how the simulation went."""
+    went = found.simulated
+    yield f"takes        {duration(went.makespan)}, {found.host_hours:,.4g} host-hours"
+    yield f"useful       {percent(went.useful)} of slot-time is work that one rank would have, too"
+    shares = sorted(went.shares.items(), key=lambda pair: (pair[0] != "training", -pair[1]))
+    for number, (cause, share) in enumerate(shares):
+        if share >= 5e-4 or cause == "training":
+            name = "slot-time" if number == 0 else ""
+            yield f"{name:9} {percent(share):>9}  {CAUSES[cause]}"
+    widths = ", ".join(
+        f"{number} x {count(width, 'rank')}" for width, number in found.widths.items()
+    )
+    yield f"attempts     {widths or 'none'}; {count(went.restarts, 'restart')} for a better width"
+    name, seconds = found.longest
+    yield f"longest      {name}: {duration(seconds)} at its quickest widths"
+    if found.machine.failures:
+        yield f"failures     {count(went.failed_hosts, 'host')} lost"
+
+
+def advised(found: Forecast) -> Iterator[str]:
+    """Say what would make better use of the machine."""
+    went, machine = found.simulated, found.machine
+    shares, (_, longest) = went.shares, found.longest
+    idle = shares["tail"] + shares["held"]
+    if went.unfinished:
+        yield (
+            f"{count(len(went.unfinished), 'trial')} would be left undone when the allocation "
+            f"ends after {duration(went.makespan)}: fewer trials, more hosts, or a second run."
+        )
+    if idle > WORTH_A_WORD and longest >= BOUND * went.makespan:
+        yield (
+            f"with {count(found.trials, 'trial')} on {count(machine.hosts, 'host')} the longest "
+            f"trial is the bound: more trials or fewer hosts. {_enough(found)}"
+        )
+    elif shares["held"] > WORTH_A_WORD:
+        yield "slots idle although trials wait: let trials be narrower (machine.max_width)."
+    if shares["brain"] > WORTH_A_WORD:
+        yield "slots wait for the brain: search.brain = 'sobol', or more search.initial."
+    if shares["start-up"] > WORTH_A_WORD and went.makespan > SHORT:
+        yield "starting takes long beside training: fewer hosts, or longer rungs."
+    if found.refused:
+        yield (
+            f"{found.refused} of {found.refused + len(found.priced)} drawn configurations are no "
+            "valid trial: rule them out by search.constraints."
+        )
+
+
+def _enough(found: Forecast) -> str:
+    """Say how many hosts would nearly do, by the work and the longest trial."""
+    _, longest = found.longest
+    slots = sum(work.useful for work in found.works) / max(longest, 1e-9)
+    hosts = max(1, math.ceil(slots / found.machine.slots_per_host))
+    if hosts >= found.machine.hosts:
+        return ""
+    return f"{count(hosts, 'host')} would take about as long."
+
+
+def _trust(found: Forecast) -> str:
+    """Say how far prices can be believed."""
+    factor = math.exp(found.sigma)
+    if factor < 1.3:
+        return "prices follow what ran before"
+    return (
+        f"prices are first guesses, all of them may be off by a factor of about {factor:.1f}; "
+        "the campaign corrects them as it runs"
+    )
+
+
+def _hindsight(planned: Planned) -> Iterator[str]:
+    """Say what was predicted of finished trials, and what they took."""
+    rows = planned.comparisons
+    error = typical_error(rows) or 0.0
+    yield (
+        f"{planned.config.name}: {count(len(rows), 'trial')} ended; seconds per epoch were off by "
+        f"a factor of {math.exp(error):.2f} in the median when they were placed"
+    )
+    worst = sorted(rows, key=lambda row: -abs(math.log(max(row.ratio, 1e-9))))[:COMPARED]
+    yield f"{'trial':8} {'ranks':>5} {'predicted':>10} {'actual':>10} {'ratio':>6}"
+    for row in worst:
+        numbers = f"{row.predicted:>10.3g} {row.actual:>10.3g} {row.ratio:>6.2f}"
+        yield f"{row.trial:8} {row.width:>5} {numbers}"
+    if len(rows) > len(worst):
+        yield f"and {len(rows) - len(worst)} more that were priced better"
+
+
+def plain(planned: Planned) -> dict[str, Any]:
+    """Give everything as plain data for JSON."""
+    return {
+        "campaign": planned.config.name,
+        "data": planned.data,
+        "ended": [
+            {
+                "trial": row.trial,
+                "width": row.width,
+                "predicted": row.predicted,
+                "actual": row.actual,
+                "ratio": row.ratio,
+            }
+            for row in planned.comparisons
+        ],
+        "typical_error": typical_error(planned.comparisons),
+        "forecast": None if planned.forecast is None else _plain(planned.forecast),
+    }
+
+
+def _plain(found: Forecast) -> dict[str, Any]:
+    went, machine = found.simulated, found.machine
+    return {
+        "machine": machine.profile.name,
+        "hosts": machine.hosts,
+        "slots_per_host": machine.slots_per_host,
+        "trials": found.trials,
+        "refused": found.refused,
+        "makespan": went.makespan,
+        "host_hours": found.host_hours,
+        "useful": went.useful,
+        "shares": went.shares,
+        "widths": found.widths,
+        "restarts": went.restarts,
+        "failed_hosts": went.failed_hosts,
+        "unfinished": len(went.unfinished),
+        "longest": dict(zip(("trial", "seconds"), found.longest, strict=True)),
+        "advice": list(advised(found)),
+        "sigma": found.sigma,
+    }

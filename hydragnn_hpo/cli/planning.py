@@ -1,0 +1,179 @@
+"""The work behind ``plan``: from a campaign or a run to a forecast."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.campaign.forecast import Forecast, Machine, Priced, Pricing, forecast, sample
+from hydragnn_hpo.campaign.history import bars_of
+from hydragnn_hpo.campaign.journal import Event, read
+from hydragnn_hpo.campaign.losses import Ledger
+from hydragnn_hpo.campaign.setup import settle
+from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.summary import Reckoning
+from hydragnn_hpo.cli.data_known import data_of_campaign, data_of_run
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.slots import detect_slots
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.placement.cost import Comparison, CostModel, compare
+from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.shipped import find
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person asked for; what is left out is as the campaign or the machine says."""
+
+    machine: str | None = None
+    hosts: int | None = None
+    slots: int | None = None
+    trials: int | None = None
+    structures: int | None = None
+    failures: float = 0.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What there is to tell."""
+
+    config: CampaignConfig
+    data: str
+    """Where the sizes of the data are from."""
+    forecast: Forecast | None
+    """None where nothing is left to do."""
+    comparisons: tuple[Comparison, ...] = ()
+    """What was predicted of trials that ended, and what they took."""
+    bars: tuple[Bar, ...] = ()
+    """What a run's slots did so far."""
+    slots: tuple[str, ...] = ()
+    """A run's slots."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """A run's trials, by what their colour tells."""
+    trained: float = 0.0
+    """Share of a run's slot-time in training."""
+
+
+def plan_campaign(campaign: str, wish: Wish) -> Planned:
+    """Forecast a campaign from its beginning.
+
+    Raises:
+        ConfigError: campaign or profile are wrong, or no drawn configuration is a valid trial.
+        DataError: nothing is known about the data.
+    """
+    source = find(campaign, "workflows")
+    config = settle(load(source, CampaignConfig), source)
+    run = RunDir(Path("runs") / config.name)
+    data = data_of_campaign(config, source, run, wish.structures)
+    machine = _machine(config, wish)
+    count = wish.trials or config.search.trials
+    pricing = Pricing(config, machine, _costs(config, machine, data.stats), data.work.configure)
+    priced, refused = _priced(pricing, sample(config, count), first=0)
+    if not priced:
+        raise ConfigError(f"{source}: none of {count} drawn configurations is a valid trial.")
+    return Planned(config, data.said, forecast(config, machine, priced, refused=refused))
+
+
+def plan_run(run: RunDir, wish: Wish) -> Planned:
+    """Compare what a run's trials took with their prices, and forecast what is left.
+
+    Raises:
+        RunError: no trial was placed yet, or its journal is damaged.
+    """
+    config = load(run.campaign, CampaignConfig)
+    events = list(read(run.journal))
+    reckoning = Reckoning(events)
+    state, ledger = reckoning.state, reckoning.ledger
+    machine, data = _machine(config, wish, ledger), data_of_run(config, run)
+    pricing = Pricing(config, machine, _costs(config, machine, data.stats), data.work.configure)
+    left = None if state.finished else _left(pricing, state, events, wish)
+    return Planned(
+        config,
+        data.said,
+        left if left is not None and left.works else None,
+        comparisons=tuple(compare(events)),
+        bars=tuple(bars_of(events)),
+        slots=_slots_of(events),
+        labels={name: trial.conv or "training" for name, trial in state.trials.items()},
+        trained=ledger.losses().share("training"),
+    )
+
+
+def _left(pricing: Pricing, state: State, events: Sequence[Event], wish: Wish) -> Forecast:
+    """Forecast what a run has still to do, by prices that its own epochs corrected."""
+    config = pricing.config
+    known = _known(pricing, state, events)
+    budget = (wish.trials or config.search.trials) + state.added
+    missing = 0 if state.ending else max(0, budget - len(state.trials))
+    values = sample(config, missing, [trial.values for trial in state.trials.values()])
+    new, refused = _priced(pricing, values, first=len(state.trials))
+    return forecast(config, pricing.machine, known | new, state=state, refused=refused)
+
+
+def _known(pricing: Pricing, state: State, events: Sequence[Event]) -> dict[str, Priced]:
+    """Price a run's trials, after all that its epochs tell."""
+    trials = {name: t for name, t in state.trials.items() if t.reason != "bad_config"}
+    configs = {name: pricing.configure(name, trial.values) for name, trial in trials.items()}
+    for event in events:
+        if event["event"] == "epoch" and (config := configs.get(event["trial"])) is not None:
+            _observe(pricing.costs, config, trials[event["trial"]].values, event)
+    return {name: pricing.priced(name, trials[name].values, c) for name, c in configs.items()}
+
+
+def _observe(costs: CostModel, config: Any, values: dict[str, Any], event: Event) -> None:
+    if isinstance(config, TrialConfig):
+        costs.observe(config, event["width"], event["seconds"])
+    else:
+        costs.observe_values(values, event["width"], event["seconds"])
+
+
+def _machine(config: CampaignConfig, wish: Wish, ledger: Ledger | None = None) -> Machine:
+    """Settle what is simulated: as asked, as a run has it, as campaign or profile say.
+
+    Raises:
+        ConfigError: there is no such profile, or it has fewer hosts.
+    """
+    profile = find_profile(wish.machine or config.machine.profile)
+    hosts, slots = wish.hosts, wish.slots
+    if ledger is not None and wish.machine is None and ledger.slots:
+        hosts = hosts or ledger.hosts[0]
+        slots = slots or max(1, ledger.slots // ledger.hosts[0])
+    hosts = hosts or config.machine.hosts or profile.hosts or 1
+    if hosts > profile.hosts > 1:
+        raise ConfigError(
+            f"{profile.name} has {profile.hosts:,} hosts, asked was {hosts:,}: ask for fewer."
+        )
+    slots = slots or config.machine.slots or profile.slots_per_host or len(detect_slots())
+    return Machine(profile, hosts, slots, wish.failures)
+
+
+def _costs(config: CampaignConfig, machine: Machine, stats: dict[str, Any]) -> CostModel:
+    return CostModel(stats, machine.profile, max_width=min(config.machine.max_width, machine.slots))
+
+
+def _priced(
+    pricing: Pricing, values: Sequence[dict[str, Any]], *, first: int
+) -> tuple[dict[str, Priced], int]:
+    """Price drawn configurations; those that are no valid trial are counted."""
+    named = ((f"t{number:04d}", each) for number, each in enumerate(values, start=first))
+    found = [pricing.price(name, each) for name, each in named]
+    kept = {each.name: each for each in found if each is not None}
+    return kept, len(found) - len(kept)
+
+
+def _slots_of(events: Sequence[Event]) -> tuple[str, ...]:
+    """Give all slots of a run, by host and number."""
+    names: set[str] = set()
+    for event in events:
+        if event["event"] in ("opened", "host_joined", "placed"):
+            names.update(event.get("slots", ()))
+
+    def place(name: str) -> tuple[str, int]:
+        host, _, index = name.rpartition(":")
+        return host, int(index)
+
+    return tuple(sorted(names, key=place))
