@@ -40,10 +40,11 @@ class Dispatch:
         self.configs: dict[str, Any] = {}
 
     def settle(self, stats: Mapping[str, Any]) -> None:
-        """Take in the statistics of the data, and what was learnt of costs before."""
+        """Take in the statistics of the data, and what earlier campaigns learnt of costs.
+
+        What this one learnt is in its journal, and is learnt again from there.
+        """
         self.costs.stats = stats
-        if self.run_dir.costs.exists():
-            self.costs.load(self.run_dir.costs)
         for path in self.config.search.warm_start:
             if (earlier := RunDir(Path(path)).costs).exists():
                 self.costs.load(earlier)
