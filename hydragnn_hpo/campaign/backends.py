@@ -49,10 +49,9 @@ def _local(config: CampaignConfig, run: Path, slots: int) -> Backend:
 
 
 def _steps(config: CampaignConfig, run: Path, slots: int) -> Backend:
-    from hydragnn_hpo.launching.steps import Steps, allocation_of
+    from hydragnn_hpo.launching.steps import Steps
 
-    hosts = config.machine.hosts
-    return _launched(config, run, Steps(allocation_of(os.environ), slots=slots, hosts=hosts))
+    return _launched(config, run, Steps.find(os.environ, slots=slots, hosts=config.machine.hosts))
 
 
 def _mpiexec(config: CampaignConfig, run: Path, slots: int) -> Backend:

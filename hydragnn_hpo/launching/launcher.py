@@ -29,6 +29,9 @@ class Launcher(Protocol):
     rank_variables: str
     """Names in the environment that hold a rank's number, the first that is set counts."""
 
+    ends_at: float
+    """When the hosts are taken from us, in seconds since the epoch; infinity if never."""
+
     @property
     def slots(self) -> tuple[Slot, ...]:
         """Slots of all hosts, neighbours in the network side by side."""

@@ -11,6 +11,7 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launcher import Launch
 from hydragnn_hpo.launching.slots import detect_slots
+from hydragnn_hpo.walltime import WallTime
 
 
 def find_mpiexec() -> str:
@@ -35,6 +36,8 @@ class Mpiexec:
     """Runs the ranks of a job by ``mpiexec``, on this computer or on the hosts of a PBS job."""
 
     rank_variables = "PMI_RANK,PMIX_RANK,OMPI_COMM_WORLD_RANK,PALS_RANKID"
+    ends_at: float
+    """When the hosts are taken from us, as ``HYDRAGNN_HPO_END`` says."""
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Mpiexec:
             ConfigError: there is none, or the node file cannot be read.
         """
         self._program = program or find_mpiexec()
+        self.ends_at = WallTime.of(environment).end
         self._hosts = _pbs_hosts(environment)[: hosts or None]
         each = detect_slots(slots, host="local")
         self.slots: tuple[Slot, ...] = each

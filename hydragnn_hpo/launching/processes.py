@@ -61,6 +61,7 @@ class ProcessBackend:
             most_alive: launchers at a time; further jobs wait in order.
         """
         self.slots: tuple[Slot, ...] = launcher.slots
+        self.ends_at = launcher.ends_at
         self._launcher, self._jobs, self._most = launcher, jobs, most_alive
         self._token = secrets.token_hex(8)
         self._site = Site(launcher, lease_seconds, run_tag(run_dir), self._token, interface)
@@ -74,6 +75,11 @@ class ProcessBackend:
         self._closing = threading.Event()
         renewing = threading.Thread(target=self._renew, daemon=True, name="leases")
         renewing.start()
+
+    @property
+    def settled(self) -> bool:
+        """Say whether all jobs of a lost controller are gone; until then none is started."""
+        return time.monotonic() >= self._begin_at
 
     def _renew(self) -> None:
         """Renew all leases, also while the controller does not listen; runs in a thread."""
@@ -118,8 +124,7 @@ class ProcessBackend:
             time.sleep(min(left, _LOOK_SECONDS))
 
     def _look(self) -> list[Event]:
-        may_begin = time.monotonic() >= self._begin_at
-        while may_begin and self._waiting and len(self._alive) < self._most:
+        while self.settled and self._waiting and len(self._alive) < self._most:
             launched = self._waiting.popleft()
             self._alive[launched.job.id] = launched
             launched.begin()

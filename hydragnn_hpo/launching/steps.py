@@ -5,15 +5,17 @@ Measured on Slurm 22.05: ``--nodelist`` does not order ranks, a host file with
 devices of its host, even with ``--gpus-per-task=1``.
 """
 
+import math
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launcher import Launch
+from hydragnn_hpo.launching.slurm.allocation import Allocation
 
 NOT_INHERITED = (
     "SLURM_CPU_BIND",
@@ -37,38 +39,19 @@ NOT_INHERITED = (
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """The hosts we hold, all alike."""
+class HostSize:
+    """What every host of an allocation has at least."""
 
-    hosts: tuple[str, ...]
     cpus: int
-    """Of the smallest host."""
     gpus: int
-    """Of each host."""
 
-
-def allocation_of(environment: Mapping[str, str]) -> Allocation:
-    """Read what Slurm says about the allocation that we are in.
-
-    Raises:
-        ConfigError: we are in none.
-    """
-    listed = environment.get("SLURM_JOB_NODELIST")
-    if listed is None:
-        raise ConfigError(
-            "machine.backend is 'steps', but SLURM_JOB_NODELIST is unset: run inside an "
-            "allocation (salloc, or a batch job)."
-        )
-    found = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", "1"))
-    gpus = environment.get("SLURM_GPUS_PER_NODE") or environment.get("SLURM_GPUS_ON_NODE") or "0"
-    count = re.search(r"(\d+)$", gpus)  # 8, or mi250x:8
-    return Allocation(tuple(expand(listed)), min(map(int, found)), int(count[1]) if count else 0)
-
-
-def expand(listed: str) -> list[str]:
-    """Give the hosts of ``node[1-3]`` in Slurm's order."""
-    asked = ["scontrol", "show", "hostnames", listed]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Self:
+        """Read what Slurm tells a job about its hosts."""
+        cpus = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", "1"))
+        gpus = environment.get("SLURM_GPUS_PER_NODE") or environment.get("SLURM_GPUS_ON_NODE")
+        count = re.search(r"(\d+)$", gpus or "0")  # 8, or mi250x:8
+        return cls(min(map(int, cpus)), int(count[1]) if count else 0)
 
 
 class Steps:
@@ -77,32 +60,50 @@ class Steps:
     rank_variables = "SLURM_PROCID"
     here = False
 
-    def __init__(self, allocation: Allocation, *, slots: int = 0, hosts: int = 0) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        size: HostSize,
+        *,
+        slots: int = 0,
+        ends_at: float = math.inf,
+    ) -> None:
         """Divide the hosts into slots; Slurm itself chooses cores and devices.
 
         Args:
-            allocation: the hosts we hold.
+            hosts: those we hold, neighbours side by side.
+            size: of each.
             slots: ranks at a time on each host; 0: one per GPU, or per core where there is none.
-            hosts: how many to use; 0 for all.
+            ends_at: when they are taken from us, in seconds since the epoch.
 
         Raises:
-            ConfigError: more slots are wanted than there are cores, or devices.
+            ConfigError: more slots are wanted than there are devices, or cores.
         """
-        most = allocation.gpus or allocation.cpus
+        most = size.gpus or size.cpus
         each = slots or most
         if each > most:
-            what = "GPUs" if allocation.gpus else "cores"
+            what = "GPUs" if size.gpus else "cores"
             raise ConfigError(
                 f"machine.slots is {each}, but hosts have {most} {what}, and a step shares none: "
                 "ask for fewer slots, or use the backend 'slurm'."
             )
-        self._cores = max(1, allocation.cpus // each)
-        device = "cuda:0" if allocation.gpus else "cpu"
+        self.ends_at = ends_at
+        self._cores = max(1, size.cpus // each)
+        device = "cuda:0" if size.gpus else "cpu"
         self.slots: tuple[Slot, ...] = tuple(
-            Slot(host, index, (), device)
-            for host in allocation.hosts[: hosts or None]
-            for index in range(each)
+            Slot(host, index, (), device) for host in hosts for index in range(each)
         )
+
+    @classmethod
+    def find(cls, environment: Mapping[str, str], *, slots: int = 0, hosts: int = 0) -> Self:
+        """Divide the allocation that we are in.
+
+        Raises:
+            ConfigError: we are in none, or it has not what is wanted.
+            JobError: Slurm does not answer.
+        """
+        held = Allocation.find(environment, hosts)
+        return cls(held.hosts, HostSize.of(environment), slots=slots, ends_at=held.ends_at)
 
     def render(self, job: Job, program: Sequence[str], hostfile: Path) -> Launch:
         """Give the command of one step; its ranks are laid out as the host file says."""

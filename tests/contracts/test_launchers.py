@@ -21,7 +21,7 @@ from hydragnn_hpo.launching import launched
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.mpiexec import Mpiexec
 from hydragnn_hpo.launching.processes import ProcessBackend
-from hydragnn_hpo.launching.steps import Allocation, Steps
+from hydragnn_hpo.launching.steps import HostSize, Steps
 from hydragnn_hpo.launching.strays import find_strays, run_tag
 
 HERE = Path(__file__).parent
@@ -145,7 +145,7 @@ class Stage:
 
 
 def make_srun() -> Steps:
-    return Steps(Allocation(("h1", "h2"), cpus=2, gpus=0), slots=1)
+    return Steps(("h1", "h2"), HostSize(cpus=2, gpus=0), slots=1)
 
 
 def make_mpiexec() -> Mpiexec:
@@ -374,10 +374,10 @@ sys.path.insert(0, sys.argv[1])
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.mpiexec import Mpiexec
 from hydragnn_hpo.launching.processes import ProcessBackend
-from hydragnn_hpo.launching.steps import Allocation, Steps
+from hydragnn_hpo.launching.steps import HostSize, Steps
 folder = Path(sys.argv[2])
-hosts = Allocation(("h1", "h2"), cpus=2, gpus=0)
-launcher = Steps(hosts, slots=1) if sys.argv[3] == "srun" else Mpiexec(slots=2, environment={})
+steps = Steps(("h1", "h2"), HostSize(cpus=2, gpus=0), slots=1)
+launcher = steps if sys.argv[3] == "srun" else Mpiexec(slots=2, environment={})
 jobs = {"stubborn": "rank_targets:stubborn"}
 backend = ProcessBackend(launcher, run_dir=folder, jobs=jobs, lease_seconds=2.0)
 spec = {"folder": str(folder)}

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching import steps
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.launcher import host_by_host, places
-from hydragnn_hpo.launching.steps import Allocation, Steps, allocation_of
+from hydragnn_hpo.launching.steps import HostSize, Steps
 
-FRONTIER = Allocation(("n03", "n04"), cpus=56, gpus=8)
+HOSTS, FRONTIER = ("n03", "n04"), HostSize(cpus=56, gpus=8)
 
 
 def job_on(slots):
@@ -19,7 +18,7 @@ def job_on(slots):
 
 
 def test_a_step_asks_for_exactly_its_slots():
-    launcher = Steps(FRONTIER)
+    launcher = Steps(HOSTS, FRONTIER)
     slots = launcher.slots[6:9]
     assert [slot.name for slot in slots] == ["n03:6", "n03:7", "n04:0"]
 
@@ -46,29 +45,26 @@ def test_a_step_asks_for_exactly_its_slots():
 
 
 def test_a_step_without_gpus_asks_for_none():
-    launcher = Steps(Allocation(("n1",), cpus=8, gpus=0), slots=4)
+    launcher = Steps(("n1",), HostSize(cpus=8, gpus=0), slots=4)
     argv = launcher.render(job_on(launcher.slots[:1]), ("true",), Path("/h")).argv
     assert not [word for word in argv if "gpu" in word]
     assert "--cpus-per-task=2" in argv
     assert [slot.device for slot in launcher.slots] == ["cpu"] * 4
 
 
-@pytest.mark.parametrize(
-    ("slots", "hosts", "count"), [(0, 0, 16), (4, 0, 8), (0, 1, 8), (2, 5, 4), (8, 2, 16)]
-)
-def test_slots_are_those_of_the_hosts_in_their_order(slots, hosts, count):
-    found = Steps(FRONTIER, slots=slots, hosts=hosts).slots
-    assert len(found) == count
-    assert [slot.host for slot in found] == sorted(slot.host for slot in found)
+@pytest.mark.parametrize(("slots", "each"), [(0, 8), (4, 4), (1, 1), (8, 8)])
+def test_slots_are_those_of_the_hosts_in_their_order(slots, each):
+    found = Steps(HOSTS, FRONTIER, slots=slots).slots
+    assert [slot.name for slot in found] == [f"{h}:{n}" for h in HOSTS for n in range(each)]
 
 
 def test_more_slots_than_devices_are_refused():
     with pytest.raises(ConfigError, match="machine.slots is 9, but hosts have 8 GPUs"):
-        Steps(FRONTIER, slots=9)
+        Steps(HOSTS, FRONTIER, slots=9)
 
 
 def test_ranks_see_the_device_that_slurm_gives_them():
-    launcher = Steps(FRONTIER)
+    launcher = Steps(HOSTS, FRONTIER)
     for place in places(job_on(launcher.slots[7:9]), "tag", interface="hsn0"):
         environment = place["environment"]
         assert "CUDA_VISIBLE_DEVICES" not in environment
@@ -79,7 +75,7 @@ def test_ranks_see_the_device_that_slurm_gives_them():
 
 
 def test_ranks_are_numbered_host_by_host():
-    slots = Steps(Allocation(("a", "b"), cpus=2, gpus=0)).slots
+    slots = Steps(("a", "b"), HostSize(cpus=2, gpus=0)).slots
     mixed = (slots[0], slots[2], slots[1], slots[3])
     job = host_by_host(job_on(mixed))
     assert [slot.name for slot in job.slots] == ["a:0", "a:1", "b:0", "b:1"]
@@ -97,12 +93,10 @@ def test_ranks_are_numbered_host_by_host():
         ({"SLURM_JOB_CPUS_PER_NODE": "56", "SLURM_GPUS_ON_NODE": "2"}, 56, 2),
     ],
 )
-def test_the_allocation_is_as_slurm_says(found, cpus, gpus, monkeypatch):
-    monkeypatch.setattr(steps, "expand", lambda listed: [f"<{listed}>"])
-    allocation = allocation_of({"SLURM_JOB_NODELIST": "n[1-3]", **found})
-    assert allocation == Allocation(("<n[1-3]>",), cpus, gpus)
+def test_hosts_are_as_large_as_slurm_says(found, cpus, gpus):
+    assert HostSize.of(found) == HostSize(cpus, gpus)
 
 
 def test_outside_of_slurm_is_said():
-    with pytest.raises(ConfigError, match="SLURM_JOB_NODELIST is unset: run inside"):
-        allocation_of({})
+    with pytest.raises(ConfigError, match="SLURM_JOB_ID is unset"):
+        Steps.find({})
