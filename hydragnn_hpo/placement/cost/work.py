@@ -6,6 +6,7 @@ Shapes: G graphs, N nodes, E edges, T triplets.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hydragnn_hpo.config.counting import (
@@ -16,7 +17,7 @@ from hydragnn_hpo.config.counting import (
     parameters,
 )
 from hydragnn_hpo.config.footprint import kept_factor, pass_bytes
-from hydragnn_hpo.config.sizes import epoch_size, mean_degree
+from hydragnn_hpo.config.sizes import epoch_size
 from hydragnn_hpo.config.trial import TrialConfig
 
 Stats = Mapping[str, Any]
@@ -111,11 +112,24 @@ def sizes_of(config: TrialConfig, stats: Stats) -> Sizes:
     model = config.model
     size = epoch_size(stats, config.training, [entry.ratio for entry in config.data])
     most = model.max_neighbors or math.inf
-    edges = size.nodes * min(mean_degree(stats, model.cutoff), most)
+    edges = size.nodes * min(neighbors(stats, model.cutoff), most)
     angle = angle_cutoff(model)
     triplets = 0.0 if angle is None else size.nodes * triplets_per_node(stats, angle, most)
     validated = stats["splits"].get("val", 0) / size.graphs
     return Sizes(size.graphs, size.nodes, edges, triplets, size.steps, validated)
+
+
+def neighbors(stats: Stats, cutoff: float) -> float:
+    """Estimate the mean number of neighbours of a node within a cutoff in angstrom.
+
+    Between cutoffs that were counted it grows with the volume. ``config.sizes.mean_degree``, which
+    takes the upper one alone, is off by a quarter for molecules; but nets were built with it.
+    """
+    known = [(0.0, 0.0), *sorted((float(r), float(d)) for r, d in stats["degree"].items())]
+    for (near, few), (far, many) in pairwise(known):
+        if cutoff <= far:
+            return few + (many - few) * (cutoff**3 - near**3) / (far**3 - near**3)
+    return known[-1][1]
 
 
 def triplets_per_node(stats: Stats, cutoff: float, most: float = math.inf) -> float:
@@ -124,7 +138,7 @@ def triplets_per_node(stats: Stats, cutoff: float, most: float = math.inf) -> fl
     By the histogram of neighbours at the nearest cutoff that has one: few crowded nodes have most
     of the pairs. Without a histogram all nodes are taken to be alike.
     """
-    mean = min(mean_degree(stats, cutoff), most)
+    mean = min(neighbors(stats, cutoff), most)
     histograms: Mapping[str, Any] = stats.get("degrees") or {}
     if not histograms:
         return mean * max(mean - 1.0, 0.0)

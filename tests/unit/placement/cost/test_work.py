@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.config.counting import forward_flops, kept_bytes, parameters
-from hydragnn_hpo.config.sizes import mean_degree
 from hydragnn_hpo.config.trial import TrialDataConfig
 from hydragnn_hpo.data.statistics import histogram
 from hydragnn_hpo.placement.cost.work import (
@@ -16,6 +15,7 @@ from hydragnn_hpo.placement.cost.work import (
     DERIVATIVES,
     RECOMPUTED,
     TOUCHED,
+    neighbors,
     spread_of,
     triplets_per_node,
     work_of,
@@ -24,10 +24,16 @@ from hydragnn_hpo.placement.cost.work import (
 
 @pytest.mark.parametrize(
     ("cutoff", "expected"),
-    [(3.0, 4.0), (4.0, 10.0), (3.5, 10.0 * (3.5 / 4.0) ** 3), (1.5, 4.0 / 8.0), (12.0, 10.0)],
+    [
+        (3.0, 4.0),
+        (4.0, 10.0),
+        ((0.5 * (27 + 64)) ** (1 / 3), 7.0),  # half way by volume
+        (1.5, 4.0 / 8.0),
+        (12.0, 10.0),
+    ],
 )
-def test_mean_degree_between_what_is_known(cutoff, expected, stats):
-    assert mean_degree(stats, cutoff) == pytest.approx(expected)
+def test_neighbors_grow_with_the_volume(stats, cutoff, expected):
+    assert neighbors(stats, cutoff) == pytest.approx(expected)
 
 
 def test_an_epoch_by_hand(stats, make_trial):
