@@ -16,27 +16,38 @@ CampaignArgument = Annotated[
 ]
 
 
+MachineOption = Annotated[
+    str | None, typer.Option("--machine", help="Machine profile: a shipped name or a path.")
+]
+HostsOption = Annotated[
+    int | None, typer.Option("--hosts", min=1, help="Hosts; all of the machine if left out.")
+]
+SlotsOption = Annotated[
+    int | None, typer.Option("--slots", min=1, help="Slots of a host; the machine's if left out.")
+]
+TrialsOption = Annotated[
+    int | None, typer.Option("--trials", min=1, help="Trials; the campaign's if left out.")
+]
+StructuresOption = Annotated[
+    int | None, typer.Option("--structures", min=5, help="Structures, if the data is not here.")
+]
+FailuresOption = Annotated[
+    float, typer.Option("--failures", min=0.0, max=60.0, help="Hosts lost, per host and hour.")
+]
+FigureOption = Annotated[
+    Path | None, typer.Option("--figure", help="PNG to draw: who runs where, when.")
+]
+
+
 def plan(
     campaign: CampaignArgument,
-    machine: Annotated[
-        str | None, typer.Option(help="Machine profile: a shipped name or a path.")
-    ] = None,
-    hosts: Annotated[
-        int | None, typer.Option(min=1, help="Hosts; all of the machine if left out.")
-    ] = None,
-    slots: Annotated[
-        int | None, typer.Option(min=1, help="Slots of a host; the machine's if left out.")
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Trials; the campaign's own number if left out.")
-    ] = None,
-    structures: Annotated[
-        int | None, typer.Option(min=5, help="Structures, where the data is not here or grows.")
-    ] = None,
-    failures: Annotated[
-        float, typer.Option(min=0.0, max=60.0, help="Hosts lost, per host and hour.")
-    ] = 0.0,
-    figure: Annotated[Path | None, typer.Option(help="PNG to draw: who runs where, when.")] = None,
+    machine: MachineOption = None,
+    hosts: HostsOption = None,
+    slots: SlotsOption = None,
+    trials: TrialsOption = None,
+    structures: StructuresOption = None,
+    failures: FailuresOption = 0.0,
+    figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Simulate a campaign with the real prices and the real planner; of a run, what is left."""

@@ -1,0 +1,123 @@
+"""``plan``: what a campaign takes, from its file and from its run."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from hydragnn_hpo.campaign.journal import encode, read
+from hydragnn_hpo.config.loading import to_toml
+
+CAUSES = {"training", "start-up", "tail", "held", "failures", "brain"}
+
+
+@pytest.fixture
+def campaign(hpo):
+    hpo.card(hpo.molecules(40))
+    return hpo.campaign()
+
+
+def test_a_campaign_is_planned_before_anything_is_built(hpo, campaign):
+    done = hpo.here("plan", campaign, "--machine", "frontier", "--hosts", "4", "--figure", "a.png")
+    assert done.code == 0, done.err
+    lines = dict(line.split(maxsplit=1) for line in done.out.splitlines())
+    assert lines["machine"] == "frontier: 4 hosts of 8 slots"
+    assert lines["data"] == "not built yet, estimated: 40 structures, sizes by 40 structures of it"
+    assert "host-hours" in lines["takes"]
+    assert lines["trust"].startswith("prices are first guesses")
+    with Image.open(hpo.folder / "a.png") as image:
+        assert image.width == 1650
+    assert hpo.files_of(hpo.folder) == {"a.png", "campaign.toml", "tiny.extxyz", "tiny.toml"}
+
+
+def test_a_plan_as_json_adds_up(hpo, campaign):
+    plain = hpo.json("plan", campaign, "--slots", "2", "--trials", "20")["forecast"]
+    assert plain["trials"] == 20
+    assert set(plain["shares"]) == CAUSES
+    assert sum(plain["shares"].values()) == pytest.approx(1.0)
+    assert plain["host_hours"] == pytest.approx(plain["makespan"] / 3600.0)
+    assert (plain["unfinished"], plain["failed_hosts"]) == (0, 0)
+    again = hpo.json("plan", campaign, "--slots", "2", "--trials", "20")["forecast"]
+    assert again == plain, "the same question has the same answer"
+
+
+def test_too_many_hosts_are_advised_against(hpo, campaign):
+    few = ("plan", campaign, "--machine", "frontier", "--hosts", "200", "--structures", "1000000")
+    advice = hpo.json(*few)["forecast"]["advice"]
+    assert any(
+        said.startswith("with 6 trials on 200 hosts the longest trial is the bound: more trials or")
+        for said in advice
+    ), advice
+
+
+def test_failures_cost_something(hpo, campaign):
+    wish = ("plan", campaign, "--machine", "generic", "--hosts", "8", "--structures", "3000000")
+    quiet, lossy = hpo.json(*wish), hpo.json(*wish, "--failures", "0.5")
+    assert quiet["forecast"]["shares"]["failures"] == 0.0
+    assert lossy["forecast"]["failed_hosts"] > 0
+    assert lossy["forecast"]["shares"]["failures"] > 0.0
+
+
+def test_a_plan_refuses_what_makes_no_sense(hpo, campaign):
+    hpo.refused("plan", campaign, "--machine", "fronteer", says=("fronteer", "frontier"))
+    hpo.refused(
+        "plan", campaign, "--machine", "frontier", "--hosts", "20000", says=("9,408 hosts",)
+    )
+    hpo.refused("plan", "nowhere.toml", says=("nowhere.toml",))
+    (hpo.folder / "tiny.extxyz").unlink()
+    hpo.refused("plan", campaign, says=("tiny.extxyz",))
+    assert hpo.here("plan", campaign, "--structures", "500").code == 0
+
+
+def test_the_plan_of_a_finished_run_compares(finished, tmp_path):
+    figure = tmp_path / "run.png"
+    done = finished.hpo.here("plan", finished.run, "--figure", figure)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert " trials ended; seconds per epoch were off by a factor of " in lines[0]
+    assert lines[1].split() == ["trial", "ranks", "predicted", "actual", "ratio"]
+    assert "nothing is left to do" in done.out
+    assert figure.exists()
+    plain = finished.hpo.json("plan", finished.run)
+    assert plain["forecast"] is None
+    for row in plain["ended"]:
+        assert row["ratio"] == pytest.approx(row["actual"] / row["predicted"])
+
+
+def test_the_plan_of_half_a_run_says_what_is_left(finished, tmp_path):
+    """A copy of a run, cut off when its first trial had come to rest."""
+    run = tmp_path / "half"
+    run.mkdir()
+    (run / "campaign.toml").write_bytes((finished.run / "campaign.toml").read_bytes())
+    for name in ("data", "trials"):
+        (run / name).symlink_to(finished.run / name)
+    lines = []
+    for event in read(finished.run / "events.jsonl"):
+        lines.append(encode(event))
+        if event["event"] == "ended":
+            break
+    (run / "events.jsonl").write_bytes(b"".join(lines))
+    plain = finished.hpo.json("plan", run, "--slots", "2")
+    assert plain["forecast"]["trials"] == 6
+    assert plain["forecast"]["unfinished"] == 0
+    assert len(plain["ended"]) == 1
+
+
+def test_a_run_that_placed_nothing_has_no_plan(hpo, campaign):
+    run = hpo.folder / "run"
+    run.mkdir()
+    (run / "campaign.toml").write_text(to_toml(hpo.ci_campaign()))
+    hpo.refused("plan", run, says=("no trial was placed yet",))
+
+
+def test_a_command_is_planned_by_a_constant(hpo):
+    command = {
+        "name": "mine",
+        "command": {"argv": ["true"], "width": 2},
+        "space": {"a": {"low": 1, "high": 50}},
+        "search": {"brain": "random", "trials": 6, "rungs": [1]},
+    }
+    (hpo.folder / "mine.toml").write_text(to_toml(command))
+    plain = json.loads(hpo.here("plan", "mine.toml", "--slots", "4", "--json").out)
+    assert plain["data"] == "none: trials are a command of yours"
+    assert plain["forecast"]["widths"] == {"2": 6}

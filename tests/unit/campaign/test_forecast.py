@@ -1,0 +1,184 @@
+"""A forecast runs the campaign's own trials, prices and rules on a simulated machine."""
+
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+
+from hydragnn_hpo.campaign.climbing import Climbing
+from hydragnn_hpo.campaign.forecast import (
+    Machine,
+    Priced,
+    Pricing,
+    forecast,
+    rung_of,
+    sample,
+    trial_of,
+)
+from hydragnn_hpo.campaign.state import fold
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.placement.simulated import Work
+from hydragnn_hpo.search import space
+from hydragnn_hpo.shipped import shipped
+
+
+def campaign(**search):
+    values = tomllib.loads(shipped("workflows/quickstart.toml").read_text())
+    values["search"] |= {"rungs": [1, 3, 9], "trials": 9, "finalists": 1, "initial": 3, **search}
+    return CampaignConfig.model_validate(values)
+
+
+def machine(hosts=1, slots=2, **profile):
+    quiet = {"cold_start_seconds": 0.0, "start_seconds": 0.0, "restart_seconds": 0.0}
+    found = find_profile("workstation").model_copy(update=quiet | profile)
+    return Machine(found, hosts, slots)
+
+
+class FixedPrice:
+    """Ten seconds per epoch on one rank, never wider."""
+
+    widths, sigma, measured, fails = (1,), 0.0, True, 0.0
+
+    def __init__(self, seconds=10.0):
+        self.seconds = seconds
+
+    def tasks_seconds(self, epochs):
+        return (self.seconds * epochs,)
+
+    def epoch_seconds(self, width):
+        return self.seconds
+
+    def memory(self, width):
+        return 0.0
+
+
+def priced(count, seconds=10.0, lanes=1):
+    names = [f"t{number:04d}" for number in range(count)]
+    return {name: Priced(name, "gin", FixedPrice(seconds), lanes, 1.0, 1.0) for name in names}
+
+
+def test_a_sample_lies_in_the_space_and_repeats_itself():
+    config = campaign()
+    values = sample(config, 40)
+    assert values == sample(config, 40)
+    assert len({space.key(each) for each in values}) == 40
+    for each in values:
+        assert all(space.is_in(config.space[name], value) for name, value in each.items())
+
+
+def test_a_sample_leaves_out_what_was_proposed_and_what_constraints_forbid():
+    config = campaign(constraints=["model.features < 50"])
+    first = sample(config, 20)
+    assert all(each["model.features"] < 50 for each in first)
+    rest = sample(config, 20, first)
+    assert not {space.key(each) for each in first} & {space.key(each) for each in rest}
+
+
+def test_one_rung_takes_what_a_division_says():
+    """Eight trials of 10 s on two slots: four each, one after another."""
+    found = forecast(campaign(rungs=[1]), machine(), priced(8))
+    assert found.simulated.makespan == pytest.approx(40.0, abs=1.0)
+    assert found.trials == 8
+    assert found.host_hours == pytest.approx(found.simulated.makespan / 3600)
+    assert found.widths == {1: 8}
+    assert sum(found.simulated.shares.values()) == pytest.approx(1.0)
+
+
+def test_rungs_are_climbed_by_the_campaigns_rule():
+    """Of nine trials one in three goes on, twice: 9 x 1, 3 x 2 and 1 x 6 epochs, at least.
+
+    Asynchronous halving promotes whoever is among the best at its time: it may promote more.
+    """
+    together = forecast(campaign(promotion="together"), machine(), priced(9))
+    assert [rung_of(work.name) for work in together.works] == [1] * 9 + [3] * 3 + [9]
+    alone = sum(work.seconds[0] for work in together.works)
+    assert alone == 10.0 * (9 * 1 + 3 * 2 + 1 * 6)
+    at_once = forecast(campaign(), machine(), priced(9))
+    rungs = [rung_of(work.name) for work in at_once.works]
+    assert rungs.count(1) == 9
+    assert rungs.count(3) >= 3
+    assert rungs.count(9) >= 1
+    assert not at_once.simulated.unfinished
+
+
+def test_the_longest_trial_is_summed_over_its_rungs():
+    config = campaign(promotion="together")
+    trials = priced(9)
+    trials["t0004"] = Priced("t0004", "gin", FixedPrice(1000.0), 1, 1.0, 1.0)
+    name, seconds = forecast(config, machine(), trials).longest
+    climbed = sum(
+        work.seconds[0]
+        for work in forecast(config, machine(), trials).works
+        if trial_of(work.name) == "t0004"
+    )
+    assert (name, seconds) == ("t0004", climbed)
+    assert seconds >= 1000.0
+
+
+def test_a_rank_with_lanes_takes_several_slots():
+    found = forecast(campaign(rungs=[1]), machine(slots=4), priced(4, lanes=4))
+    assert found.simulated.makespan == pytest.approx(40.0, abs=1.0)
+    assert found.widths == {1: 4}
+
+
+def test_what_is_left_of_a_run_is_forecast():
+    """t0 rests, t1 has two of its three epochs, t2 waits at its first rung; t3 is new."""
+
+    def at(kind, **values):
+        return {"event": kind, "time": 0.0, "epoch": 1, **values}
+
+    place = {"attempt": 1, "width": 1, "slots": ["a:0"]}
+    epoch = {"objective": 0.5, "best_objective": 0.5, "seconds": 10.0, "width": 1}
+    names = [f"t{number:04d}" for number in range(3)]
+    state = fold(
+        [
+            *[at("proposed", trial=name, values={}, until=1) for name in names],
+            *[at("placed", trial=name, **place) for name in names[:2]],
+            at("ended", trial=names[0], outcome="stopped", score=0.5, reached=1),
+            at("ended", trial=names[1], outcome="stopped", score=0.4, reached=1),
+            at("promoted", trials=[names[1]], until=3, last=False),
+            at("placed", trial=names[1], **place),
+            at("epoch", trial=names[1], reached=2, **epoch),
+        ]
+    )
+    found = forecast(campaign(), machine(), priced(4), state=state)
+    first = {work.name: work.seconds[0] for work in found.works[:3]}
+    assert first == {"t0001@3": 10.0, "t0002@1": 10.0, "t0003@1": 10.0}
+    assert {trial_of(work.name) for work in found.works[3:]} <= {f"t000{n}" for n in range(4)}
+    assert [rung_of(work.name) for work in found.works].count(9) >= 1, "there is a finalist"
+
+
+def test_a_campaign_that_ends_climbs_no_further():
+    state = fold([{"event": "ending", "time": 0.0, "epoch": 1}])
+    climbing = Climbing(campaign(), [Work("t0000@1", (1,), (10.0,))], priced(1), state)
+    assert list(climbing.ended("t0000@1", 10.0)) == []
+
+
+def test_several_goals_are_climbed_by_their_front():
+    config = campaign(objective=["weighted", "parameters"])
+    found = forecast(config, machine(), priced(9))
+    assert [rung_of(work.name) for work in found.works].count(9) >= 1
+
+
+def test_values_that_make_no_trial_are_left_out():
+    def refuse(name, values):
+        raise ConfigError("no.")
+
+    pricing = Pricing(campaign(), machine(), SimpleNamespace(), refuse)
+    assert pricing.price("t0000", {}) is None
+
+
+def test_prices_of_what_never_ran_are_not_exact():
+    """The planner believes the price, the simulation takes a little more or less."""
+    costs = SimpleNamespace(price_values=lambda values, widths: unmeasured)
+    unmeasured = FixedPrice()
+    unmeasured.measured = False
+    pricing = Pricing(campaign(), machine(), costs, lambda name, values: {})
+    works = [pricing.price(f"t{number:04d}", {}).work(0, 1) for number in range(200)]
+    factors = [work.seconds[0] / work.believed()[0] for work in works]
+    assert {work.believed() for work in works} == {(10.0,)}
+    assert 0.4 < min(factors) < 0.8 < 1.25 < max(factors) < 2.5
+    again = pricing.price("t0000", {}).work(0, 1)
+    assert again.seconds == works[0].seconds
