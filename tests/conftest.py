@@ -1,10 +1,12 @@
 """What every test may use."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from virtual_slurm import VirtualSlurm, missing
 
 from hydragnn_hpo.config.data import CardConfig, FileConfig, TargetConfig
 from hydragnn_hpo.data.columns import Columns, Names, offsets
@@ -71,3 +73,23 @@ def many_windows(random_columns: Columns, tmp_path: Path, monkeypatch: pytest.Mo
         patch.setattr(write, "WINDOW", 7)
         write.write_store(tmp_path / "random.bp", parts, stats, card)
     return tmp_path / "random.bp"
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualSlurm]:
+    """A real Slurm of four virtual hosts."""
+    if reason := missing():
+        pytest.skip(f"no Slurm: {reason}")
+    cluster = VirtualSlurm(tmp_path_factory.mktemp("slurm"), hosts=4)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def slurm(slurm_cluster: VirtualSlurm) -> Iterator[VirtualSlurm]:
+    """A real Slurm whose hosts are all idle, and will be again."""
+    yield slurm_cluster
+    slurm_cluster.release()

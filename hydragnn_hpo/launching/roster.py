@@ -116,7 +116,7 @@ class Roster:
         self._start_from = now + orphans
         self._settled_by = now + orphans + margin(orphans) if orphans else now
         self._seen: Sequence[str] = ()
-        self._next_look = now
+        self._next_look, self._closing = now, False
         self.look(now)
 
     def _open(self, epoch: int) -> tuple[Door, DoorPlate]:
@@ -193,11 +193,13 @@ class Roster:
         host = self.hosts.get(news.host)
         if host is None:
             return
-        if host.channel:
-            self._hear(host, host.channel)  # its last words
-        if host.life:
-            self._lose(host, news.reason)
-        elif host.tries:
+        if news.kind == "gone":
+            if host.channel:
+                self._hear(host, host.channel)  # its last words
+            if host.life:
+                self._lose(host, news.reason)
+                return
+        if host.tries and host.channel is None:
             host.why = news.reason
             host.next_start = now + min(_LONGEST_PAUSE, 2.0 ** (host.tries - 1) - 1.0)
             if all(h.tries >= _TRIES and not h.life for h in self.hosts.values()):
@@ -260,7 +262,9 @@ class Roster:
                     self._join(host, message)
                 case _:
                     self._listener.told(host, message)
-        if channel.closed and host.channel is channel:
+        if channel.closed and self._closing:
+            self.lines.remove(channel)
+        elif channel.closed and host.channel is channel:
             self._miss(host, "hung up")
 
     def _join(self, host: Host, told: dict[str, Any]) -> None:
@@ -296,10 +300,11 @@ class Roster:
 
     def close(self) -> None:
         """Tell all agents to go, and wait until they are gone."""
+        self._closing = True
         for host in self.hosts.values():
             self.send(host.name, {"op": "bye"})
         deadline = time.monotonic() + _CLOSING_SECONDS
-        while self._unsent() and time.monotonic() < deadline:
+        while self._open_lines() and time.monotonic() < deadline:
             self.lines.wait(0.1)
         self.transport.close()
         for host in self.hosts.values():
@@ -308,5 +313,6 @@ class Roster:
         self._door.close()
         door_file(self.run_dir).unlink(missing_ok=True)
 
-    def _unsent(self) -> bool:
-        return any(host.channel and host.channel.unsent for host in self.hosts.values())
+    def _open_lines(self) -> bool:
+        """Say whether somebody has not hung up yet, which is the last thing that an agent does."""
+        return any(host.channel and not host.channel.closed for host in self.hosts.values())

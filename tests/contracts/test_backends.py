@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Backend, Event, Job
 from hydragnn_hpo.launching.local import LocalBackend
+from hydragnn_hpo.launching.slurm.backend import SlurmBackend
 from hydragnn_hpo.launching.strays import find_strays, run_tag
 
 HERE = Path(__file__).parent
@@ -32,13 +35,22 @@ JOBS = {name: f"rank_targets:{name}" for name in TARGETS} | {
 TORCH = ("torch", "torch.distributed", "torch._dynamo")
 
 
-def make_local(run_dir: Path, lease_seconds: float, preload: tuple[str, ...]) -> Backend:
+def make_local(run_dir: Path, lease_seconds: float, preload: tuple[str, ...], **_) -> Backend:
     return LocalBackend(
         slots=2, lease_seconds=lease_seconds, run_dir=run_dir, jobs=JOBS, preload=preload
     )
 
 
-BACKENDS = {"local": make_local}
+def make_slurm(
+    run_dir: Path, lease_seconds: float, preload: tuple[str, ...], environment: dict[str, str]
+) -> Backend:
+    machine = MachineConfig(backend="slurm", slots=2, lease_seconds=lease_seconds)
+    return SlurmBackend(
+        machine, run_dir=run_dir, environment=environment, jobs=JOBS, preload=preload
+    )
+
+
+BACKENDS = {"local": make_local, "slurm": make_slurm}
 
 
 def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
@@ -70,20 +82,42 @@ def tagged(folder: Path, name: str) -> list[int]:
 class Stage:
     """A backend, the folder of its jobs, and all events it told."""
 
-    def __init__(self, make, folder: Path) -> None:
-        self._make = make
-        self.folder = folder
+    def __init__(self, name: str, folder: Path, environment: dict[str, str]) -> None:
+        self.name, self.folder = name, folder
         self.events: list[Event] = []
         self.backend: Backend | None = None
+        self._environment = environment
+
+    @property
+    def outlives(self) -> bool:
+        """Whether agents outlive their controller, so that ranks hang on its beats."""
+        return self.name != "local"
 
     def open(self, lease_seconds: float = 10.0, preload: tuple[str, ...] = ()) -> Backend:
-        self.backend = self._make(self.folder, lease_seconds, preload)
+        """Have a backend of one host with two slots, which can be used at once."""
+        self.lease_seconds = max(lease_seconds, 3.0) if self.outlives else lease_seconds
+        make = BACKENDS[self.name]
+        self.backend = make(self.folder, self.lease_seconds, preload, environment=self._environment)
+        until(lambda: self.hear() or self.backend.slots, "slots")
+        self.events = [event for event in self.events if event.kind != "host_joined"]
         return self.backend
+
+    def hear(self) -> None:
+        """Let the backend live, on whose beats ranks may hang."""
+        if self.outlives:
+            self.events += self.backend.poll(0.0)
+
+    def lease(self, job: Job) -> Path:
+        """Give the file that keeps the ranks of a job alive."""
+        if not self.outlives:
+            return job.lease
+        (scratch,) = Path(tempfile.gettempdir()).glob(f"hydragnn-hpo-{run_tag(self.folder)}*")
+        return scratch / job.id
 
     def start(self, kind: str, *, name: str = "job", width: int = 1, **spec) -> Job:
         folder = self.folder / name
         folder.mkdir()
-        slots = self.backend.slots[:width]
+        slots = until(lambda: self.hear() or self.backend.slots, "slots")[:width]
         watch = folder / "metrics.jsonl"
         spec |= {"folder": str(folder), "metrics": str(watch)}
         job = Job(name, kind, width, spec, folder / "log", folder / "lease", watch, slots)
@@ -106,7 +140,7 @@ class Stage:
     def shown(self, job: Job, name: str, rank: int = 0):
         """Wait for what a rank has shown."""
         path = self.folder / job.id / f"{name}.{rank}"
-        until(path.exists, str(path))
+        until(lambda: self.hear() or path.exists(), str(path))
         return json.loads(path.read_text())
 
     def works(self, name: str) -> None:
@@ -115,16 +149,27 @@ class Stage:
         assert self.wait("ended", name).data["codes"] == [0]
 
 
-@pytest.fixture(params=BACKENDS)
+everywhere = pytest.mark.parametrize(
+    "stage", ["local", pytest.param("slurm", marks=pytest.mark.slow)], indirect=True
+)
+"""Marks what depends on how agents are started and reached; the rest is the core's own."""
+
+
+@pytest.fixture
 def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    stage = Stage(BACKENDS[request.param], tmp_path)
+    name, environment = getattr(request, "param", "local"), {}
+    if name == "slurm":
+        environment = request.getfixturevalue("slurm").allocate(1)
+        monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
+    stage = Stage(name, tmp_path, environment)
     yield stage
     if stage.backend:
         stage.backend.close()
     assert find_strays(run_tag(tmp_path)) == []
 
 
+@everywhere
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_job_runs_in_ranks_that_know_their_place(stage, width):
     slots = stage.open().slots
@@ -148,6 +193,7 @@ def test_a_job_runs_in_ranks_that_know_their_place(stage, width):
         assert (seen["stdin"], seen["leader"], seen["signals"]) == ("", True, [True] * 3)
 
 
+@everywhere
 def test_events_of_a_job_come_in_order_and_once(stage):
     stage.open()
 
@@ -220,6 +266,7 @@ def test_an_unknown_kind_is_said(stage):
         stage.start("slep")
 
 
+@everywhere
 def test_records_come_completely_and_in_order(stage):
     stage.open()
 
@@ -256,12 +303,13 @@ def test_only_lines_added_by_this_attempt_are_told(stage):
     assert [record["record"] for record in told] == ["line", "line"]
 
 
+@everywhere
 def test_a_controller_that_does_not_listen_stops_nobody(stage):
     """The agent goes on touching leases although its words find no room."""
-    stage.open(lease_seconds=0.5)
+    stage.open(lease_seconds=10.0 if stage.outlives else 0.5)
 
     job = stage.start("emit", lines=2000, padding=4000, stay=True, seconds=1.5)
-    stage.shown(job, "emitted")
+    until((stage.folder / job.id / "emitted.0").exists, "lines")
     time.sleep(1.5)
 
     assert stage.wait("ended", "job").data["codes"] == [0]
@@ -269,6 +317,7 @@ def test_a_controller_that_does_not_listen_stops_nobody(stage):
     assert not stage.told("agent_lost")
 
 
+@everywhere
 def test_a_large_spec_arrives(stage):
     stage.open()
 
@@ -277,6 +326,7 @@ def test_a_large_spec_arrives(stage):
     assert stage.wait("ended", "job").data["codes"] == [0, 0]
 
 
+@everywhere
 def test_a_hundred_short_jobs_all_end_well(stage):
     stage.open()
     stage.wait("ready")
@@ -293,6 +343,7 @@ def test_a_hundred_short_jobs_all_end_well(stage):
     assert time.monotonic() - began < 15
 
 
+@everywhere
 def test_stop_lets_a_job_end_by_itself(stage):
     stage.open()
     job = stage.start("polite", width=2)
@@ -339,6 +390,7 @@ def test_stop_of_what_does_not_run_is_nothing(stage):
     stage.works("next")
 
 
+@everywhere
 def test_a_killed_rank_ends_its_peers(stage):
     stage.open()
     job = stage.start("sleep", width=2)
@@ -351,6 +403,7 @@ def test_a_killed_rank_ends_its_peers(stage):
     assert (ended.data["signal_sent"], ended.data["first"]) == (True, 1)
 
 
+@everywhere
 def test_processes_of_a_rank_end_with_it(stage):
     stage.open()
     job = stage.start("parent")
@@ -363,22 +416,25 @@ def test_processes_of_a_rank_end_with_it(stage):
     until(lambda: not any(map(is_alive, children)), "end of the children", seconds=3)
 
 
+@everywhere
 def test_a_lease_is_kept_while_a_job_runs_and_removed_after(stage):
     stage.open(lease_seconds=0.5)
-    job = stage.start("sleep", seconds=1.5)
-    first = until(lambda: job.lease.exists() and job.lease.stat().st_mtime_ns, "lease")
+    job = stage.start("sleep", seconds=3 * stage.lease_seconds)
+    lease = stage.lease(job)
+    first = until(lambda: stage.hear() or lease.exists() and lease.stat().st_mtime_ns, "lease")
 
     assert stage.wait("ended", "job").data["codes"] == [0]
     assert first
-    assert not job.lease.exists()
+    assert not lease.exists()
 
 
+@everywhere
 def test_a_lease_that_is_taken_away_ends_the_ranks(stage):
     stage.open(lease_seconds=0.5)
     job = stage.start("sleep", width=2)
     [stage.shown(job, "pid", rank) for rank in range(2)]
 
-    job.lease.unlink()
+    stage.lease(job).unlink()
 
     assert stage.wait("ended", "job", seconds=5).data["codes"] == [75, 75]
     assert "lease" in job.log.read_text()
@@ -397,6 +453,7 @@ def test_a_lease_that_cannot_be_written_is_said(stage):
     assert "nowhere/lease: the lease cannot be written (No such file" in ended.data["error"]
 
 
+@everywhere
 def test_a_killed_zygote_is_told_and_replaced(stage):
     stage.open()
     job = stage.start("sleep", width=2)
@@ -438,6 +495,7 @@ def test_a_hung_zygote_is_replaced(stage):
     stage.works("next")
 
 
+@everywhere
 def test_a_killed_agent_loses_no_record_and_is_replaced(stage):
     stage.open()
     job = stage.start("emit", lines=300, stay=True)
@@ -456,6 +514,7 @@ def test_a_killed_agent_loses_no_record_and_is_replaced(stage):
     stage.works("next")
 
 
+@everywhere
 def test_ranks_of_a_frozen_agent_end_themselves(stage):
     stage.open(lease_seconds=0.5)
     job = stage.start("sleep", width=2)
@@ -464,8 +523,9 @@ def test_ranks_of_a_frozen_agent_end_themselves(stage):
 
     os.kill(agent, signal.SIGSTOP)
 
-    until(lambda: not any(map(is_alive, pids)), "end of the ranks", seconds=5)
-    assert job.log.read_text().count("not renewed for 0.5 s") == 2
+    seconds = stage.lease_seconds
+    until(lambda: stage.hear() or not any(map(is_alive, pids)), "end of ranks", seconds=seconds + 5)
+    assert job.log.read_text().count(f"not renewed for {seconds:g} s") == 2
     stage.wait("agent_lost", seconds=10)
     assert stage.wait("ended", "job").data["codes"] == [-9, -9]
     stage.works("next")
@@ -492,7 +552,7 @@ def test_a_zygote_killed_as_it_imports_is_replaced_until_it_is_hopeless(stage):
 
     for lost in range(1, 4):
         assert not stage.told("ended", job.id)
-        (zygote,) = until(lambda: tagged(stage.folder, "hpo-zygote"), "zygote")
+        (zygote,) = until(lambda: stage.hear() or tagged(stage.folder, "hpo-zygote"), "zygote")
         os.kill(zygote, signal.SIGKILL)
         stage.wait("zygote_lost", count=lost)
     ended = stage.wait("ended", job.id)
@@ -503,6 +563,7 @@ def test_a_zygote_killed_as_it_imports_is_replaced_until_it_is_hopeless(stage):
     assert ended.data["error"] == errors[2]
 
 
+@everywhere
 def test_close_ends_everything(stage):
     stage.open()
     job = stage.start("stubborn", width=2)
@@ -511,7 +572,7 @@ def test_close_ends_everything(stage):
     began = time.monotonic()
     stage.backend.close()
 
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < (10 if stage.outlives else 3)
     assert find_strays(run_tag(stage.folder)) == []
     stage.backend.close()
 
@@ -549,6 +610,7 @@ def test_a_killed_controller_leaves_no_process(tmp_path, monkeypatch, preload):
     assert time.monotonic() - killed < 2
 
 
+@everywhere
 def test_ranks_forked_from_a_warm_torch_train_together(stage):
     stage.open(preload=TORCH)
     ready = stage.wait("ready")

@@ -1,0 +1,152 @@
+"""Agents as tasks of job steps: one ``srun`` for all hosts, one more for each that is lost."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.files import storage
+from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.network import own_address
+from hydragnn_hpo.launching.slurm.allocation import Allocation, unusable
+from hydragnn_hpo.launching.slurm.hostlist import compress
+from hydragnn_hpo.launching.transport import Call, News, agent_argv
+
+_CLOSING_SECONDS = 10.0
+_END = "HYDRAGNN_HPO_END"
+
+_GEOMETRY = (
+    *("SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NODELIST"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK"),
+    *("SLURM_DISTRIBUTION", "SLURM_CPU_BIND", "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_GPU_BIND"),
+    *("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_MEM_PER_CPU"),
+)
+"""What ``srun`` would read as its options: we give ours."""
+
+
+def step_argv(job: str, hosts: Sequence[str]) -> list[str]:
+    """Give the command that runs an agent on each of some hosts.
+
+    The agent sees its whole host (``--overlap --whole``, bound to nothing): it hands out cores
+    and GPUs itself. One that is lost must not end the others.
+    """
+    count = str(len(hosts))
+    return [
+        *("srun", f"--jobid={job}", f"--nodes={count}", f"--ntasks={count}"),
+        *("--ntasks-per-node=1", f"--nodelist={compress(hosts)}"),
+        *("--overlap", "--whole", "--cpu-bind=none", "--export=ALL", "--input=none"),
+        *("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--job-name=hpo-agents", "--label"),
+        *agent_argv(host_of="SLURMD_NODENAME"),
+    ]
+
+
+@dataclass
+class _Step:
+    hosts: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def reason(self) -> str:
+        """Complete a sentence about why it ended."""
+        said = self.log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+        errors = [line for line in said if "error" in line.lower()] or said[-1:]
+        ended = f"its job step ended (code {self.process.returncode})"
+        return f"has no agent, {ended}: {errors[-1] if errors else f'see {self.log}'}"
+
+
+class SlurmTransport:
+    """Starts agents on the hosts of an allocation; Slurm tracks them and ends them with it.
+
+    Nothing that Slurm says proves that processes are gone: that is left to leases, and to new
+    agents, which end what they find of their host's earlier ones.
+    """
+
+    slots: tuple[Slot, ...] = ()
+    outlives = True
+
+    def __init__(
+        self, allocation: Allocation, *, run_dir: Path, interface: str | None = None
+    ) -> None:
+        """Use an allocation; steps write their logs below ``run_dir``.
+
+        Raises:
+            ConfigError: this host has no such interface.
+        """
+        self.hosts: Sequence[str] = allocation.hosts
+        self.ends_at = allocation.ends_at
+        self.address = own_address(interface, allocation.address)
+        self._job = allocation.job
+        self._logs = run_dir / "agents"
+        self._steps: list[_Step] = []
+        self._news: list[News] = []
+        self._count = 0
+
+    def start(self, hosts: Sequence[str], call: Call) -> None:
+        """Start a step with an agent on each of these hosts, but for those that are down."""
+        try:
+            down = unusable(hosts)
+        except JobError as error:
+            self._news += [News(host, "failed", f"has no agent: {error}") for host in hosts]
+            return
+        self._news += [News(h, "failed", f"is {s}") for h, s in down.items() if h in hosts]
+        able = [host for host in hosts if host not in down]
+        if able:
+            self._steps.append(self._step(able, call))
+
+    def _step(self, hosts: Sequence[str], call: Call) -> _Step:
+        self._count += 1
+        name = f"{call.plate.epoch:03d}-{self._count:04d}.log"
+        with storage(self._logs):
+            self._logs.mkdir(mode=0o700, exist_ok=True)
+            log = os.open(self._logs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            process = subprocess.Popen(
+                step_argv(self._job, hosts),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(call.whole_environment()),
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        return _Step(tuple(hosts), process, self._logs / name)
+
+    def _environment(self, ours: Mapping[str, str]) -> dict[str, str]:
+        kept = {name: value for name, value in ours.items() if name not in _GEOMETRY}
+        end = {_END: str(int(self.ends_at))} if self.ends_at < float("inf") else {}
+        return end | kept
+
+    def poll(self) -> list[News]:
+        """Tell of steps that ended: there is no agent of theirs any more, whatever its ranks do."""
+        for step in list(self._steps):
+            if step.process.poll() is not None:
+                self._steps.remove(step)
+                newer = {host for other in self._steps for host in other.hosts}
+                reason = step.reason()
+                missing = [host for host in step.hosts if host not in newer]
+                self._news += [News(host, "failed", reason) for host in missing]
+        told, self._news = self._news, []
+        return told
+
+    def end(self, host: str) -> bool:
+        """Do nothing: what happens on a host that we do not hear is not known."""
+        return False
+
+    def close(self) -> None:
+        """Wait for the steps, whose agents were told to go, and have Slurm end the others."""
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            for step in self._steps:
+                if number is not None and step.process.poll() is None:
+                    step.process.send_signal(number)
+            for step in self._steps:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    step.process.wait(max(0.1, deadline - time.monotonic()))
+            deadline = time.monotonic() + _CLOSING_SECONDS
+        self._steps.clear()

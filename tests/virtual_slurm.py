@@ -1,0 +1,204 @@
+"""A real Slurm with virtual hosts on this machine: munged, slurmctld and one slurmd per host.
+
+All hosts share this machine's name, address, files and processors. Everything lies below one
+folder, and every process is a child of the test or found by a tag in its environment.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hydragnn_hpo.launching.linux import die_with_parent
+from hydragnn_hpo.launching.strays import end_tagged, find_tagged
+
+TAG, HOST_TAG = "HPO_TEST_SLURM", "HPO_TEST_SLURM_HOST"
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinfo")
+SECONDS = 30.0
+
+CONF = """\
+ClusterName=virtual
+SlurmctldHost={name}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0
+ReturnToService=2
+SlurmctldTimeout=10
+SlurmdTimeout=10
+KillWait=3
+MessageTimeout=20
+InactiveLimit=0
+CompleteWait=0
+RebootProgram=/bin/true
+SlurmdParameters=config_overrides
+"""
+
+
+def missing() -> str | None:
+    """Say why there can be no Slurm here."""
+    lacking = [name for name in PROGRAMS if shutil.which(name) is None]
+    if lacking:
+        return f"no {', '.join(lacking)}: install slurm-wlm and munge."
+    return None if os.geteuid() == 0 else "slurmd starts tasks as another user: run as root."
+
+
+def free_ports(count: int) -> list[int]:
+    """Give ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        made = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        return [stack.enter_context(server).getsockname()[1] for server in made]
+
+
+def until(look: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < deadline, f"no {what} after {seconds:g} s"
+        time.sleep(0.05)
+
+
+class VirtualSlurm:
+    """A cluster of hosts ``node1`` ... that lives as long as the test run."""
+
+    def __init__(self, folder: Path, hosts: int) -> None:
+        self.folder, self.hosts = folder, [f"node{n}" for n in range(1, hosts + 1)]
+        self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), TAG: str(folder)}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._jobs: list[str] = []
+        self._write_conf()
+
+    def _write_conf(self) -> None:
+        name = socket.gethostname().partition(".")[0]
+        control, *ports = free_ports(len(self.hosts) + 1)
+        lines = [CONF.format(name=name, port=control, folder=self.folder)]
+        for host, port in zip(self.hosts, ports, strict=True):
+            where = f"NodeHostname={name} NodeAddr=127.0.0.1 Port={port}"
+            lines.append(f"NodeName={host} {where} CPUs=8 RealMemory=4096 State=UNKNOWN\n")
+        listed = f"node[1-{len(self.hosts)}]"
+        lines.append(f"PartitionName=all Nodes={listed} Default=YES OverSubscribe=EXCLUSIVE\n")
+        (self.folder / "slurm.conf").write_text("".join(lines))
+        (self.folder / "state").mkdir()
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o600)
+
+    def start(self) -> None:
+        socket_path = self.folder / "munge.socket"
+        paths = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid"}
+        paths |= {"log-file": "munged.log", "seed-file": "munge.seed"}
+        options = [f"--{name}={self.folder / file}" for name, file in paths.items()]
+        self._daemon("munged", "munged", "--foreground", "--force", "--num-threads=2", *options)
+        until(socket_path.exists, "munged")
+        self._daemon("slurmctld", "slurmctld", "-D", "-c")
+        for host in self.hosts:
+            self.start_host(host)
+        until(lambda: len(self.idle()) == len(self.hosts), "idle hosts")
+
+    def _daemon(self, name: str, *argv: str, host: str = "") -> None:
+        us = os.getpid()
+        with (self.folder / f"{name}.out").open("ab") as out:
+            self._daemons[name] = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=self.environment | {HOST_TAG: f"{self.folder}/{host}"},
+                start_new_session=True,
+                preexec_fn=lambda: die_with_parent(us),
+            )
+
+    def start_host(self, host: str) -> None:
+        (self.folder / f"spool.{host}").mkdir(exist_ok=True)
+        self._daemon(host, "slurmd", "-D", "-N", host, host=host)
+
+    def ask(self, *argv: str) -> str:
+        """Give what a command of Slurm says."""
+        done = subprocess.run(
+            argv, env=self.environment, capture_output=True, text=True, timeout=SECONDS
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def idle(self) -> list[str]:
+        lines = self.ask("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
+        return sorted({line.split()[0] for line in lines if line.split()[1] == "idle"})
+
+    def allocate(self, hosts: int, minutes: int = 10) -> dict[str, str]:
+        """Get hosts; gives what the environment of a controller holds then."""
+        until(lambda: len(self.idle()) >= hosts, f"{hosts} idle hosts")
+        options = ("--no-kill", "--no-shell", "-Q", "-N", str(hosts), "-t", str(minutes))
+        name = f"j{len(self._jobs)}"
+        self.ask("salloc", *options, "-J", name)
+        job = self.ask("squeue", "-h", "-n", name, "-o", "%i").split()[-1]
+        self._jobs.append(job)
+        return {"SLURM_CONF": self.environment["SLURM_CONF"], "SLURM_JOB_ID": job}
+
+    def release(self) -> None:
+        """Give all hosts back, and mend those that were lost or frozen."""
+        for host in self.hosts:
+            self.signal_host(host, signal.SIGCONT)
+        for job in self._jobs:
+            subprocess.run(["scancel", job], env=self.environment, capture_output=True, timeout=10)
+        self._jobs.clear()
+        for host in self.hosts:
+            if self._daemons[host].poll() is not None:
+                self.start_host(host)
+        for host in set(self.hosts) - set(self.idle()):
+            update = ("scontrol", "update", f"NodeName={host}", "State=RESUME")
+            subprocess.run(update, env=self.environment, capture_output=True, timeout=10)
+        until(lambda: len(self.idle()) == len(self.hosts), "idle hosts again", 2 * SECONDS)
+
+    def processes(self, host: str) -> list[int]:
+        """Give all processes of a virtual host: its daemon, its steps, and all below them."""
+        found = find_tagged(HOST_TAG, f"{self.folder}/{host}")
+        for pid in found:
+            found += children(pid)
+        return sorted(set(found))
+
+    def signal_host(self, host: str, number: int) -> None:
+        """Freeze or thaw a host, or take it away."""
+        for pid in self.processes(host):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def end_daemon(self, name: str) -> None:
+        """Kill one daemon and nothing else."""
+        self._daemons[name].kill()
+        self._daemons[name].wait()
+
+    def stop(self) -> None:
+        for daemon in reversed(self._daemons.values()):
+            daemon.kill()
+            daemon.wait()
+        end_tagged(TAG, str(self.folder))
+
+
+def children(pid: int) -> list[int]:
+    """Give the children of a process, and theirs."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *children(child)]
+    return found
