@@ -84,13 +84,12 @@ def tail(results: Rungs, promoted: Promoted, *, finalists: int) -> list[Promotio
     without training on. Who went on and never arrived was cancelled, and is left alone.
     """
     last = len(results) - 1
-    gone = {rested.trial for rested in results[last]}
+    gone: set[str] = set()
     seats = finalists - len(_best(results[last]))
     found: list[Promotion] = []
     for rung in reversed(range(last)):
         gone |= set(promoted[rung])
         resting = [r for r in _best(results[rung]) if r.trial not in gone]
-        gone |= {rested.trial for rested in results[rung]}
         chosen = resting[: max(seats, 0)]
         seats -= len(chosen)
         found += _going(chosen, promoted[rung], rung, last)

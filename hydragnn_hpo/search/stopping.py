@@ -90,27 +90,22 @@ class MedianRule:
 
     def verdict(self, trial: str, until: int) -> str | None:
         """Compare a trial with the others at its epoch."""
-        epoch, _, mean, best = self._own.get(trial, (0, 0, 0.0, math.inf))
+        epoch, _, _, best = self._own.get(trial, (0, 0, 0.0, math.inf))
         if epoch < self._grace or epoch >= until:
             return None
         means = self._means[epoch]
         others = len(means) - 1
         if others < PEERS:
             return None
-        median = _median_without(means, mean)
+        # Without its own mean. That stands behind these places if the trial is to end: what is
+        # best is no worse than the mean.
+        median = (means[(others - 1) // 2] + means[others // 2]) / 2
         if best <= median:
             return None
         return (
             f"after {epoch} epochs its best objective {best:.4g} is worse than {median:.4g}, the "
             f"median of {others} others' running averages"
         )
-
-
-def _median_without(means: list[float], own: float) -> float:
-    """Give the median of a sorted list without one of its values."""
-    place, others = bisect.bisect_left(means, own), len(means) - 1
-    at = [rank + (rank >= place) for rank in ((others - 1) // 2, others // 2)]
-    return (means[at[0]] + means[at[1]]) / 2
 
 
 class CurveRule:

@@ -53,12 +53,20 @@ def test_one_rung_promotes_nobody():
 
 
 def test_who_is_out_of_patience_passes_on_without_training():
+    def second_rung(patience_ends_at):
+        tired = Rested("t2", patience_ends_at, final=True)
+        first = [*rested(0.5, 0.6), tired, *rested(0.9, 0.9, 0.9, first=3)]
+        results = [first, [Rested("t0", 0.4), Rested("t9", 0.5)], []]
+        return promotable(results, [{"t0", "t9"}, set(), set()], reduction=3)
+
+    # It makes the second rung one of three, of whom one may go on; it may be that one itself.
+    assert second_rung(0.45) == [Promotion("t0", 1, 2)]
+    assert second_rung(0.1) == []
+
+
+def test_who_is_out_of_patience_may_win():
     first = [*rested(0.5, 0.6), Rested("t2", 0.1, final=True)]
     assert promotable([first, []], [set(), set()], reduction=3) == []
-    # At the next rung it takes the place that its result deserves: first of three, so nobody goes.
-    results = [[*first, *rested(0.9, 0.9, 0.9, first=3)], rested(0.5, 0.4, first=10), []]
-    found = promotable(results, [{"t0"}, set(), set()], reduction=3)
-    assert found == []
     assert winners([first, rested(0.2, 0.05)], finalists=2) == ["t1", "t2"]
 
 

@@ -66,17 +66,17 @@ def test_the_median_rule_agrees_with_a_plain_loop():
     assert 50 < sum(verdicts) < 1450
 
 
-@pytest.mark.parametrize("rule", [MedianRule(grace=2), CurveRule(grace=2, rungs=(4,), keep=1)])
+@pytest.mark.parametrize("rule", [MedianRule(grace=2), CurveRule(grace=2, rungs=(9,), keep=1)])
 def test_epochs_repeated_after_an_interruption_change_nothing(rule):
-    feed(rule, "t0", [5.0, 4.0, 3.0, 2.0])
-    for number in range(1, 8):
-        feed(rule, f"t{number}", [1.0, 1.0, 1.0, 1.0])
-    feed(rule, "late", [5.0, 5.0, 5.0])
-    before = rule.verdict("late", 10)
+    for number in range(8):
+        feed(rule, f"t{number}", [1.0] * 9)
+    feed(rule, "late", [5.0, 4.9, 4.8, 4.7, 4.7])
+    before = rule.verdict("late", 9)
+    assert before is not None
     feed(rule, "late", [0.0, 0.0, 0.0])
-    for objective in (math.nan, math.inf):
-        rule.observe("late", 4, objective)
-    assert rule.verdict("late", 10) == before
+    for objective in (math.nan, -math.inf):
+        rule.observe("late", 6, objective)
+    assert rule.verdict("late", 9) == before
 
 
 def test_nobody_is_judged_in_its_days_of_grace_or_at_its_rung():
@@ -170,10 +170,17 @@ def test_the_curve_rule_waits_for_others_at_the_rung():
 
 
 def test_who_is_ahead_already_is_not_drawn_on():
-    rule = CurveRule(grace=3, rungs=(10,), keep=1)
-    feed(rule, "t0", [0.5] * 10)
-    feed(rule, "t1", [0.9, 0.8, 0.7, 0.6, 0.4])
-    assert rule.verdict("t1", 10) is None
+    rule = CurveRule(grace=3, rungs=(100,), keep=1)
+    feed(rule, "t0", [0.75] * 100)
+    curve = Curve()
+    for epoch, objective in enumerate([0.9] * 39 + [0.7], start=1):
+        rule.observe("t1", epoch, objective)
+        curve.add(epoch, objective)
+    # The step came too late for the fit to believe it.
+    reached = curve.lowest(100)
+    assert reached is not None
+    assert reached > 0.75
+    assert rule.verdict("t1", 100) is None
 
 
 def test_a_campaign_without_a_rule_ends_nobody():
