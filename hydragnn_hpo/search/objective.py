@@ -111,14 +111,16 @@ def layers(points: Sequence[tuple[float, ...]]) -> list[int]:
     """
     if not points:
         return []
-    table = np.asarray(points, dtype=float)
-    no_worse: np.ndarray = np.all(table[:, None, :] <= table[None, :, :], axis=2)
+    no_worse: np.ndarray = np.ones((len(points), len(points)), dtype=bool)
+    for column in np.asarray(points, dtype=float).T:
+        no_worse &= column[:, None] <= column[None, :]
     dominates = no_worse & ~no_worse.T
-    found, layer = np.full(len(table), -1), 0
-    left: np.ndarray = np.ones(len(table), dtype=bool)
-    while left.any():
-        front = left & ~np.any(dominates[left], axis=0)
-        found[front], left, layer = layer, left & ~front, layer + 1
+    ahead: np.ndarray = np.sum(dominates, axis=0)
+    found, layer = np.full(len(points), -1), 0
+    while (front := (ahead == 0) & (found < 0)).any():
+        found[front] = layer
+        ahead -= np.sum(dominates[front], axis=0)
+        layer += 1
     return [int(number) for number in found]
 
 
@@ -127,13 +129,15 @@ def rank(points: Sequence[Point]) -> list[int]:
 
     Ties go to the earlier point, so that the order is total and a replay finds it again.
     """
-    several = [point if isinstance(point, tuple) else (point,) for point in points]
-    if all(len(point) == 1 for point in several):
-        return sorted(range(len(points)), key=lambda place: (several[place], place))
+    several = [point for point in points if isinstance(point, tuple)]
+    if len(several) < len(points) or not points:
+        return [int(place) for place in np.argsort(np.asarray(points, dtype=float), kind="stable")]
     fronts = layers(several)
     alone = [0.0] * len(points)
-    for layer in set(fronts):
-        members = [place for place, front in enumerate(fronts) if front == layer]
+    members_of: dict[int, list[int]] = {}
+    for place, front in enumerate(fronts):
+        members_of.setdefault(front, []).append(place)
+    for members in members_of.values():
         spread = _crowding([several[place] for place in members])
         for place, distance in zip(members, spread, strict=True):
             alone[place] = distance

@@ -49,10 +49,9 @@ def promotable(results: Rungs, promoted: Promoted, *, reduction: int) -> list[Pr
         reduction: one in so many goes on.
     """
     found: list[Promotion] = []
-    carried = _carried(results, reduction)
+    seated = _seated(results, reduction)
     for rung in reversed(range(len(results) - 1)):
-        best = _best(carried[rung])[: len(carried[rung]) // reduction]
-        found += _going(best, promoted[rung], rung, rung + 1)
+        found += _going(seated[rung], promoted[rung], rung, rung + 1)
     return found
 
 
@@ -113,14 +112,19 @@ def _best(rested: Sequence[Rested]) -> list[Rested]:
     return [scored[place][0] for place in rank([objective for _, objective in scored])]
 
 
-def _carried(results: Rungs, reduction: int) -> list[list[Rested]]:
-    """Let those out of patience pass on for nothing: training on would not change them."""
-    carried = [list(rung) for rung in results]
-    for lower, upper in itertools.pairwise(carried):
-        present = {rested.trial for rested in upper}
-        best = _best(lower)[: len(lower) // reduction]
-        upper += [rested for rested in best if rested.final and rested.trial not in present]
-    return carried
+def _seated(results: Rungs, reduction: int) -> list[list[Rested]]:
+    """Give the best of each rung, one in ``reduction``.
+
+    Those out of patience pass on for nothing: training on would not change them.
+    """
+    seated: list[list[Rested]] = []
+    tired: list[Rested] = []
+    for rung in results:
+        there = {rested.trial for rested in rung} if tired else set()
+        here = [*rung, *(rested for rested in tired if rested.trial not in there)]
+        seated.append(_best(here)[: len(here) // reduction])
+        tired = [rested for rested in seated[-1] if rested.final]
+    return seated
 
 
 def _going(
