@@ -43,8 +43,9 @@ class Desk:
             aim: seconds that widths are chosen for.
             kept: free slots that were promised to trials that will start again soon.
         """
-        self.queue, self.priced, self.room, self.aim, self.kept = queue, priced, room, aim, kept
-        self.columns = priced.column(aim)[: len(queue)].tolist()
+        self.queue, self.priced, self.room, self.kept = queue, priced, room, kept
+        self.aim = priced.all_at_once(len(queue), aim, self.available)
+        self.columns = priced.column(self.aim)[: len(queue)].tolist()
         self.ends = sorted((each.seconds_left, each.width * each.task.lanes) for each in busy)
         self.starts: list[Start] = []
         self.held: dict[str, str] = {}

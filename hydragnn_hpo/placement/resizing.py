@@ -47,6 +47,7 @@ class Resizing:
         self.busy, self.priced, self.deadline, self.free = busy, priced, deadline, free
         self.first = len(priced.now) - len(busy)
         self.worth = WORTH * max(outlook.restart_seconds, 1e-3)
+        self.restarts = outlook.restarts
         self.columns = priced.column(deadline)
         self.changes: list[Resize] = []
         self.kept = 0
@@ -87,7 +88,9 @@ class Resizing:
         self._ask(row, column, "would end in")
 
     def _widen_partly(self, row: int) -> None:
-        """Give a late trial what is free, if that makes it much wider."""
+        """Give a late trial what is free if that makes it much wider; not as its last restart."""
+        if self.busy[row - self.first].task.restarts + 1 >= self.restarts:
+            return
         slots, now = self.priced.slots[row], self.priced.now[row]
         column = int(slots.searchsorted(now + self.free, side="right")) - 1
         if column >= 0 and slots[column] >= GROWTH * now and self._pays(row, column):

@@ -18,6 +18,9 @@ Floats = NDArray[np.float64]
 NEAR = 0.003
 """The target is found to within this share of it."""
 
+LONGER = 1.1
+"""Widths are chosen for a time so many times longer at most where all can start at once then."""
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -62,6 +65,29 @@ class Prices:
         slots = np.where(stays, self.now, self.slots[rows, columns])
         spent = np.where(stays, self.left, self.seconds[rows, columns])
         return float((slots * np.minimum(spent, seconds)).sum())
+
+    def all_at_once(self, count: int, seconds: float, free: int) -> float:
+        """Give a time, little longer, for which the first tasks can all start now; or the same.
+
+        Who starts at once is measured early, which is worth a little where predictions are poor.
+
+        Args:
+            count: how many tasks these are.
+            seconds: the time that widths were to be chosen for.
+            free: slots that they may have.
+        """
+        rows = np.arange(count)
+
+        def needed(limit: float) -> float:
+            return float(self.slots[rows, self.column(limit)[:count]].sum())
+
+        if needed(seconds) <= free or needed(LONGER * seconds) > free:
+            return seconds
+        low, high = seconds, LONGER * seconds
+        while high - low > NEAR * high:
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if needed(middle) <= free else (middle, high)
+        return high
 
     def quickest(self) -> float:
         """Give the seconds until the longest can end at its quickest width."""
