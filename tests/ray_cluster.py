@@ -25,6 +25,7 @@ class RayCluster:
     """The cluster as a test sees it: a head without CPUs and hosts of 2 CPUs each."""
 
     def __init__(self, folder: Path, hosts: int) -> None:
+        self.folder = folder
         self.tag = f"ray-cluster-{os.getpid()}"
         self.environment = ray_environment(os.environ, make_token(folder / "token"))
         self._log = (folder / "cluster.log").open("wb")

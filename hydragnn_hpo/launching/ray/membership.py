@@ -12,7 +12,6 @@ from typing import Any
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.channel import Channel, wait
-from hydragnn_hpo.launching.ray.admission import admit
 from hydragnn_hpo.launching.strays import RUN
 
 DRIVER = "HYDRAGNN_HPO_RAY_DRIVER"
@@ -29,22 +28,21 @@ class Membership:
     def __init__(
         self, address: str, *, tag: str, environment: Mapping[str, str], log: Path
     ) -> None:
-        """Join a cluster; takes about two seconds.
+        """Start to join a cluster; returns at once, see ``wait``.
 
         Args:
             address: ``host:port`` of its head.
             tag: of the run.
             environment: as ``ray_environment`` gives it.
             log: what Ray has to say is appended here.
-
-        Raises:
-            ConfigError: the cluster cannot be joined, see ``admit``.
         """
-        admit(address, environment)
         self.address = address
         self.tag = tag
         self.hosts: dict[str, dict[str, float]] = {}
         """Host -> its ``CPU`` and ``GPU``."""
+        self.failure: str | None = None
+        """A sentence once it is clear that we cannot join."""
+        self._log = log
         ours, theirs = socket.socketpair()
         with storage(log):
             file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -64,26 +62,24 @@ class Membership:
             theirs.close()
         self.channel = Channel(ours)
         self.say("join", address=address, tag=tag)
-        self._wait_for_hosts(log)
 
-    def _wait_for_hosts(self, log: Path) -> None:
+    def wait(self, hosts: int = 1) -> None:
+        """Wait until the cluster has so many hosts, some seconds after it was joined.
+
+        Raises:
+            ConfigError: it cannot be joined, or has fewer.
+        """
         deadline = time.monotonic() + _JOIN_SECONDS
-        while time.monotonic() < deadline and not self.channel.closed:
-            wait([self.channel], 1.0)
-            for message in self.read():
-                if message["event"] == "failed":
-                    self.close()
-                    raise ConfigError(
-                        f"the Ray cluster at {self.address} cannot be joined from this host "
-                        f"({message['error']}): the controller must run on one of its hosts."
-                    )
-            if self.hosts:
-                return
-        self.close()
-        raise ConfigError(
-            f"the Ray cluster at {self.address} has no host with CPUs after "
-            f"{_JOIN_SECONDS:.0f} s: see {log}."
-        )
+        while len(self.hosts) < hosts and not self.gone and time.monotonic() < deadline:
+            wait([self.channel], 0.2)
+            self.read()
+        if len(self.hosts) < hosts:
+            self.close()
+            raise ConfigError(
+                self.failure
+                or f"the Ray cluster at {self.address} has {len(self.hosts)} hosts with CPUs "
+                f"after {_JOIN_SECONDS:.0f} s, wanted are {hosts}: add hosts, or see {self._log}."
+            )
 
     @property
     def gone(self) -> bool:
@@ -95,13 +91,19 @@ class Membership:
         self.channel.send({"op": op, **order})
 
     def read(self) -> list[dict[str, Any]]:
-        """Give what the driver told, but for its hosts, which are noted."""
+        """Give what the driver told, but for its hosts and failure, which are noted."""
         told = []
         for message in self.channel.receive():
-            if message["event"] == "hosts":
-                self.hosts = message["hosts"]
-            else:
-                told.append(message)
+            match message["event"]:
+                case "hosts":
+                    self.hosts = message["hosts"]
+                case "failed":
+                    self.failure = (
+                        f"the Ray cluster at {self.address} cannot be joined from this host "
+                        f"({message['error']}): the controller must run on one of its hosts."
+                    )
+                case _:
+                    told.append(message)
         return told
 
     def close(self) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.config.campaign import MachineConfig
-from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.network import own_address
 from hydragnn_hpo.launching.protocol import FOLDER
-from hydragnn_hpo.launching.ray.admission import split_address
+from hydragnn_hpo.launching.ray.admission import admit, split_address
 from hydragnn_hpo.launching.ray.membership import DRIVER, Membership
 from hydragnn_hpo.launching.strays import end_tagged, run_tag
 from hydragnn_hpo.launching.transport import Call, News, agent_argv
@@ -50,6 +50,7 @@ class RayTransport:
         self._losses: list[float] = []
         self._news: list[News] = []
         self._answers: list[dict[str, Any]] = []
+        self._orders: dict[str, dict[str, Any]] = {}
         self._join = partial(
             Membership,
             address,
@@ -58,14 +59,9 @@ class RayTransport:
             log=self._logs / "ray.log",
         )
         self.address = own_address(machine.interface, split_address(address)[0])
+        admit(address, environment)
         self.membership = self._join()
-        found = len(self.membership.hosts)
-        if found < self._wanted:
-            self.membership.close()
-            raise ConfigError(
-                f"machine.hosts is {self._wanted}, the Ray cluster at {address} has {found}: "
-                "lower it, or add hosts."
-            )
+        self.membership.wait(max(1, machine.hosts))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -77,9 +73,9 @@ class RayTransport:
         environment = call.environment(shared_files=self._shared_files)
         for host in hosts:
             log = str((self._logs / f"{host}.log").absolute()) if self._shared_files else None
-            self.membership.say(
-                "run", host=host, argv=agent_argv(host)[1:], environment=environment, log=log
-            )
+            order = {"argv": agent_argv(host)[1:], "environment": environment, "log": log}
+            self._orders[host] = order
+            self.membership.say("run", host=host, **order)
 
     def poll(self) -> list[News]:
         """Give the hosts on which nothing of ours is left; join again if our driver was lost.
@@ -102,6 +98,7 @@ class RayTransport:
     def _read(self) -> None:
         for message in self.membership.read():
             if message["event"] == "gone":
+                self._orders.pop(message["host"], None)
                 self._news.append(_news_of(message))
             elif message["event"] in ("reserved", "refused"):
                 self._answers.append(message)
@@ -110,14 +107,19 @@ class RayTransport:
         """Replace a driver that was lost: Ray ends what it had started, agents sweep the rest."""
         now = time.monotonic()
         self._losses = [when for when in self._losses if now - when < _CALM_SECONDS] + [now]
-        address = self.membership.address
-        self.membership.close()
+        lost = self.membership
+        lost.close()
+        if lost.failure is not None:
+            raise JobError(f"the Ray cluster was lost: {lost.failure}")
         if len(self._losses) > _REJOINS:
-            raise JobError(f"the Ray cluster at {address} has thrown us out {_REJOINS} times.")
-        try:
-            self.membership = self._join()
-        except ConfigError as error:
-            raise JobError(f"we lost the Ray cluster: {error}") from error
+            raise JobError(
+                f"the Ray cluster at {lost.address} was lost {len(self._losses)} times in a "
+                f"minute: see {self._logs / 'ray.log'}."
+            )
+        self.membership = self._join()
+        self.membership.hosts = lost.hosts
+        for host, order in self._orders.items():
+            self.membership.say("run", host=host, **order)
 
     def end(self, host: str) -> bool:
         """Leave an agent that is not heard alone: the next one there ends it, and is news."""
