@@ -1,11 +1,13 @@
 """What every test may use."""
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ray_cluster import RayCluster
 from virtual_slurm import VirtualSlurm, missing
 
 from hydragnn_hpo.config.data import CardConfig, FileConfig, TargetConfig
@@ -93,3 +95,15 @@ def slurm(slurm_cluster: VirtualSlurm) -> Iterator[VirtualSlurm]:
     """A real Slurm whose hosts are all idle, and will be again."""
     yield slurm_cluster
     slurm_cluster.release()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """A real Ray cluster of four hosts and a head without CPUs."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("no Ray: pip install 'hydragnn-hpo[ray]'.")
+    cluster = RayCluster(tmp_path_factory.mktemp("ray"), 4)
+    try:
+        yield cluster
+    finally:
+        cluster.close()

@@ -29,13 +29,6 @@ LEASE = 4.0
 SECONDS = 60.0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    cluster = RayCluster(tmp_path_factory.mktemp("ray"), 4)
-    yield cluster
-    cluster.close()
-
-
 class Play:
     """A backend on the cluster, and all events it told."""
 
@@ -98,9 +91,9 @@ class Play:
 
 
 @pytest.fixture
-def play(cluster, tmp_path, monkeypatch):
+def play(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TARGETS))
-    play = Play(cluster, tmp_path)
+    play = Play(ray_cluster, tmp_path)
     yield play
     if hasattr(play, "backend"):
         play.backend.close()
@@ -281,8 +274,8 @@ def test_the_next_controller_takes_over_what_runs(play):
     play.works("after", play.backend.slots)
 
 
-def test_a_wrong_token_is_said_at_once(cluster, tmp_path):
-    machine = MachineConfig(backend="ray", address=cluster.address)
+def test_a_wrong_token_is_said_at_once(ray_cluster, tmp_path):
+    machine = MachineConfig(backend="ray", address=ray_cluster.address)
     began = time.monotonic()
     with pytest.raises(ConfigError, match="refuses our token"):
         RayBackend(machine, run_dir=tmp_path, token=make_token(tmp_path / "wrong"))
