@@ -3,7 +3,14 @@
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Len
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from hydragnn_hpo.config.schema import Config
 
@@ -131,6 +138,20 @@ class SearchConfig(Config):
     max_restarts: PositiveInt = 5
     """Interruptions without progress after which a trial counts as failed."""
 
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _goals_are_right(cls, value: Any) -> Any:
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        for part in parts:
+            if not _is_goal(part):
+                raise ValueError(
+                    f"{part!r} is no goal: name a number of a trial's result, or give heads "
+                    "weights above 0."
+                )
+        if not parts:
+            raise ValueError("is an empty list: name at least one goal, or leave it out.")
+        return parts if len(parts) > 1 else parts[0]
+
     @model_validator(mode="after")
     def _rungs_rise(self) -> Self:
         if list(self.rungs) != sorted(set(self.rungs)):
@@ -141,3 +162,10 @@ class SearchConfig(Config):
                 "ask for fewer finalists or more trials."
             )
         return self
+
+
+def _is_goal(part: Any) -> bool:
+    if isinstance(part, dict):
+        numbers = [isinstance(w, (int, float)) and w > 0 for w in part.values()]
+        return bool(numbers) and all(numbers)
+    return isinstance(part, str) and bool(part)

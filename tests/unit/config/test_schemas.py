@@ -92,6 +92,33 @@ def test_finalists_are_among_the_trials():
     assert parse({"trials": 6, "rungs": [2]}, SearchConfig, "x").finalists == 6
 
 
+@pytest.mark.parametrize(
+    "wrong", [3, {}, {"gap": 0}, {"gap": "much"}, "", ["weighted", {"gap": -1}], [["a"], "b"]]
+)
+def test_what_is_no_goal_is_refused(wrong):
+    with pytest.raises(ConfigError, match=r"'objective': .* is no goal: name a number"):
+        parse({"trials": 9, "rungs": [2], "objective": wrong}, SearchConfig, "x")
+
+
+def test_goals_are_one_or_several():
+    def objective(value):
+        return parse({"trials": 9, "rungs": [2], "objective": value}, SearchConfig, "x").objective
+
+    assert parse({"trials": 9, "rungs": [2]}, SearchConfig, "x").objective == "weighted"
+    assert objective(["parameters"]) == "parameters"
+    assert objective(["val_mae.gap", {"gap": 1, "energy": 2}]) == (
+        "val_mae.gap",
+        {"gap": 1.0, "energy": 2.0},
+    )
+    with pytest.raises(ConfigError, match="name at least one goal"):
+        objective([])
+
+
+@pytest.mark.parametrize("rungs", [[7], [1, 3], [1, 3, 9, 27, 81]])
+def test_there_may_be_any_number_of_rungs(rungs):
+    assert parse({"trials": 9, "rungs": rungs}, SearchConfig, "x").rungs == tuple(rungs)
+
+
 def test_shares_sum_to_one():
     assert sum(SplitConfig().shares) == pytest.approx(1.0)
     assert SplitConfig(shares=(0.8, 0.05, 0.05, 0.05, 0.05))

@@ -187,6 +187,13 @@ def test_check_refuses_a_space_that_cannot_be_searched(wrong: Space, sentence: s
         space.check(wrong, template)
 
 
+def test_a_command_has_keys_of_its_own() -> None:
+    own: Space = {"tensor": CONV, "launch.pipeline": CONV}
+    space.check(own, {"model": "gpt"}, parts=None)
+    with pytest.raises(ConfigError, match="'tensor' is no part of a trial"):
+        space.check(own, {"model": "gpt"})
+
+
 def test_check_accepts_conditions_on_searched_and_on_fixed_keys() -> None:
     good = {
         **CHAIN,
