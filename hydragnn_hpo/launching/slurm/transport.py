@@ -17,7 +17,8 @@ from hydragnn_hpo.launching.slurm.allocation import Allocation, unusable
 from hydragnn_hpo.launching.slurm.hostlist import compress
 from hydragnn_hpo.launching.transport import Call, News, agent_argv
 
-_CLOSING_SECONDS = 10.0
+_CLOSING_SECONDS = 2.0
+"""For each of: going by itself (its agents have gone already), SIGTERM, SIGKILL."""
 _END = "HYDRAGNN_HPO_END"
 
 _GEOMETRY = (
@@ -29,11 +30,11 @@ _GEOMETRY = (
 """What ``srun`` would read as its options: we give ours."""
 
 
-def step_argv(job: str, hosts: Sequence[str]) -> list[str]:
-    """Give the command that runs an agent on each of some hosts.
+def step_argv(job: str, hosts: Sequence[str], command: Sequence[str]) -> list[str]:
+    """Give the command that runs an agent, or what else serves a whole host, on each of some.
 
-    The agent sees its whole host (``--overlap --whole``, bound to nothing): it hands out cores
-    and GPUs itself. One that is lost must not end the others.
+    It sees its whole host (``--overlap --whole``, bound to nothing): it hands out cores and GPUs
+    itself. One that is lost must not end the others.
     """
     count = str(len(hosts))
     return [
@@ -41,8 +42,20 @@ def step_argv(job: str, hosts: Sequence[str]) -> list[str]:
         *("--ntasks-per-node=1", f"--nodelist={compress(hosts)}"),
         *("--overlap", "--whole", "--cpu-bind=none", "--export=ALL", "--input=none"),
         *("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--job-name=hpo-agents", "--label"),
-        *agent_argv(host_of="SLURMD_NODENAME"),
+        *command,
     ]
+
+
+def step_environment(ours: Mapping[str, str], ends_at: float) -> dict[str, str]:
+    """Give the environment of such a step, and of all that it starts.
+
+    Args:
+        ours: environment to pass on, but for what ``srun`` would take as its options.
+        ends_at: when the allocation ends, in seconds since the epoch.
+    """
+    kept = {name: value for name, value in ours.items() if name not in _GEOMETRY}
+    end = {_END: str(int(ends_at))} if ends_at < float("inf") else {}
+    return end | kept
 
 
 @dataclass
@@ -106,21 +119,16 @@ class SlurmTransport:
             log = os.open(self._logs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             process = subprocess.Popen(
-                step_argv(self._job, hosts),
+                step_argv(self._job, hosts, agent_argv(host_of="SLURMD_NODENAME")),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment(call.whole_environment()),
+                env=step_environment(call.whole_environment(), self.ends_at),
                 start_new_session=True,
             )
         finally:
             os.close(log)
         return _Step(tuple(hosts), process, self._logs / name)
-
-    def _environment(self, ours: Mapping[str, str]) -> dict[str, str]:
-        kept = {name: value for name, value in ours.items() if name not in _GEOMETRY}
-        end = {_END: str(int(self.ends_at))} if self.ends_at < float("inf") else {}
-        return end | kept
 
     def poll(self) -> list[News]:
         """Tell of steps that ended: there is no agent of theirs any more, whatever its ranks do."""
