@@ -145,9 +145,9 @@ class VirtualSlurm:
         return sorted({line.split()[0] for line in lines if line.split()[1] == "idle"})
 
     def allocate(self, hosts: int, minutes: int = 10) -> dict[str, str]:
-        """Get hosts; gives what the environment of a controller holds then."""
-        until(lambda: len(self.idle()) >= hosts, f"{hosts} idle hosts")
-        options = ("--no-kill", "--no-shell", "-Q", "-N", str(hosts), "-t", str(minutes))
+        """Get the first hosts; gives what the environment of a controller holds then."""
+        names = ",".join(self.hosts[:hosts])
+        options = ("--no-kill", "--no-shell", "-Q", "-w", names, "-t", str(minutes))
         name = f"j{len(self._jobs)}"
         self.ask("salloc", *options, "-J", name)
         job = self.ask("squeue", "-h", "-n", name, "-o", "%i").split()[-1]

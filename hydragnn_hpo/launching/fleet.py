@@ -203,6 +203,9 @@ class Fleet:
                 self._lose_waiting(work)
 
     def _lose_waiting(self, work: Work) -> None:
+        """Start no more ranks of a job; those of an adopted one may be on their way to us."""
+        if work.waits_for_others:
+            return
         for host in work.hosts("waiting"):
             work.lose(host, _NEVER_STARTED)
         self._ledger.end_if_over(work)

@@ -98,6 +98,21 @@ def sleep(spec):
     return _wait(spec)
 
 
+def tick(spec):
+    """Show every few milliseconds that one is there, and tell of it now and then."""
+    end = time.monotonic() + spec.get("seconds", 60)
+    number = 0
+    with open(Path(spec["folder"]) / "ticks", "ab", buffering=0) as ticks:
+        while time.monotonic() < end:
+            if _rank() == 0 and number % 10 == 0:
+                with open(spec["metrics"], "a") as file:
+                    file.write(json.dumps({"record": "tick", "number": number}) + "\n")
+            ticks.write(b"x")
+            number += 1
+            time.sleep(0.005)
+    return 0
+
+
 def polite(spec):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     return sleep(spec)
@@ -132,6 +147,8 @@ def all_reduce(spec):
     layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     layer(torch.ones(4, 2)).sum().backward()
     torch.optim.AdamW(layer.parameters()).step()
-    _show(spec, "reduced", {"total": total.item(), "draw": draw.tolist(), "time": time.time()})
+    local = [int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+    shown = {"total": total.item(), "draw": draw.tolist(), "time": time.time(), "local": local}
+    _show(spec, "reduced", shown)
     dist.destroy_process_group()
     return 0

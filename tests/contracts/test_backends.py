@@ -419,7 +419,7 @@ def test_processes_of_a_rank_end_with_it(stage):
 @everywhere
 def test_a_lease_is_kept_while_a_job_runs_and_removed_after(stage):
     stage.open(lease_seconds=0.5)
-    job = stage.start("sleep", seconds=3 * stage.lease_seconds)
+    job = stage.start("sleep", seconds=1.5 * stage.lease_seconds)
     lease = stage.lease(job)
     first = until(lambda: stage.hear() or lease.exists() and lease.stat().st_mtime_ns, "lease")
 

@@ -1,0 +1,292 @@
+"""A fleet on several hosts of a real Slurm: jobs across hosts, and everything that can be lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from virtual_slurm import VirtualSlurm, until
+
+from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.launching.job import Event, Job, Slot
+from hydragnn_hpo.launching.slurm.backend import SlurmBackend
+from hydragnn_hpo.launching.strays import HOST, find_strays, find_tagged, host_tag, run_tag
+
+pytestmark = pytest.mark.slow
+
+TESTS = Path(__file__).parents[1]
+LEASE = 3.0
+SECONDS = 60.0
+TARGETS = ("nothing", "sleep", "tick", "all_reduce")
+JOBS = {name: f"rank_targets:{name}" for name in TARGETS}
+
+
+class Controller:
+    """A backend on some hosts of a Slurm, and what it told."""
+
+    def __init__(self, slurm: VirtualSlurm, folder: Path, preload: tuple[str, ...]) -> None:
+        self.slurm, self.folder = slurm, folder
+        self.events: list[Event] = []
+        machine = MachineConfig(backend="slurm", slots=2, lease_seconds=LEASE)
+        self.backend = SlurmBackend(
+            machine, run_dir=folder, environment=os.environ, jobs=JOBS, preload=preload
+        )
+
+    def until(self, look: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not look():
+            assert time.monotonic() < deadline, f"no {what} in {self.events}"
+            self.events += self.backend.poll(0.1)
+
+    def told(self, kind: str, job: str | None = None) -> list[Event]:
+        return [event for event in self.events if (event.kind, event.job) == (kind, job)]
+
+    def wait(self, kind: str, job: str | None = None) -> Event:
+        self.until(lambda: self.told(kind, job), f"{kind} of {job}")
+        return self.told(kind, job)[-1]
+
+    def have(self, slots: int) -> None:
+        self.until(lambda: len(self.backend.slots) == slots, f"{slots} slots")
+
+    def slots(self, *names: str) -> tuple[Slot, ...]:
+        known = {slot.name: slot for slot in self.backend.slots}
+        return tuple(known[name] for name in names)
+
+    def start(self, kind: str, slots: tuple[Slot, ...], name: str = "job", **spec) -> Job:
+        job = make_job(self.folder, kind, slots, name, **spec)
+        self.backend.start(job)
+        return job
+
+    def pids(self, job: str = "job") -> list[int]:
+        return self.wait("started", job).data["pids"]
+
+
+def make_job(folder: Path, kind: str, slots: tuple[Slot, ...], name: str, **spec) -> Job:
+    place = folder / name
+    place.mkdir()
+    watch = place / "metrics.jsonl"
+    spec |= {"folder": str(place), "metrics": str(watch)}
+    return Job(name, kind, len(slots), spec, place / "log", place / "lease", watch, slots)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def named(folder: Path, host: str, name: str) -> list[int]:
+    """Give the processes of one host of a run that the kernel shows by this name."""
+    found = find_tagged(HOST, host_tag(run_tag(folder), host))
+    return [p for p in found if Path(f"/proc/{p}/comm").read_text().strip() == name]
+
+
+@pytest.fixture
+def allocation(slurm, monkeypatch) -> VirtualSlurm:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS / "contracts"))
+    for name, value in slurm.allocate(2).items():
+        monkeypatch.setenv(name, value)
+    return slurm
+
+
+@pytest.fixture
+def control(allocation, tmp_path) -> Iterator[Callable[..., Controller]]:
+    """Make a controller; it and all below it are ended."""
+    made = []
+
+    def make(preload: tuple[str, ...] = ()) -> Controller:
+        made.append(Controller(allocation, tmp_path, preload))
+        return made[-1]
+
+    yield make
+    for host in allocation.hosts:
+        allocation.signal_host(host, signal.SIGCONT)
+    for controller in made:
+        controller.backend.close()
+    # The step that a killed controller had started ends once its agents have gone.
+    until(lambda: find_strays(run_tag(tmp_path)) == [], "end of all processes")
+
+
+def test_ranks_of_two_hosts_train_together(control):
+    fleet = control(("torch", "torch.distributed", "torch._dynamo"))
+    fleet.have(4)
+
+    job = fleet.start("all_reduce", fleet.backend.slots)
+
+    assert fleet.wait("ended", "job").data["codes"] == [0] * 4, job.log.read_text()
+    shown = [json.loads((fleet.folder / "job" / f"reduced.{r}").read_text()) for r in range(4)]
+    assert [rank["total"] for rank in shown] == [1.0 + 2 + 3 + 4] * 4
+    assert [rank["local"] for rank in shown] == [[r % 2, 2] for r in range(4)]
+    hosts = [event.data["host"] for event in fleet.told("host_joined")]
+    assert sorted(hosts) == ["node1", "node2"]
+    assert [slot.name for slot in job.slots] == ["node1:0", "node1:1", "node2:0", "node2:1"]
+
+
+def test_a_rank_that_fails_ends_its_peers_on_other_hosts(control):
+    fleet = control()
+    fleet.have(4)
+    fleet.start("sleep", fleet.slots("node2:0", "node1:1", "node1:0"))
+    pids = fleet.pids()
+    assert len(pids) == 3
+
+    os.kill(pids[1], signal.SIGKILL)
+
+    ended = fleet.wait("ended", "job").data
+    assert (ended["codes"], ended["first"]) == ([-15, -9, -15], 1)
+    assert not any(map(is_alive, pids))
+
+
+def test_an_agent_that_is_killed_takes_only_its_own_jobs_along(control):
+    fleet = control()
+    fleet.have(4)
+    fleet.start("sleep", fleet.slots("node1:0"), "stays")
+    fleet.start("sleep", fleet.slots("node2:0", "node1:1"), "goes")
+    pids = fleet.pids("goes")
+    stays = fleet.pids("stays")
+    (agent,) = named(fleet.folder, "node2", "hpo-agent")
+
+    os.kill(agent, signal.SIGKILL)
+
+    assert fleet.wait("ended", "goes").data["codes"] == [-9, -15]
+    assert fleet.wait("host_lost").data["host"] == "node2"
+    fleet.have(4)
+    assert all(map(is_alive, stays))
+    assert not any(map(is_alive, pids))
+    kinds = [e.kind for e in fleet.events if e.data.get("host") == "node2" or e.job == "goes"]
+    assert [kind for kind in kinds if kind != "ready"] == [
+        *("host_joined", "started", "agent_lost", "ended", "host_lost", "host_joined"),
+    ]
+
+
+def test_no_rank_of_a_frozen_host_outlives_its_lease(control):
+    """Nobody may run its trial before; thawed, it may not do one more step."""
+    fleet = control()
+    fleet.have(4)
+    fleet.start("tick", fleet.slots("node2:0"))
+    (pid,) = fleet.pids()
+    ticks = fleet.folder / "job" / "ticks"
+    fleet.until(ticks.exists, "ticks")
+
+    began = time.monotonic()
+    fleet.slurm.signal_host("node2", signal.SIGSTOP)
+
+    assert fleet.wait("ended", "job").data["codes"] == [-9]
+    assert time.monotonic() - began > LEASE
+    assert fleet.wait("host_lost").data["host"] == "node2"
+    assert is_alive(pid)
+    written = ticks.read_bytes()
+    fleet.slurm.signal_host("node2", signal.SIGCONT)
+    fleet.until(lambda: not is_alive(pid), "end of the thawed rank", seconds=5)
+    assert ticks.read_bytes() == written
+    fleet.have(4)
+
+
+def test_a_daemon_that_is_killed_takes_no_job_along(control):
+    fleet = control()
+    fleet.have(4)
+    fleet.start("sleep", fleet.slots("node2:0"), seconds=2 * LEASE)
+    fleet.pids()
+
+    fleet.slurm.end_daemon("node2")
+
+    assert fleet.wait("ended", "job").data["codes"] == [0]
+    assert not fleet.told("host_lost")
+
+
+def test_a_host_that_is_down_does_not_keep_the_others_away(allocation, control):
+    allocation.ask("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=test")
+
+    fleet = control()
+    fleet.have(2)
+
+    fleet.start("nothing", fleet.backend.slots)
+    assert fleet.wait("ended", "job").data["codes"] == [0, 0]
+
+
+CONTROLLER = """
+import os, sys, time
+from pathlib import Path
+tests, folder = Path(sys.argv[1]), Path(sys.argv[2])
+sys.path[:0] = [str(tests), str(tests / "integration"), str(tests.parent)]
+from test_slurm import Controller
+fleet = Controller(None, folder, ())
+fleet.have(4)
+fleet.start("tick", fleet.slots("node1:0", "node2:0"), seconds=float(sys.argv[3]))
+while True:
+    fleet.backend.poll(1.0)
+"""
+
+
+@pytest.fixture
+def first_controller(allocation, tmp_path) -> Iterator[Callable[[float], subprocess.Popen[bytes]]]:
+    """Make a controller in a process of its own, whose job of two hosts has begun to tick."""
+    made = []
+
+    def make(seconds: float) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-c", CONTROLLER, str(TESTS), str(tmp_path), str(seconds)]
+        made.append(subprocess.Popen(argv))
+        deadline = time.monotonic() + SECONDS
+        while not (tmp_path / "job" / "ticks").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def ranks(folder: Path) -> list[int]:
+    return [pid for host in ("node1", "node2") for pid in named(folder, host, "hpo-rank")]
+
+
+def test_a_new_controller_adopts_what_a_killed_one_had_started(first_controller, control):
+    first = first_controller(3 * LEASE)
+    folder = Path(first.args[4])
+    running = ranks(folder)
+    assert len(running) == 2
+
+    first.kill()
+    first.wait()
+    fleet = control()
+
+    adopted = fleet.wait("adopted", "job").data
+    assert adopted["slots"] == ["node1:0", "node2:0"]
+    assert ranks(folder) == running
+    assert fleet.wait("ended", "job").data["codes"] == [0, 0]
+    lines = (folder / "job" / "metrics.jsonl").read_text().splitlines()
+    assert [event.data for event in fleet.told("record", "job")] == list(map(json.loads, lines))
+    assert len(lines) > 10
+    assert len(fleet.told("ended", "job")) == 1
+    assert fleet.backend.settled
+    fleet.start("nothing", fleet.backend.slots, "next")
+    assert fleet.wait("ended", "next").data["codes"] == [0] * 4
+
+
+def test_without_a_controller_ranks_end_with_their_lease(first_controller, control):
+    """The same holds for a network that is cut: nothing is heard any more."""
+    first = first_controller(10 * SECONDS)
+    folder = Path(first.args[4])
+
+    first.send_signal(signal.SIGSTOP)
+
+    frozen = time.monotonic()
+    while ranks(folder):
+        assert time.monotonic() - frozen < LEASE + 3.0
+        time.sleep(0.05)
+    assert time.monotonic() - frozen > LEASE / 2
+    first.kill()
+    first.wait()
+    fleet = control()
+    fleet.have(4)
+    if fleet.told("adopted", "job"):  # its agents remember how it ended
+        ended = fleet.wait("ended", "job").data
+        assert set(ended["codes"]) <= {-9, 75}
+    assert len(fleet.told("adopted", "job")) == len(fleet.told("ended", "job")) <= 1
