@@ -1,7 +1,10 @@
 """Attempts from their start to their end: orders out, what they tell into the book."""
 
 import contextlib
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hydragnn_hpo.campaign.book import Book
@@ -12,12 +15,18 @@ from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.task import Plan
+from hydragnn_hpo.placement.task import Plan, Start
 from hydragnn_hpo.search.objective import Point, objective_of, watched
 from hydragnn_hpo.search.stopping import Rule
 
 PATIENCE_SECONDS = 15.0
 """Time that interrupted trials get to write their checkpoint."""
+
+WRITERS = 16
+"""Threads that write files of attempts: each waits for the disk, and all could wait at once."""
+
+LAUNCH_SECONDS = 0.3
+"""Longest time for starts in one turn of the loop."""
 
 WISHES = {"resized": "yield", "median": "stop", "curve": "stop"}
 """What rank 0 is asked for a reason to end; other reasons come as a signal."""
@@ -49,15 +58,18 @@ class Attempts:
         self.config, self.run_dir, self.book = config, run, book
         self.dispatch, self.backend, self.tell = dispatch, backend, tell
         self.rule = Rule(config.search)
+        self.to_launch: deque[Start] = deque()
+        """What was placed and is not started yet."""
+        self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
         self.news = False
         """Whether something happened since the last look that a plan may depend on."""
 
     def follow(self, plan: Plan) -> None:
-        """Note what was decided, make it durable, and only then act on it."""
-        state, jobs = self.book.state, []
+        """Note what was decided, and make it durable; ``launch`` acts on it."""
+        state = self.book.state
         for start in plan.starts:
             trial = state.trials[start.name]
-            jobs.append(self.dispatch.prepare(trial, start))
+            self.dispatch.claim(start)
             predicted = self.dispatch.price(trial).epoch_seconds(start.width)
             self.book.note(
                 "placed",
@@ -71,12 +83,27 @@ class Attempts:
                 predicted_epoch_seconds=predicted,
                 predicted_seconds=predicted * (trial.until - trial.epoch),
             )
+            self.to_launch.append(start)
         for resize in plan.resizes:
             trial = state.trials[resize.name]
             self.ask(trial, "resized", width=resize.width, why=resize.reason)
         self.book.sync()
-        for job in jobs:
-            self.backend.start(job)
+
+    def launch(self, seconds: float = LAUNCH_SECONDS) -> None:
+        """Start what was decided, for a moment: thousands of starts must not stop the clock.
+
+        Who was asked to end meanwhile ends without having started.
+        """
+        until = time.monotonic() + seconds
+        while self.to_launch and time.monotonic() < until:
+            some = [self.to_launch.popleft() for _ in range(min(WRITERS, len(self.to_launch)))]
+            pairs = [(self.book.state.trials[start.name], start) for start in some]
+            going = [pair for pair in pairs if pair[0].asked is None]
+            for job in self._writers.map(lambda pair: self.dispatch.prepare(*pair), going):
+                self.backend.start(job)
+            for trial, _ in pairs:
+                if trial.asked is not None:
+                    self.end(trial)
 
     def ask(self, trial: Trial, reason: str, **values: Any) -> None:
         """Ask a running trial to end, once."""

@@ -42,6 +42,9 @@ PLAN_SECONDS = 5.0
 HOST_SECONDS = 600.0
 """How long a campaign waits for its first host."""
 
+GATHERING_SECONDS = 2.0
+"""Once nobody has joined for so long those who are there begin."""
+
 Watch = Callable[[State, "Controller"], None]
 
 
@@ -168,12 +171,19 @@ class Controller:
         self.dispatch.lay_out(self.backend.slots, self.state)
 
     def _wait_for_hosts(self) -> None:
-        deadline = time.monotonic() + HOST_SECONDS
-        while not self.backend.slots:
-            if time.monotonic() > deadline:
+        """Wait for the first host, and for those that come on its heels."""
+        seen, now = len(self.backend.slots), time.monotonic()
+        changed, deadline = now, now + HOST_SECONDS
+        if seen:
+            return
+        while not seen or now < changed + GATHERING_SECONDS:
+            if now > deadline and not seen:
                 raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs.")
             self._listen()
             self.watch(self.state, self)
+            now = time.monotonic()
+            if len(self.backend.slots) != seen:
+                seen, changed = len(self.backend.slots), now
 
     def _recover(self) -> None:
         """Take over what a lost controller left running, or queue it again."""
@@ -181,10 +191,10 @@ class Controller:
             folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
             if (folder / "result.json").exists():
                 self.attempts.end(trial)
-        deadline = time.monotonic() + self.backend.adoption_seconds
-        while self._orphans() and time.monotonic() < deadline:
+        while self._orphans() and not self.backend.settled:
             self._hear()
             self.watch(self.state, self)
+        self._hear()
         for trial in self._orphans():
             self.attempts.end(trial)
 
@@ -198,6 +208,7 @@ class Controller:
         self.proposals.turn()
         self.ladder.climb(exhausted=self.proposals.exhausted)
         self._place()
+        self.attempts.launch()
         self._hear()
         self.roster.judge()
         self.steering.turn()
@@ -207,7 +218,7 @@ class Controller:
         """Plan anew when something happened, or predictions came due; never too often."""
         now = time.monotonic()
         waits = self.state.count("queued") > 0 or self.attempts.news
-        if self.stopping or not self.ready or now < self._plan_due:
+        if not self.ready or now < self._plan_due or self.attempts.to_launch:
             return
         if not waits and now < self._plan_due + PLAN_SECONDS:
             return
@@ -283,6 +294,7 @@ class Controller:
         self.stopping = True
         for trial in self.state.with_status("running"):
             self.attempts.ask(trial, "paused")
+        self.attempts.launch(PATIENCE_SECONDS)  # who was not started yet ends at once
         deadline = time.monotonic() + PATIENCE_SECONDS + 5.0
         while self.state.with_status("running") and time.monotonic() < deadline:
             self._hear()

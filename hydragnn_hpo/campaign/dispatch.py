@@ -142,13 +142,17 @@ class Dispatch:
 
     # -- starting and ending -----------------------------------------------------------
 
+    def claim(self, start: Start) -> None:
+        """Take the slots of a trial that is about to start."""
+        self.pool.claim(start.slots)
+
     def prepare(self, trial: Trial, start: Start) -> Job:
-        """Write the placement of a trial's next attempt, and give the order for the backend.
+        """Write the placement of a trial's present attempt, and give the order for the backend.
 
         ``trial.toml`` is written here too, once, so that a trial that was proposed just before
         a crash has one.
         """
-        attempt = trial.attempt + 1
+        attempt = trial.attempt
         folder = self.run_dir.trial(trial.name)
         place = folder.attempt(attempt)
         placement = PlacementConfig(
@@ -164,7 +168,6 @@ class Dispatch:
         if not folder.config.exists():
             write_text(folder.config, self.work.written(self.configs[trial.name]))
         write_text(place / "placement.toml", dump(placement))
-        self.pool.claim(start.slots)
         lanes = len(start.slots) // start.width
         slots = tuple(self.slots[name] for name in start.slots[::lanes])
         ranks = self.work.ranks(slots)

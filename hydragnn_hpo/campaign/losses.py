@@ -5,7 +5,8 @@ there. Journal events go in one by one, each in constant time, so that a live vi
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hydragnn_hpo.campaign.journal import Event
@@ -133,8 +134,10 @@ class Ledger:
     _away: set[str] = field(default_factory=set)
     _busy: Counter[str] = field(default_factory=Counter)
     """Slots that are taken, by host."""
-    _idle: tuple[int, int] = (0, 0)
-    """Slots that nothing runs on: of hosts that are here, and of those that are away."""
+    _idle: int = 0
+    """Slots of hosts that are here and nothing runs on."""
+    _idle_away: int = 0
+    """The same of hosts that are away."""
     _epoch: int = 0
     _time: float = 0.0
     _counting: bool = False
@@ -197,20 +200,30 @@ class Ledger:
     def _idle_for(self, seconds: float) -> dict[str, float]:
         if not self._counting:
             return {}
-        here, away = self._idle
-        return {"held" if self._waiting else _OPEN: here * seconds, "away": away * seconds}
+        here = "held" if self._waiting else _OPEN
+        return {here: self._idle * seconds, "away": self._idle_away * seconds}
 
-    def _recount(self) -> None:
-        idle = {host: max(0, count - self._busy[host]) for host, count in self._here.items()}
-        away = sum(idle[host] for host in self._away)
-        self._idle = sum(idle.values()) - away, away
+    @contextmanager
+    def _changing(self, hosts: Collection[str]) -> Iterator[None]:
+        """Count some hosts anew around a change of them, and only them: there may be thousands."""
+        self._count(hosts, -1)
+        yield
+        self._count(hosts, 1)
+
+    def _count(self, hosts: Collection[str], sign: int) -> None:
+        for host in hosts:
+            idle = sign * max(0, self._here.get(host, 0) - self._busy[host])
+            if host in self._away:
+                self._idle_away += idle
+            else:
+                self._idle += idle
 
     def _change_controller(self, event: Event) -> None:
         """Let time pass uncounted between two controllers; trials may run on meanwhile."""
         self._orphans |= {name: (a, self._time) for name, a in self._running.items()}
         for known in (self._running, self._busy, self._loose, self._here, self._away):
             known.clear()
-        self._counting, self._idle = False, (0, 0)
+        self._counting, self._idle, self._idle_away = False, 0, 0
         self._epoch, self._time = event["epoch"], event["time"]
 
     # -- attempts --------------------------------------------------------------------
@@ -219,9 +232,9 @@ class Ledger:
         _add(self._sums, self._loose)
         self._loose.clear()
         self._running[name] = attempt
-        self._busy.update(attempt.hosts)
+        with self._changing(attempt.hosts):
+            self._busy.update(attempt.hosts)
         self._counting = True
-        self._recount()
 
     def _placed(self, event: Event) -> None:
         self._waiting.discard(event["trial"])
@@ -248,8 +261,9 @@ class Ledger:
         attempt, time = self._orphans.pop(name, (None, event["time"]))
         if attempt is None:
             attempt = self._running.pop(name, None)
-            self._busy.subtract(attempt.hosts if attempt else ())
-            self._recount()
+            hosts: Mapping[str, int] = attempt.hosts if attempt else {}
+            with self._changing(hosts):
+                self._busy.subtract(hosts)
         if attempt is not None:
             _add(self._sums, attempt.seconds(time, _how(event)), attempt.slots)
 
@@ -275,18 +289,19 @@ class Ledger:
             sums["tail"] += sums.pop(_OPEN, 0.0)
 
     def _opened(self, event: Event) -> None:
-        self._here.update(Counter(slot.rpartition(":")[0] for slot in event.get("slots", ())))
-        self._recount()
+        found = Counter(slot.rpartition(":")[0] for slot in event.get("slots", ()))
+        with self._changing(found):
+            self._here.update(found)
 
     def _host_joined(self, event: Event) -> None:
-        self._here[event["host"]] = len(event["slots"])
-        self._away.discard(event["host"])
-        self._recount()
+        with self._changing((event["host"],)):
+            self._here[event["host"]] = len(event["slots"])
+            self._away.discard(event["host"])
 
     def _host_away(self, event: Event) -> None:
         if event["host"] in self._here:
-            self._away.add(event["host"])
-            self._recount()
+            with self._changing((event["host"],)):
+                self._away.add(event["host"])
 
 
 def losses_of(events: Iterable[Event], *, more: bool = False) -> Losses:

@@ -20,9 +20,13 @@ class Roster:
         self.book, self.dispatch = book, dispatch
 
     def hear(self, event: Event) -> bool:
-        """Take in what concerns hosts; says whether it did."""
+        """Take in what concerns hosts; says whether it did.
+
+        Slots of hosts that joined are laid out by the controller, for all of them at once.
+        """
         if event.kind == "host_joined":
-            self._join(event.data["host"], event.data["slots"])
+            told = {key: event.data[key] for key in ("host", "slots")}
+            self.book.note("host_joined", durable=False, **told)
         elif event.kind == "host_lost":
             self._lose(event.data["host"], event.data["reason"])
         return event.kind in ("host_joined", "host_lost")
@@ -31,18 +35,14 @@ class Roster:
         """Give no more trials to hosts that failed twice: not by one bad trial, not the last."""
         hosts = self.book.state.hosts
         for host, causes in list(hosts.failures.items()):
-            left = [name for name in hosts.slots if name not in hosts.quarantined]
-            if len(causes) < FAILURES or host not in left or len(left) < 2:
+            if len(causes) < FAILURES or host in hosts.quarantined or host not in hosts.slots:
+                continue
+            if len(hosts.slots.keys() - hosts.quarantined.keys()) < 2:
                 continue
             reason = f"failed {len(causes)} times: {', '.join(sorted(causes))}"
             logger.warning("host %s %s; it gets no more trials.", host, reason)
             self.book.note("quarantined", host=host, reason=reason)
             self.dispatch.pool.close_host(host)
-
-    def _join(self, host: str, slots: list[str]) -> None:
-        self.book.note("host_joined", durable=False, host=host, slots=slots)
-        if host not in self.book.state.hosts.quarantined:
-            self.dispatch.pool.add_host(host, slots)
 
     def _lose(self, host: str, reason: str) -> None:
         times = sum(cause.startswith("lost") for cause in self.book.state.hosts.failures[host])

@@ -140,10 +140,10 @@ class Backend(Protocol):
         """Slots of all hosts that are there now, neighbours in the network side by side."""
 
     @property
-    def adoption_seconds(self) -> float:
-        """How long after our start jobs of a lost controller may turn up as ``adopted``.
+    def settled(self) -> bool:
+        """Say whether all jobs of a lost controller were told as ``adopted`` or are gone.
 
-        After it none of their ranks is alive; 0 where jobs die with their controller.
+        Until then jobs are taken on, but none is started.
         """
 
     @property

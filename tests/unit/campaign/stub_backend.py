@@ -40,7 +40,7 @@ class StubBackend:
     slots_per_host: int = 2
     fate: Callable[[str, int, int], str | None] = lambda trial, attempt, epoch: None
     quality: Callable[[dict[str, Any], int], float] = quality
-    adoption_seconds: float = 0.0
+    settled: bool = True
     ends_at: float = math.inf
     started: list[Job] = field(default_factory=list)
     running: dict[str, Faked] = field(default_factory=dict)

@@ -270,7 +270,7 @@ def test_what_ran_when_the_controller_died_is_adopted_or_queued_again(tmp_path):
         Ran(tmp_path, config, dead, watch=kill)
     kept, lost = sorted(dead.running)
     (tmp_path / "run" / "controller").mkdir(exist_ok=True)
-    heir = StubBackend(adoption_seconds=0.2, checkpoints=dead.checkpoints)
+    heir = StubBackend(checkpoints=dead.checkpoints)
     heir.running[kept] = dead.running[kept]
     heir._tell("adopted", kept)
     ran = Ran(tmp_path, config, heir)

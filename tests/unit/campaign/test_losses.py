@@ -50,6 +50,7 @@ def test_one_trial_alone():
     story = Story(["a:0"]).propose(1, "t0").place(10, "t0", "a:0", first=12)
     story.epoch(20, "t0", 8).checkpoint(21, "t0").epoch(30, "t0", 9).end(33, "t0")
     counted(story, start_up=2, training=17, between=1, ending=3)
+    assert losses_of(story.events).share("training") == 17 / 23
 
 
 def test_what_was_before_the_first_placement_and_after_the_last_end_does_not_count():
@@ -140,6 +141,14 @@ def test_a_quarantined_host_is_away_once_it_is_idle():
     story.at(2, "quarantined", host="b", reason="failed twice")
     story.epoch(5, "t1", 5).end(5, "t1").epoch(9, "t0", 9).end(9, "t0")
     counted(story, training=14, away=4)
+
+
+def test_a_host_that_comes_back_is_here_again():
+    story = Story(["a:0"]).at(0, "host_joined", host="b", slots=["b:0"])
+    story.propose(0, "t0").place(0, "t0", "a:0", first=0)
+    story.at(3, "host_lost", host="b", reason="silent")
+    story.at(5, "host_joined", host="b", slots=["b:0"]).epoch(9, "t0", 9).end(9, "t0")
+    counted(story, training=9, tail=3 + 4, away=2)
 
 
 def test_time_between_two_controllers_counts_for_nobody():
