@@ -95,7 +95,7 @@ def _columns(bar: Bar, seconds: float, columns: int) -> tuple[int, Floats]:
     """Give the first column that a bar touches, and how much of each it covers."""
     scale = columns / seconds
     start, end = bar.start * scale, min(bar.end * scale, float(columns))
-    first, last = min(int(start), columns - 1), max(int(np.ceil(end)), int(start) + 1)
+    first, last = int(start), max(int(np.ceil(end)), int(start) + 1)
     edges = np.arange(first, min(last, columns) + 1)
     return first, np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0.0, 1.0)
 

@@ -152,4 +152,5 @@ def test_watching_ends_with_the_campaign(hpo, run, controller, monkeypatch):
     lines = hpo.here("status", "run", "--watch").out.splitlines()
     assert lines[0].startswith("searching: 1 of 6 trials at rest")
     assert lines[-2].startswith("finished: 2 of 6 trials at rest")
+    assert len(lines) == 3, "only what has changed is said"
     assert lines[-1] == "run: finished"

@@ -113,6 +113,16 @@ def test_plain_data_for_json():
     assert sum(plain["losses"].values()) == pytest.approx(1.0)
 
 
+def test_who_has_come_further_is_better_than_who_scores_better():
+    further = [
+        {"event": "promoted", "time": 9.0, "trials": ["t1"], "until": 8, "last": False},
+        {"event": "placed", "time": 9.0, "trial": "t1", "attempt": 2, "width": 1, "slots": ["a:0"]},
+        {"event": "ended", "time": 9.0, "trial": "t1", "outcome": "completed", "score": 0.3},
+        {"event": "ended", "time": 9.0, "trial": "t0", "outcome": "stopped", "score": 0.1},
+    ]
+    assert standing([*story(), *further]).best.name == "t1"
+
+
 def many(running=500, ended=1500):
     slots = [f"h{n // 8}:{n % 8}" for n in range(2 * running)]
     yield {"event": "opened", "time": 0.0, "units": {}, "slots": slots}
