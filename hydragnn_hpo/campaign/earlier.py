@@ -21,25 +21,22 @@ def earlier_rows(path: Path, objective: Objective, space: Space) -> list[Row]:
         space: searched keys of this campaign; what the earlier one had fixed of them is added.
 
     Raises:
-        ConfigError: it minimized something else, so that its scores mean something else, or
-            several goals at once, which have no common score.
+        ConfigError: it minimized something else, so that its scores mean something else.
         RunError: there is no campaign, or its journal is damaged.
     """
     run = RunDir(path)
     state = read_state(run)
     theirs = load(run.campaign, CampaignConfig)
-    if theirs.search.objective != objective or isinstance(objective, tuple):
+    if theirs.search.objective != objective:
         raise ConfigError(
             f"search.warm_start: {path} minimized {theirs.search.objective!r}, this campaign "
-            f"{objective!r}: name a campaign with the same single objective, or drop it."
+            f"{objective!r}: name a campaign with the same objective, or drop it."
         )
     fixed = {key: value for key, value in fixed_values(theirs.trial).items() if key in space}
     rows: list[Row] = []
     for trial in state.trials.values():
         if trial.rests:
-            point = trial.rests[min(trial.rests)]
-            score = None if isinstance(point, tuple) else point
-            rows.append(({**fixed, **trial.values}, score))
+            rows.append(({**fixed, **trial.values}, trial.rests[min(trial.rests)]))
         elif trial.status == "failed":
             rows.append(({**fixed, **trial.values}, None))
     return rows

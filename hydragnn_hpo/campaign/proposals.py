@@ -14,7 +14,7 @@ from hydragnn_hpo.campaign.thinker import Result, Thinker
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import derive_seed
-from hydragnn_hpo.search.objective import Point, goals, scalar, weights_of
+from hydragnn_hpo.search.objective import Point
 from hydragnn_hpo.search.protocol import make_brain
 from hydragnn_hpo.search.warm import Row, fitting
 
@@ -47,8 +47,6 @@ class Proposals:
         self.thinker: Thinker | None = None
         self.dry = False
         """Whether the space holds no further configuration."""
-        self._points: list[Point] = []
-        """All scores told so far: their ranges are the units of several goals."""
 
     @property
     def budget(self) -> int:
@@ -79,7 +77,7 @@ class Proposals:
         search = self.config.search
         known = list(self.book.state.trials.values())
         told = [t for t in known if t.rests or t.status in AT_REST]
-        results: list[Result] = [(t.values, self._value(t)) for t in told]
+        results: list[Result] = [(t.values, self._point(t)) for t in told]
         pending = [t.values for t in known if t not in told]
         warm = self._warm()
         self.thinker = Thinker(
@@ -170,16 +168,11 @@ class Proposals:
         """Tell the brain a trial's first result: those of later rungs are of other budgets."""
         first = trial.until == self.config.search.rungs[0]
         if self.thinker is not None and (first or not trial.rests):
-            self.thinker.tell(trial.values, self._value(trial))
+            self.thinker.tell(trial.values, self._point(trial))
 
-    def _value(self, trial: Trial) -> float | None:
-        """Make one number of what a trial scored at its first rung."""
-        point = trial.rests[min(trial.rests)] if trial.rests else None
-        if point is None:
-            return None
-        self._points.append(point)
-        count = len(goals(self.config.search.objective))
-        return scalar(point, self._points, weights_of(self.config.seed, trial.name, count))
+    def _point(self, trial: Trial) -> Point | None:
+        """Give what a trial scored at its first rung; nothing for a failure."""
+        return trial.rests[min(trial.rests)] if trial.rests else None
 
     def close(self) -> None:
         """Stop thinking."""

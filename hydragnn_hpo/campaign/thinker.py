@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from hydragnn_hpo.search.objective import Point
 from hydragnn_hpo.search.protocol import Brain
 
-Result = tuple[dict[str, Any], float | None]
+Result = tuple[dict[str, Any], Point | None]
 
 
 class Thinker:
@@ -43,7 +44,7 @@ class Thinker:
         self._asked, self.asking = None, 0
         return proposals
 
-    def tell(self, values: Mapping[str, Any], objective: float | None) -> None:
+    def tell(self, values: Mapping[str, Any], objective: Point | None) -> None:
         """Tell a result; None is a failure."""
         known = dict(values)
         self._told.append(self._pool.submit(lambda: self._brain.result().tell(known, objective)))

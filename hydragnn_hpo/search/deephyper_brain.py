@@ -6,7 +6,6 @@ and duplicates are ours, through the candidates it chooses from. See README.md f
 
 import contextlib
 import logging
-import math
 import random
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 from hydragnn_hpo.config.search import Scalar, Space
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.known import Known
+from hydragnn_hpo.search.objective import Point, finite
 from hydragnn_hpo.search.sobol import spread_points
 from hydragnn_hpo.search.space import active, canonical, choice_index, key, position_of, value_at
 
@@ -36,7 +36,7 @@ DRAWS = 4
 """Most points drawn per candidate wanted: where rules refuse more, there are fewer candidates."""
 
 Encoded = dict[str, float | str]
-Result = tuple[dict[str, Scalar], float | None]
+Result = tuple[dict[str, Scalar], Point | None]
 
 
 class DeepHyperBrain:
@@ -72,19 +72,18 @@ class DeepHyperBrain:
             taken = [active(self._known.space, p) for p in proposals if self._known.offer(p)]
         return taken + self._ranked(count - len(taken))
 
-    def tell(self, values: Mapping[str, Scalar], objective: float | None) -> None:
+    def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
         """Take in a result, to be told to the model at the next ``ask``."""
         self._take_in(self._known.read(values), objective)
 
-    def _take_in(self, full: dict[str, Scalar], objective: float | None) -> None:
-        if objective is not None and not math.isfinite(objective):
-            objective = None
+    def _take_in(self, full: dict[str, Scalar], objective: Point | None) -> None:
+        objective = finite(objective)
         self._news.append((full, objective))
         self._successes += objective is not None
 
     def replay(
         self,
-        results: Sequence[tuple[Mapping[str, Scalar], float | None]],
+        results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
         pending: Sequence[Mapping[str, Scalar]],
     ) -> None:
         """Take in all results as one batch, and remember what is pending."""
@@ -93,7 +92,7 @@ class DeepHyperBrain:
         for values in pending:
             self._known.read(values)
 
-    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], float | None]]) -> None:
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns, to be told to the model at the first ``ask``."""
         for values, objective in results:
             self._take_in(canonical(self._known.space, self._known.typed(values)), objective)
@@ -161,10 +160,17 @@ class DeepHyperBrain:
                 values[name] = value_at(parameter, float(raw))
         return canonical(self._known.space, values)
 
-    def _told(self, result: Result) -> tuple[Encoded, float | str]:
-        """Turn a result into DeepHyper's terms, which maximize."""
+    def _told(self, result: Result) -> tuple[Encoded, float | str | list[float]]:
+        """Turn a result into DeepHyper's terms, which maximize.
+
+        Of several goals it makes one number by weights that it draws anew for each fit.
+        """
         values, objective = result
-        return self._encode(values), "F_diverged" if objective is None else -objective
+        if objective is None:
+            return self._encode(values), "F_diverged"
+        if isinstance(objective, tuple):
+            return self._encode(values), [-score for score in objective]
+        return self._encode(values), -objective
 
     def _make_search(self, seed: int) -> Any:
         with _without_mpi():

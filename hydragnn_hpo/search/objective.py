@@ -11,12 +11,8 @@ import numpy as np
 
 from hydragnn_hpo.config.search import Goal, Objective
 from hydragnn_hpo.errors import ConfigError, unknown
-from hydragnn_hpo.layout import derive_seed
 
 Point = float | tuple[float, ...]
-
-AUGMENTATION = 0.05
-"""Share of the sum in the scalar of several goals, so that no weakly dominated point is best."""
 
 
 def goals(objective: Objective) -> tuple[Goal, ...]:
@@ -66,6 +62,12 @@ def objective_of(
     if len(scores) < len(found):
         return None
     return scores if isinstance(objective, tuple) else scores[0]
+
+
+def finite(point: Point | None) -> Point | None:
+    """Give a point back if all of it is finite; None, a failure, if not."""
+    parts = point if isinstance(point, tuple) else (point,)
+    return point if all(part is not None and math.isfinite(part) for part in parts) else None
 
 
 def watched(
@@ -156,33 +158,3 @@ def _crowding(points: Sequence[tuple[float, ...]]) -> list[float]:
         for before, here, after in zip(line, line[1:], line[2:], strict=False):
             distance[here] += (points[after][goal] - points[before][goal]) / (high - low)
     return distance
-
-
-def weights_of(seed: int, trial: str, count: int) -> tuple[float, ...]:
-    """Draw how much each of several goals counts for one trial; they sum to 1.
-
-    Evenly over all shares, from the campaign's seed and the trial's name.
-    """
-    generator = np.random.default_rng(derive_seed(seed, trial, "goals"))
-    return tuple(float(share) for share in generator.dirichlet(np.ones(count)))
-
-
-def scalar(point: Point, seen: Sequence[Point], weights: Sequence[float]) -> float:
-    """Make one number of several, for a brain: a weighted, augmented Chebyshev distance.
-
-    Args:
-        point: what the trial scored; a single number stays as it is.
-        seen: what was scored so far, this point included: its ranges are the units.
-        weights: of the goals, see ``weights_of``.
-
-    Source: Knowles (2006), ParEGO, doi:10.1109/TEVC.2005.851274.
-    """
-    if not isinstance(point, tuple):
-        return point
-    shares = []
-    known = [other for other in seen if isinstance(other, tuple)] or [point]
-    for goal, weight in enumerate(weights):
-        column = [other[goal] for other in known]
-        low, high = min(column), max(column)
-        shares.append(weight * (point[goal] - low) / (high - low) if high > low else 0.0)
-    return max(shares) + AUGMENTATION * sum(shares)

@@ -7,7 +7,6 @@ that it stays small and a restarted brain knows the same.
 
 import contextlib
 import logging
-import math
 import random
 import warnings
 from collections import deque
@@ -19,6 +18,7 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.known import Known
+from hydragnn_hpo.search.objective import Point, finite, rank
 from hydragnn_hpo.search.sobol import spread_points
 from hydragnn_hpo.search.space import (
     active,
@@ -41,6 +41,9 @@ OTHERS = 275
 
 TRIES = 3
 """Draws from the model per proposal wanted; the rest is drawn at random."""
+
+
+Result = tuple[dict[str, Scalar], Point | None]
 
 
 class OptunaBrain:
@@ -70,7 +73,7 @@ class OptunaBrain:
         self._points = spread_points(len(space), seed, initial)
         self._generator = random.Random(seed)
         self._seed, self._initial = seed, max(1, initial)
-        self._results: list[tuple[dict[str, Scalar], float | None]] = []
+        self._results: list[Result] = []
         self._pending: dict[str, dict[str, Scalar]] = {}
         self._study: Any = None
         """None: there is news."""
@@ -88,7 +91,7 @@ class OptunaBrain:
         self._pending |= {key(values): values for values in taken}
         return taken
 
-    def tell(self, values: Mapping[str, Scalar], objective: float | None) -> None:
+    def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
         """Take in a result, to be shown to the model at the next ``ask``."""
         chosen = active(self._known.space, self._known.read(values))
         self._pending.pop(key(chosen), None)
@@ -96,7 +99,7 @@ class OptunaBrain:
 
     def replay(
         self,
-        results: Sequence[tuple[Mapping[str, Scalar], float | None]],
+        results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
         pending: Sequence[Mapping[str, Scalar]],
     ) -> None:
         """Take in all results, and remember what is pending."""
@@ -106,14 +109,13 @@ class OptunaBrain:
             chosen = active(self._known.space, self._known.read(values))
             self._pending[key(chosen)] = chosen
 
-    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], float | None]]) -> None:
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns."""
         for values, objective in results:
             self._take_in(active(self._known.space, self._known.typed(values)), objective)
 
-    def _take_in(self, chosen: dict[str, Scalar], objective: float | None) -> None:
-        finite = objective is not None and math.isfinite(objective)
-        self._results.append((chosen, objective if finite else None))
+    def _take_in(self, chosen: dict[str, Scalar], objective: Point | None) -> None:
+        self._results.append((chosen, finite(objective)))
         self._study = None
 
     def _spread(self) -> dict[str, Scalar]:
@@ -162,21 +164,25 @@ class OptunaBrain:
             sampler = optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True
             )
-            self._study = optuna.create_study(sampler=sampler)
+            points = [objective for _, objective in self._results if objective is not None]
+            count = len(points[0]) if isinstance(points[0], tuple) else 1
+            self._study = optuna.create_study(sampler=sampler, directions=["minimize"] * count)
             self._open.clear()
             for values, objective in _thinned(self._results):
-                # Pruned before its first value: worse than all that have one.
-                state = states.PRUNED if objective is None else states.COMPLETE
-                self._add(values, state=state, value=objective)
+                if objective is None:  # pruned before its first value: worse than all that have one
+                    self._add(values, state=states.PRUNED)
+                else:
+                    several = objective if isinstance(objective, tuple) else (objective,)
+                    self._add(values, state=states.COMPLETE, values=several)
             for values in list(self._pending.values())[-LIARS:]:
                 self._add(values, state=states.RUNNING)
         return self._study
 
-    def _add(self, values: Mapping[str, Scalar], **known: Any) -> None:
+    def _add(self, chosen: Mapping[str, Scalar], **known: Any) -> None:
         kinds = self._optuna.distributions
         params: dict[str, Any] = {}
         distributions = {}
-        for name, value in values.items():
+        for name, value in chosen.items():
             parameter = self._known.space[name]
             if parameter.choices is not None:
                 params[name] = choice_index(parameter, value)
@@ -190,17 +196,17 @@ class OptunaBrain:
 
 
 def _thinned(
-    results: Sequence[tuple[dict[str, Scalar], float | None]],
-) -> list[tuple[dict[str, Scalar], float | None]]:
+    results: Sequence[Result],
+) -> list[Result]:
     """Keep the best results and some of the others, in their order."""
     if len(results) <= BEST + OTHERS:
         return list(results)
-    places = range(len(results))
-    scores = [math.inf if objective is None else objective for _, objective in results]
-    ranked = sorted(places, key=lambda place: (scores[place], place))
-    others = sorted(ranked[BEST:])
-    spread = [others[index * len(others) // OTHERS] for index in range(OTHERS)]
-    return [results[place] for place in sorted(ranked[:BEST] + spread)]
+    scored = [place for place, (_, objective) in enumerate(results) if objective is not None]
+    points = [objective for _, objective in results if objective is not None]
+    best = {scored[place] for place in rank(points)[:BEST]}
+    others = [place for place in range(len(results)) if place not in best]
+    spread = {others[index * len(others) // OTHERS] for index in range(OTHERS)}
+    return [results[place] for place in sorted(best | spread)]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from hydragnn_hpo.config.search import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.search.constraints import read_constraints
 from hydragnn_hpo.search.deephyper_brain import DeepHyperBrain
+from hydragnn_hpo.search.objective import Point
 from hydragnn_hpo.search.optuna_brain import OptunaBrain
 from hydragnn_hpo.search.random_brain import RandomBrain
 from hydragnn_hpo.search.sobol import SobolBrain
@@ -26,13 +27,16 @@ class Brain(Protocol):
         """
         ...
 
-    def tell(self, values: Mapping[str, Scalar], objective: float | None) -> None:
-        """Take in a result; None or a non-finite objective is a failure."""
+    def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
+        """Take in a result: one number, or one for each goal.
+
+        None, or what is not finite, is a failure.
+        """
         ...
 
     def replay(
         self,
-        results: Sequence[tuple[Mapping[str, Scalar], float | None]],
+        results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
         pending: Sequence[Mapping[str, Scalar]],
     ) -> None:
         """Bring a fresh brain up to date after a restart.
@@ -43,7 +47,7 @@ class Brain(Protocol):
         """
         ...
 
-    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], float | None]]) -> None:
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns, before anything is asked or told.
 
         They teach the model, but are no trials of this campaign: each may be proposed.
@@ -68,7 +72,7 @@ def make_brain(
     initial: int,
     constraints: Sequence[str] = (),
     template: Mapping[str, Any] | None = None,
-    warm: Sequence[tuple[Mapping[str, Scalar], float | None]] = (),
+    warm: Sequence[tuple[Mapping[str, Scalar], Point | None]] = (),
 ) -> Brain:
     """Build a brain that knows nothing yet.
 

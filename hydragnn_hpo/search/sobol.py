@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hydragnn_hpo.config.search import Scalar, Space
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.known import Known
+from hydragnn_hpo.search.objective import Point
 from hydragnn_hpo.search.space import value_at
 
 
@@ -59,18 +60,18 @@ class SobolBrain:
         """Propose new configurations."""
         return self._known.take(count, self._draw)
 
-    def tell(self, values: Mapping[str, Scalar], objective: float | None) -> None:
+    def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
         """Remember the configuration; its result changes nothing."""
         self._known.read(values)
 
     def replay(
         self,
-        results: Sequence[tuple[Mapping[str, Scalar], float | None]],
+        results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
         pending: Sequence[Mapping[str, Scalar]],
     ) -> None:
         """Remember what was proposed; the sequence then goes on where it stopped."""
         for values in [*(values for values, _ in results), *pending]:
             self._known.read(values)
 
-    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], float | None]]) -> None:
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Learn nothing: there is no model."""

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from hydragnn_hpo.config.search import Scalar, Space
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search.constraints import Constraint, broken, read_constraints
+from hydragnn_hpo.search.objective import Point
 from hydragnn_hpo.search.space import active, canonical, fixed_values, is_in, key, same, snap
 
-Row = tuple[Mapping[str, Scalar], float | None]
+Row = tuple[Mapping[str, Scalar], Point | None]
 """Searched values and objective (None: failed) of a trial."""
 
 

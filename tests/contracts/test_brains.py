@@ -206,6 +206,67 @@ def test_a_model_learns_from_earlier_campaigns(name: str) -> None:
     assert statistics.mean(float(values["model.cutoff"]) for values in asked) < 0.35
 
 
+def two_goals(values: Values) -> tuple[float, float] | None:
+    """Give an error and a cost that pull apart; the deepest models fail."""
+    if values["model.layers"] == 6:
+        return None
+    features = float(values["model.features"])
+    away = float(values["model.cutoff"]) - 4.5
+    return 32 / features + away * away, features * float(values["model.layers"])
+
+
+def test_several_goals_are_told_as_they_are(make: Callable[..., Brain]) -> None:
+    brain = make(constraints=["model.features < 128"])
+    asked: list[Values] = []
+    for count in (6, 2, 1, 3):
+        wave = brain.ask(count)
+        for values in wave:
+            brain.tell(values, two_goals(values))
+        asked += wave
+    after = make()
+    after.replay([(values, two_goals(values)) for values in asked], brain.ask(2))
+    assert len({key(values) for values in [*asked, *after.ask(5)]}) == 17
+    brain.tell(asked[0], (math.nan, 1.0))
+    assert len(brain.ask(1)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["deephyper", "optuna"])
+def test_a_model_of_two_goals_finds_more_of_the_front(name: str) -> None:
+    """The front needs one cutoff and one conv; features trade one goal for the other."""
+    space: Space = {
+        "model.conv": ParameterConfig(choices=("schnet", "egnn", "painn")),
+        "model.features": ParameterConfig(low=16, high=128),
+        "model.cutoff": ParameterConfig(low=3.0, high=6.0),
+        "training.warmup": ParameterConfig(low=0.0, high=1.0),
+    }
+
+    def goals(values: Values) -> tuple[float, float]:
+        away = float(values["model.cutoff"]) - 4.5, float(values["training.warmup"]) - 0.2
+        worse = sum(x * x for x in away) + (values["model.conv"] != "egnn")
+        size = float(values["model.features"]) / 128
+        return 0.1 / size + worse, size + worse
+
+    def covered(name: str, seed: int) -> float:
+        """Give the area that the found points dominate, up to (2, 2)."""
+        brain, found = make_brain(name, space, seed=seed, initial=8), []
+        for _ in range(15):
+            for values in brain.ask(4):
+                found.append(goals(values))
+                brain.tell(values, found[-1])
+        area, height = 0.0, 2.0
+        for x, y in sorted(found):
+            if x < 2 and y < height:
+                area, height = area + (2 - x) * (height - y), y
+        return area
+
+    learned = statistics.mean(covered(name, seed) for seed in range(3))
+    chance = statistics.mean(covered("random", seed) for seed in range(20))
+    # The whole front, 0.1 / x over the sizes 16 / 128 to 1, covers 3.44.
+    assert learned < 3.45
+    assert learned > chance + 0.1
+
+
 @pytest.mark.parametrize("name", ["random", "sobol"])
 def test_a_restarted_sequence_goes_on_as_if_unbroken(name: str) -> None:
     whole = live(make_brain(name, WIDE, seed=3, initial=4), (4, 4, 4))

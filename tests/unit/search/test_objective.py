@@ -2,7 +2,6 @@
 
 import math
 import random
-import statistics
 import tomllib
 
 import pytest
@@ -13,15 +12,14 @@ from hydragnn_hpo.config.search import SearchConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search.objective import (
     check_objective,
+    finite,
     goals,
     layers,
     named,
     objective_of,
     pareto_front,
     rank,
-    scalar,
     watched,
-    weights_of,
 )
 from hydragnn_hpo.training.trainer import objective_of as trained
 
@@ -176,31 +174,15 @@ def test_two_thousand_points_are_ranked_at_once():
     assert set(order[: len(first)]) == set(first)
 
 
-def test_one_number_of_several_by_hand():
-    seen = [(1.0, 100.0), (3.0, 500.0), (2.0, 200.0)]
-    # shares: .25 * 1/2 = .125 and .75 * 1/4 = .1875; the larger plus .05 of their sum
-    assert scalar((2.0, 200.0), seen, (0.25, 0.75)) == pytest.approx(0.1875 + 0.05 * 0.3125)
-    assert scalar((1.0, 100.0), seen, (0.25, 0.75)) == 0.0
-    assert scalar((3.0, 500.0), seen, (0.25, 0.75)) == pytest.approx(0.75 + 0.05)
-    assert scalar(0.7, [0.7, 0.9], (1.0,)) == 0.7
-    assert scalar((2.0, 5.0), [(2.0, 5.0)], (0.5, 0.5)) == 0.0
-
-
-def test_a_dominated_point_never_has_the_smaller_number():
-    points = points_of(40, 5, coarse=True)
-    weights = weights_of(0, "t0001", 3)
-    for one in points:
-        for other in points:
-            if dominates(one, other):
-                assert scalar(one, points, weights) < scalar(other, points, weights)
-
-
-def test_weights_are_drawn_evenly_from_seed_and_trial():
-    drawn = [weights_of(4, f"t{number:04d}", 3) for number in range(600)]
-    assert all(sum(weights) == pytest.approx(1.0) for weights in drawn)
-    assert drawn[5] == weights_of(4, "t0005", 3)
-    assert drawn[5] != weights_of(5, "t0005", 3)
-    # A flat Dirichlet of three has mean 1/3 and variance 1/18; the mean of 600 is within .04.
-    for goal in range(3):
-        assert statistics.mean(w[goal] for w in drawn) == pytest.approx(1 / 3, abs=0.04)
-        assert statistics.pvariance([w[goal] for w in drawn]) == pytest.approx(1 / 18, rel=0.25)
+@pytest.mark.parametrize(
+    ("point", "expected"),
+    [
+        (0.5, 0.5),
+        ((0.5, 2.0), (0.5, 2.0)),
+        (None, None),
+        (math.nan, None),
+        ((0.5, math.inf), None),
+    ],
+)
+def test_what_is_not_finite_is_a_failure(point, expected):
+    assert finite(point) == expected
