@@ -16,7 +16,7 @@ from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.ray.backend import RayBackend
-from hydragnn_hpo.launching.ray.cluster import StartedCluster, missing
+from hydragnn_hpo.launching.ray.cluster import CLUSTER, StartedCluster, missing
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
 from hydragnn_hpo.launching.ray.member import member_argv
 from hydragnn_hpo.launching.ray.membership import Membership
@@ -291,11 +291,29 @@ def test_a_cluster_of_our_own_names_who_is_missing_and_leaves_nothing(tmp_path):
         member = member_of(started.address, environment, tmp_path / "log")
         assert missing(["n1", "n2"], member.hosts) == ["n2"]
         member.close()
-        processes = find_tagged("HYDRAGNN_HPO_RAY_CLUSTER", tag)
+        processes = find_tagged(CLUSTER, tag)
         assert len(processes) > 3
     finally:
         started.close()
     assert not any(map(alive, processes))
+
+
+def test_inside_a_slurm_allocation_a_cluster_is_started_and_ended(play, slurm, monkeypatch):
+    environment = os.environ | slurm.allocate(2)
+    monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
+    machine = MachineConfig(backend="ray", slots=1, lease_seconds=LEASE)
+
+    play.backend = RayBackend(
+        machine, run_dir=play.folder, environment=environment, jobs=KINDS, preload=()
+    )
+
+    play.wait("host_joined", count=2)
+    assert [slot.host.rpartition("-")[0] for slot in play.backend.slots] == ["node1", "node2"]
+    assert 0 < play.backend.ends_at - time.time() <= 600
+    play.works("job", play.backend.slots)
+    play.backend.close()
+    assert find_tagged(CLUSTER, run_tag(play.folder)) == []
+    assert slurm.ask("squeue", "-h", "-s", "-j", environment["SLURM_JOB_ID"]) == ""
 
 
 def test_a_cluster_that_anybody_may_use_is_not_joined(tmp_path):

@@ -1,5 +1,6 @@
 """Run jobs on a Ray cluster: a fleet of agents, and a placement group for every job."""
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -8,11 +9,9 @@ from typing import Self
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError, unknown
-from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, Job, Slot
-from hydragnn_hpo.launching.protocol import FOLDER
-from hydragnn_hpo.launching.ray.credentials import ray_environment
+from hydragnn_hpo.launching.ray.inside import find_ground
 from hydragnn_hpo.launching.ray.reservations import Reservations
 from hydragnn_hpo.launching.ray.shares import shares
 from hydragnn_hpo.launching.ray.transport import RayTransport
@@ -36,16 +35,18 @@ class RayBackend:
         machine: MachineConfig,
         *,
         run_dir: Path,
+        environment: Mapping[str, str] = os.environ,
         token: Path | None = None,
         patience: float = PATIENCE,
         jobs: Mapping[str, str] = JOBS,
         preload: Sequence[str] = PRELOAD,
     ) -> None:
-        """Join a cluster, some seconds, and have an agent started on each of its hosts.
+        """Join or start a cluster, some seconds, and have an agent started on each of its hosts.
 
         Args:
             machine: says which cluster, and how much of it.
             run_dir: an existing folder that this controller alone uses.
+            environment: names the allocation, and the file of the token.
             token: file of the cluster's token; where Ray itself would look if None.
             patience: seconds that a job waits for slots which others hold.
             jobs: kind of job -> ``module:function``.
@@ -53,29 +54,30 @@ class RayBackend:
 
         Raises:
             ConfigError: the cluster cannot be joined.
+            JobError: none can be started.
         """
-        logs = run_dir / FOLDER
-        with storage(logs):
-            logs.mkdir(mode=0o700, exist_ok=True)
-        environment = ray_environment(os.environ, token)
         self._kinds = jobs
         self._closed = self._tidied = False
         self._ended: list[Event] = []
-        self._transport = RayTransport(
-            machine, machine.address or "", environment=environment, run_dir=run_dir
-        )
+        ground = find_ground(machine, run_dir=run_dir, environment=environment, token=token)
+        with contextlib.ExitStack() as opened:
+            if ground.started:
+                opened.callback(ground.started.close)
+            self._transport = RayTransport(machine, ground, run_dir=run_dir)
+            opened.callback(self._transport.close)
+            self._fleet = Fleet(
+                self._transport,
+                run_dir=run_dir,
+                lease_seconds=machine.lease_seconds,
+                slots=machine.slots,
+                lanes=machine.lanes,
+                interface=machine.interface,
+                jobs=jobs,
+                preload=preload,
+            )
+            self._ground = opened.pop_all()
         self._asked = self._transport.membership
         self._reservations = Reservations(self._asked, patience)
-        self._fleet = Fleet(
-            self._transport,
-            run_dir=run_dir,
-            lease_seconds=machine.lease_seconds,
-            slots=machine.slots,
-            lanes=machine.lanes,
-            interface=machine.interface,
-            jobs=jobs,
-            preload=preload,
-        )
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -159,6 +161,7 @@ class RayBackend:
         if not self._closed:
             self._closed = True
             self._fleet.close()
+            self._ground.close()
 
     def __enter__(self) -> Self:
         """Use the backend in a ``with``."""

@@ -1,27 +1,34 @@
 """How agents get onto the hosts of a Ray cluster: as children of actors, one on each."""
 
-import math
+import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.launching.channel import wait
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.network import own_address
-from hydragnn_hpo.launching.protocol import FOLDER
 from hydragnn_hpo.launching.ray.admission import admit, split_address
+from hydragnn_hpo.launching.ray.cluster import missing
+from hydragnn_hpo.launching.ray.inside import LOGS, Ground
 from hydragnn_hpo.launching.ray.membership import DRIVER, Membership
 from hydragnn_hpo.launching.strays import end_tagged, run_tag
 from hydragnn_hpo.launching.transport import Call, News, agent_argv
+
+logger = logging.getLogger(__name__)
 
 _REJOINS = 3
 """Drivers in a row that may be lost within a minute, until we give up."""
 
 _CALM_SECONDS = 60.0
+
+_ARRIVAL_SECONDS = 180.0
+"""Time for the hosts of a cluster of our own, which load Ray over one file system."""
 
 
 class RayTransport:
@@ -29,39 +36,55 @@ class RayTransport:
 
     outlives = True
     slots: tuple[Slot, ...] = ()
-    ends_at = math.inf
 
-    def __init__(
-        self, machine: MachineConfig, address: str, *, environment: Mapping[str, str], run_dir: Path
-    ) -> None:
-        """Join a cluster.
+    def __init__(self, machine: MachineConfig, ground: Ground, *, run_dir: Path) -> None:
+        """Join a cluster, and wait for the hosts that are on their way to it.
 
         Args:
             machine: how much of the cluster to use, and how.
-            address: ``host:port`` of its head.
-            environment: as ``ray_environment`` gives it.
+            ground: the cluster.
             run_dir: of the run.
 
         Raises:
             ConfigError: the cluster cannot be joined, or has too few hosts.
         """
+        self.ends_at = ground.ends_at
         self._wanted, self._shared_files = machine.hosts, machine.shared_files
-        self._logs = run_dir / FOLDER
+        self._logs = run_dir / LOGS
         self._losses: list[float] = []
         self._news: list[News] = []
         self._answers: list[dict[str, Any]] = []
         self._orders: dict[str, dict[str, Any]] = {}
         self._join = partial(
             Membership,
-            address,
+            ground.address,
             tag=run_tag(run_dir),
-            environment=environment,
-            log=self._logs / "ray.log",
+            environment=ground.environment,
+            log=self._logs / "ray-driver.log",
         )
-        self.address = own_address(machine.interface, split_address(address)[0])
-        admit(address, environment)
+        self.address = own_address(machine.interface, split_address(ground.address)[0])
+        admit(ground.address, ground.environment)
         self.membership = self._join()
-        self.membership.wait(max(1, machine.hosts))
+        if ground.expected:
+            self._wait_for(ground.expected)
+        else:
+            self.membership.wait(max(1, machine.hosts))
+
+    def _wait_for(self, expected: Collection[str]) -> None:
+        """Wait until these hosts have joined; go on with those that have after some minutes."""
+        self.membership.wait()
+        deadline = time.monotonic() + _ARRIVAL_SECONDS
+        while (late := missing(expected, self.membership.hosts)) and time.monotonic() < deadline:
+            wait([self.membership.channel], 0.2)
+            self._read()
+        if late:
+            logger.warning(
+                "%d of %d hosts did not join our Ray cluster (%s): see %s. Going on without them.",
+                len(late),
+                len(expected),
+                ", ".join(late[:8]),
+                self._logs / "ray-hosts.log",
+            )
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -114,7 +137,7 @@ class RayTransport:
         if len(self._losses) > _REJOINS:
             raise JobError(
                 f"the Ray cluster at {lost.address} was lost {len(self._losses)} times in a "
-                f"minute: see {self._logs / 'ray.log'}."
+                f"minute: see {self._logs / 'ray-driver.log'}."
             )
         self.membership = self._join()
         self.membership.hosts = lost.hosts

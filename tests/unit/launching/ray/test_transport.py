@@ -11,6 +11,7 @@ from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.launching.door import DoorPlate
 from hydragnn_hpo.launching.ray import transport as module
 from hydragnn_hpo.launching.ray.cluster import missing
+from hydragnn_hpo.launching.ray.inside import Ground, find_ground
 from hydragnn_hpo.launching.ray.member import head_argv, member_argv
 from hydragnn_hpo.launching.transport import Call, News
 
@@ -32,7 +33,7 @@ class Acted:
         told, self.inbox = self.inbox, []
         return told
 
-    def wait(self, hosts):
+    def wait(self, hosts=1):
         if len(self.hosts) < hosts:
             raise ConfigError(f"wanted are {hosts}.")
 
@@ -45,9 +46,10 @@ def make(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "Membership", Acted)
     monkeypatch.setattr(module, "admit", lambda *_: None)
 
-    def opened(**machine):
+    def opened(expected=(), **machine):
         config = MachineConfig(backend="ray", **machine)
-        return module.RayTransport(config, "127.0.0.1:6379", environment={}, run_dir=tmp_path)
+        ground = Ground("127.0.0.1:6379", {}, expected=expected)
+        return module.RayTransport(config, ground, run_dir=tmp_path)
 
     return opened
 
@@ -78,7 +80,7 @@ def test_an_agent_is_told_where_its_controller_is_but_not_the_token(make, tmp_pa
     (order,) = transport.membership.orders
     assert order["argv"][:3] == ["-P", "-m", "hydragnn_hpo.launching.agent"]
     assert order["argv"][3:] == ["--host", "node2-bbbbbbbb"]
-    assert order["log"] == str(tmp_path / "controller" / "node2-bbbbbbbb.log")
+    assert order["log"] == str(tmp_path / "agents" / "node2-bbbbbbbb.log")
     assert "secret" not in json.dumps(order)
 
 
@@ -137,7 +139,7 @@ def test_a_driver_that_is_lost_time_and_again_is_not_replaced(make):
         transport.membership.gone = True
         transport.poll()
     transport.membership.gone = True
-    with pytest.raises(JobError, match="was lost 4 times in a minute: see .*ray.log"):
+    with pytest.raises(JobError, match="was lost 4 times in a minute: see .*ray-driver.log"):
         transport.poll()
 
 
@@ -155,6 +157,23 @@ def test_a_cluster_that_is_gone_is_a_sentence(make):
     transport.membership.gone, transport.membership.failure = True, "it cannot be joined."
     with pytest.raises(JobError, match="the Ray cluster was lost: it cannot be joined"):
         transport.poll()
+
+
+def test_hosts_that_do_not_come_are_named_and_done_without(make, monkeypatch, caplog):
+    monkeypatch.setattr(module, "_ARRIVAL_SECONDS", 0.01)
+    monkeypatch.setattr(module, "wait", lambda *_: None)
+    monkeypatch.setattr(Acted, "channel", None, raising=False)
+
+    transport = make(expected=("node1", "node7", "node10", "node3"))
+
+    assert "2 of 4 hosts did not join our Ray cluster (node3, node7)" in caplog.text
+    assert len(transport.hosts) == 3
+
+
+def test_without_address_and_allocation_there_is_no_cluster(tmp_path):
+    machine = MachineConfig(backend="ray")
+    with pytest.raises(ConfigError, match="give the head's host:port, or run inside salloc"):
+        find_ground(machine, run_dir=tmp_path, environment={}, token=None)
 
 
 def test_missing_hosts_are_named():
