@@ -231,7 +231,7 @@ class Agent:
             self._finish(job)
 
     def _end_peers(self, job: Running, code: int) -> None:
-        if job.sent:
+        if job.sent or code == 0:  # a peer that is done early may wait for nobody
             job.peer_ended(code, time.monotonic())
         else:
             self._stop(job, 0.0)
