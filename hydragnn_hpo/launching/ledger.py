@@ -88,7 +88,8 @@ class Ledger:
             return
         del self.works[work.id]
         now = time.time()
-        self._events += [Event("record", work.id, now, record) for record in work.held]
+        work.announced, held, work.held = True, work.held, []
+        self.record(work, held, now)
         self.tell("ended", work.id, now, work.result())
         self.leave_meeting(work)
         for name in list(self._leaving):

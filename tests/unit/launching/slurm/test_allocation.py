@@ -1,0 +1,85 @@
+"""What Slurm says about our allocation is understood."""
+
+import math
+import os
+import time
+
+import pytest
+
+from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.launching.slurm import allocation
+from hydragnn_hpo.launching.slurm.allocation import Allocation, unusable
+from hydragnn_hpo.launching.slurm.transport import step_argv
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    """Put commands first on PATH that answer as Slurm does."""
+
+    def put(**said):
+        for name, text in said.items():
+            (tmp_path / f"{name}.txt").write_text(text)
+            tool = tmp_path / name
+            tool.write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.txt\n")
+            tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    put(srun="")
+    return put
+
+
+def test_an_allocation_has_hosts_an_address_and_an_end(answers, monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    answers(squeue="RUNNING|n[1-3]|2026-11-21T19:00:00\n", scontrol="x NodeAddr=10.1.2.3 y\n")
+
+    found = Allocation.find({"SLURM_JOB_ID": "17"}, most=2)
+
+    assert (found.job, found.hosts, found.address) == ("17", ("n1", "n2"), "10.1.2.3")
+    assert found.ends_at == 1795287600.0  # date -ud 2026-11-21T19:00 +%s
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_the_environment_knows_the_end_best(answers):
+    answers(squeue="RUNNING|n1|NONE\n", scontrol="NodeAddr=n1\n")
+
+    assert Allocation.find({"SLURM_JOB_ID": "17"}).ends_at == math.inf
+    given = {"SLURM_JOB_ID": "17", "SLURM_JOB_END_TIME": "12345"}
+    assert Allocation.find(given).ends_at == 12345.0
+
+
+def test_outside_of_an_allocation_this_is_said(answers):
+    with pytest.raises(ConfigError, match="this is no Slurm allocation"):
+        Allocation.find({})
+    answers(squeue="PENDING||N/A\n")
+    with pytest.raises(ConfigError, match="Slurm job 17 is pending"):
+        Allocation.find({"SLURM_JOB_ID": "17"})
+
+
+def test_what_slurm_complains_of_is_said(tmp_path, monkeypatch):
+    tool = tmp_path / "squeue"
+    tool.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id' >&2; exit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + "/usr/bin:/bin")
+
+    with pytest.raises(JobError, match="'squeue -h' fails: slurm_load_jobs error: Invalid job id"):
+        allocation.ask("squeue", "-h")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JobError, match="'sinfo' gives no answer"):
+        allocation.ask("sinfo")
+
+
+def test_hosts_that_are_down_get_no_step(answers):
+    answers(sinfo="n1|allocated\nn2|down*\nn3|mixed*\nn4|draining\nn5|down\n")
+
+    assert unusable(["n1"]) == {"n2": "down*", "n3": "mixed*", "n5": "down"}
+
+
+def test_a_step_names_its_hosts_and_survives_a_lost_one():
+    argv = step_argv("17", ["n1", "n2", "n5"], ["serve", "it"])
+
+    assert "--nodelist=n[1-2,5]" in argv
+    assert {"--jobid=17", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(argv)
+    assert {"--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap", "--whole"} <= set(argv)
+    assert argv[-2:] == ["serve", "it"]
