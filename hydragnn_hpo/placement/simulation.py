@@ -52,8 +52,10 @@ class _Simulation:
         self.trials: list[SimulatedTrial] = []
         self.bars: list[Bar] = []
         self.spent = dict.fromkeys(CAUSES, 0.0)
-        self.last_end, self.decisions, self.failed = 0.0, 0, 0
+        self.decisions = self.failed = 0
         self.draining = False
+        self.consulted = False
+        """Whether nothing happened since the planner was asked."""
         hosts = {f"n{host:05}": range(setting.slots_per_host) for host in range(setting.hosts)}
         self.pool = Pool(
             hosts, hosts_per_group=setting.hosts_per_group, slot_order=setting.slot_order
@@ -69,12 +71,21 @@ class _Simulation:
         if math.isfinite(self.setting.wall_time):
             self.at(self.setting.wall_time - self.setting.checkpoint_every, self.drain)
         self.fail_later()
-        while self.queue and (self.to_come or self.waiting or self.running):
+        while self.queue and not self.over():
             time, _, act = heapq.heappop(self.queue)
             if time > self.setting.wall_time:
                 break
             self.idle(time)
+            self.consulted = False
             act()
+
+    def over(self) -> bool:
+        """Tell whether nothing more will happen to any trial."""
+        if self.running:
+            return False
+        whole = self.total == self.setting.slots
+        stuck = self.consulted and not self.to_come and whole
+        return self.draining or stuck or not (self.to_come or self.waiting)
 
     def at(self, time: float, act: Callable[[], None]) -> None:
         """Let something happen at a time."""
@@ -84,8 +95,6 @@ class _Simulation:
     def idle(self, time: float) -> None:
         """Let time pass, and write down why free slots were idle meanwhile."""
         passed, self.now = time - self.now, time
-        if self.running or self.waiting or self.to_come:
-            self.last_end = time
         self.spent["failures"] += (self.setting.slots - self.total) * passed
         if time <= self.setting.cold_seconds:
             cause = "start-up"
@@ -137,6 +146,7 @@ class _Simulation:
         for resize in decided.resizes:
             self.ask_to_yield(resize)
         few = len(self.waiting) < self.setting.wave
+        self.consulted = True
         if self.to_come and few and not self.asked:
             self.asked = True
             self.at(self.now + self.setting.brain_seconds, self.propose)
@@ -206,7 +216,7 @@ class _Simulation:
     def leave(self, trial: SimulatedTrial, kept: float) -> None:
         """End an attempt; what it trained after the time ``kept`` is lost."""
         trained = min(trial.started + trial.setup, self.now)
-        kept = max(kept, trained)
+        kept = min(max(kept, trained), self.now)
         self.bar(trial, trial.started, trained, "start-up")
         self.bar(trial, trained, kept, "training")
         self.bar(trial, kept, self.now, "lost")
@@ -234,7 +244,8 @@ class _Simulation:
     def fail(self) -> None:
         """Lose a host; its trials go back to their last checkpoints."""
         host = f"n{int(self.draws.integers(self.setting.hosts)):05}"
-        self.fail_later()
+        if self.total or math.isfinite(self.setting.repair_seconds):
+            self.fail_later()
         if host not in self.pool.hosts:
             return
         self.failed += 1
@@ -267,7 +278,7 @@ class _Simulation:
         """Give what was written down, up to the last end."""
         return Simulated(
             bars=tuple(self.bars),
-            makespan=self.last_end,
+            makespan=self.now,
             slots=self.setting.slots,
             spent=self.spent,
             useful_seconds=sum(trial.done * trial.work.useful for trial in self.trials),

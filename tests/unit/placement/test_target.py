@@ -1,0 +1,110 @@
+"""The common target and the bound: against hand counts and a slow search that is plainly right."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_hpo.placement.bound import bound_of, least_makespan
+from hydragnn_hpo.placement.simulated import Work
+from hydragnn_hpo.placement.target import prices, target
+from hydragnn_hpo.placement.task import Outlook, Running, Task
+
+OUTLOOK = Outlook(restart_seconds=1.0, efficiency_floor=0.0)
+
+
+def work(name, seconds, widths=(1, 2, 4)):
+    return Work(name, widths, seconds)
+
+
+def slow_bound(works, slots):
+    """Try every time at which some width of some trial just fits, and those between by area."""
+    times = sorted({second for each in works for second in each.seconds})
+    best = np.inf
+    for limit, following in itertools.pairwise([*times, np.inf]):
+        area = 0.0
+        for each in works:
+            fitting = [
+                width * second
+                for width, second in zip(each.widths, each.seconds, strict=True)
+                if second <= limit and width <= slots
+            ]
+            area += min(fitting, default=np.inf)
+        if area / slots < following:
+            best = min(best, max(limit, area / slots))
+    return best
+
+
+def test_the_bound_is_the_area_where_no_trial_is_long():
+    # 1 + 2 + 3 + 4 slot-seconds on 2 slots, all on one rank.
+    works = [work(f"{s}", (float(s),), (1,)) for s in (1, 2, 3, 4)]
+    assert bound_of(works, 2) == pytest.approx(5.0)
+
+
+def test_the_bound_is_the_longest_trial_at_its_quickest():
+    works = [work("a", (8.0, 5.0, 4.0)), work("b", (1.0,), (1,))]
+    assert bound_of(works, 64) == pytest.approx(4.0)
+    # Three slots hold two ranks of it, not four.
+    assert bound_of(works, 3) == pytest.approx(5.0)
+
+
+def test_the_bound_counts_what_width_costs():
+    # On 2 slots: one rank each takes 8 + 8 in 8 s; nothing is gained by width.
+    works = [work("a", (8.0, 5.0), (1, 2)), work("b", (8.0, 5.0), (1, 2))]
+    assert bound_of(works, 2) == pytest.approx(8.0)
+    # On 3 slots: both on 2 ranks are 20 slot-seconds, 6.7 s; one rank each would take 8 s.
+    assert bound_of(works, 3) == pytest.approx(20.0 / 3.0)
+
+
+laws = st.builds(
+    lambda seconds, loss: tuple(seconds * (1 + loss * (p - 1)) / p for p in (1, 2, 4)),
+    st.floats(0.1, 100.0),
+    st.floats(0.0, 0.3),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(laws, min_size=1, max_size=8), st.integers(4, 12))
+def test_the_bound_is_what_a_slow_search_finds(seconds, slots):
+    works = [work(str(row), each) for row, each in enumerate(seconds)]
+    assert bound_of(works, slots) == pytest.approx(slow_bound(works, slots), rel=1e-4)
+
+
+def test_one_law_serves_all_trials_where_slots_are_the_same():
+    seconds = np.array([[4.0, 2.0], [2.0, 1.0]])
+    assert least_makespan(seconds, np.array([1.0, 2.0]), 2) == pytest.approx(3.0)
+
+
+@settings(deadline=None)
+@given(st.lists(laws, min_size=1, max_size=8), st.integers(4, 12))
+def test_the_target_is_the_bound_where_no_trial_is_longer(seconds, slots):
+    tasks = [Task(str(row), (1, 2, 4), each) for row, each in enumerate(seconds)]
+    works = [work(str(row), each) for row, each in enumerate(seconds)]
+    priced = prices(tasks, [], slots, OUTLOOK)
+    found = max(target(priced, slots), priced.quickest())
+    assert found <= slow_bound(works, slots) * 1.004
+    if priced.quickest() < found / 1.004:
+        assert found >= slow_bound(works, slots) / 1.004
+
+
+def test_what_runs_keeps_its_slots_and_its_time():
+    # 6 s on 2 of 4 slots, and 8 slot-seconds that wait: 20 slot-seconds, 5 s; but 6 s it lasts.
+    busy = [Running(Task("r", (2,), (6.0,), restarts=3), 2, 6.0)]
+    waiting = [Task("a", (1, 2, 4), (8.0, 4.0, 2.0))]
+    priced = prices(waiting, busy, 4, OUTLOOK)
+    assert priced.quickest() == pytest.approx(6.0)
+    assert target(priced, 4) == pytest.approx(4.0, rel=0.01)
+
+
+def test_what_runs_is_priced_by_its_pace_and_the_restart():
+    busy = [Running(Task("r", (1, 2), (10.0, 6.0), measured=True), 1, 5.0, checkpoint_in=1.0)]
+    priced = prices([], busy, 4, OUTLOOK)
+    # 1 s to the checkpoint, 1 s to start again, and 4 of 10 of the 6 s that all takes on 2 ranks.
+    assert priced.seconds[0].tolist() == pytest.approx([1 + 1 + 4.0, 1 + 1 + 2.4])
+    assert bool(priced.ready[0])
+
+
+def test_nothing_to_do_takes_no_time():
+    assert target(prices([], [], 4, OUTLOOK), 4) == 0.0
