@@ -19,6 +19,7 @@ from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Backend, Event, Job
 from hydragnn_hpo.launching.local import LocalBackend
+from hydragnn_hpo.launching.ray.backend import RayBackend
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
 from hydragnn_hpo.launching.strays import find_strays, run_tag
 
@@ -50,7 +51,20 @@ def make_slurm(
     )
 
 
-BACKENDS = {"local": make_local, "slurm": make_slurm}
+def make_ray(
+    run_dir: Path, lease_seconds: float, preload: tuple[str, ...], environment: dict[str, str]
+) -> Backend:
+    machine = MachineConfig(
+        backend="ray",
+        address=environment["ADDRESS"],
+        hosts=1,
+        slots=2,
+        lease_seconds=lease_seconds,
+    )
+    return RayBackend(machine, run_dir=run_dir, environment=environment, jobs=JOBS, preload=preload)
+
+
+BACKENDS = {"local": make_local, "slurm": make_slurm, "ray": make_ray}
 
 
 def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
@@ -150,7 +164,9 @@ class Stage:
 
 
 everywhere = pytest.mark.parametrize(
-    "stage", ["local", pytest.param("slurm", marks=pytest.mark.slow)], indirect=True
+    "stage",
+    ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("slurm", "ray"))],
+    indirect=True,
 )
 """Marks what depends on how agents are started and reached; the rest is the core's own."""
 
@@ -162,6 +178,9 @@ def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
     if name == "slurm":
         environment = request.getfixturevalue("slurm").allocate(1)
         monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
+    elif name == "ray":
+        cluster = request.getfixturevalue("ray_cluster")
+        environment = cluster.environment | {"ADDRESS": cluster.address, "PYTHONPATH": str(HERE)}
     stage = Stage(name, tmp_path, environment)
     yield stage
     if stage.backend:
@@ -584,6 +603,7 @@ from typing import Any
 sys.path.insert(0, sys.argv[1])
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.local import LocalBackend
+from hydragnn_hpo.launching.ray.backend import RayBackend
 folder, preload = Path(sys.argv[2]), tuple(filter(None, sys.argv[3:]))
 backend = LocalBackend(
     slots=2, run_dir=folder, jobs={"stubborn": "rank_targets:stubborn"}, preload=preload
