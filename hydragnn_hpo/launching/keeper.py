@@ -3,8 +3,8 @@
 It runs one rank of one job in a fork, keeps its lease, passes on what it is told, and writes down
 how the rank ended. It speaks with the controller through small files in FOLDER:
 
-in: ``order.json``, ``signal`` (a number); out, by rank: ``N.started``, ``N.ended``; ``meet`` from
-the first rank: where all of them meet.
+in: ``order.json``, ``signal`` (a number); out, by rank: ``N.started`` (touched as long as it is
+kept), ``N.ended``; ``meet`` from the first rank: where all of them meet.
 """
 
 import contextlib
@@ -31,6 +31,9 @@ _MEETING_SECONDS = 120.0
 """Time in which the first rank must have said where the others meet it."""
 
 _LOOK_SECONDS = 0.2
+
+BEATS = 3
+"""Signs of life per lease time."""
 
 
 def rank_of(variables: str, environment: Mapping[str, str]) -> int:
@@ -78,6 +81,7 @@ class Keeper:
         seconds = float(self.order["lease_seconds"])
         self._lease = SharedLease(Path(self.order["lease"]), seconds, time.monotonic())
         self._signalled: set[int] = set()
+        self._beaten = 0.0
 
     def run(self) -> None:
         """Run the rank to its end."""
@@ -143,8 +147,12 @@ class Keeper:
 
     def _renew(self) -> None:
         """Hand on how long the controller lets us run; the rank itself sees to its end."""
+        now = time.monotonic()
         with contextlib.suppress(OSError):
-            if self._lease.look(time.monotonic()):
+            if now - self._beaten > float(self.order["lease_seconds"]) / BEATS:
+                self._beaten = now
+                os.utime(self.folder / f"{self.rank}.started")
+            if self._lease.look(now):
                 lease.grant(self._own_lease, self._lease.until)
             else:
                 self._own_lease.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from typing import Any
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json, storage, write_json, write_text
 from hydragnn_hpo.launching.job import Event, Job
+from hydragnn_hpo.launching.keeper import BEATS
 from hydragnn_hpo.launching.launcher import Site, host_by_host, places
 from hydragnn_hpo.launching.link import JOB
 from hydragnn_hpo.launching.running import Running
@@ -44,6 +45,8 @@ class Launched:
         self._running = Running(self._order, job.lease)
         self._process: subprocess.Popen[bytes] | None = None
         self._seen: set[str] = set()
+        self._beats: dict[int, tuple[int, float]] = {}
+        self._listened = 0.0
         self._tries = 0
         self._again_at: float | None = None
         self._ended_at: float | None = None
@@ -167,6 +170,7 @@ class Launched:
         events = self._read_files(now) if self.folder.exists() else []
         if running.told:
             events += self._records()
+        self._miss_silent(now)
         if due := running.due_signal(now):
             self._signal(due)
         self._look_at_launcher(now)
@@ -195,6 +199,25 @@ class Launched:
         fresh = sorted(set(os.listdir(self.folder)) & names.keys() - self._seen)
         self._seen.update(fresh)
         return [(names[name], read_json(self.folder / name)) for name in fresh]
+
+    def _miss_silent(self, now: float) -> None:
+        """Give ranks up that nobody keeps any more: a launcher takes minutes to miss a host.
+
+        After two lease times without a sign of its keeper a rank has ended by its own lease.
+        """
+        seconds = self._site.lease_seconds
+        if now - self._listened < seconds / BEATS:
+            return
+        self._listened = now
+        for rank in self._running.pids.keys() - self._running.codes.keys():
+            stamp, since = self._beats.get(rank, (0, now))
+            with contextlib.suppress(OSError):
+                found = (self.folder / f"{rank}.started").stat().st_mtime_ns
+                if found != stamp:
+                    stamp, since = found, now
+            self._beats[rank] = (stamp, since)
+            if now - since > 2 * seconds:
+                self._running.end_rank(rank, -signal.SIGKILL, now=now)
 
     def _records(self) -> list[Event]:
         tail = self._running.tail

@@ -1,0 +1,210 @@
+"""Whole campaigns over commands: the shipped one, and commands that behave badly."""
+
+import importlib.util
+import itertools
+import json
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+WORKFLOW = Path(__file__).parents[2] / "workflows" / "parallel_strategy"
+
+
+def stand_in():
+    spec = importlib.util.spec_from_file_location("stand_in", WORKFLOW / "stand_in.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def layouts(config):
+    """Try all values with the constraints written out by hand."""
+    names = [name.partition(".")[2] for name in config["space"]]
+    for values in itertools.product(*config["space"].values()):
+        launch = dict(zip(names, values, strict=True))
+        gpus = launch["tensor"] * launch["pipeline"]
+        fits = 64 % gpus == 0 and 48 % launch["pipeline"] == 0 and 64 % launch["tensor"] == 0
+        if fits and 512 % (64 // gpus * launch["micro_batch"]) == 0:
+            yield launch
+
+
+@pytest.mark.slow
+def test_the_shipped_campaign_finds_the_layout_that_trying_all_finds(hpo):
+    config = tomllib.loads((WORKFLOW / "campaign.toml").read_text())
+    step = stand_in().step
+    tried = [(step(config["trial"] | {"launch": one}), one) for one in layouts(config)]
+    ended = [(made["objective"], one) for made, one in tried if made["status"] == "completed"]
+    fastest, best = min(ended, key=lambda found: found[0])
+
+    done = hpo("run", WORKFLOW / "campaign.toml", "--run", "run", "--json", seconds=280)
+
+    assert done.code == 0, done.err
+    printed = json.loads(done.out)
+    assert printed["ensemble"] is None
+    rows = printed["leaderboard"]["trials"]
+    assert rows[0]["objective"] == fastest
+    assert rows[0]["values"] == {f"launch.{name}": value for name, value in best.items()}
+    layouts_run = sorted(sorted(row["values"].items()) for row in rows)
+    allowed = [{f"launch.{name}": value for name, value in one.items()} for _, one in tried]
+    assert layouts_run == sorted(sorted(one.items()) for one in allowed), "each once"
+    reasons = {row["reason"] for row in rows if row["status"] == "failed"}
+    assert reasons == {"out_of_memory"}
+    for row in rows:
+        trial = hpo.folder / "run" / "trials" / row["trial"]
+        launch = tomllib.loads((trial / "trial.toml").read_text())["launch"]
+        assert row["values"] == {f"launch.{name}": value for name, value in launch.items()}
+        result = json.loads((trial / "attempts" / "001" / "result.json").read_text())
+        assert result == step(config["trial"] | {"launch": launch})
+
+
+def test_the_stand_in_follows_its_sources():
+    """Idle share of 8 stages and 32 micro-batches: 7/39. Parameters of 22B: 12 l h^2 = 21.7e9."""
+    model = {"layers": 48, "hidden": 6144, "heads": 64, "sequence": 2048}
+    launch = {"tensor": 8, "pipeline": 8, "micro_batch": 16, "recompute": True}
+    config = {"ranks": 64, "batch": 512, "model": model, "launch": launch}
+    found = stand_in().step(config)
+    assert found["idle_share"] == pytest.approx(7 / 39)
+    weights = 16 * 12 * 48 * 6144**2 / 64
+    assert found["memory_bytes"] == pytest.approx(weights + 48 * 2 * 2048 * 16 * 6144)
+    alone = config | {"launch": launch | {"tensor": 1, "pipeline": 1}}
+    assert stand_in().step(alone)["reason"] == "out_of_memory"
+
+
+TRAIN = """
+import json, os, signal, sys, time
+from pathlib import Path
+import tomllib
+trial, folder, checkpoints, epochs = *map(Path, sys.argv[1:4]), int(sys.argv[4])
+rate = tomllib.loads(trial.read_text())["rate"]
+kept = checkpoints / "epoch"
+first = int(kept.read_text()) if kept.exists() else 0
+def leave(*_):
+    sys.exit(1)
+signal.signal(signal.SIGTERM, leave)
+for epoch in range(first + 1, epochs + 1):
+    time.sleep({seconds})
+    kept.write_text(str(epoch))
+    with (folder / "metrics.jsonl").open("a") as file:
+        record = {{"record": "epoch", "epoch": epoch, "objective": rate / epoch}}
+        file.write(json.dumps(record) + "\\n")
+with (checkpoints / "attempts").open("a") as file:
+    file.write(f"{{first}}-{{epochs}} {{os.environ['RANK']}}\\n")
+status = "completed" if epochs == 6 else "stopped"
+part = folder / "part.{{}}".format(os.environ["RANK"])
+part.write_text(json.dumps({{"status": status, "objective": rate / epochs, "epochs": epochs}}))
+part.rename(folder / "result.json")
+"""
+
+
+def campaign(hpo, code, name="campaign.toml", **changes):
+    (hpo.folder / "train.py").write_text(code)
+    values = {
+        "name": "commands",
+        "seed": 3,
+        "space": {"rate": {"low": 1.0, "high": 2.0}},
+        "search": {
+            "brain": "random",
+            "trials": 4,
+            "rungs": [2, 6],
+            "finalists": 2,
+            "promotion": "together",
+        },
+        "command": {
+            "argv": ["{python}", "{here}/train.py", "{trial}", "{folder}", "{checkpoints}"]
+            + ["{epochs}"]
+        },
+        "machine": {"slots": 2},
+    }
+    return hpo.toml(name, hpo.merged(values, changes))
+
+
+@pytest.mark.slow
+def test_a_command_climbs_rungs_from_its_own_checkpoints(hpo):
+    path = campaign(hpo, TRAIN.format(seconds=0.0))
+
+    done = hpo("run", path, "--run", "run", "--json")
+
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["leaderboard"]["trials"]
+    assert [row["status"] for row in rows] == ["completed"] * 2 + ["stopped"] * 2
+    assert [row["epochs"] for row in rows] == [6, 6, 2, 2]
+    rates = [row["values"]["rate"] for row in rows]
+    assert rates == sorted(rates), "the lowest rate has the lowest objective"
+    for row in rows:
+        assert row["objective"] == pytest.approx(row["values"]["rate"] / row["epochs"])
+        notes = hpo.folder / "run" / "trials" / row["trial"] / "checkpoints" / "attempts"
+        wanted = ["0-2 0", "2-6 0"] if row["epochs"] == 6 else ["0-2 0"]
+        assert notes.read_text().split("\n")[:-1] == wanted
+    epochs = hpo.events(hpo.folder / "run", "epoch")
+    assert len(epochs) == 4 * 2 + 2 * 4
+
+
+@pytest.mark.slow
+def test_a_command_without_a_result_ends_the_campaign_after_three(hpo):
+    path = campaign(hpo, "import sys; sys.exit('no such model')")
+
+    done = hpo("run", path, "--run", "run")
+
+    assert done.code == 1
+    assert "no such model" in done.err
+    assert "without result.json" in done.err
+    assert "Traceback" not in done.err
+    ended = hpo.events(hpo.folder / "run", "ended")
+    reasons = [event["reason"] for event in ended]
+    assert set(reasons) <= {"bug", "paused"}, "the last may be running when the third fails"
+    assert reasons.count("bug") >= 3
+
+
+@pytest.mark.slow
+def test_a_killed_controller_goes_on_and_runs_nothing_twice_to_the_end(hpo):
+    path = campaign(hpo, TRAIN.format(seconds=0.05))
+    run = hpo.folder / "run"
+    process = hpo.start("run", path, "--run", "run", "--json")
+    hpo.wait_for(lambda: (run / "events.jsonl").exists() and hpo.events(run, "epoch"), "epoch")
+    process.kill()
+    process.communicate()
+    hpo.wait_for(lambda: not hpo.strays(run), "end of all")
+
+    done = hpo("run", path, "--run", "run", "--json")
+
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["leaderboard"]["trials"]
+    assert [row["epochs"] for row in rows] == [6, 6, 2, 2]
+    for row in rows:
+        notes = run / "trials" / row["trial"] / "checkpoints" / "attempts"
+        ends = [line.split()[0].split("-")[1] for line in notes.read_text().splitlines()]
+        assert ends == (["2", "6"] if row["epochs"] == 6 else ["2"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (Path(sys.executable).parent / "mpiexec").exists(), reason="no mpiexec: extra [mpi]."
+)
+def test_a_command_may_run_under_mpiexec(hpo):
+    """Its ranks speak MPI with each other."""
+    code = TRAIN.format(seconds=0.0) + (
+        "from mpi4py import MPI\n"
+        "(checkpoints / f'world.{MPI.COMM_WORLD.rank}').write_text(str(MPI.COMM_WORLD.size))\n"
+    )
+    changes = {"command": {"width": 2}, "machine": {"backend": "mpiexec"}}
+    path = campaign(hpo, code, **changes, search={"trials": 2, "finalists": 1})
+
+    done = hpo("run", path, "--run", "run", "--json")
+
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["leaderboard"]["trials"]
+    assert [row["epochs"] for row in rows] == [6, 2]
+    for row in rows:
+        folder = hpo.folder / "run" / "trials" / row["trial"] / "checkpoints"
+        assert [(folder / f"world.{rank}").read_text() for rank in (0, 1)] == ["2", "2"]
+
+
+def test_words_of_a_bad_campaign(hpo):
+    path = campaign(hpo, "", command={"argv": ["{folders}"]})
+    hpo.refused("run", path, "--run", "run", says=("unknown field 'folders'", "'folder'"))
+    path = campaign(hpo, "", search={"constraints": ["rate > 5"]})
+    hpo.refused("run", path, "--run", "run", says=("constraint",))
+    assert not os.path.exists(hpo.folder / "run")
