@@ -149,6 +149,8 @@ def _phase(state: State, rungs: Sequence[int], more: bool) -> str:
         return "finished"
     if state.ending:
         return "stopping"
+    if not state.trials:
+        return "preparing"
     if more:
         return "searching"
     last = rungs[-1]

@@ -176,7 +176,7 @@ def seconds_to_show(state, ledger):
 
 def test_a_campaign_that_has_not_begun():
     lines = shown(standing([]))
-    assert lines[0] == "searching: 0 of 3 trials at rest, 0 waiting, 0 running"
+    assert lines[0] == "preparing: 0 of 3 trials at rest, 0 waiting, 0 running"
     assert "slots   0 slots on 0 hosts" in lines
 
 
