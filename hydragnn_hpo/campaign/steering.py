@@ -8,6 +8,8 @@ from hydragnn_hpo.campaign.book import Book
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.requests import Request, answer, read_requests
 from hydragnn_hpo.campaign.state import Trial
+from hydragnn_hpo.campaign.wishes import check_wish
+from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.layout import RunDir
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,12 @@ class Steering:
             return
         self._looked = time.monotonic()
         for path, request in read_requests(self.run):
-            self._obey(request)
+            try:
+                check_wish(request, self.attempts.config, self.book.state)
+            except HydraError as error:
+                logger.warning("%s: refused: %s", path.name, error)
+            else:
+                self._obey(request)
             answer(path)
 
     def _obey(self, request: Request) -> None:
@@ -43,14 +50,10 @@ class Steering:
                 self._stop()
             case "add-trials":
                 self._add(request)
-            case "cancel" | "retry":
-                trial = self.book.state.trials.get(request.trial or "")
-                if trial is None:
-                    logger.warning("there is no trial %s to %s.", request.trial, request.request)
-                elif request.request == "cancel":
-                    self._cancel(trial)
-                else:
-                    self._retry(trial)
+            case "cancel":
+                self._cancel(self.book.state.trials[request.trial or ""])
+            case "retry":
+                self.book.note("retried", trial=request.trial)
         self.attempts.news = True
 
     def _stop(self) -> None:
@@ -79,7 +82,3 @@ class Steering:
         self.book.note(
             "ended", trial=trial.name, outcome="cancelled", reason="cancelled", message=why
         )
-
-    def _retry(self, trial: Trial) -> None:
-        if trial.status in ("failed", "cancelled"):
-            self.book.note("retried", trial=trial.name)
