@@ -74,6 +74,7 @@ class _Simulation:
         while self.queue and not self.over():
             time, _, act = heapq.heappop(self.queue)
             if time > self.setting.wall_time:
+                self.cut()
                 break
             self.idle(time)
             self.consulted = False
@@ -156,7 +157,8 @@ class _Simulation:
         setting = self.setting
         return Outlook(
             restart_seconds=setting.restart_seconds,
-            checkpoint_seconds=setting.start_seconds + setting.checkpoint_every,
+            checkpoint_seconds=max(setting.start_seconds, setting.restart_seconds)
+            + setting.checkpoint_every,
             time_left=setting.wall_time - self.now,
             more_to_come=bool(self.to_come),
             to_come=len(self.to_come),
@@ -271,6 +273,13 @@ class _Simulation:
         self.draining = True
         for trial in self.running.values():
             self.ask_to_yield(Resize(trial.name, trial.width, "the allocation ends"))
+
+    def cut(self) -> None:
+        """End what a planner let run up to the end of the allocation."""
+        if self.running:
+            self.idle(self.setting.wall_time)
+        for trial in list(self.running.values()):
+            self.leave(trial, trial.last_checkpoint(self.now, self.setting.checkpoint_every))
 
     # -- the result ------------------------------------------------------------------
 
