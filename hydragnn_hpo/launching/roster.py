@@ -2,6 +2,7 @@
 
 import functools
 import math
+import resource
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -28,12 +29,29 @@ _TRIES = 3
 """Agents in a row that did not come, until their host counts as hopeless."""
 
 _LONGEST_PAUSE = 60.0
+_OTHER_FILES = 512
+"""Files that the controller has open beside lines to hosts."""
+
 _CLOSING_SECONDS = 5.0
 
 
 def margin(lease_seconds: float) -> float:
     """Give the time after a lease in which all is over for sure."""
     return MARGIN_SECONDS + lease_seconds / 4
+
+
+def allow_files(hosts: int) -> None:
+    """Let this process have a line to each host at once, and more for all else.
+
+    Raises:
+        JobError: we may not.
+    """
+    wanted = hosts + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise JobError(f"{hosts} hosts need {wanted} open files, {hard} are allowed: ulimit -n.")
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @dataclass
@@ -116,6 +134,7 @@ class Roster:
         self._start_from = now + orphans
         self._settled_by = now + orphans + margin(orphans) if orphans else now
         self._seen: Sequence[str] = ()
+        self._wanted: frozenset[str] = frozenset()
         self._next_look, self._closing = now, False
         self.look(now)
 
@@ -160,6 +179,8 @@ class Roster:
         self._door.drop_slow(now)
         if self.transport.hosts != self._seen:
             self._seen = tuple(self.transport.hosts)
+            self._wanted = frozenset(self._seen)
+            allow_files(len(self._seen))
             for name in self._seen:
                 self.hosts.setdefault(name, Host(name))
         self.lines.wait(0.0)  # we may have been away: nobody is silent whom we did not hear
@@ -180,7 +201,7 @@ class Roster:
 
     def _start(self, now: float) -> None:
         """Have agents started where there is none and it is time to try."""
-        due = [h for h in self.hosts.values() if h.next_start <= now and h.name in self._seen]
+        due = [h for h in self.hosts.values() if h.next_start <= now and h.name in self._wanted]
         if not due:
             return
         for host in due:

@@ -9,21 +9,28 @@ from urllib.parse import quote
 
 
 class Scratch:
-    """A folder under the host's temporary folder that is ours alone."""
+    """A folder under the host's temporary folder that is ours alone, made at its first use."""
 
     def __init__(self, owner: str) -> None:
-        """Make it, in place of what an earlier life of the same owner left."""
-        prefix = f"hydragnn-hpo-{quote(owner, safe='')}-"
-        for old in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        """Remove what an earlier life of the same owner left."""
+        self._prefix = f"hydragnn-hpo-{quote(owner, safe='')}-"
+        self._path: Path | None = None
+        for old in Path(tempfile.gettempdir()).glob(f"{self._prefix}*"):
             with contextlib.suppress(OSError):
                 if old.lstat().st_uid == os.getuid():
                     shutil.rmtree(old)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
 
     def file(self, name: str) -> Path:
-        """Give the path of a file, whatever its name is made of."""
-        return self.path / quote(name, safe="")
+        """Give the path of a file, whatever its name is made of.
+
+        Raises:
+            OSError: the temporary folder is full or not ours.
+        """
+        if self._path is None:
+            self._path = Path(tempfile.mkdtemp(prefix=self._prefix))
+        return self._path / quote(name, safe="")
 
     def remove(self) -> None:
         """Leave nothing behind."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)

@@ -106,7 +106,7 @@ class SlurmTransport:
         except JobError as error:
             self._news += [News(host, "failed", f"has no agent: {error}") for host in hosts]
             return
-        self._news += [News(h, "failed", f"is {s}") for h, s in down.items() if h in hosts]
+        self._news += [News(h, "failed", f"is {s}") for h, s in down.items()]
         able = [host for host in hosts if host not in down]
         if able:
             self._steps.append(self._step(able, call))
