@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
 from hydragnn_hpo.campaign.standing import Standing, describe, standing_of
@@ -40,7 +41,7 @@ class Display:
         if sys.stdout.isatty() and not quiet:
             self.live = Live(console=Console(), auto_refresh=False, transient=True)
         self._due = 0.0
-        self._seen: dict[str, tuple[str, int]] = {}
+        self._seen: dict[str, tuple[str, int, int]] = {}
         self._started = time.monotonic()
         self._summed_up = self._started
 
@@ -89,17 +90,38 @@ class Display:
 
     def _lines(self, state: State, controller: "Controller") -> None:
         for trial in state.trials.values():
-            now = (trial.status, trial.attempt)
-            if trial.status != "queued" and self._seen.get(trial.name) != now:
-                self._seen[trial.name] = now
-                self._say(_changed(trial))
+            for line in self._news(trial):
+                self._say(line)
         if time.monotonic() - self._summed_up >= SUMMARY_SECONDS and state.trials:
             self._summed_up = time.monotonic()
             standing = self._standing(state, controller)
             self._say(f"{headline(standing)}; {use_of_slots(standing)}")
 
+    def _news(self, trial: Trial) -> Iterator[str]:
+        """Say what has become of a trial since the last look.
+
+        It may have come to rest and gone on meanwhile: what it had reached is said, too.
+        """
+        now = (trial.status, trial.attempt, len(trial.rests))
+        was = self._seen.get(trial.name, ("", 0, 0))
+        if now == was:
+            return
+        self._seen[trial.name] = now
+        told = len(trial.rests) - (trial.status in ("stopped", "completed"))
+        for rung in list(trial.rests)[was[2] : told]:
+            yield _rested(trial, rung)
+        if trial.status != "queued" and now[:2] != was[:2]:
+            yield _changed(trial)
+
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self._started:6.1f} s  {what}", flush=True)
+
+
+def _rested(trial: Trial, rung: int) -> str:
+    """Say what a trial had reached at a rung."""
+    score = trial.rests[rung]
+    first = score[0] if isinstance(score, tuple) else score
+    return f"{trial.name} rested    {describe(trial)} (epoch {rung}, objective {first:.4f})"
 
 
 def _changed(trial: Trial) -> str:

@@ -72,6 +72,20 @@ def test_plain_lines_tell_each_change_once(capsys):
     ]
 
 
+def test_a_trial_that_rested_and_went_on_between_two_looks_is_told_of(capsys):
+    display, book = Display(3), book_of(EVENTS[:4])
+    display(book.state, controller_of(book))
+    for event in EVENTS[4:7]:
+        take(book, event)
+    display(book.state, controller_of(book))
+    lines = [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "t0000 running   egnn (2 ranks, to epoch 4)",
+        "t0000 rested    egnn (epoch 4, objective 0.5000)",
+        "t0000 running   egnn (1 rank, to epoch 8)",
+    ]
+
+
 def test_plain_lines_sum_up_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(module, "SUMMARY_SECONDS", 0.0)
     book = book_of(EVENTS[:4])
