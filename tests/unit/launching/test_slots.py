@@ -155,3 +155,28 @@ def test_more_slots_than_gpus_share_them():
 def test_a_negative_number_of_slots_is_refused():
     with pytest.raises(ConfigError, match="-1 slots were asked for"):
         slots.detect_slots(-1)
+
+
+def test_lanes_put_slots_of_one_gpu_side_by_side_and_share_its_memory():
+    found = slots.lay_out(0, ["0", "1"], cores=range(8), host="here", lanes=2, memory_mb=65536)
+
+    assert [slot.visible for slot in found] == ["0", "0", "1", "1"]
+    assert [slot.cores for slot in found] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert {slot.memory_mb for slot in found} == {65536 // 2 - 512}
+
+
+def test_who_has_a_gpu_alone_has_no_limit():
+    found = slots.lay_out(3, ["0", "1"], cores=range(3), host="here", memory_mb=1000)
+
+    assert [(slot.visible, slot.memory_mb) for slot in found] == [("0", 250), ("1", 0), ("0", 250)]
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 0), (2, 8192 - 512), (16, 512)])
+def test_slots_of_a_host_share_its_memory(count, share):
+    found = slots.lay_out(count, [], cores=range(16), host="here", memory_mb=16384)
+
+    assert {slot.memory_mb for slot in found} == {share}
+
+
+def test_an_unknown_memory_is_no_limit():
+    assert slots.lay_out(4, [], cores=[0], host="here")[0].memory_mb == 0
