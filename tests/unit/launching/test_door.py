@@ -116,6 +116,7 @@ def test_a_proof_is_good_for_one_connection_only(door, plate):
     [
         b"GET / HTTP/1.1\r\n\r\n",
         struct.pack("!I", 600) + b"x" * 600,
+        struct.pack("!I", 513),
         frame({"nonce": "x"}),
         frame({"nonce": 1, "proof": 2}),
         frame({"nonce": "\u00e9", "proof": "\u00e9"}),
@@ -127,7 +128,8 @@ def test_a_proof_is_good_for_one_connection_only(door, plate):
         b"",
     ],
 )
-def test_strangers_are_shown_out(door, plate, said):
+def test_strangers_are_shown_out_at_once(door, plate, said, monkeypatch):
+    monkeypatch.setattr(doors, "STRANGER_SECONDS", 60.0)
     with socket.create_connection((plate.address, plate.port)) as stranger:
         stranger.sendall(said)
         if not said:
