@@ -9,6 +9,7 @@ from typing import Any
 
 from hydragnn_hpo.campaign.book import Book
 from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.journal import read
 from hydragnn_hpo.campaign.outcome import Attempt, another_try, blamed
 from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
@@ -57,7 +58,7 @@ class Attempts:
         """
         self.config, self.run_dir, self.book = config, run, book
         self.dispatch, self.backend, self.tell = dispatch, backend, tell
-        self.rule = Rule(config.search)
+        self.rule = rule_of(config, book)
         self.to_launch: deque[Start] = deque()
         """What was placed and is not started yet."""
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
@@ -145,6 +146,7 @@ class Attempts:
         seconds = record.get("train_seconds", 0.0) + record.get("val_seconds", 0.0)
         fresh = trial.width not in trial.seconds
         joules = sum(sum(parts.values()) for parts in record.get("energy", {}).values())
+        value = watched(self.config.search.objective, record, self.dispatch.spreads)
         self.book.note(
             "epoch",
             durable=False,
@@ -155,17 +157,17 @@ class Attempts:
             seconds=seconds,
             width=trial.width,
             **({"joules": joules} if joules else {}),
+            **({"watched": value} if value != record["objective"] else {}),
         )
         self.news |= fresh
         self.dispatch.learn(trial, trial.width, seconds)
-        self._judge(trial, record)
+        self._judge(trial, int(record["epoch"]), value)
 
-    def _judge(self, trial: Trial, record: dict[str, Any]) -> None:
+    def _judge(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Ask a trial to rest when the campaign's rule sees no hope for it."""
-        value = watched(self.config.search.objective, record, self.dispatch.spreads)
         if value is None:
             return
-        verdict = self.rule.observe(trial.name, int(record["epoch"]), value, until=trial.until)
+        verdict = self.rule.observe(trial.name, epoch, value, until=trial.until)
         if verdict:
             self.ask(trial, self.config.search.stop_rule, why=verdict)
 
@@ -228,3 +230,13 @@ class Attempts:
                 f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
                 f"See {folder / 'log'}."
             )
+
+
+def rule_of(config: CampaignConfig, book: Book) -> Rule:
+    """Build the stopping rule, which knows what earlier controllers saw."""
+    rule = Rule(config.search)
+    for event in read(book.path) if config.search.stop_rule != "none" else ():
+        value = event.get("watched", event.get("objective"))
+        if event["event"] == "epoch" and value is not None:
+            rule.observe(event["trial"], event["reached"], value, until=event["reached"])
+    return rule
