@@ -77,6 +77,9 @@ class Host:
     """When we last told it that we live, in monotonic time."""
 
     tries: int = 0
+    starting: bool = False
+    """Whether an agent is on its way."""
+
     next_start: float = -math.inf
     """When an agent is to be started there; infinity while one is there."""
 
@@ -206,6 +209,7 @@ class Roster:
             return
         for host in due:
             host.tries += 1
+            host.starting = True
             host.next_start = now + _GREETING_SECONDS
         self.transport.start([host.name for host in due], Call(self.run_dir, self.plate))
 
@@ -214,6 +218,7 @@ class Roster:
         host = self.hosts.get(news.host)
         if host is None:
             return
+        host.starting = False
         if news.kind == "gone":
             if host.channel:
                 self._hear(host, host.channel)  # its last words
@@ -264,7 +269,7 @@ class Roster:
         self._hang_up(host)
         host.life, host.channel = hello["life"], channel
         host.heard = host.answered = time.monotonic()
-        host.next_start = math.inf
+        host.starting, host.next_start = False, math.inf
         keep = self._listener.greeted(host, hello["jobs"], known=known)
         self.lines.add(channel, functools.partial(self._hear, host, channel))
         self.lines.send(channel, {"op": "init", "keep": keep, **self._terms})
@@ -314,7 +319,8 @@ class Roster:
         """Note that nothing of an agent is alive any more."""
         self._hang_up(host)
         host.life = ""
-        host.next_start = min(host.next_start, time.monotonic())
+        if not host.starting:
+            host.next_start = min(host.next_start, time.monotonic())
         self._listener.lost(host, reason)
 
     # -- the end ---------------------------------------------------------------------

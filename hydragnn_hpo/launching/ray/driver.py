@@ -15,12 +15,10 @@ When the controller is gone it stays until the agents are: they wait for another
 
 import asyncio
 import contextlib
-import math
 import os
 import re
 import socket
 import sys
-import time
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
@@ -34,9 +32,6 @@ from hydragnn_hpo.launching.ray import actor, groups
 
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at who belongs to the cluster."""
-
-_STARTING_SECONDS = 20.0
-"""An agent that was started so lately is not replaced, however often it is asked for."""
 
 _NAMESPACE = "hydragnn-hpo"
 
@@ -56,7 +51,6 @@ class Driver:
         self._nodes: dict[str, str] = {}
         self._hosts: dict[str, Any] = {}
         self._agents: dict[str, Any] = {}
-        self._started: dict[str, float] = {}
         self._groups = groups.Groups(tag)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
@@ -127,15 +121,12 @@ class Driver:
     async def _run(self, host: str, argv: list[str], *, log: str | None, **where: Any) -> None:
         """Run an agent until it ends; tell so once it is sure that nothing is left of it."""
         where |= {"host": host}
-        now = time.monotonic()
-        if now - self._started.get(host, -math.inf) < _STARTING_SECONDS and host in self._agents:
-            return
         if before := self._agents.get(host):
             ray.kill(before)
         agent = self._start(host)
         if agent is None:
             return
-        self._agents[host], self._started[host] = agent, now
+        self._agents[host] = agent
         try:
             ended = await agent.run.remote(argv, log=log, **where)
         except ray.exceptions.RayError as error:
