@@ -31,7 +31,12 @@ def watcher(tmp_path):
 
     def start(seconds, how="sleeping"):
         argv = [sys.executable, "-c", WATCH, str(tmp_path / "lease"), str(seconds), how]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # who lapses ends its whole group
+        )
         made.append(process)
         process.stdout.readline()
         return process
