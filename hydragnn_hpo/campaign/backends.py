@@ -1,70 +1,73 @@
-"""What runs the trials of a campaign: chosen by its ``[machine]``, built only then."""
+"""What runs the trials of a campaign: chosen by its ``[machine]``, imported only then."""
 
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
+from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import PRELOAD, Backend
 from hydragnn_hpo.launching.strays import end_strays, run_tag
 
-if TYPE_CHECKING:
-    from hydragnn_hpo.launching.launcher import Launcher
-
 logger = logging.getLogger(__name__)
 
+Make = Callable[[MachineConfig, Path, tuple[str, ...]], Backend]
 
-def make_backend(config: CampaignConfig, run: Path, slots: int | None = None) -> Backend:
+
+def make_backend(config: CampaignConfig, run: Path) -> Backend:
     """Start the backend of a campaign.
 
     Args:
         config: the campaign.
         run: its directory.
-        slots: ranks at a time on each host, if not the campaign's own.
 
     Raises:
         ConfigError: the machine does not have what the campaign asks for.
+        JobError: what should start it does not answer.
     """
-    return _BACKENDS[config.machine.backend](config, run, slots or config.machine.slots)
+    machine = config.machine
+    if not machine.shared_files and machine.backend not in ("ray", "slurm"):
+        raise ConfigError(
+            f"machine.shared_files is false, but the backend '{machine.backend}' cannot carry "
+            "files: use ray or slurm, or a folder that all hosts see."
+        )
+    outlive = machine.backend == "slurm"  # its agents may be alive and well, see ``Fleet``
+    if not outlive and (strays := end_strays(run_tag(run))):
+        logger.warning("ended %d processes that a lost controller had left", len(strays))
+    preload = PRELOAD if config.command is None else ()
+    return _BACKENDS[machine.backend](machine, run, preload)
 
 
-def _preload(config: CampaignConfig) -> tuple[str, ...]:
-    """Give what zygotes import: a command brings its own."""
-    return PRELOAD if config.command is None else ()
-
-
-def _local(config: CampaignConfig, run: Path, slots: int) -> Backend:
+def _local(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
     from hydragnn_hpo.launching.local import LocalBackend
 
-    if strays := end_strays(run_tag(run)):
-        logger.warning("ended %d processes that a lost controller had left", len(strays))
     return LocalBackend(
-        slots=slots,
-        lease_seconds=config.machine.lease_seconds,
+        slots=machine.slots,
+        lanes=machine.lanes,
+        lease_seconds=machine.lease_seconds,
         run_dir=run,
-        preload=_preload(config),
+        preload=preload,
     )
 
 
-def _steps(config: CampaignConfig, run: Path, slots: int) -> Backend:
+def _slurm(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
+    from hydragnn_hpo.launching.slurm.backend import SlurmBackend
+
+    return SlurmBackend(machine, run_dir=run, preload=preload)
+
+
+def _ray(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
+    from hydragnn_hpo.launching.ray.backend import RayBackend
+
+    return RayBackend(machine, run_dir=run, preload=preload)
+
+
+def _steps(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
+    from hydragnn_hpo.launching.processes import ProcessBackend
     from hydragnn_hpo.launching.steps import Steps
 
-    return _launched(config, run, Steps.find(os.environ, slots=slots, hosts=config.machine.hosts))
-
-
-def _mpiexec(config: CampaignConfig, run: Path, slots: int) -> Backend:
-    from hydragnn_hpo.launching.mpiexec import Mpiexec
-
-    return _launched(config, run, Mpiexec(slots=slots, hosts=config.machine.hosts))
-
-
-def _launched(config: CampaignConfig, run: Path, launcher: "Launcher") -> Backend:
-    from hydragnn_hpo.launching.processes import ProcessBackend
-
-    end_strays(run_tag(run))
-    machine = config.machine
+    launcher = Steps.find(os.environ, slots=machine.slots, hosts=machine.hosts)
     return ProcessBackend(
         launcher,
         lease_seconds=machine.lease_seconds,
@@ -73,8 +76,22 @@ def _launched(config: CampaignConfig, run: Path, launcher: "Launcher") -> Backen
     )
 
 
-_BACKENDS: dict[str, Callable[[CampaignConfig, Path, int], Backend]] = {
+def _mpiexec(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
+    from hydragnn_hpo.launching.mpiexec import Mpiexec
+    from hydragnn_hpo.launching.processes import ProcessBackend
+
+    return ProcessBackend(
+        Mpiexec(slots=machine.slots, hosts=machine.hosts),
+        lease_seconds=machine.lease_seconds,
+        run_dir=run,
+        interface=machine.interface,
+    )
+
+
+_BACKENDS: dict[str, Make] = {
     "local": _local,
+    "slurm": _slurm,
+    "ray": _ray,
     "steps": _steps,
     "mpiexec": _mpiexec,
 }

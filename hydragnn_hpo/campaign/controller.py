@@ -13,7 +13,7 @@ from typing import Any
 from hydragnn_hpo.campaign.attempts import PATIENCE_SECONDS, Attempts
 from hydragnn_hpo.campaign.book import Book
 from hydragnn_hpo.campaign.dispatch import Dispatch
-from hydragnn_hpo.campaign.errand import Errand
+from hydragnn_hpo.campaign.errand import Errand, run_here
 from hydragnn_hpo.campaign.ladder import Ladder
 from hydragnn_hpo.campaign.lease import Lease
 from hydragnn_hpo.campaign.pause import NEVER, Drained, Pause
@@ -147,10 +147,13 @@ class Controller:
             JobError: it ended without an answer.
             ConfigError: its answer is an error for the user.
         """
-        self._wait_for_hosts()
         self.errands += 1
         name = f"{kind}.{self.lease.epoch}.{self.errands}"
         errand = Errand(self.run_dir.path, kind, name)
+        if not self.config.machine.shared_files:
+            run_here(errand, spec)
+            return errand.answer()
+        self._wait_for_hosts()
         self.backend.start(errand.job(spec, self.backend.slots[0]))
         while not any(e.kind == "ended" and e.job == name for e in self._listen()):
             self.watch(self.state, self)

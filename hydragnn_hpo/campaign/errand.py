@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.files import read_json
+from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching.job import Job, Slot
+from hydragnn_hpo.launching.local import LocalBackend
 
 
 class Errand:
@@ -46,3 +47,14 @@ class Errand:
         if "error" in values:
             raise ConfigError(values["error"])
         return values
+
+
+def run_here(errand: Errand, spec: dict[str, Any]) -> None:
+    """Run an errand on this computer: its files would not be seen on other hosts."""
+    run = errand.file.parent / "errands"
+    with storage(run):
+        run.mkdir(mode=0o700, exist_ok=True)
+    with LocalBackend(slots=1, run_dir=run) as backend:
+        backend.start(errand.job(spec, backend.slots[0]))
+        while not any(event.kind == "ended" for event in backend.poll(1.0)):
+            pass

@@ -24,6 +24,10 @@ def run(
     slots: Annotated[
         int | None, typer.Option(min=1, help="Ranks at a time; the campaign's own if left out.")
     ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="local, slurm, ray, steps or mpiexec; the campaign's own if left out."),
+    ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -38,14 +42,15 @@ def run(
     log.configure(level=30)
     source = find(campaign, "workflows")
     config = settle(load(source, CampaignConfig), source)
+    config = _on(config, slots=slots, backend=backend)
     cards = _fitting_cards(config, source) if config.command is None else {}
     where = run_dir or Path("runs") / config.name
     if dry_run:
-        _show_plan(config, cards, where, slots)
+        _show_plan(config, cards, where)
         return
     opened = open_run(config, where)
     try:
-        result = _run(config, opened, cards, slots, quiet=as_json)
+        result = _run(config, opened, cards, quiet=as_json)
     except (ConfigError, StorageError):
         _forget(opened)
         raise
@@ -71,9 +76,19 @@ def _fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
     return {path: card.name for path, card in cards.items()}
 
 
-def _show_plan(
-    config: "CampaignConfig", cards: dict[Path, str], where: Path, slots: int | None
-) -> None:
+def _on(config: "CampaignConfig", **machine: Any) -> "CampaignConfig":
+    """Give the campaign with parts of its machine replaced; what is None stays."""
+    from hydragnn_hpo.config.campaign import MachineConfig
+    from hydragnn_hpo.config.loading import parse
+
+    asked = {key: value for key, value in machine.items() if value is not None}
+    if not asked:
+        return config
+    values = {**config.machine.model_dump(), **asked}
+    return config.model_copy(update={"machine": parse(values, MachineConfig, "command line")})
+
+
+def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
     from hydragnn_hpo.data.build.plan import find_files
     from hydragnn_hpo.launching.slots import detect_slots
     from hydragnn_hpo.layout import RunDir
@@ -81,12 +96,14 @@ def _show_plan(
     if not any(RunDir(where).data.glob("*/index.json")):
         for card in cards:
             find_files(card)
-    found = detect_slots(slots or config.machine.slots)
     rungs = " -> ".join(map(str, config.search.rungs))
     names = ", ".join(map(str, cards))
     typer.echo(f"campaign {config.name} into {where}, data set {names}")
     typer.echo(f"{config.search.trials} trials by {config.search.brain}, epochs {rungs}")
-    for slot in found:
+    if config.machine.backend != "local":
+        typer.echo(f"on the hosts of the backend '{config.machine.backend}'")
+        return
+    for slot in detect_slots(config.machine.slots):
         typer.echo(f"slot {slot.name}: {slot.device}, cores {','.join(map(str, slot.cores))}")
     typer.echo("would start: python -m hydragnn_hpo.launching.agent (one, on this host)")
 
@@ -95,7 +112,6 @@ def _run(
     config: "CampaignConfig",
     opened: "RunDir",
     cards: dict[Path, str],
-    slots: int | None,
     quiet: bool,
 ) -> dict[str, Any]:
     from hydragnn_hpo.campaign.backends import make_backend
@@ -109,7 +125,7 @@ def _run(
             config,
             opened,
             cards=cards,
-            make_backend=lambda: make_backend(config, opened.path, slots),
+            make_backend=lambda: make_backend(config, opened.path),
             watch=display,
             pause=pause,
         )

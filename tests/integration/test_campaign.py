@@ -19,14 +19,28 @@ def test_every_trial_has_an_end_in_the_journal(finished):
     kinds = [event["event"] for event in finished.hpo.events(finished.run)]
     assert kinds.count("proposed") == TRIALS
     assert kinds.count("placed") == kinds.count("ended") == TRIALS + FINALISTS
-    assert kinds.count("promoted") == kinds.count("finished") == 1
+    promoted = finished.hpo.events(finished.run, "promoted")
+    assert sum(len(event["trials"]) for event in promoted) == FINALISTS
+    assert [event["last"] for event in promoted] == [False] * (len(promoted) - 1) + [True]
+    assert kinds.count("finished") == 1
     assert kinds[-1] == "finished"
 
 
-def test_some_attempt_is_two_ranks_wide(finished):
+@pytest.mark.slow
+def test_the_only_trial_takes_all_slots(hpo):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core: no trial can be two ranks wide.")
-    assert max(e["width"] for e in finished.hpo.events(finished.run, "placed")) > 1
+    hpo.card(hpo.molecules(150))
+    campaign = hpo.campaign(
+        machine={"slots": 2},
+        search={"trials": 1, "finalists": 1, "initial": 1, "rungs": [40]},
+        trial={"training": {"min_graphs_per_rank": 1}},
+        ensemble={"members": 1},
+    )
+    run = hpo.folder / "run"
+    done = hpo("run", campaign, "--run", run)
+    assert done.code == 0, done.err
+    assert [event["width"] for event in hpo.events(run, "placed")] == [2]
 
 
 def test_no_two_attempts_hold_a_slot_at_a_time(finished):

@@ -44,6 +44,7 @@ def test_thirty_kills_lose_nothing_and_repeat_nothing(hpo):
         controller = hpo.start("run", campaign, "--run", run)
         time.sleep(moments.uniform(0.7, 2.2))
         if controller.poll() is not None:
+            assert controller.returncode == 0, controller.stderr.read()
             break
         controller.kill()
         controller.wait()
