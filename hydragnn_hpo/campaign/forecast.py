@@ -22,6 +22,7 @@ from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.placement.cost import CostModel, Price
 from hydragnn_hpo.placement.simulated import Setting, Simulated, Work
 from hydragnn_hpo.placement.simulation import simulate
+from hydragnn_hpo.placement.task import Outlook
 from hydragnn_hpo.search.protocol import make_brain
 
 Values = dict[str, Any]
@@ -93,6 +94,13 @@ def rung_of(work: str) -> int:
     return int(work.rpartition("@")[2])
 
 
+def quickest(work: Work) -> float:
+    """Give the seconds of a piece of work at its quickest width that is efficient enough."""
+    alone, floor = work.seconds[0] * work.widths[0], Outlook().efficiency_floor
+    pairs = zip(work.widths, work.seconds, strict=True)
+    return min(seconds for width, seconds in pairs if alone >= floor * width * seconds)
+
+
 @dataclass(frozen=True)
 class Forecast:
     """A campaign, or what is left of one, as it went in the simulation."""
@@ -118,11 +126,11 @@ class Forecast:
 
     @cached_property
     def longest(self) -> tuple[str, float]:
-        """Give the trial that takes longest even at its quickest widths, and its seconds."""
+        """Give the trial that takes longest even as wide as the planner may make it; its seconds."""
         seconds: dict[str, float] = {}
         for work in self.works:
             name = trial_of(work.name)
-            seconds[name] = seconds.get(name, 0.0) + min(work.seconds)
+            seconds[name] = seconds.get(name, 0.0) + quickest(work)
         return max(seconds.items(), key=lambda found: found[1], default=("", 0.0))
 
     @property
@@ -246,7 +254,7 @@ def _works(config: CampaignConfig, priced: Mapping[str, Priced], state: State) -
 
 def _least(works: Sequence[Work], slots: int) -> float:
     """Give seconds that the works take at least."""
-    longest = max((min(work.seconds) for work in works), default=0.0)
+    longest = max((quickest(work) for work in works), default=0.0)
     return max(longest, math.fsum(work.useful for work in works) / slots)
 
 

@@ -28,6 +28,11 @@ SHORT = 600.0
 BOUND = 0.7
 """The longest trial is the bound where it takes this share of the whole time."""
 
+BUSY = 0.8
+"""Share of slot-time that training takes on a machine that is not too large."""
+
+SHOWN_WIDTHS = 5
+
 COMPARED = 20
 """Finished trials that are shown one by one: those that were priced worst."""
 
@@ -71,12 +76,10 @@ def _course(found: Forecast) -> Iterator[str]:
         if share >= 5e-4 or cause == "training":
             name = "slot-time" if number == 0 else ""
             yield f"{name:9} {percent(share):>9}  {CAUSES[cause]}"
-    widths = ", ".join(
-        f"{number} x {count(width, 'rank')}" for width, number in found.widths.items()
-    )
-    yield f"attempts     {widths or 'none'}; {count(went.restarts, 'restart')} for a better width"
+    restarts = count(went.restarts, "restart")
+    yield f"attempts     {_ranks(found.widths)}; {restarts} for a better width"
     name, seconds = found.longest
-    yield f"longest      {name}: {duration(seconds)} at its quickest widths"
+    yield f"longest      {name}: {duration(seconds)} as wide as is efficient"
     if found.machine.failures:
         yield f"failures     {count(went.failed_hosts, 'host')} lost"
 
@@ -91,13 +94,15 @@ def advised(found: Forecast) -> Iterator[str]:
             f"{count(len(went.unfinished), 'trial')} would be left undone when the allocation "
             f"ends after {duration(went.makespan)}: fewer trials, more hosts, or a second run."
         )
-    if idle > WORTH_A_WORD and longest >= BOUND * went.makespan:
-        yield (
-            f"with {count(found.trials, 'trial')} on {count(machine.hosts, 'host')} the longest "
-            f"trial is the bound: more trials or fewer hosts. {_enough(found)}"
-        )
-    elif shares["held"] > WORTH_A_WORD:
+    if shares["held"] > max(WORTH_A_WORD, shares["tail"]):
         yield "slots idle although trials wait: let trials be narrower (machine.max_width)."
+    elif idle > WORTH_A_WORD:
+        last = longest < BOUND * went.makespan
+        yield (
+            f"with {count(found.trials, 'trial')} on {count(machine.hosts, 'host')} "
+            f"{'the last rungs are' if last else 'the longest trial is'} the bound: more trials or "
+            f"fewer hosts. {_enough(found)}"
+        ).rstrip()
     if shares["brain"] > WORTH_A_WORD:
         yield "slots wait for the brain: search.brain = 'sobol', or more search.initial."
     if shares["start-up"] > WORTH_A_WORD and went.makespan > SHORT:
@@ -110,13 +115,22 @@ def advised(found: Forecast) -> Iterator[str]:
 
 
 def _enough(found: Forecast) -> str:
-    """Say how many hosts would nearly do, by the work and the longest trial."""
-    _, longest = found.longest
-    slots = sum(work.useful for work in found.works) / max(longest, 1e-9)
-    hosts = max(1, math.ceil(slots / found.machine.slots_per_host))
+    """Say how many hosts would nearly do: those that the work keeps busy for the whole time."""
+    went, each = found.simulated, found.machine.slots_per_host
+    hosts = math.ceil(went.useful_seconds / (BUSY * max(went.makespan, 1e-9)) / each)
     if hosts >= found.machine.hosts:
         return ""
-    return f"{count(hosts, 'host')} would take about as long."
+    return f"{count(max(1, hosts), 'host')} would take about as long."
+
+
+def _ranks(widths: dict[int, int]) -> str:
+    """Say how wide attempts are; in short where there are many widths."""
+    if len(widths) <= SHOWN_WIDTHS:
+        shown = (f"{number:,} x {count(width, 'rank')}" for width, number in widths.items())
+        return ", ".join(shown) or "none"
+    every = [width for width, number in widths.items() for _ in range(number)]
+    middle = every[len(every) // 2]
+    return f"{len(every):,}, of {min(every)} to {max(every):,} ranks, half of them up to {middle:,}"
 
 
 def _trust(found: Forecast) -> str:

@@ -11,6 +11,7 @@ from hydragnn_hpo.campaign.forecast import (
     Priced,
     Pricing,
     forecast,
+    quickest,
     rung_of,
     sample,
     trial_of,
@@ -108,6 +109,12 @@ def test_the_longest_trial_is_summed_over_its_rungs():
     config = campaign(rungs=[1, 3], finalists=9)
     trials = priced(9) | {"t0004": Priced("t0004", "gin", FixedPrice(100.0), 1, 1.0, 1.0)}
     assert forecast(config, machine(), trials).longest == ("t0004", 300.0)
+
+
+def test_the_quickest_width_is_one_that_wastes_no_more_than_half():
+    """Efficiencies 1, 0.8, 0.5 and 0.31: the widest is not allowed."""
+    work = Work("t0@1", (1, 2, 4, 8), (40.0, 25.0, 20.0, 16.0))
+    assert quickest(work) == 20.0
 
 
 def test_a_rank_with_lanes_takes_several_slots():
