@@ -126,7 +126,7 @@ class Forecast:
 
     @cached_property
     def longest(self) -> tuple[str, float]:
-        """Give the trial that takes longest even as wide as the planner may make it; its seconds."""
+        """Give the trial that takes longest even as wide as is efficient, and its seconds."""
         seconds: dict[str, float] = {}
         for work in self.works:
             name = trial_of(work.name)
