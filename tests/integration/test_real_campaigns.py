@@ -1,0 +1,119 @@
+"""Whole campaigns on a real Slurm and a real Ray cluster: the same numbers, whatever dies."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(290)]
+
+TRIALS = 6
+EPOCHS = 20
+LEASE = 4.0
+
+
+def fixed_campaign(hpo, **machine):
+    """Write a campaign whose trials depend on its seed alone: a list of configurations."""
+    hpo.card(hpo.molecules(120))
+    return hpo.campaign(
+        trial={"training": {"checkpoint_seconds": 0.0, "global_batch": 8}},
+        machine={"slots": 2, "max_width": 2, "lease_seconds": LEASE, **machine},
+        search={"trials": TRIALS, "initial": TRIALS, "rungs": [EPOCHS], "finalists": 3},
+        ensemble={"members": 2},
+    )
+
+
+def errors(hpo, run):
+    """Give the validation MAE of every trial by head."""
+    board = hpo.json("leaderboard", run)["trials"]
+    return {row["trial"]: pytest.approx(row["val_mae"], abs=1e-4) for row in board}
+
+
+@pytest.fixture(scope="session")
+def at_home(tmp_path_factory):
+    """The same campaign on this computer alone, once."""
+    from tests.integration.conftest import Commands
+
+    hpo = Commands(tmp_path_factory.mktemp("home"))
+    run = hpo.folder / "run"
+    done = hpo("run", fixed_campaign(hpo), "--run", run)
+    assert done.code == 0, done.err
+    found = errors(hpo, run)
+    assert len(found) == TRIALS
+    yield found
+    hpo.end()
+
+
+def judge(hpo, run, at_home):
+    """See that all is there, once, with the numbers that it has at home."""
+    found = {row["trial"]: row["val_mae"] for row in hpo.json("leaderboard", run)["trials"]}
+    assert found == at_home
+    ended = [e for e in hpo.events(run, "ended") if e["outcome"] != "interrupted"]
+    assert sorted(e["trial"] for e in ended) == sorted(found), "each trial is reported once"
+    assert (run / "ensemble.zip").exists()
+
+
+def hosts_of(hpo, run):
+    return {s.rpartition(":")[0] for e in hpo.events(run, "placed") for s in e["slots"]}
+
+
+def test_slurm_gives_every_trial_the_error_that_it_has_at_home(hpo, slurm, at_home):
+    campaign, run = fixed_campaign(hpo, backend="slurm"), hpo.folder / "run"
+    done = hpo("run", campaign, "--run", run, **slurm.allocate(4), seconds=200.0)
+    assert done.code == 0, done.err
+    judge(hpo, run, at_home)
+    assert len(hosts_of(hpo, run)) >= 2
+
+
+def test_steps_of_slurm_give_every_trial_the_error_that_it_has_at_home(hpo, slurm, at_home):
+    campaign, run = fixed_campaign(hpo, backend="steps", slots=1), hpo.folder / "run"
+    done = hpo("run", campaign, "--run", run, **slurm.allocate(2), seconds=280.0)
+    assert done.code == 0, done.err
+    judge(hpo, run, at_home)
+
+
+def test_ray_gives_every_trial_the_error_that_it_has_at_home(hpo, ray_cluster, at_home):
+    campaign = fixed_campaign(hpo, backend="ray", address=ray_cluster.address)
+    run = hpo.folder / "run"
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(ray_cluster.folder / "token")}
+    done = hpo("run", campaign, "--run", run, **token, seconds=280.0)
+    assert done.code == 0, done.err
+    judge(hpo, run, at_home)
+    assert len(hosts_of(hpo, run)) >= 2
+
+
+def test_slurm_outlives_whatever_is_killed_or_frozen(hpo, slurm, at_home):
+    """Ranks, zygotes, agents and a host, at random times; nothing is lost, nothing counts twice."""
+    campaign, run = fixed_campaign(hpo, backend="slurm"), hpo.folder / "run"
+    controller = hpo.start("run", campaign, "--run", run, **slurm.allocate(4))
+    chance = random.Random(7)
+    hpo.wait_for(lambda: hpo.events(run, "checkpoint"), "a first checkpoint", 120.0)
+    for part in ("hpo-rank", "hpo-zygote", "hpo-agent"):
+        victims = hpo.wait_for(lambda part=part: hpo.named(run, part), f"a {part}")
+        os.kill(chance.choice(victims), signal.SIGKILL)
+        time.sleep(chance.uniform(0.5, 2.0))
+    slurm.signal_host("node2", signal.SIGSTOP)
+    out, err = controller.communicate(timeout=280.0)
+    assert controller.returncode == 0, err
+    judge(hpo, run, at_home)
+
+
+def test_a_new_controller_takes_over_what_runs_on_slurm(hpo, slurm, at_home):
+    campaign, run = fixed_campaign(hpo, backend="slurm"), hpo.folder / "run"
+    environment = slurm.allocate(4)
+    controller = hpo.start("run", campaign, "--run", run, **environment)
+    hpo.wait_for(lambda: hpo.events(run, "checkpoint"), "a first checkpoint", 120.0)
+    controller.kill()
+    controller.wait()
+    done = hpo("run", campaign, "--run", run, **environment, seconds=200.0)
+    assert done.code == 0, done.err
+    judge(hpo, run, at_home)
+    first = [e for e in hpo.events(run, "placed") if e["epoch"] == 1]
+    adopted = [
+        e
+        for e in hpo.events(run, "ended")
+        if e["epoch"] == 2 and e["outcome"] != "interrupted" and e["attempt"] == 1
+    ]
+    assert {e["trial"] for e in adopted} & {e["trial"] for e in first}, "nothing was taken over"
