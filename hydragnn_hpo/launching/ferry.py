@@ -11,6 +11,7 @@ Both ends write a file whole or not at all, and take no path that leads out of t
 
 import base64
 import contextlib
+import functools
 import hashlib
 import os
 from collections import deque
@@ -20,6 +21,7 @@ from typing import Any
 
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import PART, storage
+from hydragnn_hpo.launching.job import Job
 
 PIECE = 1 << 18
 """Bytes of a file in one message."""
@@ -182,30 +184,62 @@ class Hold:
     """The agent's end: what was brought for jobs, and what they changed."""
 
     def __init__(
-        self, root: Path, send: Callable[[Message], None], unsent: Callable[[], int]
+        self,
+        make_root: Callable[[], Path],
+        send: Callable[[Message], None],
+        unsent: Callable[[], int],
     ) -> None:
-        """Keep files below a root, which is made when the first comes."""
-        self.root = root
-        self._arrivals = Arrivals(root, lambda path: inside(root, path))
+        """Keep files below a root, whose path is asked for when the first comes."""
+        self._make_root = make_root
         self._departures = Departures(send, unsent)
         self._known: dict[Path, Stamp] = {}
         self.error: str | None = None
         """Why a job cannot have what it needs."""
 
+    @functools.cached_property
+    def root(self) -> Path:
+        """Give the folder below which everything lies."""
+        root = self._make_root()
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return root
+
+    @functools.cached_property
+    def _arrivals(self) -> Arrivals:
+        return Arrivals(self.root, lambda path: inside(self.root, path))
+
+    def __bool__(self) -> bool:
+        """Say whether something waits to be sent."""
+        return bool(self._departures)
+
+    def check(self) -> None:
+        """Say once what went wrong with files that came.
+
+        Raises:
+            StorageError: a file could not be taken.
+        """
+        error, self.error = self.error, None
+        if error:
+            raise StorageError(error)
+
     def take(self, message: Mapping[str, Any]) -> None:
         """Take a piece of a file."""
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             path = self._arrivals.take(message)
         except StorageError as error:
             self.error = str(error)
             self._arrivals.drop()
             return
+        except OSError as error:
+            self.error = f"no folder for files of jobs can be made here ({error.strerror})."
+            return
         if path is not None:
             self._known[path] = stamp_of(path)
 
     def localize(self, order: Message) -> Message:
-        """Give an order with the paths of this host in place of the controller's."""
+        """Give an order with the paths of this host in place of the controller's.
+
+        What goes wrong is kept for ``check``.
+        """
         tops = order.get("carried")
         if tops is None:
             return order
@@ -219,8 +253,12 @@ class Hold:
                 return str(inside(self.root, value))
             return value
 
-        places = {key: here(order[key]) for key in ("spec", "log", "watch", "control")}
-        Path(places["log"]).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            places = {key: here(order[key]) for key in ("spec", "log", "watch", "control")}
+            Path(places["log"]).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except (OSError, StorageError) as error:
+            self.error = str(error)
+            return order
         return order | places
 
     def offer(self, order: Mapping[str, Any]) -> None:
@@ -251,7 +289,8 @@ class Hold:
     def begin_anew(self) -> None:
         """Forget what was sent: the line was cut, and nobody knows how much of it arrived."""
         self._departures.clear()
-        self._arrivals.drop()
+        if "_arrivals" in self.__dict__:  # else nothing ever came
+            self._arrivals.drop()
         self._known.clear()
 
     def _name(self, path: Path) -> str:
@@ -280,6 +319,17 @@ class Ferry:
         self._arrivals[host] = Arrivals(self._run_dir, self._place)
         self._brought[host] = {}
 
+    def order(self, host: str, order: Message, job: Job) -> Message:
+        """Give the order for a host on which a job finds its files, which are sent before it."""
+        if job.folder is None:
+            return order
+        found = order | {"carried": self.load(host, job.folder, job.needs)}
+        for key in ("log", "watch", "control"):
+            found[key] = str(Path(order[key]).resolve()) if order[key] else None
+        if all(place["rank"] for place in order["ranks"]):  # rank 0's host has the log itself
+            found["log"] += f".{host}"
+        return found
+
     def load(self, host: str, folder: Path, needs: Sequence[Path]) -> list[str]:
         """Let everything follow that a job reads; what the host has already stays here.
 
@@ -299,10 +349,8 @@ class Ferry:
 
     def send(self, host: str, message: Message) -> None:
         """Tell a host something, behind all that waits for it."""
-        if departures := self._departures.get(host):
-            departures.message(message)
-        else:
-            self._send(host, message)
+        self._departures[host].message(message)
+        self._departures[host].pump()
 
     def pump(self) -> None:
         """Send what the lines take; a slow host keeps nobody waiting."""

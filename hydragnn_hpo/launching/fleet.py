@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hydragnn_hpo.errors import JobError, unknown
+from hydragnn_hpo.launching.ferry import Ferry
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, EventKind, Job, Slot
 from hydragnn_hpo.launching.ledger import Ledger
 from hydragnn_hpo.launching.link import Rendezvous, start_order
@@ -33,6 +34,7 @@ class Fleet:
         slots: int = 0,
         lanes: int = 1,
         interface: str | None = None,
+        shared_files: bool = True,
         jobs: Mapping[str, str] = JOBS,
         preload: Sequence[str] = PRELOAD,
     ) -> None:
@@ -45,6 +47,7 @@ class Fleet:
             slots: as ``lanes`` and ``interface`` in ``MachineConfig``.
             lanes: slots that share one GPU.
             interface: on which ranks of several hosts meet.
+            shared_files: whether hosts see the run directory; if not, files go with jobs.
             jobs: kind of job -> ``module:function``.
             preload: the modules that a zygote imports.
 
@@ -59,7 +62,10 @@ class Fleet:
         wanted = None if transport.slots else slots
         terms: dict[str, Any] = {"slots": wanted, "lanes": lanes, "interface": interface}
         terms |= {"preload": list(preload), "lease_seconds": lease_seconds}
+        self._ferry: Ferry | None = None
         self._roster = Roster(transport, self, run_dir=run_dir, terms=terms)
+        if not shared_files:
+            self._ferry = Ferry(run_dir, self._roster.send)
         if self._roster.settled:
             self._settle()
 
@@ -123,6 +129,8 @@ class Fleet:
         while not self._closed:
             now = time.monotonic()
             self._roster.look(now)
+            if self._ferry:
+                self._ferry.pump()
             if not self._settled and self._roster.settled:
                 self._settle()
             if self._ledger or now >= deadline:
@@ -187,13 +195,19 @@ class Fleet:
         order = start_order(work.job, target, ranks=part.ranks, meet=meet, tag=tag)
         own_lease = None if self._transport.outlives else str(work.job.lease.absolute())
         part.state = "sent"
-        self._roster.send(name, {**order, "lease": own_lease})
+        if self._ferry:
+            order = self._ferry.order(name, order, work.job)
+        self._tell(name, {**order, "lease": own_lease})
+
+    def _tell(self, name: str, message: dict[str, Any]) -> None:
+        """Tell a host about a job; behind the files that are on their way there."""
+        (self._ferry or self._roster).send(name, message)
 
     def _order(self, work: Work, message: dict[str, Any]) -> None:
         """Tell all hosts that have ranks of a job something about it."""
         work.orders.append(message)
         for host in work.hosts("sent", "started"):
-            self._roster.send(host, message)
+            self._tell(host, message)
 
     def _warn_peers(self, work: Work, code: int) -> None:
         """Let the time run for ranks whose peer on another host ended."""
@@ -242,6 +256,8 @@ class Fleet:
             case "rank_ended":
                 work.note_first(message["rank"])
                 self._warn_peers(work, message["code"])
+            case "cargo" if self._ferry:
+                self._ferry.take(host.name, message)
             case "ended":
                 self._end_part(work, host, message)
 
@@ -262,6 +278,8 @@ class Fleet:
     def greeted(self, host: Host, jobs: Sequence[dict[str, Any]], *, known: bool) -> dict[str, Any]:
         """Hear what jobs an agent brings, and say which of them to keep."""
         brought = {told["job"]: told for told in jobs}
+        if self._ferry:
+            self._ferry.meet(host.name, lambda: host.channel.unsent if host.channel else 0)
         if not known:
             return self._adopt(host, brought)
         keep = {}

@@ -17,6 +17,7 @@ from hydragnn_hpo.files import write_json
 from hydragnn_hpo.launching import lease
 from hydragnn_hpo.launching.channel import wait
 from hydragnn_hpo.launching.dialer import Dialer
+from hydragnn_hpo.launching.ferry import Hold
 from hydragnn_hpo.launching.network import interface_of
 from hydragnn_hpo.launching.ports import is_free
 from hydragnn_hpo.launching.running import Running
@@ -52,6 +53,11 @@ class Agent:
         self.host, self.life = host, life
         self._session = Session(host, life, dialer)
         self._scratch = scratch
+        self._hold = Hold(
+            lambda: scratch.file("files"),
+            lambda message: self._session.tell(**message),
+            lambda: self._session.unsent,
+        )
         self._zygote: ZygoteProcess | None = None
         self._jobs: dict[str, Running] = {}
         self._slots: list[dict[str, Any]] = []
@@ -77,7 +83,7 @@ class Agent:
 
     def _wait(self) -> None:
         channels = [self._session.channel, self._zygote and self._zygote.channel]
-        calm = self._alive() == [] and self._session.joined
+        calm = self._alive() == [] and self._session.joined and not self._hold
         seconds = self._session.lease_seconds / 5 if calm else _TICK
         wait([channel for channel in channels if channel], seconds)
 
@@ -94,8 +100,10 @@ class Agent:
             case "beat":
                 self._session.extend(message["at"])
                 self._renew_leases()
+            case "cargo":
+                self._hold.take(message)
             case "start":
-                self._start(message)
+                self._start(self._hold.localize(message))
             case "stop" if job:
                 self._stop(job, message["grace"])
             case "peer_ended" if job:
@@ -112,6 +120,7 @@ class Agent:
     def _join(self, terms: dict[str, Any]) -> None:
         """Work for a controller from now on; what it does not want is ended first."""
         self._session.join(terms)
+        self._hold.begin_anew()
         self._renew_leases()
         for job in list(self._jobs.values()):
             if job.id in terms["keep"]:
@@ -178,6 +187,8 @@ class Agent:
             if self._zygote:
                 self._zygote.ping(now)
         self._session.beat(now)
+        if self._session.joined:
+            self._hold.pump()
         if self._owes_slots:
             self._tell_slots()
         for job in self._alive():
@@ -197,10 +208,14 @@ class Agent:
         job = Running(order, Path(order["lease"] or ""), begun=time.time())
         self._jobs[job.id] = job
         try:
+            self._hold.check()
             job.lease = job.lease if order["lease"] else self._scratch.file(job.id)
             job.begin(self._session.until())
+        except StorageError as error:
+            job.error = str(error)
         except OSError as error:
             job.error = f"{job.lease}: the lease cannot be written ({error.strerror})."
+        if job.error:
             job.lose_ranks(_CANNOT_RUN)
             self._finish(job)
             return
@@ -251,7 +266,11 @@ class Agent:
     def _tell_end(self, job: Running) -> None:
         while self._tell_records(job):
             pass
-        self._session.tell("ended", job.id, **job.result())
+        if not self._session.joined:  # it is told to whom we join next
+            return
+        self._hold.offer(job.order)
+        self._hold.follow({"event": "ended", "job": job.id, **job.result()})
+        self._hold.pump()
 
     def _tell_records(self, job: Running) -> bool:
         """Forward a batch of records; False when there were none, or nobody to hear them."""
@@ -265,6 +284,8 @@ class Agent:
             return False
         if job.tail.offset == before:
             return False
+        if any(record.get("record") == "checkpoint" for record in records):
+            self._hold.offer(job.order)
         self._session.tell("records", job.id, records=records, offset=job.tail.offset)
         return True
 

@@ -33,6 +33,11 @@ class Session:
         return float(self.terms.get("lease_seconds", 10.0))
 
     @property
+    def unsent(self) -> int:
+        """Bytes that wait for the controller to read."""
+        return 0 if self.channel is None else self.channel.unsent
+
+    @property
     def crowded(self) -> bool:
         """Say whether so much waits to be heard that the rest had better wait elsewhere."""
         return self.channel is not None and self.channel.unsent > _BACKLOG
