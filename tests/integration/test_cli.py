@@ -29,6 +29,8 @@ def test_version_and_help(hpo):
     assert done.code == 0
     for verb in ("run", "trial", "status", "leaderboard", "predict", "dataset", "ensemble"):
         assert verb in done.out
+    for verb in ("plan", "stop", "pause", "retry", "cancel", "add-trials"):
+        assert verb in done.out
 
 
 def test_a_dry_run_of_a_campaign_makes_nothing(hpo):
