@@ -53,10 +53,10 @@ class Call:
             found["PYTHONPATH"] = f"{root}{os.pathsep}{known}" if known else str(root)
         return found
 
-    def whole_environment(self) -> dict[str, str]:
+    def whole_environment(self, *, shared_files: bool = True) -> dict[str, str]:
         """Give our own environment with that of an agent, for one that is started from here."""
         ours = {k: v for k, v in os.environ.items() if k not in (AGENT, HOST, ZYGOTE)}
-        return ours | self.environment()
+        return ours | self.environment(shared_files=shared_files)
 
 
 @dataclass(frozen=True)

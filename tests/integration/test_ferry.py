@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import PlacementConfig
 from hydragnn_hpo.launching.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, Event, Job
+from hydragnn_hpo.launching.slurm.backend import SlurmBackend
 from hydragnn_hpo.launching.strays import AGENT, HOST, end_tagged, find_strays, host_tag, run_tag
 from hydragnn_hpo.launching.transport import Call, News, agent_argv
 from hydragnn_hpo.layout import TrialDir
@@ -244,3 +246,25 @@ def test_a_trial_goes_on_on_another_host_that_has_never_seen_it(tiny_store, tmp_
         assert (place / "predictions.safetensors").exists()
     finally:
         stage.fleet.close()
+
+
+@pytest.mark.slow
+def test_hosts_of_slurm_work_without_the_run_directory_too(slurm, tmp_path, monkeypatch):
+    for name, value in slurm.allocate(2).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "targets.py").write_text(TARGETS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = tmp_path / "run"
+    run.mkdir()
+    machine = MachineConfig(backend="slurm", slots=1, lease_seconds=3.0, shared_files=False)
+    with SlurmBackend(machine, run_dir=run, jobs={"work": "targets:work"}, preload=()) as fleet:
+        fleet.await_hosts(SECONDS)
+        stage = Stage.__new__(Stage)
+        stage.run, stage.fleet, stage.events = run, fleet, []
+        made = job(stage, "j", "node1:0", "node2:0", size=1_000_000)
+        stage.start(made)
+        assert stage.wait("ended", "j")["codes"] == [0, 0]
+    for rank in (0, 1):
+        seen = json.loads((made.folder / f"seen.{rank}").read_text())
+        assert not Path(seen["folder"]).is_relative_to(run)
+        assert (made.folder / "checkpoints" / f"last.{rank}").stat().st_size == 1_000_000

@@ -72,6 +72,7 @@ class RayBackend:
                 slots=machine.slots,
                 lanes=machine.lanes,
                 interface=machine.interface,
+                shared_files=machine.shared_files,
                 jobs=jobs,
                 preload=preload,
             )

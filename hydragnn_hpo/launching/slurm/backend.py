@@ -27,7 +27,7 @@ class SlurmBackend(Fleet):
 
         Args:
             machine: how many hosts and slots, over which interface, with what lease.
-            run_dir: an existing folder that all hosts see.
+            run_dir: an existing folder, which all hosts see if files are shared.
             environment: names the allocation, see ``Allocation.find``.
             jobs: kind of job -> ``module:function``.
             preload: the modules that a zygote imports.
@@ -37,7 +37,12 @@ class SlurmBackend(Fleet):
             JobError: Slurm does not answer.
         """
         allocation = Allocation.find(environment, machine.hosts)
-        transport = SlurmTransport(allocation, run_dir=run_dir, interface=machine.interface)
+        transport = SlurmTransport(
+            allocation,
+            run_dir=run_dir,
+            interface=machine.interface,
+            shared_files=machine.shared_files,
+        )
         super().__init__(
             transport,
             run_dir=run_dir,
@@ -45,6 +50,7 @@ class SlurmBackend(Fleet):
             slots=machine.slots,
             lanes=machine.lanes,
             interface=machine.interface,
+            shared_files=machine.shared_files,
             jobs=jobs,
             preload=preload,
         )

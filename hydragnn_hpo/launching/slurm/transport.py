@@ -83,9 +83,16 @@ class SlurmTransport:
     outlives = True
 
     def __init__(
-        self, allocation: Allocation, *, run_dir: Path, interface: str | None = None
+        self,
+        allocation: Allocation,
+        *,
+        run_dir: Path,
+        interface: str | None = None,
+        shared_files: bool = True,
     ) -> None:
         """Use an allocation; steps write their logs below ``run_dir``.
+
+        Without shared files the token reaches agents in the environment of their step.
 
         Raises:
             ConfigError: this host has no such interface.
@@ -93,7 +100,7 @@ class SlurmTransport:
         self.hosts: Sequence[str] = allocation.hosts
         self.ends_at = allocation.ends_at
         self.address = own_address(interface, allocation.address)
-        self._job = allocation.job
+        self._job, self._shared_files = allocation.job, shared_files
         self._logs = run_dir / "agents"
         self._steps: list[_Step] = []
         self._news: list[News] = []
@@ -123,7 +130,9 @@ class SlurmTransport:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=step_environment(call.whole_environment(), self.ends_at),
+                env=step_environment(
+                    call.whole_environment(shared_files=self._shared_files), self.ends_at
+                ),
                 start_new_session=True,
             )
         finally:
