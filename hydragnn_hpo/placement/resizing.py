@@ -64,7 +64,7 @@ class Resizing:
         for row in late[np.argsort(-priced.left[late], kind="stable")].tolist():
             column = int(self.columns[row])
             extra = int(priced.slots[row, column] - priced.now[row])
-            if extra <= 0 or not self._pays(row, column):
+            if extra <= 0:
                 continue
             wanted += extra
             if extra <= self.free:
@@ -78,9 +78,6 @@ class Resizing:
         if needed > 0:
             self._narrow_others(needed)
 
-    def _pays(self, row: int, column: int) -> bool:
-        return bool(self.priced.left[row] - self.priced.seconds[row, column] >= self.worth)
-
     def _widen(self, row: int, column: int) -> None:
         extra = int(self.priced.slots[row, column] - self.priced.now[row])
         self.free -= extra
@@ -93,7 +90,8 @@ class Resizing:
             return
         slots, now = self.priced.slots[row], self.priced.now[row]
         column = int(slots.searchsorted(now + self.free, side="right")) - 1
-        if column >= 0 and slots[column] >= GROWTH * now and self._pays(row, column):
+        gain = self.priced.left[row] - self.priced.seconds[row, column]
+        if column >= 0 and slots[column] >= GROWTH * now and gain >= self.worth:
             self._widen(row, column)
 
     def _comes_too_late(self, row: int, wanted: float) -> bool:

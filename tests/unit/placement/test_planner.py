@@ -198,6 +198,26 @@ def test_who_ends_early_gives_ranks_to_a_trial_that_could_not_catch_up():
     assert "could spare ranks" in found.resizes[0].reason
 
 
+@pytest.mark.parametrize(
+    ("why", "seconds", "restarts", "asked"),
+    [
+        # On 3 ranks it takes 200 / 3 s and a restart: it gains 22.3 s, twice the restart.
+        ("it pays", 11.0, 0, [("late", 3)]),
+        # It gains 21.3 s, the restart costs 12 s.
+        ("it does not pay", 12.0, 0, []),
+        ("it would be the last restart", 11.0, 2, []),
+    ],
+)
+def test_a_late_trial_takes_what_is_free_where(why, seconds, restarts, asked):
+    # With all six slots it would end with the others, but five are free in 40 s only.
+    busy = [
+        running("late", 100.0, 2, widths=(1, 2, 3, 6), restarts=restarts),
+        running("other", 40.0, 3, widths=(3,)),
+    ]
+    found = plan([], busy, pool(6, taken=5), replace(PERFECT, restart_seconds=seconds))
+    assert [(resize.name, resize.width) for resize in found.resizes] == asked, why
+
+
 def test_nothing_starts_that_cannot_reach_a_checkpoint():
     outlook = replace(PERFECT, checkpoint_seconds=60.0, time_left=59.0)
     found = plan([task("a", 1.0)], [running("r", 300.0)], pool(4, taken=1), outlook)

@@ -84,6 +84,26 @@ def test_what_exceeds_whole_hosts_takes_a_share_of_a_used_one():
     assert pool.take(12) == on(0, *range(8)) + on(3, 4, 5, 6, 7)
 
 
+def test_what_exceeds_whole_hosts_stays_in_their_group():
+    pool = machine(4, slots=4, hosts_per_group=2)
+    pool.claim(on(0, 0, 1))
+    pool.claim(on(3, 0, 1))
+    # Host 1 is alone in its group, host 2 in the other one: the first wins, and so does host 0.
+    assert pool.take(6) == on(1, 0, 1, 2, 3) + on(0, 2, 3)
+    assert pool.take(6) == on(2, 0, 1, 2, 3) + on(3, 2, 3)
+    pool = machine(6, slots=4, hosts_per_group=2)
+    for host in (0, 1, 2, 3):
+        pool.claim(on(host, 0, 1))
+    pool.claim(on(5, 2, 3))
+    assert pool.take(6) == on(4, 0, 1, 2, 3) + on(5, 0, 1)
+
+
+def test_many_ranks_of_a_host_leave_its_whole_shares():
+    pool = machine(1)
+    pool.claim(on(0, 7))
+    assert pool.take(5) == on(0, 0, 1, 4, 5, 6)
+
+
 def test_what_fits_no_single_host_is_spread_over_the_freest():
     pool = machine(3, slots=4)
     for host, used in ((0, 1), (1, 3), (2, 2)):
