@@ -29,11 +29,15 @@ class Dialer:
         self._since = now
         self.plate: DoorPlate | None = None
 
+    @property
+    def inline(self) -> bool:
+        """Say whether we were told the door's content, as where files are not shared."""
+        return self._source.startswith("{")
+
     def _read(self) -> DoorPlate | None:
         """Give the door as it is now; None where it cannot be read."""
         try:
-            inline = self._source.startswith("{")
-            found = json.loads(self._source) if inline else read_json(Path(self._source))
+            found = json.loads(self._source) if self.inline else read_json(Path(self._source))
             return DoorPlate.of(found)
         except (StorageError, ValueError):
             return None

@@ -22,6 +22,7 @@ from typing import Any
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import PART, storage
 from hydragnn_hpo.launching.job import Job
+from hydragnn_hpo.launching.package import TOP, digest, sources
 
 PIECE = 1 << 18
 """Bytes of a file in one message."""
@@ -329,6 +330,12 @@ class Ferry:
         if all(place["rank"] for place in order["ranks"]):  # rank 0's host has the log itself
             found["log"] += f".{host}"
         return found
+
+    def bring_code(self, host: str) -> None:
+        """Let this package follow, and have the host's ranks use it."""
+        for path in sources():
+            self._departures[host].file(path)
+        self._departures[host].message({"op": "code", "root": str(TOP.parent), "code": digest()})
 
     def load(self, host: str, folder: Path, needs: Sequence[Path]) -> list[str]:
         """Let everything follow that a job reads; what the host has already stays here.

@@ -11,6 +11,7 @@ from hydragnn_hpo.launching.ferry import Ferry
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, EventKind, Job, Slot
 from hydragnn_hpo.launching.ledger import Ledger
 from hydragnn_hpo.launching.link import Rendezvous, start_order
+from hydragnn_hpo.launching.package import digest
 from hydragnn_hpo.launching.roster import Host, Roster
 from hydragnn_hpo.launching.transport import Transport
 from hydragnn_hpo.launching.work import Work
@@ -280,6 +281,8 @@ class Fleet:
         brought = {told["job"]: told for told in jobs}
         if self._ferry:
             self._ferry.meet(host.name, lambda: host.channel.unsent if host.channel else 0)
+            if host.code != digest():
+                self._ferry.bring_code(host.name)
         if not known:
             return self._adopt(host, brought)
         keep = {}

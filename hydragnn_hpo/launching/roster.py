@@ -63,6 +63,9 @@ class Host:
     life: str = ""
     """Of the agent that is there or was last; empty once all it started is gone for sure."""
 
+    code: str = ""
+    """Checksum of the package that its ranks use."""
+
     joined: bool = False
     """Whether its agent is there and told its slots."""
 
@@ -267,7 +270,7 @@ class Roster:
         if host.life and not known:  # a new agent comes in once all of the old one is gone
             self._lose(host, f"{host.why or 'had an agent'}, which was replaced")
         self._hang_up(host)
-        host.life, host.channel = hello["life"], channel
+        host.life, host.channel, host.code = hello["life"], channel, hello.get("code", "")
         host.heard = host.answered = time.monotonic()
         host.starting, host.next_start = False, math.inf
         keep = self._listener.greeted(host, hello["jobs"], known=known)

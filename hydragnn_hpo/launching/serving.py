@@ -17,7 +17,7 @@ from hydragnn_hpo.files import write_json
 from hydragnn_hpo.launching import lease
 from hydragnn_hpo.launching.channel import wait
 from hydragnn_hpo.launching.dialer import Dialer
-from hydragnn_hpo.launching.ferry import Hold
+from hydragnn_hpo.launching.ferry import Hold, inside
 from hydragnn_hpo.launching.network import interface_of
 from hydragnn_hpo.launching.ports import is_free
 from hydragnn_hpo.launching.running import Running
@@ -61,6 +61,7 @@ class Agent:
         self._zygote: ZygoteProcess | None = None
         self._jobs: dict[str, Running] = {}
         self._slots: list[dict[str, Any]] = []
+        self._code: Path | None = None
         self._zygotes = self._failed_starts = 0
         self._renewed = 0.0
         self._owes_slots = self._leaving = False
@@ -102,6 +103,8 @@ class Agent:
                 self._renew_leases()
             case "cargo":
                 self._hold.take(message)
+            case "code":
+                self._use_code(message)
             case "start":
                 self._start(self._hold.localize(message))
             case "stop" if job:
@@ -293,7 +296,16 @@ class Agent:
 
     def _start_zygote(self) -> None:
         self._zygotes += 1
-        self._zygote = ZygoteProcess(f"{self.life}.{self._zygotes}", self._session.terms["preload"])
+        token, preload = f"{self.life}.{self._zygotes}", self._session.terms["preload"]
+        self._zygote = ZygoteProcess(token, preload, self._code)
+
+    def _use_code(self, message: dict[str, Any]) -> None:
+        """Have ranks use the package that was brought, in place of this host's own."""
+        self._session.code = message["code"]
+        self._code = inside(self._hold.root, message["root"])
+        if self._zygote:
+            self._zygote.end()
+        self._start_zygote()
 
     def _hear_zygote(self) -> None:
         zygote = self._zygote

@@ -8,6 +8,7 @@ from typing import Any
 import hydragnn_hpo
 from hydragnn_hpo.launching.channel import Channel
 from hydragnn_hpo.launching.dialer import Dialer
+from hydragnn_hpo.launching.package import digest
 from hydragnn_hpo.launching.protocol import BEATS
 
 _BACKLOG = 1 << 20
@@ -24,6 +25,9 @@ class Session:
         self._greeted = self._beaten = self._valid_until = 0.0
         self.channel: Channel | None = None
         self.terms: dict[str, Any] = {}
+        self.code = digest() if dialer.inline else ""
+        """Of the package that ranks of ours use; it is only asked for where files are not shared:
+        thousands of hosts are not to read all modules once more."""
         self.joined = False
         """Whether a controller has told its terms since we dialled it."""
 
@@ -61,7 +65,9 @@ class Session:
         if (channel := self._dialer.dial(now)) is not None:
             self._greeted = time.monotonic()
             hello = {"event": "hello", "job": None, "time": time.time(), "jobs": jobs()}
-            channel.send(hello | self._who | {"version": hydragnn_hpo.__version__})
+            channel.send(
+                hello | self._who | {"version": hydragnn_hpo.__version__, "code": self.code}
+            )
             self.channel = channel
         return True
 

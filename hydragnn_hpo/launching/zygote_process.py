@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.launching.channel import Channel
@@ -18,11 +19,25 @@ _UNANSWERED = 15
 """A zygote that left so many pings, five per lease time, without an answer is hung."""
 
 
+def _path(code: Path | None) -> dict[str, str]:
+    """Let modules be looked for in a folder first."""
+    if code is None:
+        return {}
+    known = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{code}{os.pathsep}{known}" if known else str(code)}
+
+
 class ZygoteProcess:
     """A child process with a channel, which imports once and forks ranks."""
 
-    def __init__(self, token: str, preload: Sequence[str]) -> None:
-        """Execute it; ``token`` marks it and everything it will fork."""
+    def __init__(self, token: str, preload: Sequence[str], code: Path | None = None) -> None:
+        """Execute it.
+
+        Args:
+            token: marks it and everything it will fork.
+            preload: modules that it imports.
+            code: folder in which it is to find this package, if not where we found it.
+        """
         ours, theirs = socket.socketpair()
         descriptor = theirs.fileno()
         module = "hydragnn_hpo.launching.zygote"
@@ -37,7 +52,7 @@ class ZygoteProcess:
             argv,
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
-            env=os.environ | {ZYGOTE: token, "OMP_NUM_THREADS": "1"},
+            env=os.environ | {ZYGOTE: token, "OMP_NUM_THREADS": "1"} | _path(code),
         )
         theirs.close()
         self.channel = Channel(ours)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import PlacementConfig
 from hydragnn_hpo.launching.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, Event, Job
+from hydragnn_hpo.launching.package import TOP
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
 from hydragnn_hpo.launching.strays import AGENT, HOST, end_tagged, find_strays, host_tag, run_tag
 from hydragnn_hpo.launching.transport import Call, News, agent_argv
@@ -33,6 +35,8 @@ def work(spec):
     need = Path(spec["need"])
     seen = {"folder": str(folder), "cwd": os.getcwd(), "before": sorted(
         str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())}
+    import hydragnn_hpo.units
+    seen["code"] = hydragnn_hpo.units.__file__
     seen["need"] = {p.name: p.stat().st_size for p in need.iterdir()}
     print("said on", folder)
     rank = os.environ["RANK"]
@@ -58,8 +62,8 @@ class Islands:
     address = "127.0.0.1"
     ends_at = math.inf
 
-    def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
-        self.folder, self.hosts = folder, tuple(hosts)
+    def __init__(self, folder: Path, hosts: Sequence[str], path: str | None = None) -> None:
+        self.folder, self.hosts, self.path = folder, tuple(hosts), path
         self.agents: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
 
     def start(self, hosts: Sequence[str], call: Call) -> None:
@@ -70,6 +74,8 @@ class Islands:
             life = secrets.token_hex(8)
             tags = {HOST: host_tag(call.plate.tag, host), AGENT: life, "TMPDIR": str(home)}
             environment = os.environ | call.environment(shared_files=False) | tags
+            if self.path is not None:
+                environment["PYTHONPATH"] = self.path
             with (home / "log").open("ab") as log:
                 process = subprocess.Popen(
                     agent_argv(host),
@@ -105,10 +111,16 @@ class Islands:
 class Stage:
     """A fleet on islands, and what it told."""
 
-    def __init__(self, folder: Path, preload: Sequence[str], jobs: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        preload: Sequence[str],
+        jobs: dict[str, str],
+        path: str | None = None,
+    ) -> None:
         self.run = folder / "run"
         self.run.mkdir(exist_ok=True)
-        self.islands = Islands(folder, ("a", "b"))
+        self.islands = Islands(folder, ("a", "b"), path)
         self.fleet = Fleet(
             self.islands,
             run_dir=self.run,
@@ -209,6 +221,34 @@ def test_a_checkpoint_is_here_before_its_host_is_lost(stage):
     assert stage.wait("ended", "second")["codes"] == [0]
     seen = json.loads((made.folder / "seen.0").read_text())
     assert "checkpoints/last.0" in seen["before"]
+
+
+def test_a_host_with_other_code_uses_ours(tmp_path, monkeypatch):
+    (tmp_path / "targets.py").write_text(TARGETS)
+    other = tmp_path / "other"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(TOP, other / "hydragnn_hpo", ignore=ignored)
+    with (other / "hydragnn_hpo" / "units.py").open("a") as file:
+        file.write("OTHER = True\n")
+    path = f"{other}{os.pathsep}{tmp_path}"
+    stage = Stage(tmp_path, ("hydragnn_hpo.units",), {"work": "targets:work"}, path)
+    try:
+        made = job(stage, "j", "a:0")
+        stage.start(made)
+        assert stage.wait("ended", "j")["codes"] == [0], made.log.read_text()
+    finally:
+        stage.fleet.close()
+    code = json.loads((made.folder / "seen.0").read_text())["code"]
+    assert code.startswith(str(tmp_path / "a"))
+    assert code.endswith(f"{TOP}/units.py")
+
+
+def test_a_host_with_the_same_code_uses_its_own(stage):
+    made = job(stage, "j", "a:0")
+    stage.start(made)
+    stage.wait("ended", "j")
+    code = json.loads((made.folder / "seen.0").read_text())["code"]
+    assert code == f"{TOP}/units.py"
 
 
 @pytest.mark.slow
