@@ -102,7 +102,7 @@ class Controller:
         )
         self.ladder = Ladder(config.search, book)
         self.roster = Roster(book, self.dispatch)
-        self.steering = Steering(run, book, self.attempts, self.proposals)
+        self.steering = Steering(run, book, self.attempts)
 
     def run(self) -> State:
         """Run the campaign to the end of its last rung.

@@ -107,7 +107,10 @@ class Proposals:
         return kept
 
     def turn(self) -> None:
-        """Take in what the brain proposed, and ask it for more when too few trials wait."""
+        """Take in what a person or the brain proposed, and ask it for more when too few wait."""
+        chosen = self.book.state.chosen
+        while chosen and not self.book.state.ending:
+            self.propose(dict(chosen[0]))
         if self.thinker is None:
             if self.exhausted:
                 return

@@ -1,6 +1,6 @@
 """A campaign's state: a fold over its journal, and nothing else."""
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -113,6 +113,10 @@ class State:
         self.finished = False
         self.added = 0
         """Trials that a person added to the budget."""
+        self.additions: set[str] = set()
+        """Requests that added them."""
+        self.chosen: deque[dict[str, Any]] = deque()
+        """Values that a person chose and that are not trials yet."""
         self.units: dict[str, str] = {}
         self.bugs: Counter[str] = Counter()
         """How often each bug was seen."""
@@ -177,8 +181,10 @@ def _opened(state: State, event: Event) -> None:
 
 
 def _proposed(state: State, event: Event) -> None:
-    name = event["trial"]
-    state.add(Trial(name=name, values=event["values"], until=event["until"]))
+    name, values = event["trial"], event["values"]
+    state.add(Trial(name=name, values=values, until=event["until"]))
+    if state.chosen and state.chosen[0] == values:
+        state.chosen.popleft()
 
 
 def _placed(state: State, event: Event) -> None:
@@ -286,6 +292,8 @@ def _retried(state: State, event: Event) -> None:
 
 def _added(state: State, event: Event) -> None:
     state.added += event["trials"]
+    state.additions.add(event.get("request", ""))
+    state.chosen.extend(event.get("values", ()))
     state.closed = False
 
 

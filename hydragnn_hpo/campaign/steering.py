@@ -5,7 +5,6 @@ import time
 
 from hydragnn_hpo.campaign.attempts import Attempts
 from hydragnn_hpo.campaign.book import Book
-from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.requests import Request, answer, read_requests
 from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.campaign.wishes import check_wish
@@ -21,10 +20,10 @@ LOOK_SECONDS = 0.5
 class Steering:
     """Answers requests, each once."""
 
-    def __init__(self, run: RunDir, book: Book, attempts: Attempts, proposals: Proposals) -> None:
+    def __init__(self, run: RunDir, book: Book, attempts: Attempts) -> None:
         """Look at the requests of a run from now on."""
         self.run, self.book = run, book
-        self.attempts, self.proposals = attempts, proposals
+        self.attempts = attempts
         self.pause_wanted = False
         self._looked = 0.0
 
@@ -39,17 +38,17 @@ class Steering:
             except HydraError as error:
                 logger.warning("%s: refused: %s", path.name, error)
             else:
-                self._obey(request)
+                self._obey(request, path.stem)
             answer(path)
 
-    def _obey(self, request: Request) -> None:
+    def _obey(self, request: Request, name: str) -> None:
         match request.request:
             case "pause":
                 self.pause_wanted = True
             case "stop":
                 self._stop()
             case "add-trials":
-                self._add(request)
+                self._add(request, name)
             case "cancel":
                 self._cancel(self.book.state.trials[request.trial or ""])
             case "retry":
@@ -62,11 +61,12 @@ class Steering:
         for trial in self.book.state.with_status("queued"):
             self._drop(trial, "the campaign was stopped")
 
-    def _add(self, request: Request) -> None:
-        """Widen the budget, for the brain or for values that the person chose."""
-        self.book.note("added", trials=request.count or len(request.values))
-        for values in request.values:
-            self.proposals.propose(dict(values))
+    def _add(self, request: Request, name: str) -> None:
+        """Widen the budget once, for the brain or for values that the person chose."""
+        if name not in self.book.state.additions:
+            chosen = [dict(values) for values in request.values]
+            count = request.count or len(chosen)
+            self.book.note("added", request=name, trials=count, values=chosen)
 
     def _cancel(self, trial: Trial) -> None:
         if trial.status == "running":

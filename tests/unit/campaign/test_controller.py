@@ -232,6 +232,14 @@ def test_trials_may_be_added_while_it_runs(run):
     assert {0.125, 0.25} <= {trial.values["x"] for trial in ran.state.trials.values()}
 
 
+def test_a_request_to_add_that_is_read_twice_adds_once(run, monkeypatch):
+    """As if the controller had died between the journal's line and the removal of the file."""
+    monkeypatch.setattr(steering, "answer", lambda path: None)
+    watch = asking((lambda state: len(state.trials) >= 3, "add-trials", {"values": [{"x": 0.5}]}))
+    ran = run(campaign(trials=20), watch=watch)
+    assert len(ran.state.trials) == 21
+
+
 def test_stop_lets_running_trials_rest_and_drops_the_others(run):
     watch = asking((lambda state: state.count("stopped") >= 2, "stop", {}))
     ran = run(campaign(trials=400, rungs=[2, 40]), watch=watch)

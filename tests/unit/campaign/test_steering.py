@@ -37,7 +37,7 @@ def steered(tmp_path, monkeypatch):
     book.notes.clear()
     values = tomllib.loads(shipped("workflows/quickstart.toml").read_text())
     attempts = SimpleNamespace(config=CampaignConfig.model_validate(values), news=False)
-    return Steering(run, book, attempts, SimpleNamespace()), book, run
+    return Steering(run, book, attempts), book, run
 
 
 def test_a_wish_that_makes_sense_is_obeyed_once(steered):
