@@ -60,13 +60,10 @@ class Fleet:
         self._ledger = Ledger()
         self._known: tuple[Slot, ...] | None = None
         self._closed = self._settled = False
-        wanted = None if transport.slots else slots
-        terms: dict[str, Any] = {"slots": wanted, "lanes": lanes, "interface": interface}
-        terms |= {"preload": list(preload), "lease_seconds": lease_seconds}
-        self._ferry: Ferry | None = None
+        terms: dict[str, Any] = {"slots": None if transport.slots else slots, "lanes": lanes}
+        terms |= {"interface": interface, "preload": list(preload), "lease_seconds": lease_seconds}
+        self._ferry = None if shared_files else Ferry(run_dir, lambda *it: self._roster.send(*it))
         self._roster = Roster(transport, self, run_dir=run_dir, terms=terms)
-        if not shared_files:
-            self._ferry = Ferry(run_dir, self._roster.send)
         if self._roster.settled:
             self._settle()
 

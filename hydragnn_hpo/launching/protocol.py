@@ -21,7 +21,9 @@ init        version, epoch, tag, lease_seconds, fenced (its leases hang on our b
 beat        at: what the agent's own beat said; its leases hold until ``at + lease_seconds``
 start       job, target, spec, log, lease (null: in the agent's scratch), watch, control, width,
             slots (names, of all ranks), meet [address, port, interface], ranks [{rank, cores,
-            environment}] of this host
+            environment}] of this host; carried: the controller's folders that came as cargo
+cargo       path, data, last, checksum: a file of a coming job, see ``ferry.py``
+code        root, code (checksum): ranks are to use the package that came below that root
 stop        job, grace
 peer_ended  job, code: a rank on another host ended
 ask         job, wish: ``yield`` or ``stop``, for rank 0
@@ -33,7 +35,7 @@ bye         end everything and go
 =========== ===================================================================================
 news        with (all: event, job or null, time)
 =========== ===================================================================================
-hello       version, host, life, pid, jobs [{the order without spec and environments, ranks
+hello       version, code, host, life, pid, jobs [{the order without spec and environments, ranks
             [numbers], begun (seconds since the epoch), started, pids, first_offset}]
 slots       slots [Slot], address, interface
 beat        at: the agent's monotonic time, every third of a lease
@@ -42,6 +44,7 @@ taken       somebody listens at the port of the job; nothing was started
 started     pids of the ranks here
 records     records (as they were written), offset (bytes of the file up to here)
 rank_ended  rank, code: the first of its job here, which has ranks on other hosts
+cargo       path, data, last, checksum: a file that the job wrote; without data: one it removed
 ended       codes {rank: code}, signal_sent, first, error; repeated until ``forget``
 zygote_lost code, error
 =========== ===================================================================================
