@@ -359,8 +359,10 @@ def test_a_host_that_comes_too_late_must_drop_its_jobs(stage):
     stage.start("a0")
     order = a.run()
     stage.wait("started", "j")
+    began = time.monotonic()
     a.channel.close()
     stage.wait("host_lost")
+    assert time.monotonic() - began > LEASE, "its ranks may have lived so long"
     a.heard.clear()
 
     brought = {k: order[k] for k in ("job", "slots", "meet", "watch")}
@@ -465,6 +467,25 @@ def test_a_job_that_ended_while_nobody_was_there_is_adopted_and_ends(stage):
     stage.wait("ended", "j")
     assert stage.kinds() == ["host_joined", "adopted", "record", "ended"]
     a.await_order("forget")
+
+
+def test_a_job_that_ended_on_one_host_waits_for_the_other_to_come_back(stage):
+    adopt(stage)
+    a = StubAgent(stage, "a", jobs=[bring("j", "w.jsonl")])
+    a.await_order("init")
+    a.end("j", code=-9)
+    a.join()
+    stage.wait("host_joined")
+    stage.rest(0.1)
+    assert stage.kinds() == ["host_joined"]
+
+    b = StubAgent(stage, "b", jobs=[bring("j")])
+    b.await_order("init")
+    b.end("j", code=75, ranks=(1,))
+    b.join()
+
+    assert stage.wait("ended", "j").data["codes"] == [-9, 75]
+    assert stage.kinds()[2:] == ["adopted", "ended"]
 
 
 def test_the_door_file_goes_with_a_controller_that_ends_well(stage, tmp_path):
