@@ -208,3 +208,26 @@ def test_words_of_a_bad_campaign(hpo):
     path = campaign(hpo, "", search={"constraints": ["rate > 5"]})
     hpo.refused("run", path, "--run", "run", says=("constraint",))
     assert not os.path.exists(hpo.folder / "run")
+
+
+@pytest.mark.slow
+def test_a_command_may_run_in_steps_of_slurm(hpo, slurm, monkeypatch):
+    for name, value in slurm.allocate(2).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "1(x2)")  # as salloc sets it
+    note = (
+        "(checkpoints / f'node.{os.environ[\"RANK\"]}').write_text(os.environ['SLURMD_NODENAME'])"
+    )
+    changes = {"command": {"width": 2}, "machine": {"backend": "steps", "slots": None}}
+    code = TRAIN.format(seconds=0.0) + note
+    path = campaign(hpo, code, **changes, search={"trials": 2, "finalists": 1})
+
+    done = hpo("run", path, "--run", "run", "--json")
+
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["leaderboard"]["trials"]
+    assert [row["epochs"] for row in rows] == [6, 2]
+    for row in rows:
+        folder = hpo.folder / "run" / "trials" / row["trial"] / "checkpoints"
+        nodes = [(folder / f"node.{rank}").read_text() for rank in (0, 1)]
+        assert nodes == ["node1", "node2"]
