@@ -1,5 +1,6 @@
 """The trials of a campaign, best first."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ from hydragnn_hpo.campaign.journal import read
 from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.search.objective import Point, pareto_front
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,10 @@ class Row:
     width: int
     objective: float | None
     """Weighted validation MAE in units of each target's standard deviation."""
+    score: Point | None
+    """What it is ranked by: one number, or one for each goal of the campaign."""
+    front: bool | None
+    """Whether no other trial is better at every goal; None where there is one goal."""
     val_mae: dict[str, float]
     """By head, in the head's unit."""
     slot_seconds: float
@@ -47,9 +53,18 @@ class Leaderboard:
 def leaderboard_of(state: State) -> Leaderboard:
     """Rank the trials of a state."""
     ranked = state.ranked()
-    rest = [trial for trial in state.trials.values() if trial not in ranked]
-    rows = [_row(place, trial) for place, trial in enumerate(ranked, start=1)]
-    return Leaderboard(tuple(rows + [_row(None, trial) for trial in rest]), state.units)
+    placed = {trial.name for trial in ranked}
+    rest = [trial for trial in state.trials.values() if trial.name not in placed]
+    fronts = _fronts(ranked)
+    rows = [_row(n, trial, fronts.get(trial.name)) for n, trial in enumerate(ranked, start=1)]
+    return Leaderboard(tuple(rows + [_row(None, trial, None) for trial in rest]), state.units)
+
+
+def _fronts(ranked: Sequence[Trial]) -> dict[str, bool]:
+    """Say who stands on the Pareto front of several goals; nothing for one goal."""
+    several = [(t.name, t.score) for t in ranked if isinstance(t.score, tuple)]
+    front = set(pareto_front([point for _, point in several]))
+    return {name: place in front for place, (name, _) in enumerate(several)}
 
 
 def read_leaderboard(run: RunDir) -> Leaderboard:
@@ -68,7 +83,7 @@ def read_state(run: RunDir) -> State:
     return fold(read(run.journal))
 
 
-def _row(rank: int | None, trial: Trial) -> Row:
+def _row(rank: int | None, trial: Trial, front: bool | None) -> Row:
     return Row(
         rank=rank,
         trial=trial.name,
@@ -77,6 +92,8 @@ def _row(rank: int | None, trial: Trial) -> Row:
         epochs=trial.epoch,
         width=trial.width,
         objective=trial.objective,
+        score=trial.score,
+        front=front,
         val_mae=trial.val_mae,
         slot_seconds=trial.slot_seconds,
         values=trial.values,

@@ -1,19 +1,23 @@
 """Tables on the terminal."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hydragnn_hpo.campaign.leaderboard import Leaderboard
+    from hydragnn_hpo.campaign.leaderboard import Leaderboard, Row
     from hydragnn_hpo.training.watching.feeding import Feeding
 
+    Cell = Callable[[Row], str]
 
 PLAIN_WIDTH = 110
 """Columns of a table that goes to a file or a pipe."""
+
+MOST_KEYS = 6
+"""Searched keys of a command that a table shows."""
 
 
 def console() -> "Console":
@@ -32,26 +36,71 @@ def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None 
     """Lay out trials, best first; members of the ensemble carry their weight."""
     from rich.table import Table
 
-    heads = sorted({head for row in board.rows for head in row.val_mae})
+    columns: list[tuple[str, Cell]] = [
+        ("#", lambda row: str(row.rank or "-")),
+        ("trial", lambda row: row.trial),
+        *[(key.rpartition(".")[2], _value_of(key)) for key in _shown_keys(board)],
+        ("epochs", lambda row: str(row.epochs)),
+        ("ranks", lambda row: str(row.width or "-")),
+        *_score_columns(board),
+        *_error_columns(board),
+        ("weight", _weight_in(members)) if members else ("status", _status),
+    ]
     table = Table(title="Leaderboard (validation)", title_justify="left")
-    for name in ("#", "trial", "conv", "epochs", "ranks", "objective"):
+    for name, _ in columns:
         table.add_column(name, justify="left" if name in ("trial", "conv") else "right")
-    for head in heads:
-        table.add_column(f"{_spaced(head)} MAE \\[{board.units.get(head, '')}]", justify="right")
-    table.add_column("weight" if members else "status", justify="right")
     for row in board.rows:
-        last = f"{members.get(row.trial, 0.0):.2f}" if members else row.reason or row.status
-        table.add_row(
-            str(row.rank or "-"),
-            row.trial,
-            str(row.values.get("model.conv", "")),
-            str(row.epochs),
-            str(row.width or "-"),
-            "-" if row.objective is None else f"{row.objective:.4f}",
-            *[f"{row.val_mae[h]:.4f}" if h in row.val_mae else "-" for h in heads],
-            "" if last == "0.00" else last,
-        )
+        table.add_row(*[text(row) for _, text in columns])
     return table
+
+
+def _shown_keys(board: "Leaderboard") -> list[str]:
+    """Give the searched keys to show: the conv of our trainings, all keys of a command."""
+    keys = list(dict.fromkeys(key for row in board.rows for key in row.values))
+    ours = any(row.val_mae for row in board.rows) or "model.conv" in keys
+    return ["model.conv"] if ours else keys[:MOST_KEYS]
+
+
+def _value_of(key: str) -> "Cell":
+    def text(row: "Row") -> str:
+        value = row.values.get(key, "")
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    return text
+
+
+def _score_columns(board: "Leaderboard") -> "list[tuple[str, Cell]]":
+    """Show the objective, or every goal and who is on their Pareto front."""
+    counts = [len(row.score) for row in board.rows if isinstance(row.score, tuple)]
+    if not counts:
+        return [("objective", lambda row: _number(row.objective))]
+
+    def goal(place: int) -> "Cell":
+        return lambda row: _number(row.score[place] if isinstance(row.score, tuple) else None)
+
+    goals = [(f"goal {place + 1}", goal(place)) for place in range(max(counts))]
+    return [*goals, ("front", lambda row: "yes" if row.front else "")]
+
+
+def _error_columns(board: "Leaderboard") -> "list[tuple[str, Cell]]":
+    def error(head: str) -> "Cell":
+        return lambda row: _number(row.val_mae.get(head))
+
+    heads = sorted({head for row in board.rows for head in row.val_mae})
+    units = board.units
+    return [(f"{_spaced(head)} MAE \\[{units.get(head, '')}]", error(head)) for head in heads]
+
+
+def _weight_in(members: Mapping[str, float]) -> "Cell":
+    return lambda row: f"{members[row.trial]:.2f}" if members.get(row.trial) else ""
+
+
+def _status(row: "Row") -> str:
+    return row.reason or row.status
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
 def ensemble_table(heads: Mapping[str, Mapping[str, Any]]) -> "Table":

@@ -5,7 +5,6 @@ journal can be replayed. Source: Li et al. (2020), "A system for massively paral
 hyperparameter tuning", arXiv:1810.05934.
 """
 
-import itertools
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -93,17 +92,6 @@ def tail(results: Rungs, promoted: Promoted, *, finalists: int) -> list[Promotio
         seats -= len(chosen)
         found += _going(chosen, promoted[rung], rung, last)
     return found
-
-
-def winners(results: Rungs, *, finalists: int) -> list[str]:
-    """List the finalists, best first: trained to the last rung, or out of patience before."""
-    last = list(results[-1])
-    reached = {rested.trial for rested in last}
-    for rested in itertools.chain.from_iterable(reversed(results[:-1])):
-        if rested.final and rested.trial not in reached:
-            last.append(rested)
-            reached.add(rested.trial)
-    return [rested.trial for rested in _best(last)[:finalists]]
 
 
 def _best(rested: Sequence[Rested]) -> list[Rested]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hydragnn_hpo.search.rungs import Promotion, Rested, promotable, tail, together, winners
+from hydragnn_hpo.search.rungs import Promotion, Rested, promotable, tail, together
 
 
 def rested(*objectives, first=0):
@@ -49,7 +49,6 @@ def test_one_rung_promotes_nobody():
     assert promotable(results, [set()], reduction=2) == []
     assert together(results, [set()], reduction=2, finalists=2) == []
     assert tail(results, [set()], finalists=3) == []
-    assert winners(results, finalists=2) == ["t1", "t2"]
 
 
 def test_who_is_out_of_patience_passes_on_without_training():
@@ -62,12 +61,6 @@ def test_who_is_out_of_patience_passes_on_without_training():
     # It makes the second rung one of three, of whom one may go on; it may be that one itself.
     assert second_rung(0.45) == [Promotion("t0", 1, 2)]
     assert second_rung(0.1) == []
-
-
-def test_who_is_out_of_patience_may_win():
-    first = [*rested(0.5, 0.6), Rested("t2", 0.1, final=True)]
-    assert promotable([first, []], [set(), set()], reduction=3) == []
-    assert winners([first, rested(0.2, 0.05)], finalists=2) == ["t1", "t2"]
 
 
 def test_several_goals_are_promoted_from_the_front():
@@ -128,12 +121,6 @@ def test_in_the_tail_who_is_out_of_patience_holds_a_seat():
     assert tail([first, []], [set(), set()], finalists=2) == [Promotion("t1", 0, 1)]
     after = [Rested("t1", 0.15)]
     assert tail([first, after], [{"t1"}, set()], finalists=2) == []
-    assert winners([first, after], finalists=2) == ["t0", "t1"]
-
-
-def test_winners_come_from_the_last_rung_only():
-    results = [rested(0.001, 0.1, 0.3), [Rested("t2", 0.25), Rested("t1", None)]]
-    assert winners(results, finalists=3) == ["t2"]
 
 
 def slowly(results, promoted, reduction):
@@ -206,8 +193,6 @@ def test_campaigns_end_with_their_finalists(rungs, mode):
         played = Played(seed, rungs=rungs, mode=mode).play()
         arrived = [r for r in played.results[-1] if r.objective is not None]
         assert len(arrived) >= 4
-        best = sorted(arrived, key=lambda r: r.objective)[:4]
-        assert winners(played.results, finalists=4) == [r.trial for r in best]
         starts = [(p.trial, p.from_rung) for p in played.log]
         assert len(set(starts)) == len(starts)
 
