@@ -66,6 +66,9 @@ class Host:
     code: str = ""
     """Checksum of the package that its ranks use."""
 
+    over: str = ""
+    """The last life that was said to be over: it does not come back while another is started."""
+
     joined: bool = False
     """Whether its agent is there and told its slots."""
 
@@ -256,7 +259,8 @@ class Roster:
         hello = messages[0] if messages else {}
         host = self.hosts.get(hello.get("host", ""))
         same = hello.get("version") == hydragnn_hpo.__version__
-        if host is None or hello.get("event") != "hello" or not same:
+        over = host is not None and host.starting and hello.get("life") == host.over
+        if host is None or hello.get("event") != "hello" or not same or over:
             self.lines.send(channel, {"op": "bye"})
             self.lines.remove(channel)
             channel.close()
@@ -321,7 +325,7 @@ class Roster:
     def _lose(self, host: Host, reason: str) -> None:
         """Note that nothing of an agent is alive any more."""
         self._hang_up(host)
-        host.life = ""
+        host.life, host.over = "", host.life or host.over
         if not host.starting:
             host.next_start = min(host.next_start, time.monotonic())
         self._listener.lost(host, reason)

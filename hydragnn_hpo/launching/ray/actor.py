@@ -21,14 +21,13 @@ class AgentActor:
     """Runs one agent as the child of its main thread: when that ends, the kernel ends the agent."""
 
     def run(
-        self, argv: Sequence[str], *, host: str, environment: Mapping[str, str], log: str | None
+        self, argv: Sequence[str], *, environment: Mapping[str, str], log: str | None
     ) -> dict[str, Any]:
         """Run an agent until it ends and nothing that it started is left.
 
         Args:
             argv: what to run after the name of the Python interpreter.
-            host: id of this host.
-            environment: added to that of the host's raylet.
+            environment: added to that of the host's raylet; names the agent's life.
             log: where the agent's output is appended; a file of its own if None.
 
         Returns:
@@ -46,16 +45,16 @@ class AgentActor:
             )
             file.seek(max(began, file.seek(0, os.SEEK_END) - _SAID))
             said = file.read().decode(errors="replace").strip()
-        self.sweep(host=host, environment=environment)
+        self.sweep(environment)
         return {"code": code, "said": said}
 
-    def sweep(self, *, host: str, environment: Mapping[str, str]) -> None:
-        """Kill whatever an agent of this run left on this host, and see it gone."""
+    def sweep(self, environment: Mapping[str, str]) -> None:
+        """Kill whatever an agent that had this environment left on this host, and see it gone."""
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         sys.path.extend(path for path in paths if path and path not in sys.path)
-        from hydragnn_hpo.launching.strays import HOST, RUN, end_tagged, host_tag
+        from hydragnn_hpo.launching.strays import AGENT, end_tagged
 
-        end_tagged(HOST, host_tag(environment[RUN], host))
+        end_tagged(AGENT, environment[AGENT])
 
 
 def _of_the_host() -> dict[str, str]:

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import os
 import re
+import secrets
 import socket
 import sys
 from collections.abc import Coroutine
@@ -29,6 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from hydragnn_hpo.launching import linux
 from hydragnn_hpo.launching.channel import Channel, wait
 from hydragnn_hpo.launching.ray import actor, groups
+from hydragnn_hpo.launching.strays import AGENT, HOST, RUN, host_tag
 
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at who belongs to the cluster."""
@@ -118,9 +120,12 @@ class Driver:
             self._hosts = hosts
             self._tell("hosts", hosts=hosts)
 
-    async def _run(self, host: str, argv: list[str], *, log: str | None, **where: Any) -> None:
+    async def _run(
+        self, host: str, argv: list[str], environment: dict[str, str], log: str | None
+    ) -> None:
         """Run an agent until it ends; tell so once it is sure that nothing is left of it."""
-        where |= {"host": host}
+        life = {HOST: host_tag(environment[RUN], host), AGENT: secrets.token_hex(8)}
+        environment = environment | life
         if before := self._agents.get(host):
             ray.kill(before)
         agent = self._start(host)
@@ -128,14 +133,14 @@ class Driver:
             return
         self._agents[host] = agent
         try:
-            ended = await agent.run.remote(argv, log=log, **where)
+            ended = await agent.run.remote(argv, environment=environment, log=log)
         except ray.exceptions.RayError as error:
             ended = {"code": None, "said": str(error).strip()}
             ray.kill(agent)
         if self._agents.get(host) is not agent:
             return  # there is another agent already, which has swept
         del self._agents[host]
-        if ended["code"] is not None or await self._sweep(where):
+        if ended["code"] is not None or await self._sweep(host, environment):
             self._tell("gone", host=host, **ended)
 
     def _start(self, host: str) -> Any:
@@ -146,14 +151,14 @@ class Driver:
         affinity = NodeAffinitySchedulingStrategy(node, soft=False)
         return self._actor.options(scheduling_strategy=affinity).remote()
 
-    async def _sweep(self, where: dict[str, Any]) -> bool:
+    async def _sweep(self, host: str, environment: dict[str, str]) -> bool:
         """Have what a lost agent left on its host ended; False where nobody can tell."""
         self._look()
-        sweeper = self._start(where["host"])
+        sweeper = self._start(host)
         if sweeper is None:
             return False
         try:
-            await sweeper.sweep.remote(**where)
+            await sweeper.sweep.remote(environment)
         except ray.exceptions.RayError:
             return False
         finally:

@@ -352,7 +352,7 @@ def test_another_agent_on_a_host_proves_that_all_of_the_first_is_gone(stage):
     old.close()
 
 
-def test_a_host_that_comes_too_late_must_drop_its_jobs(stage):
+def test_an_agent_that_comes_too_late_must_go_for_another_is_on_its_way(stage):
     stage.open()
     a = stage.agent("a")
     stage.until(lambda: stage.fleet.slots, "slots")
@@ -368,7 +368,11 @@ def test_a_host_that_comes_too_late_must_drop_its_jobs(stage):
     brought = {k: order[k] for k in ("job", "slots", "meet", "watch")}
     a.dial([brought | {"started": True, "pids": [100], "first_offset": 0}])
 
-    assert a.await_order("init")["keep"] == {}
+    a.await_order("bye")
+    a.channel.close()
+    assert not stage.fleet.slots
+    stage.agent("a", life="2")
+    stage.until(lambda: stage.fleet.slots, "slots")
 
 
 def test_an_agent_of_another_version_is_sent_away(stage):
