@@ -91,6 +91,7 @@ class Controller:
         """Predicted seconds until all trials that are known have ended."""
         self._plan_due = 0.0
         self._adopted: set[str] = set()
+        self._unheard: list[Event] = []
 
     def _assemble(self, work: Any) -> None:
         config, run, book = self.config, self.run_dir, self.book
@@ -155,7 +156,7 @@ class Controller:
             return errand.answer()
         self._wait_for_hosts()
         self.backend.start(errand.job(spec, self.backend.slots[0]))
-        while not any(e.kind == "ended" and e.job == name for e in self._listen()):
+        while not any(e.kind == "ended" and e.job == name for e in self._wait()):
             self.watch(self.state, self)
         return errand.answer()
 
@@ -182,7 +183,7 @@ class Controller:
         while not seen or now < changed + GATHERING_SECONDS:
             if now > deadline and not seen:
                 raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs.")
-            self._listen()
+            self._wait()
             self.watch(self.state, self)
             now = time.monotonic()
             if len(self.backend.slots) != seen:
@@ -250,8 +251,9 @@ class Controller:
 
     def _hear(self) -> None:
         """Take in what happened since the last turn; durable before it is acted on."""
+        events, self._unheard = [*self._unheard, *self._listen()], []
         joined = False
-        for event in self._listen():
+        for event in events:
             joined |= event.kind == "host_joined"
             if event.kind == "adopted" and event.job:
                 self._adopted.add(event.job)
@@ -260,6 +262,12 @@ class Controller:
         if joined:
             self.dispatch.lay_out(self.backend.slots, self.state)
         self.book.sync()
+
+    def _wait(self) -> list[Event]:
+        """Give what happens while something else is waited for; it is heard later."""
+        events = self._listen()
+        self._unheard += events
+        return events
 
     def _listen(self) -> list[Event]:
         if (self.pause.wanted or self.steering.pause_wanted) and not self.stopping:

@@ -16,18 +16,23 @@ if TYPE_CHECKING:
     from hydragnn_hpo.layout import RunDir
 
 
+RunOption = Annotated[
+    Path | None, typer.Option("--run", help="Run directory; runs/NAME if left out.")
+]
+SlotsOption = Annotated[
+    int | None, typer.Option(min=1, help="Ranks at a time; the campaign's own if left out.")
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(help="local, slurm, ray, steps or mpiexec; the campaign's own if left out."),
+]
+
+
 def run(
     campaign: Annotated[str, typer.Argument(help="Campaign file, or the name of a shipped one.")],
-    run_dir: Annotated[
-        Path | None, typer.Option("--run", help="Run directory; runs/NAME if left out.")
-    ] = None,
-    slots: Annotated[
-        int | None, typer.Option(min=1, help="Ranks at a time; the campaign's own if left out.")
-    ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(help="local, slurm, ray, steps or mpiexec; the campaign's own if left out."),
-    ] = None,
+    run_dir: RunOption = None,
+    slots: SlotsOption = None,
+    backend: BackendOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
