@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hydragnn_hpo.placement.simulated import Work
-from hydragnn_hpo.placement.target import Floats
+from hydragnn_hpo.placement.target import Floats, smallest
 
 
 def least_makespan(seconds: Floats, slots: Floats, total: int) -> float:
@@ -36,13 +36,7 @@ def least_makespan(seconds: Floats, slots: Floats, total: int) -> float:
     low = max(float(seconds.min(axis=1).max()), float(areas.min(axis=1).sum()) / total)
     if fits(low):
         return low
-    high = 2.0 * low
-    while not fits(high):
-        high *= 2.0
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    return smallest(fits, low, 2.0 * low, 1e-6)
 
 
 def bound_of(works: Sequence[Work], slots: int) -> float:

@@ -4,6 +4,7 @@ All should end together: a trial gets the fewest ranks that end it by the common
 longest first. What cannot start yet keeps its turn, and short trials fill the holes meanwhile.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -29,12 +30,8 @@ def plan(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, outloo
     busy = sorted(running, key=lambda each: each.task.name)
     if outlook.time_left <= outlook.checkpoint_seconds:
         return _drained(waiting, busy, outlook)
-    too_large = {
-        task.name: f"needs {task.widths[0] * task.lanes} slots, there are {pool.total}"
-        for task in waiting
-        if task.widths[0] * task.lanes > pool.total
-    }
-    queue = sorted((task for task in waiting if task.name not in too_large), key=_turn)
+    never = _never(waiting, pool.total)
+    queue = sorted((task for task in waiting if task.name not in never), key=_turn)
     priced = prices(queue, busy, pool.total, outlook)
     aim = _aim(queue, busy, priced, pool.total, outlook)
     deadline = max(aim, priced.quickest())
@@ -46,7 +43,19 @@ def plan(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, outloo
         resizing.decide()
     desk.kept += resizing.kept
     desk.start(range(asked, len(queue)))
-    return Plan(tuple(desk.starts), tuple(resizing.changes), {**desk.held, **too_large}, deadline)
+    return Plan(tuple(desk.starts), tuple(resizing.changes), {**desk.held, **never}, deadline)
+
+
+def _never(waiting: Sequence[Task], total: int) -> dict[str, str]:
+    """Give the trials that cannot start on this machine, with the reason."""
+    never = {}
+    for task in waiting:
+        needed = task.widths[0] * task.lanes
+        if needed > total:
+            never[task.name] = f"needs {needed} slots, there are {total}"
+        elif not math.isfinite(task.seconds[0]):
+            never[task.name] = "nobody knows how long it takes"
+    return never
 
 
 def _may_resize(outlook: Outlook) -> bool:

@@ -4,7 +4,7 @@ n tasks, W widths. A task's canonical width for a time is the narrowest with whi
 longer; the target is the least time in which all canonical widths fit into the machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 
 NEAR = 0.003
 """The target is found to within this share of it."""
+
+SEARCH = 100
+"""Steps after which a search ends, whatever it is given."""
 
 LONGER = 1.1
 """Widths are chosen for a time so many times longer at most where all can start at once then."""
@@ -83,11 +86,7 @@ class Prices:
 
         if needed(seconds) <= free or needed(LONGER * seconds) > free:
             return seconds
-        low, high = seconds, LONGER * seconds
-        while high - low > NEAR * high:
-            middle = (low + high) / 2.0
-            low, high = (low, middle) if needed(middle) <= free else (middle, high)
-        return high
+        return smallest(lambda limit: needed(limit) <= free, seconds, LONGER * seconds)
 
     def quickest(self) -> float:
         """Give the seconds until the longest can end at its quickest width."""
@@ -109,6 +108,8 @@ def prices(
     now, left = np.zeros(count), np.full(count, np.inf)
     now[first:] = [each.width * each.task.lanes for each in running]
     left[first:] = [max(each.seconds_left, 0.0) for each in running]
+    # Of one whose end nobody knows nothing is expected: it keeps its slots.
+    left[first:][~np.isfinite(left[first:])] = 0.0
     present = np.array([each.task.at(each.width) for each in running])
     waits = np.array([each.checkpoint_in for each in running])
     stays = np.maximum(left[first:] - waits, 0.0) / np.maximum(present, 1e-9)
@@ -163,12 +164,23 @@ def target(prices: Prices, total: int, to_come: float = 0.0) -> float:
     longest = np.where(waits, prices.seconds[:, 0], prices.left)
     slots = np.where(waits, prices.slots[:, 0], prices.now)
     high = max((float((longest * slots).sum()) + to_come) / total + float(longest.max()), 1e-9)
-    while not fits(high):
-        high *= 2.0
-    low, least = high / 2.0, float(prices.best.min())
-    while low > least and fits(low):
-        low, high = low / 2.0, low
-    while high - low > NEAR * high:
-        middle = (low + high) / 2.0
+    # Below the shortest no width changes any more; where nothing is left, a millionth will do.
+    least = max(float(prices.best.min()), 1e-6 * high)
+    return smallest(fits, min(least, high), high)
+
+
+def smallest(fits: Callable[[float], bool], low: float, high: float, near: float = NEAR) -> float:
+    """Give the least time that fits, to within a share ``near``; ``high`` fits, or is doubled.
+
+    Halves first in orders of magnitude: what fits may be far below.
+    """
+    for _ in range(SEARCH):
+        if fits(high):
+            break
+        low, high = high, 2.0 * high
+    for _ in range(SEARCH):
+        if high - low <= near * high:
+            break
+        middle = (low * high) ** 0.5 if 4.0 * low < high else (low + high) / 2.0
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high

@@ -148,7 +148,7 @@ def test_the_last_trial_is_widened_over_idle_slots():
     # On 8 ranks 12.5 s and a restart of 1 s.
     (resize,) = found.resizes
     assert (resize.name, resize.width) == ("late", 8)
-    assert found.ends_in == pytest.approx(13.5)
+    assert found.ends_in == pytest.approx(13.5, rel=0.005)
     assert resize.reason == ("would end in 2 min, the others in 14 s: 8 ranks end it in 14 s")
 
 
@@ -231,6 +231,16 @@ def test_what_is_too_large_for_the_machine_is_held_with_a_reason_and_stops_nobod
     assert widths(found) == {"b": 1}
     assert found.held == {"a": "needs 16 slots, there are 4"}
     assert plan([task("a", 1.0)], [], Pool({}), PERFECT).held == {"a": "needs 1 slots, there are 0"}
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan])
+def test_a_trial_without_a_price_is_held_and_one_that_runs_stops_nobody(seconds):
+    waiting = [task("a", seconds, (1,)), task("b", 1.0, (1,))]
+    found = plan(waiting, [running("r", 5.0), running("s", 3.0)], pool(4, taken=2), PERFECT)
+    assert widths(found) == {"b": 1}
+    assert found.held == {"a": "nobody knows how long it takes"}
+    odd = replace(running("r", 5.0), seconds_left=seconds)
+    assert plan(waiting[1:], [odd], pool(4, taken=2), PERFECT).starts
 
 
 def test_a_trial_that_needs_whole_devices_is_not_starved_by_those_that_share_them():

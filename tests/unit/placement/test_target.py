@@ -108,3 +108,12 @@ def test_what_runs_is_priced_by_its_pace_and_the_restart():
 
 def test_nothing_to_do_takes_no_time():
     assert target(prices([], [], 4, OUTLOOK), 4) == 0.0
+
+
+def test_a_trial_with_next_to_nothing_left_is_no_riddle():
+    busy = [
+        Running(Task(f"r{left}", (1, 2), (9.0, 5.0), measured=True), 1, left)
+        for left in (0.0, 5e-324, 400.0)
+    ]
+    # 400 s in three slots, at most two of which it takes: 1 s to restart and 400 * 5 / 9.
+    assert target(prices([], busy, 3, OUTLOOK), 3) < 1.0 + 400.0 * 5 / 9 + 1.0
