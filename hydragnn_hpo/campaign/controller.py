@@ -165,9 +165,9 @@ class Controller:
     def _open(self) -> None:
         self.work.prepare(self.job)
         stats = self.work.stats
-        self.dispatch.settle(stats)
         units = {name: target["unit"] for name, target in stats.get("targets", {}).items()}
         self._wait_for_hosts()
+        self.dispatch.settle(stats, self.backend.slots)
         slots = sorted(slot.name for slot in self.backend.slots)
         self.book.note("opened", units=units, slots=slots, data=stats.get("checksum"))
         self.proposals.wake()

@@ -8,7 +8,7 @@ from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.work import Work
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump
-from hydragnn_hpo.config.machine import ProfileConfig
+from hydragnn_hpo.config.machine import ProfileConfig, find_profile
 from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching.job import Job, Slot
@@ -17,6 +17,21 @@ from hydragnn_hpo.placement.cost import CostModel, Price
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import Pool
 from hydragnn_hpo.placement.task import Outlook, Plan, Running, Start, Task
+
+
+def profile_of(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> ProfileConfig:
+    """Choose a machine for slots that nobody has described: by their device and their memory.
+
+    Args:
+        slots: those that are there.
+        here: the profile of a computer without GPUs.
+        lanes: slots that share one device.
+    """
+    profile = find_profile("generic") if any(s.device != "cpu" for s in slots) else here
+    known = [slot.memory_mb for slot in slots if slot.memory_mb]
+    if not known:
+        return profile
+    return profile.model_copy(update={"memory_gb": min(known) * lanes * 2**20 / 1e9})
 
 
 class Dispatch:
@@ -39,12 +54,14 @@ class Dispatch:
         self.costs = CostModel({}, profile, max_width=config.machine.max_width)
         self.configs: dict[str, Any] = {}
 
-    def settle(self, stats: Mapping[str, Any]) -> None:
-        """Take in the statistics of the data, and what earlier campaigns learnt of costs.
+    def settle(self, stats: Mapping[str, Any], slots: Sequence[Slot]) -> None:
+        """Take in what the data hold, what slots are, and what earlier campaigns learnt of costs.
 
         What this one learnt is in its journal, and is learnt again from there.
         """
-        self.costs.stats = stats
+        if self.config.machine.profile is None:
+            self.profile = profile_of(slots, self.profile, self.config.machine.lanes)
+        self.costs = CostModel(stats, self.profile, max_width=self.config.machine.max_width)
         for path in self.config.search.warm_start:
             if (earlier := RunDir(Path(path)).costs).exists():
                 self.costs.load(earlier)
@@ -195,6 +212,14 @@ class Dispatch:
         self.costs.observe_end(config, ended["reason"] if failed else None)
         if peak := ended.get("peak_bytes"):
             self.costs.observe_memory(config, trial.width, peak)
+
+    def learn_again(self, trial: Trial) -> None:
+        """Learn from a trial of an earlier controller, as the journal knows it."""
+        for width, seconds in trial.seconds.items():
+            self.learn(trial, width, seconds)
+        config = self.configs.get(trial.name)
+        if isinstance(config, TrialConfig) and trial.status not in ("queued", "running"):
+            self.costs.observe_end(config, trial.reason if trial.status == "failed" else None)
 
     def learn(self, trial: Trial, width: int, seconds: float) -> None:
         """Correct the cost model by one epoch that was measured."""

@@ -68,8 +68,7 @@ class Proposals:
         for trial in self.book.state.trials.values():
             if trial.reason != "bad_config":
                 self.dispatch.configs[trial.name] = self.configure(trial.name, trial.values)
-            for width, seconds in trial.seconds.items():
-                self.dispatch.learn(trial, width, seconds)
+            self.dispatch.learn_again(trial)
         if not self.exhausted:
             self._start()
 

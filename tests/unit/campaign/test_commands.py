@@ -116,7 +116,7 @@ def test_no_result_is_a_bug_of_a_command_that_ended_by_itself(tmp_path, codes, f
 
 @pytest.mark.parametrize(
     ("codes", "first"),
-    [((), None), ((-9, -9), None), ((-9, 1), None), ((-9, 1), 0), ((75,), 0), ((143, 1), 0)],
+    [((), None), ((-9, -9), None), ((-9, 1), 0), ((-9, 3), 0), ((75, 5), 0), ((143, 1), 0)],
 )
 def test_what_was_ended_from_outside_goes_on_later(tmp_path, codes, first):
     found = ended(tmp_path, codes=codes, first=first)

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.dispatch import Dispatch, profile_of
 from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.campaign.work import Training
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.layout import RunDir
 
 STATS = {
@@ -45,7 +46,7 @@ CAMPAIGN = {
 def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, width):
     campaign, run = parse(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
     dispatch = Dispatch(campaign, run, Training(campaign, run, {Path("x"): "x"}), find_profile())
-    dispatch.settle(STATS)
+    dispatch.settle(STATS, ())
     dispatch.configs["t"] = TrialConfig.model_validate(
         {
             "data": {"store": "x"},
@@ -56,3 +57,18 @@ def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, widt
     )
     widths, shared = dispatch.choices(Trial("t", {}, until=10))
     assert (widths[-1], shared) == (width, False)
+
+
+def slot(device="cpu", memory_mb=0):
+    return Slot("h", 0, (0,), device, memory_mb=memory_mb)
+
+
+def test_slots_that_nobody_described_have_a_profile_by_their_device():
+    here = find_profile()
+    assert profile_of([slot()], here, 1) == here
+    assert profile_of([slot("cuda:0")], here, 1).device == "gpu"
+
+
+def test_memory_is_that_of_the_smallest_device_not_of_a_share():
+    found = profile_of([slot("cuda:0", 20_000), slot("cuda:0", 10_000)], find_profile(), 4)
+    assert found.memory_bytes == pytest.approx(4 * 10_000 * 2**20)
