@@ -340,7 +340,6 @@ def test_a_controller_that_does_not_listen_stops_nobody(stage):
     assert not stage.told("agent_lost")
 
 
-@everywhere
 def test_a_large_spec_arrives(stage):
     stage.open()
 
@@ -415,7 +414,6 @@ def test_stop_of_what_does_not_run_is_nothing(stage):
     stage.works("next")
 
 
-@everywhere
 def test_a_killed_rank_ends_its_peers(stage):
     stage.open()
     job = stage.start("sleep", width=2)
@@ -428,7 +426,6 @@ def test_a_killed_rank_ends_its_peers(stage):
     assert (ended.data["signal_sent"], ended.data["first"]) == (True, 1)
 
 
-@everywhere
 def test_processes_of_a_rank_end_with_it(stage):
     stage.open()
     job = stage.start("parent")
