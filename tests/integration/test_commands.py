@@ -208,6 +208,25 @@ def test_nothing_that_a_command_started_outlives_its_lease(stage):
                 os.kill(pid, signal.SIGCONT)
 
 
+def test_a_command_dies_with_its_rank_though_nobody_acts(stage):
+    stage.start(FAMILY)
+    command, _ = stage.family()
+    frozen = [pid for name in ("hpo-agent", "hpo-zygote") for pid in stage.named(name)]
+    (rank,) = stage.named("hpo-rank")
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+
+    os.kill(rank, signal.SIGKILL)
+
+    try:
+        until(lambda: not is_alive(command), "end of the command", seconds=5)
+        assert all(map(is_alive, frozen))
+    finally:
+        for pid in frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
 def test_only_the_interpreter_that_runs_us_is_meant(stage):
     stage.start("import sys; open('python', 'w').write(sys.executable)")
     stage.wait("ended")
