@@ -110,10 +110,15 @@ def test_nothing_to_do_takes_no_time():
     assert target(prices([], [], 4, OUTLOOK), 4) == 0.0
 
 
-def test_a_trial_with_next_to_nothing_left_is_no_riddle():
+def test_trials_with_next_to_nothing_left_do_not_keep_the_search_going():
+    # All fit at once at their quickest, so that nothing but their own length limits them.
     busy = [
-        Running(Task(f"r{left}", (1, 2), (9.0, 5.0), measured=True), 1, left)
-        for left in (0.0, 5e-324, 400.0)
+        Running(Task("a", (1, 2, 4), (865.0, 457.0, 253.0), measured=True), 2, 425.5),
+        Running(Task("b", (1, 2), (754.9, 461.3), measured=True), 1, 484.7),
+        Running(Task("c", (1,), (7.27,), measured=True, lanes=2), 1, 0.0),
+        Running(Task("d", (1,), (521.0,), measured=True), 1, 234.0),
+        Running(Task("e", (1, 2), (941.6, 575.3), measured=True, wished=2), 2, 5e-324),
     ]
-    # 400 s in three slots, at most two of which it takes: 1 s to restart and 400 * 5 / 9.
-    assert target(prices([], busy, 3, OUTLOOK), 3) < 1.0 + 400.0 * 5 / 9 + 1.0
+    priced = prices([], busy, 8, OUTLOOK)
+    assert target(priced, 8) < 1.0
+    assert priced.quickest() == pytest.approx(1.0 + 484.7 * 461.3 / 754.9)
