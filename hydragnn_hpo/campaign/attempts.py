@@ -130,17 +130,24 @@ class Attempts:
             self._record(trial, event.data)
 
     def _record(self, trial: Trial, record: dict[str, Any]) -> None:
-        """Note what matters of a record; whatever a command of a user writes does no harm."""
+        """Note what matters of a record; whatever a command of a user writes does no harm.
+
+        An adopted attempt tells its records again from the first one: what is known is dropped.
+        """
         with contextlib.suppress(KeyError, TypeError, ValueError):
             match record.get("record"):
-                case "first_step":
+                case "first_step" if trial.first_step is None:
                     seconds = record["time"] - trial.placed
                     self.book.note("first_step", durable=False, trial=trial.name, seconds=seconds)
                 case "checkpoint":
-                    reached = {"reached": record["epoch"], "step": record.get("step", 0)}
-                    self.book.note("checkpoint", durable=False, trial=trial.name, **reached)
-                case "epoch":
+                    self._checkpoint(trial, int(record["epoch"]), int(record.get("step", 0)))
+                case "epoch" if int(record["epoch"]) > trial.epoch:
                     self._epoch(trial, record)
+
+    def _checkpoint(self, trial: Trial, epoch: int, step: int) -> None:
+        if (epoch, step) > self.book.state.checkpoints.get(trial.name, (-1, 0)):
+            reached = {"reached": epoch, "step": step}
+            self.book.note("checkpoint", durable=False, trial=trial.name, **reached)
 
     def _epoch(self, trial: Trial, record: dict[str, Any]) -> None:
         seconds = record.get("train_seconds", 0.0) + record.get("val_seconds", 0.0)

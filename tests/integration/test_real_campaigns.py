@@ -48,7 +48,9 @@ def at_home(tmp_path_factory):
 
 def judge(hpo, run, at_home):
     """See that all is there, once, with the numbers that it has at home."""
-    found = {row["trial"]: row["val_mae"] for row in hpo.json("leaderboard", run)["trials"]}
+    board = hpo.json("leaderboard", run)["trials"]
+    assert not [e for e in hpo.events(run, "ended") if e["outcome"] == "failed"]
+    found = {row["trial"]: row["val_mae"] for row in board}
     assert found == at_home
     ended = [e for e in hpo.events(run, "ended") if e["outcome"] != "interrupted"]
     assert sorted(e["trial"] for e in ended) == sorted(found), "each trial is reported once"
@@ -75,13 +77,38 @@ def test_steps_of_slurm_give_every_trial_the_error_that_it_has_at_home(hpo, slur
 
 
 def test_ray_gives_every_trial_the_error_that_it_has_at_home(hpo, ray_cluster, at_home):
-    campaign = fixed_campaign(hpo, backend="ray", address=ray_cluster.address)
+    campaign, token = on_ray(hpo, ray_cluster)
     run = hpo.folder / "run"
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(ray_cluster.folder / "token")}
     done = hpo("run", campaign, "--run", run, **token, seconds=280.0)
     assert done.code == 0, done.err
     judge(hpo, run, at_home)
     assert len(hosts_of(hpo, run)) >= 2
+
+
+def on_ray(hpo, cluster):
+    """Give the campaign and the environment for a Ray cluster."""
+    campaign = fixed_campaign(hpo, backend="ray", address=cluster.address)
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(cluster.folder / "token")}
+    return campaign, token
+
+
+def test_ray_outlives_whatever_is_killed(hpo, ray_cluster, at_home):
+    """A rank, a zygote, an agent and a raylet; nothing is lost, nothing counts twice."""
+    campaign, token = on_ray(hpo, ray_cluster)
+    run = hpo.folder / "run"
+    controller = hpo.start("run", campaign, "--run", run, **token)
+    hpo.wait_for(lambda: hpo.events(run, "checkpoint"), "a first checkpoint", 200.0)
+    for part in ("hpo-rank", "hpo-zygote", "hpo-agent"):
+        victims = hpo.wait_for(lambda part=part: hpo.named(run, part), f"a {part}")
+        os.kill(random.Random(3).choice(victims), signal.SIGKILL)
+        time.sleep(1.0)
+    ray_cluster.kill(next(iter(ray_cluster.hosts)))
+    try:
+        _, err = controller.communicate(timeout=280.0)
+        assert controller.returncode == 0, err
+        judge(hpo, run, at_home)
+    finally:
+        ray_cluster.add()
 
 
 def test_slurm_outlives_whatever_is_killed_or_frozen(hpo, slurm, at_home):
@@ -101,8 +128,8 @@ def test_slurm_outlives_whatever_is_killed_or_frozen(hpo, slurm, at_home):
 
 
 def test_a_new_controller_takes_over_what_runs_on_slurm(hpo, slurm, at_home):
-    campaign, run = fixed_campaign(hpo, backend="slurm"), hpo.folder / "run"
-    environment = slurm.allocate(4)
+    campaign = fixed_campaign(hpo, backend="slurm", lease_seconds=15.0)
+    run, environment = hpo.folder / "run", slurm.allocate(4)
     controller = hpo.start("run", campaign, "--run", run, **environment)
     hpo.wait_for(lambda: hpo.events(run, "checkpoint"), "a first checkpoint", 120.0)
     controller.kill()

@@ -281,10 +281,14 @@ def test_what_ran_when_the_controller_died_is_adopted_or_queued_again(tmp_path):
     heir = StubBackend(checkpoints=dead.checkpoints)
     heir.running[kept] = dead.running[kept]
     heir._tell("adopted", kept)
+    for epoch in range(1, dead.running[kept].epoch + 1):  # it tells all its records again
+        told = {"epoch": epoch, "objective": 0.5, "train_seconds": 1.0, "time": 0.0}
+        heir._tell("record", kept, record="epoch", **told)
     ran = Ran(tmp_path, config, heir)
     ended = {(e["trial"], e["attempt"]): e["outcome"] for e in ran.events("ended")}
     name, attempt = kept.split(".")
     assert ended[name, int(attempt)] == "stopped", "it was taken over"
+    assert [e["reached"] for e in ran.events("epoch") if e["trial"] == name] == [1, 2, 3, 4]
     name, attempt = lost.split(".")
     assert ended[name, int(attempt)] == "interrupted"
     assert len(ran.state.ranked()) == 8
