@@ -148,6 +148,14 @@ def test_a_lost_host_costs_the_work_since_the_last_checkpoint():
     assert not found.unfinished
 
 
+def test_a_host_that_is_lost_while_a_trial_starts_costs_the_start():
+    when = float(np.random.default_rng(7).exponential(40.0))
+    setting = replace(PAIR, start_seconds=60.0, failures=3600.0 / 40.0, repair_seconds=5.0, seed=7)
+    found = simulate([work("a", 30.0, (2,))], setting)
+    assert bars(found, "a")[0] == (0.0, when, 2, "start-up")
+    assert sum(found.spent.values()) == pytest.approx(2 * found.makespan)
+
+
 def test_without_hosts_the_campaign_ends_unfinished():
     setting = replace(PAIR, failures=3600.0 / 5.0)
     found = simulate([work("a", 1000.0)], setting)

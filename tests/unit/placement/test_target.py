@@ -48,6 +48,7 @@ def test_the_bound_is_the_longest_trial_at_its_quickest():
     assert bound_of(works, 64) == pytest.approx(4.0)
     # Three slots hold two ranks of it, not four.
     assert bound_of(works, 3) == pytest.approx(5.0)
+    assert bound_of([work("a", (8.0, 4.0, 2.0))], 3) == pytest.approx(4.0)
 
 
 def test_the_bound_counts_what_width_costs():
@@ -122,3 +123,21 @@ def test_trials_with_next_to_nothing_left_do_not_keep_the_search_going():
     priced = prices([], busy, 8, OUTLOOK)
     assert target(priced, 8) < 1.0
     assert priced.quickest() == pytest.approx(1.0 + 484.7 * 461.3 / 754.9)
+
+
+def test_a_trial_that_was_stopped_is_priced_with_its_restart():
+    law = ((1, 2), (4.0, 2.0))
+    priced = prices([Task("a", *law), Task("b", *law, wished=2)], [], 4, OUTLOOK)
+    assert priced.seconds.tolist() == [[4.0, 2.0], [5.0, 3.0]]
+
+
+def test_all_start_at_once_where_that_takes_little_longer():
+    # In 10.1 s they need 3 + 2 ranks, in 10.5 s 3 + 1.
+    widths = (1, 2, 3, 4)
+    tasks = [
+        Task(name, widths, tuple(s / p for p in widths)) for name, s in (("a", 30), ("b", 10.5))
+    ]
+    priced = prices(tasks, [], 4, OUTLOOK)
+    assert priced.all_at_once(2, 10.1, 5) == 10.1
+    assert priced.all_at_once(2, 10.1, 4) == pytest.approx(10.5, rel=0.004)
+    assert priced.all_at_once(2, 10.1, 3) == 10.1
