@@ -82,6 +82,11 @@ class RunDir:
         return self.path / "requests"
 
     @property
+    def trials(self) -> Path:
+        """Give the folder of trials."""
+        return self.path / "trials"
+
+    @property
     def costs(self) -> Path:
         """Give what was learnt of costs."""
         return self.path / "cost.json"
@@ -92,7 +97,7 @@ class RunDir:
 
     def trial(self, name: str) -> TrialDir:
         """Give a trial's directory."""
-        return TrialDir(self.path / "trials" / name)
+        return TrialDir(self.trials / name)
 
 
 def derive_seed(seed: int, trial: str, purpose: str) -> int:

@@ -12,6 +12,9 @@ from hydragnn_hpo.launching.strays import end_strays, run_tag
 
 logger = logging.getLogger(__name__)
 
+OUTLIVES = "slurm"
+"""The backend whose agents may be alive and well when their controller is not, see ``Fleet``."""
+
 Make = Callable[[MachineConfig, Path, tuple[str, ...]], Backend]
 
 
@@ -32,8 +35,7 @@ def make_backend(config: CampaignConfig, run: Path) -> Backend:
             f"machine.shared_files is false, but the backend '{machine.backend}' cannot carry "
             "files: use ray or slurm, or a folder that all hosts see."
         )
-    outlive = machine.backend == "slurm"  # its agents may be alive and well, see ``Fleet``
-    if not outlive and (strays := end_strays(run_tag(run))):
+    if machine.backend != OUTLIVES and (strays := end_strays(run_tag(run))):
         logger.warning("ended %d processes that a lost controller had left", len(strays))
     preload = PRELOAD if config.command is None else ()
     return _BACKENDS[machine.backend](machine, run, preload)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.attempts import PATIENCE_SECONDS, Attempts
+from hydragnn_hpo.campaign.backends import OUTLIVES
 from hydragnn_hpo.campaign.book import Book
 from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.errand import Errand, run_here
@@ -19,13 +20,13 @@ from hydragnn_hpo.campaign.lease import Lease
 from hydragnn_hpo.campaign.pause import NEVER, Drained, Pause
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.roster import Roster
+from hydragnn_hpo.campaign.setup import tidy
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.campaign.steering import Steering
-from hydragnn_hpo.campaign.work import work_of
+from hydragnn_hpo.campaign.work import Work, work_of
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import JobError, StorageError
-from hydragnn_hpo.files import sweep
 from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.walltime import WallTime
@@ -79,21 +80,20 @@ class Controller:
         self.config, self.run_dir = config, run
         self.watch, self.pause = watch, pause
         self.lease = Lease(run.path)
-        sweep(run.path)
+        tidy(run, trials_may_live=config.machine.backend == OUTLIVES)
         self.book = Book(run.journal, self.lease.epoch, clock)
         self.state = self.book.state
         self.walltime = WallTime.of(os.environ)
         self.backend = make_backend()
-        self._assemble(work_of(config, run, cards))
-        self.errands = 0
         self.ready = self.stopping = False
         self.ends_in: float | None = None
         """Predicted seconds until all trials that are known have ended."""
-        self._plan_due = 0.0
+        self.errands, self._plan_due = 0, 0.0
         self._adopted: set[str] = set()
         self._unheard: list[Event] = []
+        self._assemble(work_of(config, run, cards))
 
-    def _assemble(self, work: Any) -> None:
+    def _assemble(self, work: Work) -> None:
         config, run, book = self.config, self.run_dir, self.book
         self.work = work
         self.dispatch = Dispatch(config, run, work, find_profile(config.machine.profile))

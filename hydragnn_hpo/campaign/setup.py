@@ -1,6 +1,7 @@
 """Open a run directory for a campaign, and refuse a bad one before anything starts."""
 
 import itertools
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hydragnn_hpo.config.search import Scalar
 from hydragnn_hpo.config.sizes import epoch_size
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, RunError
-from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.files import PART, storage, sweep, write_text
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.search import space
 from hydragnn_hpo.search.constraints import Constraint, check_room, completed, read_constraints
@@ -43,6 +44,24 @@ def open_run(config: CampaignConfig, path: Path) -> RunDir:
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
     write_text(run.campaign, dump(config))
     return run
+
+
+def tidy(run: RunDir, *, trials_may_live: bool) -> None:
+    """Remove what a killed process left unfinished.
+
+    Args:
+        run: the run directory.
+        trials_may_live: whether trials may still be writing in their folders; they tidy them up
+            themselves when they start.
+    """
+    if not trials_may_live:
+        sweep(run.path)
+        return
+    for path in run.path.iterdir():
+        if path.name.startswith(".") and path.name.endswith(PART):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        elif path.is_dir() and path != run.trials:
+            sweep(path)
 
 
 def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
