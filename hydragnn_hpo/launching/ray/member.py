@@ -1,18 +1,25 @@
-"""Be the head or a host of a Ray cluster of our own: ``python -m ... member --head ADDRESS``.
+"""Be a host of a Ray cluster of our own: ``python -m ... member --head ADDRESS``.
 
-Runs on the host in question, and becomes ``ray start``, which ends all it started when it ends.
+Runs on the host in question. ``ray start`` ends all it started when it ends, and it ends when its
+raylet does, or when that did not come up in time: then it is tried again.
 """
 
 import argparse
 import os
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 from hydragnn_hpo.launching.network import own_address
 from hydragnn_hpo.launching.ray.admission import split_address
 from hydragnn_hpo.launching.ray.credentials import ray_environment
+from hydragnn_hpo.launching.tether import tethered
 
 _STORE = 100_000_000
 """Bytes of a host's object store: we keep nothing in it, and Ray would take 30 % of the memory."""
+
+_TRIES = 3
+"""Times that a host is started before it is given up."""
 
 _MODULE = "hydragnn_hpo.launching.ray.member"
 _RAY = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block")
@@ -53,8 +60,18 @@ def member_argv(
     return argv + (["--interface", interface] if interface else [])
 
 
-def main() -> None:
-    """Become ``ray start``."""
+def persist(argv: Sequence[str], environment: Mapping[str, str], tries: int = _TRIES) -> int:
+    """Run a command until it ends well, or has failed so many times; gives its last code."""
+    code = 0
+    for _ in range(tries):
+        code = subprocess.call(tethered(argv), stdin=subprocess.DEVNULL, env=environment)
+        if code == 0:
+            break
+    return code
+
+
+def main() -> int:
+    """Be a host of the cluster until it ends."""
     parser = argparse.ArgumentParser("hydragnn_hpo.launching.ray.member")
     parser.add_argument("--head", required=True, help="address of the head")
     parser.add_argument("--interface", help="network interface to use")
@@ -63,9 +80,8 @@ def main() -> None:
     given = parser.parse_args()
     own = own_address(given.interface, split_address(given.head)[0])
     name = given.name or os.environ[given.name_of]
-    argv = host_argv(given.head, own=own, name=name)
-    os.execve(argv[0], argv, ray_environment(os.environ))
+    return persist(host_argv(given.head, own=own, name=name), ray_environment(os.environ))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

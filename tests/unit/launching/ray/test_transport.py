@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hydragnn_hpo.launching.door import DoorPlate
 from hydragnn_hpo.launching.ray import transport as module
 from hydragnn_hpo.launching.ray.cluster import missing
 from hydragnn_hpo.launching.ray.inside import Ground, find_ground
-from hydragnn_hpo.launching.ray.member import head_argv, member_argv
+from hydragnn_hpo.launching.ray.member import head_argv, member_argv, persist
 from hydragnn_hpo.launching.transport import Call, News
 
 HOSTS = ["node10-aaaaaaaa", "node2-bbbbbbbb", "node1-ffffffff"]
@@ -189,3 +191,15 @@ def test_what_becomes_a_cluster_is_plain_data():
         *("hydragnn_hpo.launching.ray.member", "--head", "10.0.0.1:6379"),
         *("--name-of", "SLURMD_NODENAME", "--interface", "hsn0"),
     ]
+
+
+@pytest.mark.parametrize(("codes", "last", "runs"), [("0", 0, 1), ("110", 0, 3), ("1110", 1, 3)])
+def test_a_host_that_does_not_come_up_is_started_again(tmp_path, codes, last, runs):
+    script = (
+        "import sys; p = open(sys.argv[1], 'a+'); p.write('x'); p.seek(0);"
+        "sys.exit(int(sys.argv[2][len(p.read()) - 1]))"
+    )
+    count = tmp_path / "count"
+
+    assert persist([sys.executable, "-c", script, str(count), codes], os.environ) == last
+    assert count.read_text() == "x" * runs
