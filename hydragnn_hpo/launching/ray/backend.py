@@ -23,6 +23,26 @@ PATIENCE = 30.0
 """Seconds that a job waits for slots which other users of the cluster hold."""
 
 
+def fleet_on(
+    transport: RayTransport,
+    machine: MachineConfig,
+    run_dir: Path,
+    jobs: Mapping[str, str],
+    preload: Sequence[str],
+) -> Fleet:
+    """Have agents started by a transport; see ``RayBackend`` for the rest."""
+    return Fleet(
+        transport,
+        run_dir=run_dir,
+        lease_seconds=machine.lease_seconds,
+        slots=machine.slots,
+        lanes=machine.lanes,
+        interface=machine.interface,
+        jobs=jobs,
+        preload=preload,
+    )
+
+
 class RayBackend:
     """Forked ranks on the hosts of a Ray cluster, see ``Backend``.
 
@@ -65,17 +85,7 @@ class RayBackend:
                 opened.callback(ground.started.close)
             self._transport = RayTransport(machine, ground, run_dir=run_dir)
             opened.callback(self._transport.close)
-            self._fleet = Fleet(
-                self._transport,
-                run_dir=run_dir,
-                lease_seconds=machine.lease_seconds,
-                slots=machine.slots,
-                lanes=machine.lanes,
-                interface=machine.interface,
-                shared_files=machine.shared_files,
-                jobs=jobs,
-                preload=preload,
-            )
+            self._fleet = fleet_on(self._transport, machine, run_dir, jobs, preload)
             self._ground = opened.pop_all()
         self._asked = self._transport.membership
         self._reservations = Reservations(self._asked, patience)
