@@ -38,6 +38,7 @@ def fleet_on(
         slots=machine.slots,
         lanes=machine.lanes,
         interface=machine.interface,
+        shared_files=machine.shared_files,
         jobs=jobs,
         preload=preload,
     )
