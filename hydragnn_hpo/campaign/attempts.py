@@ -62,6 +62,8 @@ class Attempts:
         self.to_launch: deque[Start] = deque()
         """What was placed and is not started yet."""
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
+        self.started = 0
+        """Attempts that were started."""
         self.news = False
         """Whether something happened since the last look that a plan may depend on."""
 
@@ -102,6 +104,7 @@ class Attempts:
             going = [pair for pair in pairs if pair[0].asked is None]
             for job in self._writers.map(lambda pair: self.dispatch.prepare(*pair), going):
                 self.backend.start(job)
+                self.started += 1
             for trial, _ in pairs:
                 if trial.asked is not None:
                     self.end(trial)

@@ -136,7 +136,8 @@ class Controller:
     def close(self) -> None:
         """Keep what was learnt, end the backend, and give the lease back."""
         self.proposals.close()
-        self.dispatch.costs.save(self.run_dir.costs)
+        if self.attempts.started:
+            self.dispatch.costs.save(self.run_dir.costs)
         self.backend.close()
         self.book.close()
         self.lease.release()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.campaign.outcome import outcome_of
+from hydragnn_hpo.campaign.outcome import Attempt, outcome_of
 from hydragnn_hpo.config.trial import HALVED, PEER_LOST
 from hydragnn_hpo.files import write_json
 from hydragnn_hpo.records import read_records
@@ -245,9 +245,8 @@ def test_a_step_that_cannot_be_taken_back_interrupts_the_trial(bench, monkeypatc
 
 @pytest.mark.parametrize("restarts", [0, 3])
 def test_the_campaign_takes_it_as_resized(tmp_path, restarts):
-    ended = outcome_of(
-        tmp_path, (PEER_LOST, HALVED), asked_to_stop=False, restarts=restarts, max_restarts=3
-    )
+    codes = (PEER_LOST, HALVED)
+    ended = outcome_of(Attempt(tmp_path, codes, restarts=restarts, max_restarts=3))
     assert ended == {"outcome": "interrupted", "reason": "resized"}
 
 
