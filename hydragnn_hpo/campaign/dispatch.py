@@ -1,6 +1,6 @@
 """Between state and planner: price trials, choose their places, write their orders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from hydragnn_hpo.placement.cost import CostModel, Price
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import Pool
 from hydragnn_hpo.placement.task import Outlook, Plan, Running, Start, Task
+
+FEW = 16
+"""Hosts up to which the pool is mended; beyond, it is laid out anew."""
 
 
 def profile_of(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> ProfileConfig:
@@ -85,6 +88,29 @@ class Dispatch:
         )
         for trial in state.with_status("running"):
             self.pool.claim(trial.slots)
+
+    def join(self, hosts: Collection[str], slots: Sequence[Slot], state: State) -> None:
+        """Take in hosts that joined: one by one, or all anew where they are many.
+
+        Args:
+            hosts: those that joined.
+            slots: of all hosts.
+            state: the campaign's state.
+        """
+        if len(hosts) > FEW or not self.slots:
+            self.lay_out(slots, state)
+            return
+        found: dict[str, list[str]] = {}
+        for slot in slots:
+            if slot.host in hosts:
+                self.slots[slot.name] = slot
+                found.setdefault(slot.host, []).append(slot.name)
+        for host, names in found.items():
+            if host not in state.hosts.quarantined:
+                self.pool.add_host(host, names)
+        for trial in state.with_status("running"):
+            if not found.keys().isdisjoint(trial.hosts):
+                self.pool.claim(trial.slots)
 
     # -- deciding --------------------------------------------------------------------
 

@@ -9,17 +9,22 @@ one decision. Work is scaled so that the Turek-Ludwig bound is 2 hours.
 
 ``bound_ratio`` is the makespan over that bound, ``useful`` one-slot work over slot-time, both means
 over seeds. ``decision_ms``: one event, 2,000 trials queued, all of 9,408 x 8 slots taken but those
-of one trial; ``replan_ms``: the same 2,000 on the empty machine. ``--quick`` has one seed, fewer
-sigmas and a quarter of the machine and of the trials where there are 2,000; it is not recorded.
-Both are CPU time (one thread), so that work of others on this machine does not count.
+of one trial; ``replan_ms``: the same 2,000 on the empty machine. Both are CPU time (one thread), so
+that work of others on this machine does not count. ``controller_cores`` is of ``rehearsal.py``,
+which runs beside. ``--quick`` has one seed, and a quarter of the machine and of the trials where
+there are 2,000; it is not recorded.
 """
 
 import argparse
 import heapq
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -239,20 +244,37 @@ def decisions(turns: int) -> dict[str, float]:
     }
 
 
+class Rehearsal:
+    """The rehearsal of the controller, in a process of its own."""
+
+    def __init__(self, quick: bool) -> None:
+        script = str(Path(__file__).with_name("rehearsal.py"))
+        argv = [sys.executable, script, *(["--quick"] if quick else [])]
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+    def figures(self) -> dict[str, float]:
+        """Wait for its end, and give what it found out about the controller."""
+        said, _ = self.process.communicate()
+        assert self.process.returncode == 0, said
+        found = json.loads(said.splitlines()[-1])
+        kept = ("controller_cores", "records_per_second", "results_lost", "results_twice")
+        return {key: found[key] for key in kept}
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a quarter of it, not recorded")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    figures: dict[str, float] = {}
+    rehearsal, figures = Rehearsal(options.quick), dict[str, float]()
     for count in (200, 2000):
         share = 4 if options.quick and count == 2000 else 1
         machine = replace(MACHINE, hosts=MACHINE.hosts // share)
-        for sigma in ("0", "07") if options.quick else SIGMAS:
+        for sigma in SIGMAS:
             seeds = 1 if options.quick else options.seeds
             figures |= run(Case(count, sigma, machine), seeds, share)
-    figures |= decisions(5 if options.quick else 25)
+    figures |= decisions(5 if options.quick else 25) | rehearsal.figures()
     finish(__file__, figures, keep=not options.quick)
 
 
