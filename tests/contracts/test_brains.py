@@ -46,7 +46,15 @@ SMALL: Space = {
 SMALL_SIZE = 3 * 2 + 3
 
 
-@pytest.fixture(params=list(BRAINS))
+MODELLED = ("deephyper", "optuna")
+"""Brains whose library takes a second to import and a tenth of one to think."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name in MODELLED else ()) for name in BRAINS
+    ]
+)
 def make(request: pytest.FixtureRequest) -> Callable[..., Brain]:
     def build(space: Space = WIDE, seed: int = 7, initial: int = 4, **more: Any) -> Brain:
         return make_brain(request.param, space, seed=seed, initial=initial, **more)

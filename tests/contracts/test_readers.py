@@ -247,7 +247,13 @@ CHARGED = set(FIXTURES) - {"trajectory", "folder", "csv of cifs", "jarvis", "jso
 """Formats that have room for a number per atom under its own name."""
 
 
-@pytest.fixture(params=list(FIXTURES))
+SLOW = ("hydragnn",)
+"""Readers that open ADIOS2 in a process of its own."""
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FIXTURES]
+)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Source]:
     _, make = FIXTURES[request.param]
     folder = tmp_path / "data"

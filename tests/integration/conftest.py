@@ -254,6 +254,13 @@ class Commands:
     files_of = staticmethod(files_of)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever looks at a finished campaign waits until it has run."""
+    for item in items:
+        if "finished" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def hpo(tmp_path: Path) -> Iterator[Commands]:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job: children inherit it

@@ -90,7 +90,7 @@ def mpi(two_files: SimpleNamespace, ranks: int, of_host: str) -> list[str]:
 RANKS = [
     pytest.param(1, "", 1, marks=pytest.mark.slow),
     pytest.param(2, "", 1, marks=pytest.mark.slow),
-    pytest.param(2, "1", 2),
+    pytest.param(2, "1", 2, marks=pytest.mark.slow),
     pytest.param(4, "", 1, marks=pytest.mark.slow),
     pytest.param(4, "2", 2, marks=pytest.mark.slow),
 ]

@@ -56,7 +56,7 @@ def ranks(many_windows: Path, tmp_path: Path) -> Ranks:
 @pytest.mark.parametrize(
     ("number", "per_host", "shares"),
     [
-        (2, 1, [5, 4]),
+        pytest.param(2, 1, [5, 4], marks=pytest.mark.slow),
         pytest.param(1, "", [9], marks=pytest.mark.slow),
         pytest.param(3, "", [9, 9, 9], marks=pytest.mark.slow),
         pytest.param(4, 2, [5, 5, 4, 4], marks=pytest.mark.slow),

@@ -51,7 +51,7 @@ def compare(one, many):
         assert largest_difference(one[part], many[part]) < 1e-10, part
 
 
-@pytest.mark.parametrize("way", ["ddp", "full"])
+@pytest.mark.parametrize("way", ["ddp", pytest.param("full", marks=pytest.mark.slow)])
 def test_two_ranks_give_what_one_gives(way):
     both = found("1,2", ("quick",))
     compare(both["1"]["quick"]["one"], both["2"]["quick"][way])
