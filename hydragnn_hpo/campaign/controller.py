@@ -120,8 +120,11 @@ class Controller:
             self._open()
             while not self._done():
                 self._turn()
-        except (KeyboardInterrupt, JobError, StorageError, Drained):
-            self._pause()
+        except Drained:
+            self._rest("walltime")
+            raise
+        except (KeyboardInterrupt, JobError, StorageError):
+            self._rest("paused")
             raise
         return self.state
 
@@ -211,6 +214,8 @@ class Controller:
     # -- one turn --------------------------------------------------------------------
 
     def _turn(self) -> None:
+        if self.time_left <= 0.0:  # ranks know it, too; this is for those that do not
+            raise Drained("the allocation ends")
         self.proposals.turn()
         self.ladder.climb(exhausted=self.proposals.exhausted)
         self._place()
@@ -249,7 +254,7 @@ class Controller:
 
     def _see_whether_time_is_up(self) -> None:
         if self.time_left < self.dispatch.profile.restart_seconds:
-            raise Drained("the allocation ends: what is left would not reach a checkpoint.")
+            raise Drained("the allocation ends: what is left would not reach a checkpoint")
 
     def _hear(self) -> None:
         """Take in what happened since the last turn; ends are durable before they are acted on."""
@@ -305,11 +310,11 @@ class Controller:
             return "none was proposed"
         return f"{failed[-1].name} ended as {failed[-1].reason}: {failed[-1].message}"
 
-    def _pause(self) -> None:
+    def _rest(self, reason: str) -> None:
         """Let running trials write a checkpoint and end."""
         self.stopping = True
         for trial in self.state.with_status("running"):
-            self.attempts.ask(trial, "paused")
+            self.attempts.ask(trial, reason)
         self.attempts.launch(PATIENCE_SECONDS)  # who was not started yet ends at once
         deadline = time.monotonic() + PATIENCE_SECONDS + 5.0
         while self.state.with_status("running") and time.monotonic() < deadline:

@@ -1,6 +1,7 @@
 """Between state and planner: price trials, choose their places, write their orders."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ from hydragnn_hpo.placement.cost import CostModel, Price
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import Pool
 from hydragnn_hpo.placement.task import Outlook, Plan, Running, Start, Task
+
+
+def united(slots: Sequence[Slot]) -> Slot:
+    """Make one place for a rank of the slots that share its device: all their cores and memory."""
+    if len(slots) == 1:
+        return slots[0]
+    cores = tuple(sorted({core for slot in slots for core in slot.cores}))
+    return replace(slots[0], cores=cores, memory_mb=sum(slot.memory_mb for slot in slots))
+
 
 FEW = 16
 """Hosts up to which the pool is mended; beyond, it is laid out anew."""
@@ -212,7 +222,10 @@ class Dispatch:
             write_text(folder.config, self.work.written(self.configs[trial.name]))
         write_text(place / "placement.toml", dump(placement))
         lanes = len(start.slots) // start.width
-        slots = tuple(self.slots[name] for name in start.slots[::lanes])
+        slots = tuple(
+            united([self.slots[name] for name in start.slots[first : first + lanes]])
+            for first in range(0, len(start.slots), lanes)
+        )
         ranks = self.work.ranks(slots)
         return Job(
             id=f"{trial.name}.{attempt}",

@@ -11,6 +11,9 @@ from hydragnn_hpo.files import read_json
 
 LAST_LINES = 3
 
+YIELDS = ("paused", "resized", "walltime")
+"""Reasons for which a trial is asked to leave a checkpoint and end."""
+
 REASONS = ("diverged", "out_of_memory", "bad_config", "bug")
 """Why a trial may fail."""
 
@@ -53,8 +56,8 @@ def outcome_of(attempt: Attempt) -> dict[str, Any]:
         return {"outcome": "cancelled", "reason": "cancelled"}
     if DISK_FULL in codes:
         return _interrupted("disk_full", message=last_lines(attempt.folder / "log"))
-    if INTERRUPTED in codes or asked in ("paused", "resized"):
-        return _interrupted(asked if asked in ("paused", "resized") else "walltime")
+    if INTERRUPTED in codes or asked in YIELDS:
+        return _interrupted(asked if asked in YIELDS else "walltime")
     if HALVED in codes:  # ends by itself: it is halved until it fits, or one graph does not
         return _interrupted("resized")
     said = last_lines(attempt.folder / "log")

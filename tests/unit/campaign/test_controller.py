@@ -1,6 +1,7 @@
 """The loop over a backend without processes: rungs, faults, hosts, wishes, and going on."""
 
 import itertools
+import time
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
@@ -299,6 +300,19 @@ def test_nothing_starts_when_the_allocation_ends(tmp_path):
     with pytest.raises(Drained, match="the allocation ends"):
         Ran(tmp_path, campaign(), backend)
     assert backend.started == []
+
+
+def test_trials_are_drained_before_the_allocation_ends(tmp_path):
+    """31.5 s are left, of which 30 are kept free: the trial that hangs is asked in time."""
+    backend = StubBackend(
+        ends_at=time.time() + 31.5, fate=lambda t, a, e: "frozen" if e > 1 else None
+    )
+    with pytest.raises(Drained, match="the allocation ends"):
+        Ran(tmp_path, campaign(), backend)
+    assert backend.started
+    assert not backend.running
+    ended = [e for e in read(tmp_path / "run" / "events.jsonl") if e["event"] == "ended"]
+    assert {e["reason"] for e in ended} == {"walltime"}
 
 
 def test_the_journal_replayed_gives_the_same_state(run):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.campaign.dispatch import Dispatch, profile_of
+from hydragnn_hpo.campaign.dispatch import Dispatch, profile_of, united
 from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.campaign.work import Training
 from hydragnn_hpo.config.campaign import CampaignConfig
@@ -72,3 +72,11 @@ def test_slots_that_nobody_described_have_a_profile_by_their_device():
 def test_memory_is_that_of_the_smallest_device_not_of_a_share():
     found = profile_of([slot("cuda:0", 20_000), slot("cuda:0", 10_000)], find_profile(), 4)
     assert found.memory_bytes == pytest.approx(4 * 10_000 * 2**20)
+
+
+def test_a_rank_that_needs_its_device_alone_has_all_its_cores_and_memory():
+    shares = [Slot("h", n, (n, 8 + n), "cuda:0", "3", memory_mb=10_000) for n in range(4)]
+    assert united(shares) == Slot(
+        "h", 0, (0, 1, 2, 3, 8, 9, 10, 11), "cuda:0", "3", memory_mb=40_000
+    )
+    assert united(shares[:1]) == shares[0]
