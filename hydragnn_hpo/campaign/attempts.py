@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +17,7 @@ from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement.task import Plan, Start
-from hydragnn_hpo.search.objective import Point, objective_of, watched
+from hydragnn_hpo.search.objective import Point, number, objective_of, watched
 from hydragnn_hpo.search.stopping import Rule
 
 PATIENCE_SECONDS = 15.0
@@ -137,14 +137,16 @@ class Attempts:
 
         An adopted attempt tells its records again from the first one: what is known is dropped.
         """
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             match record.get("record"):
                 case "first_step" if trial.first_step is None:
-                    seconds = record["time"] - trial.placed
-                    self.book.note("first_step", durable=False, trial=trial.name, seconds=seconds)
-                case "checkpoint":
+                    if (moment := number(record["time"])) is not None:
+                        seconds = moment - trial.placed
+                        told = {"trial": trial.name, "seconds": seconds}
+                        self.book.note("first_step", durable=False, **told)
+                case "checkpoint" if int(record["epoch"]) <= trial.until:
                     self._checkpoint(trial, int(record["epoch"]), int(record.get("step", 0)))
-                case "epoch" if int(record["epoch"]) > trial.epoch:
+                case "epoch" if trial.epoch < int(record["epoch"]) <= trial.until:
                     self._epoch(trial, record)
 
     def _checkpoint(self, trial: Trial, epoch: int, step: int) -> None:
@@ -153,21 +155,23 @@ class Attempts:
             self.book.note("checkpoint", durable=False, trial=trial.name, **reached)
 
     def _epoch(self, trial: Trial, record: dict[str, Any]) -> None:
-        seconds = record.get("train_seconds", 0.0) + record.get("val_seconds", 0.0)
+        seconds = _sum(record.get(part, 0.0) for part in ("train_seconds", "val_seconds"))
         fresh = trial.width not in trial.seconds
-        joules = sum(sum(parts.values()) for parts in record.get("energy", {}).values())
+        energy = dict(record.get("energy", {})).values()
+        joules = _sum(joules for parts in energy for joules in dict(parts).values())
+        objective = number(record["objective"])
         value = watched(self.config.search.objective, record, self.dispatch.spreads)
         self.book.note(
             "epoch",
             durable=False,
             trial=trial.name,
             reached=int(record["epoch"]),
-            objective=record["objective"],
-            best_objective=record.get("best_objective", record["objective"]),
+            objective=objective,
+            best_objective=number(record.get("best_objective", objective)),
             seconds=seconds,
             width=trial.width,
             **({"joules": joules} if joules else {}),
-            **({"watched": value} if value != record["objective"] else {}),
+            **({"watched": value} if value != objective else {}),
         )
         self.news |= fresh
         self.dispatch.learn(trial, trial.width, seconds)
@@ -240,6 +244,11 @@ class Attempts:
                 f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
                 f"See {folder / 'log'}."
             )
+
+
+def _sum(values: Iterable[Any]) -> float:
+    """Add up what a record holds; 0, which nobody learns from, where it is not finite."""
+    return number(sum(number(value) or 0.0 for value in values)) or 0.0
 
 
 def rule_of(config: CampaignConfig, book: Book) -> Rule:

@@ -14,7 +14,7 @@ from hydragnn_hpo.launching.command import spec_of
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.layout import TrialDir, derive_seed
 from hydragnn_hpo.search import space
-from hydragnn_hpo.search.objective import objective_of
+from hydragnn_hpo.search.objective import number, objective_of
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign.work import RunJob
@@ -90,7 +90,7 @@ def _sound(ended: dict[str, Any], until: int) -> dict[str, Any]:
     reached, errors = ended["reached"], ended.get("val_mae")
     known = isinstance(reached, int) and 0 < reached <= until
     errors = errors if isinstance(errors, dict) else {}
-    numbers = {head: float(e) for head, e in errors.items() if isinstance(e, (int, float))}
+    numbers = {head: e for head, each in errors.items() if (e := number(each)) is not None}
     reason = ended["reason"]
     return ended | {
         "reached": reached if known else until,

@@ -70,6 +70,16 @@ def finite(point: Point | None) -> Point | None:
     return point if all(part is not None and math.isfinite(part) for part in parts) else None
 
 
+def number(value: Any) -> float | None:
+    """Give a finite number; None for whatever else somebody may have written in its place."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number may be too large
+        return None
+
+
 def watched(
     objective: Objective, record: Mapping[str, Any], spreads: Mapping[str, float] | None = None
 ) -> float | None:
@@ -93,9 +103,7 @@ def _number(result: Mapping[str, Any], path: str) -> float | None:
     found: Any = result
     for part in path.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
-        return None
-    return float(found)
+    return number(found)
 
 
 def pareto_front(points: Sequence[tuple[float, ...]]) -> list[int]:
