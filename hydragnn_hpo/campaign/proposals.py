@@ -141,7 +141,7 @@ class Proposals:
 
     def _take(self, thinker: Thinker) -> None:
         proposals = thinker.answer()
-        if proposals is None:
+        if proposals is None or self.book.state.ending:
             return
         self.dry = not proposals
         for values in proposals[: self.budget - len(self.book.state.trials)]:

@@ -56,10 +56,13 @@ class Steering:
         self.attempts.news = True
 
     def _stop(self) -> None:
-        """Let running trials rest; those that wait are cancelled, nobody is promoted."""
-        self.book.note("ending")
+        """Let running trials rest; those that wait are cancelled, nobody is promoted.
+
+        All at once and said last: a controller that dies meanwhile is asked again.
+        """
         for trial in self.book.state.with_status("queued"):
-            self._drop(trial, "the campaign was stopped")
+            self._drop(trial, "the campaign was stopped", durable=False)
+        self.book.note("ending")
 
     def _add(self, request: Request, name: str) -> None:
         """Widen the budget once, for the brain or for values that the person chose."""
@@ -74,11 +77,10 @@ class Steering:
         elif trial.status == "queued":
             self._drop(trial, "a person cancelled it")
 
-    def _drop(self, trial: Trial, why: str) -> None:
+    def _drop(self, trial: Trial, why: str, *, durable: bool = True) -> None:
         """End a trial that waits: what it reached at an earlier rung stays its result."""
         if trial.rests:
-            self.book.note("rested", trial=trial.name)
+            self.book.note("rested", durable=durable, trial=trial.name)
             return
-        self.book.note(
-            "ended", trial=trial.name, outcome="cancelled", reason="cancelled", message=why
-        )
+        ended = {"outcome": "cancelled", "reason": "cancelled", "message": why}
+        self.book.note("ended", durable=durable, trial=trial.name, **ended)
