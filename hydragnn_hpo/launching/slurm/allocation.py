@@ -64,8 +64,8 @@ class Allocation:
         job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID")
         if not job or shutil.which("srun") is None:
             raise ConfigError(
-                "machine.backend is 'slurm', but this is no Slurm allocation (SLURM_JOB_ID is "
-                "unset): use 'hydragnn-hpo submit', or run inside salloc or sbatch."
+                "machine.backend needs a Slurm allocation, and this is no Slurm allocation "
+                "(SLURM_JOB_ID is unset, or there is no srun): run inside salloc or sbatch."
             )
         state, names, end = ask("squeue", "-h", "-j", job, "-o", "%T|%N|%e").strip().split("|")
         if state != "RUNNING":
