@@ -13,7 +13,7 @@ from hydragnn_hpo.campaign.journal import read
 from hydragnn_hpo.campaign.outcome import Attempt, another_try, blamed
 from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.errors import JobError, StorageError
+from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement.task import Plan, Start
@@ -64,6 +64,8 @@ class Attempts:
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
         self.started = 0
         """Attempts that were started."""
+        self.trouble: HydraError | None = None
+        """Why it makes no sense to go on: the disk is full, or trials fail alike."""
         self.news = False
         """Whether something happened since the last look that a plan may depend on."""
 
@@ -193,22 +195,19 @@ class Attempts:
         first: int | None = None,
         signal_sent: bool = False,
         error: str | None = None,
+        away: Sequence[str] = (),
         **_: Any,
     ) -> None:
-        """Note how an attempt ended and what becomes of its trial.
-
-        Raises:
-            StorageError: the disk is full.
-            JobError: trials fail alike.
-        """
+        """Note how an attempt ended and what becomes of its trial."""
         folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
         limit = self.config.search.max_restarts
         left = Attempt(folder, codes, trial.asked, trial.restarts, limit, error)
         ended = self.dispatch.work.ended(left, until=trial.until, first=first)
         widths, shared = self.dispatch.choices(trial)
         ended = another_try(ended, width=trial.width, widths=widths, shared=shared)
-        if ended["reason"] == "host_lost" and codes:
-            self._blame(trial, blamed(trial.slots, codes, first=first, signalled=signal_sent))
+        if ended["reason"] == "host_lost" and codes and not away:  # its own loss says enough
+            places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
+            self._blame(trial, blamed(places, codes, first=first, signalled=signal_sent))
         self.dispatch.release(trial, ended)
         if ended["outcome"] != "interrupted":
             ended["score"] = self._score(trial, ended)
@@ -232,15 +231,15 @@ class Attempts:
             self.book.note("host_failed", host=host, cause=trial.name)
 
     def _complain(self, trial: Trial) -> None:
-        """Stop where going on would repeat one failure again and again."""
+        """See where going on would repeat one failure again and again."""
         folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
         if trial.reason == "disk_full":
-            raise StorageError(
+            self.trouble = StorageError(
                 f"{folder}: the disk is full; make room, then run the same command again to go on."
             )
         most = self.config.search.max_failures
         if trial.reason == "bug" and self.book.state.alike(trial) >= most:
-            raise JobError(
+            self.trouble = JobError(
                 f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
                 f"See {folder / 'log'}."
             )

@@ -216,6 +216,8 @@ class Controller:
     def _turn(self) -> None:
         if self.time_left <= 0.0:  # ranks know it, too; this is for those that do not
             raise Drained("the allocation ends")
+        if self.attempts.trouble is not None:
+            raise self.attempts.trouble
         self.proposals.turn()
         self.ladder.climb(exhausted=self.proposals.exhausted)
         self._place()

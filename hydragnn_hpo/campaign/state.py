@@ -173,6 +173,7 @@ def fold(events: Iterable[Event]) -> State:
 def _opened(state: State, event: Event) -> None:
     """Begin with a controller's own hosts: those of an earlier one may be gone."""
     state.units = event["units"]
+    state.bugs.clear()  # whoever runs it again has mended something, or will see it again
     found = defaultdict[str, list[str]](list)
     for slot in event.get("slots", ()):
         found[slot.rpartition(":")[0]].append(slot)

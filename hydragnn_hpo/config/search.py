@@ -133,7 +133,7 @@ class SearchConfig(Config):
     """Trials that are trained to the full budget at least; all candidates for the ensemble."""
 
     max_failures: PositiveInt = 3
-    """End the campaign after this many trials failed as ``bug`` in a row."""
+    """End the campaign after this many trials failed as ``bug`` with the same last line."""
 
     max_restarts: PositiveInt = 5
     """Interruptions without progress after which a trial counts as failed."""
