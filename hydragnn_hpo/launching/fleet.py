@@ -225,6 +225,7 @@ class Fleet:
     def _lose(self, work: Work, name: str, error: str | None = None) -> None:
         """Note that ranks of a job are gone; the others have no use any more."""
         work.lose(name, error=error)
+        work.away.append(name)
         self._warn_peers(work, -9)
         self._ledger.end_if_over(work)
 
@@ -353,7 +354,7 @@ class Fleet:
         self._ledger.tell("agent_lost", None, now, lost)
         owed = set()
         for work in self._ledger.on(name):
-            if name in work.hosts("sent", "started"):
+            if name in work.hosts("sent", "started", *self._forsaken(work)):
                 if name == work.first_host:
                     self._ledger.record_rest(work)
                     _end_lease(work)
@@ -362,6 +363,13 @@ class Fleet:
         if host.announced:
             host.announced = False
             self._ledger.later(name, Event("host_lost", None, now, lost), owed)
+
+    def _forsaken(self, work: Work) -> tuple[str, ...]:
+        """Give the states of ranks that wait for a host in vain once it is lost.
+
+        Where slots are fixed another agent comes; hosts of an adopted job may be on their way.
+        """
+        return () if self._transport.slots or work.waits_for_others else ("waiting",)
 
 
 def _end_lease(work: Work) -> None:

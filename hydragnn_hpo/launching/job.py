@@ -113,7 +113,8 @@ class Event:
     ``record``: one line of the watched file, as it was written.
     ``ended``: all ranks are gone and all records were told; ``codes`` in rank order
     (negative: the signal), ``signal_sent`` (whether we signalled any of them), ``first``
-    (the rank that ended first, or None) and ``error`` (a sentence when the job could not run).
+    (the rank that ended first, or None), ``error`` (a sentence when the job could not run), and
+    ``away`` (hosts that went away with ranks of it, where the backend knows).
     Exactly one follows every ``Backend.start``.
     ``zygote_lost``, ``agent_lost``: jobs that had ranks end too, and a new one is started;
     ``error`` is a sentence when no zygote can start (a preload that cannot be imported).

@@ -53,6 +53,9 @@ class Work:
     first: int | None = None
     error: str | None = None
     signal_sent: bool = False
+    away: list[str] = field(default_factory=list)
+    """Hosts that went away with ranks of it, or before these started."""
+
     announced: bool = False
     """Whether ``started`` was told."""
 
@@ -163,4 +166,5 @@ class Work:
             "signal_sent": self.signal_sent,
             "first": self.first,
             "error": self.error,
+            "away": self.away,
         }

@@ -91,15 +91,16 @@ class StubBackend:
         self.gone.add(host)
         for faked in list(self.running.values()):
             if any(slot.host == host for slot in faked.job.slots):
-                self._end(faked, [-int(signal.SIGKILL)] * faked.job.width)
+                self._end(faked, [-int(signal.SIGKILL)] * faked.job.width, away=[host])
         self._tell("host_lost", None, host=host, reason=reason)
 
     def _tell(self, kind, job, **data):
         self.events.append(Event(kind, job, time.time(), data))
 
-    def _end(self, faked, codes, first=None):
+    def _end(self, faked, codes, first=None, away=()):
         del self.running[faked.job.id]
-        self._tell("ended", faked.job.id, codes=codes, first=first, signal_sent=False, error=None)
+        told = {"codes": codes, "first": first, "signal_sent": False, "error": None, "away": away}
+        self._tell("ended", faked.job.id, **told)
 
     def _move(self, faked):
         job, width = faked.job, faked.job.width

@@ -335,3 +335,19 @@ def test_one_slot_gives_the_same_campaign_twice(tmp_path):
         return [(t.name, t.values, t.rests) for t in ran.state.trials.values()]
 
     assert trials("once") == trials("again")
+
+
+def test_one_loss_of_a_host_is_one_failure_however_much_ran_there(run):
+    lost = iter([True])
+    backend = StubBackend(hosts=2, slots_per_host=4)
+    backend.fate = lambda t, a, epoch: "h1" if epoch == 2 and next(lost, None) else None
+
+    def watch(state, controller):
+        if state.hosts.lost and backend.gone:
+            backend.gone.clear()
+            names = [f"h1:{n}" for n in range(4)]
+            backend._tell("host_joined", None, host="h1", slots=names)
+
+    ran = run(campaign(trials=30, rungs=[3]), backend, watch=watch)
+    assert ran.state.hosts.failures == {"h1": {"lost 1"}}
+    assert ran.state.hosts.quarantined == {}

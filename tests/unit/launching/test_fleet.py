@@ -500,3 +500,22 @@ def test_the_door_file_goes_with_a_controller_that_ends_well(stage, tmp_path):
 
     assert DoorPlate.read(tmp_path) is None
     assert Path(tmp_path / "controller").is_dir()
+
+
+def test_a_job_whose_order_was_lost_with_the_line_ends_when_its_host_is_lost_too(stage):
+    """Nobody may ever come back there: its trial would be taken to run, and its slots as taken."""
+    stage.open()
+    a, b = stage.both()
+    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
+    stage.start("a0")
+    a.await_order("start")
+    a.channel.close()
+    a.heard.clear()
+    a.dial([])
+    a.await_order("init")
+    a.beats = False
+    a.channel.close()
+    ended = stage.wait("ended", "j")
+    assert ended.data["away"] == ["a"]
+    lost = stage.wait("host_lost")
+    assert stage.events.index(ended) < stage.events.index(lost)

@@ -50,7 +50,7 @@ def test_codes_stand_in_the_order_of_ranks(work):
 
     assert work.over
     assert work.result() == {
-        "codes": [0, 1, -15, 3], "signal_sent": True, "first": 3, "error": "a sentence."
+        "codes": [0, 1, -15, 3], "signal_sent": True, "first": 3, "error": "a sentence.", "away": []
     }  # fmt: skip
     assert [work.worst(host) for host in "abc"] == [1, -15, 3]
 
