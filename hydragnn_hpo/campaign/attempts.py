@@ -1,6 +1,7 @@
 """Attempts from their start to their end: orders out, what they tell into the book."""
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +12,7 @@ from hydragnn_hpo.campaign.book import Book
 from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.journal import read
 from hydragnn_hpo.campaign.outcome import Attempt, another_try, blamed
-from hydragnn_hpo.campaign.state import Trial
+from hydragnn_hpo.campaign.state import LOST, Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.launching.job import Backend, Event
@@ -112,22 +113,40 @@ class Attempts:
                     self.end(trial)
 
     def ask(self, trial: Trial, reason: str, **values: Any) -> None:
-        """Ask a running trial to end, once."""
-        if trial.asked is not None:
+        """Ask a running trial to end: once, but for a person or a pause, which do not wait."""
+        if trial.asked is not None and reason in WISHES:
             return
-        self.book.note("asked", trial=trial.name, reason=reason, **values)
+        if trial.asked is None or reason == "cancelled":
+            self.book.note("asked", trial=trial.name, reason=reason, **values)
+        self._pass_on(trial, reason)
+
+    def _pass_on(self, trial: Trial, reason: str) -> None:
         if reason in WISHES:
             self.backend.ask(trial.job, WISHES[reason])
         else:
             self.backend.stop(trial.job, grace=PATIENCE_SECONDS)
 
+    def adopt(self, job: str) -> None:
+        """Take on what a lost controller left running; what nobody waits for is ended.
+
+        It may have noted what it was about to ask, and have had no time to ask it.
+        """
+        trial = self._trial_of(job)
+        if trial is None:
+            self.backend.stop(job, grace=PATIENCE_SECONDS)
+        elif trial.asked is not None:
+            self._pass_on(trial, trial.asked)
+
+    def _trial_of(self, job: str) -> Trial | None:
+        """Give the trial that runs as this job; None for older attempts, and for errands."""
+        trial = self.book.state.trials.get(job.partition(".")[0])
+        runs = trial is not None and trial.status == "running" and trial.job == job
+        return trial if runs else None
+
     def hear(self, event: Event) -> None:
         """Take in what an attempt tells; news of older attempts is dropped."""
-        if event.job is None:
-            return
-        name, _, attempt = event.job.partition(".")
-        trial = self.book.state.trials.get(name)
-        if trial is None or trial.status != "running" or str(trial.attempt) != attempt:
+        trial = None if event.job is None else self._trial_of(event.job)
+        if trial is None:
             return
         if event.kind == "ended":
             self.end(trial, **event.data)
@@ -200,11 +219,13 @@ class Attempts:
     ) -> None:
         """Note how an attempt ended and what becomes of its trial."""
         folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
-        limit = self.config.search.max_restarts
+        limit = self.config.search.max_restarts if codes else math.inf  # its controller died
         left = Attempt(folder, codes, trial.asked, trial.restarts, limit, error)
         ended = self.dispatch.work.ended(left, until=trial.until, first=first)
         widths, shared = self.dispatch.choices(trial)
         ended = another_try(ended, width=trial.width, widths=widths, shared=shared)
+        if ended["reason"] in LOST:
+            ended["codes"] = list(codes)
         if ended["reason"] == "host_lost" and codes and not away:  # its own loss says enough
             places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
             self._blame(trial, blamed(places, codes, first=first, signalled=signal_sent))

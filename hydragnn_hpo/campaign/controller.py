@@ -4,6 +4,7 @@ One thread decides; the journal is written before anything is acted on.
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.placement.task import Plan
 from hydragnn_hpo.walltime import WallTime
 
 logger = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ PLAN_SECONDS = 5.0
 """A plan is made again after so long even if nothing happened: predictions come due."""
 
 HOST_SECONDS = 600.0
-"""How long a campaign waits for its first host."""
+"""How long a campaign waits for its first host, and for hosts that what waits could start on."""
 
 GATHERING_SECONDS = 2.0
 """Once nobody has joined for so long those who are there begin."""
@@ -89,7 +91,7 @@ class Controller:
         self.ready = self.stopping = False
         self.ends_in: float | None = None
         """Predicted seconds until all trials that are known have ended."""
-        self.errands, self._plan_due, self._heard = 0, 0.0, 0.0
+        self.errands, self._plan_due, self._heard, self._idle_since = 0, 0.0, 0.0, math.inf
         self._adopted: set[str] = set()
         self._unheard: list[Event] = []
         self._assemble(work_of(config, run, cards))
@@ -176,8 +178,8 @@ class Controller:
         slots = sorted(slot.name for slot in self.backend.slots)
         self.book.note("opened", units=units, slots=slots, data=stats.get("checksum"))
         self.proposals.wake()
-        self._recover()
         self.dispatch.lay_out(self.backend.slots, self.state)
+        self._recover()
 
     def _wait_for_hosts(self) -> None:
         """Wait for the first host, and for those that come on its heels."""
@@ -245,8 +247,10 @@ class Controller:
         self.ends_in = plan.ends_in
         self._plan_due = now + (time.monotonic() - now) / PLANNING_SHARE
         self.attempts.follow(plan)
-        if not plan.starts and not self.state.count("running"):
-            self._see_whether_time_is_up()
+        if plan.starts or self.state.count("running"):
+            self._idle_since = math.inf
+        else:
+            self._see_whether_to_wait(plan, now)
 
     @property
     def time_left(self) -> float:
@@ -254,9 +258,17 @@ class Controller:
         end = min(self.walltime.end, self.backend.ends_at)
         return end - self.book.clock() - self.walltime.least_margin
 
-    def _see_whether_time_is_up(self) -> None:
+    def _see_whether_to_wait(self, plan: Plan, now: float) -> None:
+        """Wait, when nothing runs and nothing can start, for hosts, but not for ever."""
         if self.time_left < self.dispatch.profile.restart_seconds:
             raise Drained("the allocation ends: what is left would not reach a checkpoint")
+        self._idle_since = min(self._idle_since, now) if plan.held else math.inf
+        if now - self._idle_since > HOST_SECONDS:
+            trial, why = next(iter(plan.held.items()))
+            raise JobError(
+                f"nothing could start for {HOST_SECONDS:.0f} s: {trial} {why}; give the campaign "
+                "more slots, or cancel the trial."
+            )
 
     def _hear(self) -> None:
         """Take in what happened since the last turn; ends are durable before they are acted on."""
@@ -265,12 +277,12 @@ class Controller:
         for event in events:
             if event.kind == "host_joined":
                 joined.add(event.data["host"])
-            if event.kind == "adopted" and event.job:
-                self._adopted.add(event.job)
-            elif not self.roster.hear(event):
+            if not self.roster.hear(event):
                 self.attempts.hear(event)
         if joined:
             self.dispatch.join(joined, self.backend.slots, self.state)
+        elif not self.dispatch.pool.total and self.backend.slots:
+            self.dispatch.lay_out(self.backend.slots, self.state)  # none but quarantined hosts left
 
     def _wait(self) -> list[Event]:
         """Give what happens while something else is waited for; it is heard later."""
@@ -290,6 +302,9 @@ class Controller:
                 self.ready = True
                 told = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
                 self.book.note("zygote_ready", durable=False, **told)
+            elif event.kind == "adopted" and event.job:
+                self._adopted.add(event.job)
+                self.attempts.adopt(event.job)
             elif event.kind in ("zygote_lost", "agent_lost"):
                 self.book.note(event.kind, durable=False, host=event.data.get("host"))
                 if event.data.get("error"):

@@ -88,11 +88,15 @@ class Dispatch:
     # -- slots -----------------------------------------------------------------------
 
     def lay_out(self, slots: Sequence[Slot], state: State) -> None:
-        """Take in the slots that are there now, those of running trials as taken."""
-        self.slots = {slot.name: slot for slot in slots}
-        kept = [name for name, s in self.slots.items() if s.host not in state.hosts.quarantined]
+        """Take in the slots that are there now, those of running trials as taken.
+
+        Hosts in quarantine are used where there are no others. Slots of lost hosts stay known:
+        what was placed there is on its way, and is told as lost by the backend.
+        """
+        self.slots |= {slot.name: slot for slot in slots}
+        kept = [slot.name for slot in slots if slot.host not in state.hosts.quarantined]
         self.pool = Pool.of(
-            kept,
+            kept or [slot.name for slot in slots],
             hosts_per_group=self.profile.hosts_per_group,
             slot_order=self.profile.slot_order,
         )
@@ -107,7 +111,7 @@ class Dispatch:
             slots: of all hosts.
             state: the campaign's state.
         """
-        if len(hosts) > FEW or not self.slots:
+        if len(hosts) > FEW or not self.pool.total:
             self.lay_out(slots, state)
             return
         found: dict[str, list[str]] = {}
@@ -141,7 +145,8 @@ class Dispatch:
             more_to_come=to_come > 0,
             to_come=to_come,
         )
-        waiting = [self._task(trial) for trial in state.with_status("queued")]
+        queued = sorted(state.with_status("queued"), key=lambda trial: (-trial.until, trial.name))
+        waiting = [self._task(trial) for trial in queued]
         running = [self._running(trial, now) for trial in state.with_status("running")]
         return plan(waiting, running, self.pool, outlook)
 
@@ -188,10 +193,12 @@ class Dispatch:
         return (command.width,) if command else (1,)
 
     def choices(self, trial: Trial) -> tuple[tuple[int, ...], bool]:
-        """Give the widths a trial may have, and whether it shares its device with others."""
+        """Give the widths a trial may have here, and whether it shares its device with others."""
         price = self.price(trial)
-        shared = self.config.machine.lanes > 1 and self._lanes(trial, price) == 1
-        return price.widths, shared
+        lanes = self._lanes(trial, price)
+        room = self.pool.total // lanes
+        widths = tuple(width for width in price.widths if width <= room)
+        return widths, self.config.machine.lanes > 1 and lanes == 1
 
     # -- starting and ending -----------------------------------------------------------
 
@@ -221,11 +228,7 @@ class Dispatch:
         if not folder.config.exists():
             write_text(folder.config, self.work.written(self.configs[trial.name]))
         write_text(place / "placement.toml", dump(placement))
-        lanes = len(start.slots) // start.width
-        slots = tuple(
-            united([self.slots[name] for name in start.slots[first : first + lanes]])
-            for first in range(0, len(start.slots), lanes)
-        )
+        slots = self._places(start)
         ranks = self.work.ranks(slots)
         return Job(
             id=f"{trial.name}.{attempt}",
@@ -240,6 +243,12 @@ class Dispatch:
             folder=folder.path,
             needs=self.work.needs,
         )
+
+    def _places(self, start: Start) -> tuple[Slot, ...]:
+        """Give the place of each rank."""
+        lanes = len(start.slots) // start.width
+        named = [self.slots[name] for name in start.slots]
+        return tuple(united(named[at : at + lanes]) for at in range(0, len(named), lanes))
 
     def release(self, trial: Trial, ended: Mapping[str, Any]) -> None:
         """Free a trial's slots, and learn from how it ended."""

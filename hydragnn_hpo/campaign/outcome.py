@@ -35,7 +35,7 @@ class Attempt:
     """Why the controller had asked it to end: ``paused resized median curve stopped cancelled``."""
     restarts: int = 0
     """Interruptions in a row before this one."""
-    max_restarts: int = 5
+    max_restarts: float = 5
     error: str | None = None
     """A sentence of the backend where the job could not run."""
 

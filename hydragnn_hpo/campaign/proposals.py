@@ -67,7 +67,7 @@ class Proposals:
         """Build the brain and replay what was told before; nothing once all is proposed."""
         for trial in self.book.state.trials.values():
             if trial.reason != "bad_config":
-                self.dispatch.configs[trial.name] = self.configure(trial.name, trial.values)
+                self._configure(trial)
             self.dispatch.learn_again(trial)
         if not self.exhausted:
             self._start()
@@ -75,9 +75,9 @@ class Proposals:
     def _start(self) -> None:
         search = self.config.search
         known = list(self.book.state.trials.values())
-        told = [t for t in known if t.rests or t.status in AT_REST]
-        results: list[Result] = [(t.values, self._point(t)) for t in told]
-        pending = [t.values for t in known if t not in told]
+        told = {t.name: t for t in known if t.rests or t.status in AT_REST}
+        results: list[Result] = [(t.values, self._point(t)) for t in told.values()]
+        pending = [t.values for t in known if t.name not in told]
         warm = self._warm()
         self.thinker = Thinker(
             lambda: make_brain(
@@ -152,19 +152,24 @@ class Proposals:
         name = f"t{len(self.book.state.trials):04d}"
         until = self.config.search.rungs[0]
         self.book.note("proposed", durable=False, trial=name, values=values, until=until)
+        self._configure(self.book.state.trials[name])
+
+    def _configure(self, trial: Trial) -> None:
+        """Make a trial's configuration; values that make none are a result of a new trial."""
         try:
-            self.dispatch.configs[name] = self.configure(name, values)
+            self.dispatch.configs[trial.name] = self.configure(trial.name, trial.values)
         except ConfigError as error:
-            said = str(error)
+            if trial.attempt:
+                raise
             self.book.note(
                 "ended",
-                trial=name,
+                trial=trial.name,
                 outcome="failed",
                 reason="bad_config",
-                message=said,
+                message=str(error),
                 score=None,
             )
-            self.tell(self.book.state.trials[name])
+            self.tell(trial)
 
     def tell(self, trial: Trial) -> None:
         """Tell the brain a trial's first result: those of later rungs are of other budgets."""

@@ -15,7 +15,10 @@ RULES = ("median", "curve")
 """Reasons of a stopping rule: such a trial is not promoted."""
 
 LOST = ("host_lost", "stale")
-"""Reasons that count against ``search.max_restarts`` until a new checkpoint is there."""
+"""Reasons that count against ``search.max_restarts`` until a new checkpoint is there.
+
+Without exit codes nobody saw how it ended: its controller died, for which it cannot help.
+"""
 
 
 @dataclass
@@ -236,6 +239,7 @@ def _ended(state: State, event: Event) -> None:
         _interrupted(state, trial, event)
         return
     state.move(trial, outcome)
+    trial.wished = None  # it ended before it could yield
     trial.epoch = event.get("reached", trial.epoch)
     trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
     score = event.get("score", trial.objective)
@@ -252,7 +256,7 @@ def _ended(state: State, event: Event) -> None:
 
 def _interrupted(state: State, trial: Trial, event: Event) -> None:
     state.move(trial, "queued")
-    trial.restarts += trial.reason in LOST
+    trial.restarts += trial.reason in LOST and event.get("codes") != []
     trial.epoch, _ = state.checkpoints.get(trial.name, (0, 0))
     trial.least = event.get("least", trial.least)
     trial.whole = event.get("whole", trial.whole)

@@ -4,8 +4,9 @@ import math
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
-from unit.campaign.test_controller import Ran, campaign
+from unit.campaign.test_controller import Ran, asking, campaign
 
+from hydragnn_hpo.campaign import steering
 from hydragnn_hpo.campaign.journal import read
 from hydragnn_hpo.campaign.state import fold
 
@@ -74,3 +75,72 @@ def test_a_number_without_end_in_a_result_is_none(tmp_path, words):
         assert (trial.status, trial.reason) == ("failed", "bug")
     else:
         assert (trial.status, trial.val_mae) == ("stopped", {})
+
+
+class Busy(StubBackend):
+    """A trial that is at its last epoch and never comes to look for wishes."""
+
+    def ask(self, job_id, wish):
+        self.asked = wish
+
+
+def begun(state):
+    return bool(state.trials) and state.trials["t0000"].status == "running"
+
+
+def test_a_person_does_not_wait_for_a_yield_that_never_comes(tmp_path, monkeypatch):
+    monkeypatch.setattr(steering, "LOOK_SECONDS", 0.0)
+    cancel = asking((lambda state: bool(backend.asked), "cancel", {"trial": "t0000"}))
+    backend = Busy(fate=lambda trial, attempt, epoch: "frozen" if trial == "t0000" else None)
+    backend.asked = None
+
+    def watch(state, controller):
+        if begun(state):
+            controller.attempts.ask(state.trials["t0000"], "resized", width=2)
+        cancel(state, controller)
+
+    trial = Ran(tmp_path, campaign(), backend, watch=watch).state.trials["t0000"]
+    assert (backend.asked, trial.status, trial.attempt) == ("yield", "cancelled", 1)
+
+
+class Killed(BaseException):
+    """As kill -9 ends a controller."""
+
+
+class Deadly(StubBackend):
+    def ask(self, job_id, wish):
+        raise Killed
+
+
+def dead(folder, config):
+    """Leave a campaign whose controller died between the note of a wish and the wish."""
+
+    def watch(state, controller):
+        if begun(state):
+            controller.attempts.ask(state.trials["t0000"], "resized", width=2)
+
+    backend = Deadly(fate=lambda trial, attempt, epoch: "frozen")
+    with pytest.raises(Killed):
+        Ran(folder, config, backend, watch=watch)
+    return backend
+
+
+def test_what_a_lost_controller_noted_and_did_not_ask_is_asked_by_its_heir(tmp_path):
+    config = campaign()
+    heir = StubBackend()
+    heir.running["t0000.1"] = dead(tmp_path, config).running["t0000.1"]
+    heir._tell("adopted", "t0000.1")
+    ran = Ran(tmp_path, config, heir)
+    (first, *_) = [e for e in ran.events("ended") if e["trial"] == "t0000"]
+    assert (first["outcome"], first["reason"]) == ("interrupted", "resized")
+
+
+def test_what_nobody_waits_for_is_ended_when_it_comes_back(tmp_path):
+    """The ensemble of a lost controller would go on beside that of its heir."""
+    config, heir = campaign(), StubBackend()
+    dead(tmp_path, config)
+    stopped = []
+    heir.stop = lambda job, grace: stopped.append(job)
+    heir._tell("adopted", "ensemble.1.1")
+    Ran(tmp_path, config, heir)
+    assert stopped == ["ensemble.1.1"]

@@ -6,7 +6,10 @@ import time
 import pytest
 from unit.campaign.stub_backend import StubBackend
 
+from hydragnn_hpo.campaign import controller as controller_module
 from hydragnn_hpo.campaign import steering
+from hydragnn_hpo.campaign.book import Book
+from hydragnn_hpo.campaign.commands import Command
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.journal import read
 from hydragnn_hpo.campaign.pause import Drained
@@ -14,8 +17,9 @@ from hydragnn_hpo.campaign.requests import write_request
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.command import CommandConfig
 from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.errors import ConfigError, JobError
 
 
 def campaign(**search):
@@ -351,3 +355,71 @@ def test_one_loss_of_a_host_is_one_failure_however_much_ran_there(run):
     ran = run(campaign(trials=30, rungs=[3]), backend, watch=watch)
     assert ran.state.hosts.failures == {"h1": {"lost 1"}}
     assert ran.state.hosts.quarantined == {}
+
+
+def test_a_host_in_quarantine_is_better_than_none(run):
+    backend = StubBackend(hosts=2)
+
+    def fate(trial, attempt, epoch):
+        running = backend.running.get(f"{trial}.{attempt}")
+        return "killed" if running and running.job.slots[0].host == "h1" else None
+
+    def watch(state, controller):
+        if state.hosts.quarantined and not backend.gone:
+            backend.fate = lambda trial, attempt, epoch: None
+            backend.lose("h0")
+
+    backend.fate = fate
+    ran = run(campaign(trials=20), backend, watch=watch)
+    assert list(ran.state.hosts.quarantined) == ["h1"]
+    assert len(ran.state.ranked()) == 20
+
+
+def test_what_fits_nowhere_is_not_waited_for_without_end(run, monkeypatch):
+    monkeypatch.setattr(controller_module, "HOST_SECONDS", 0.2)
+    wide = campaign(trials=2, finalists=1)
+    wide = wide.model_copy(update={"command": CommandConfig(argv=("true",), width=4)})
+    with pytest.raises(JobError, match=r"nothing could start.*t000\d needs 4 slots, there are 2"):
+        run(wide)
+
+
+def test_values_that_make_no_trial_are_a_result_though_the_controller_died(tmp_path, monkeypatch):
+    """It had noted the proposal, and not yet that nothing can come of it."""
+
+    class Killed(BaseException):
+        pass
+
+    def refuse(self, name, values):
+        if name == "t0001":
+            raise ConfigError("no")
+        return configure(self, name, values)
+
+    def note(self, kind, **values):
+        if values.get("reason") == "bad_config" and not died:
+            died.append(True)
+            raise Killed
+        noted(self, kind, **values)
+
+    died, configure, noted = [], Command.configure, Book.note
+    monkeypatch.setattr(Command, "configure", refuse)
+    monkeypatch.setattr(Book, "note", note)
+    with pytest.raises(Killed):
+        Ran(tmp_path, campaign(), StubBackend())
+    ran = Ran(tmp_path, campaign(), StubBackend())
+    assert ran.state.trials["t0001"].reason == "bad_config"
+    assert len(ran.state.ranked()) == 5
+
+
+def test_controllers_may_die_as_often_as_they_like(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def kill(state, controller):
+        if state.count("running"):
+            raise Killed
+
+    config = campaign(max_restarts=1)
+    for _ in range(4):
+        with pytest.raises(Killed):
+            Ran(tmp_path, config, StubBackend(fate=lambda *_: "frozen"), watch=kill)
+    assert len(Ran(tmp_path, config, StubBackend()).state.ranked()) == 6

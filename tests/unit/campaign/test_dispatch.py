@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hydragnn_hpo.campaign.dispatch import Dispatch, profile_of, united
-from hydragnn_hpo.campaign.state import Trial
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.work import Training
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import parse
@@ -13,6 +13,7 @@ from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.placement.task import Start
 
 STATS = {
     "splits": {"train": 1000},
@@ -47,6 +48,7 @@ def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, widt
     campaign, run = parse(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
     dispatch = Dispatch(campaign, run, Training(campaign, run, {Path("x"): "x"}), find_profile())
     dispatch.settle(STATS, ())
+    dispatch.lay_out([Slot("h", number, (), "cpu") for number in range(64)], State())
     dispatch.configs["t"] = TrialConfig.model_validate(
         {
             "data": {"store": "x"},
@@ -80,3 +82,24 @@ def test_a_rank_that_needs_its_device_alone_has_all_its_cores_and_memory():
         "h", 0, (0, 1, 2, 3, 8, 9, 10, 11), "cuda:0", "3", memory_mb=40_000
     )
     assert united(shares[:1]) == shares[0]
+
+
+def test_a_trial_without_memory_is_given_no_width_that_is_not_there(tmp_path):
+    """It waited for ever for twice the ranks, and so did its campaign."""
+    campaign, run = parse(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
+    dispatch = Dispatch(campaign, run, Training(campaign, run, {Path("x"): "x"}), find_profile())
+    dispatch.settle(STATS, ())
+    dispatch.lay_out([Slot("h", number, (), "cpu") for number in range(2)], State())
+    dispatch.configs["t"] = TrialConfig.model_validate(
+        {"data": {"store": "x"}, "model": {"conv": "schnet"}, "heads": {"e": {}}}
+    )
+    assert dispatch.choices(Trial("t", {}, until=10))[0][-1] == 2
+
+
+def test_slots_of_a_lost_host_stay_known_to_what_was_placed_there(tmp_path):
+    campaign, run = parse(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
+    dispatch = Dispatch(campaign, run, Training(campaign, run, {Path("x"): "x"}), find_profile())
+    dispatch.lay_out([Slot("a", 0, (), "cpu")], State())
+    dispatch.lay_out([Slot("b", 0, (), "cpu")], State())
+    assert dispatch._places(Start("t", ("a:0",), 1, ""))[0].host == "a"
+    assert dispatch.pool.hosts == ("b",)

@@ -130,3 +130,18 @@ def test_a_retried_failure_counts_once_at_its_rung():
         ]
     )
     assert [tuple(rested)[:2] for rested in state.results[4]] == [("a", 0.3)]
+
+
+def test_a_width_that_a_trial_was_to_yield_for_is_forgotten_when_it_ends_before():
+    events = [proposed("t0"), placed("t0"), event("asked", trial="t0", reason="resized", width=4)]
+    assert fold([*events, ended("t0", "interrupted", reason="resized")]).trials["t0"].wished == 4
+    rests = ended("t0", "stopped", objective=1.0, score=1.0, reached=2)
+    assert fold([*events, rests]).trials["t0"].wished is None
+
+
+def test_a_trial_cannot_help_that_its_controller_died():
+    events = [proposed("t0")]
+    for attempt, codes in ((1, []), (2, [-9]), (3, [])):
+        events.append(placed("t0", attempt=attempt))
+        events.append(ended("t0", "interrupted", reason="host_lost", codes=codes))
+    assert fold(events).trials["t0"].restarts == 1
