@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/hydragnn-hpo run workflows/quickstart.toml --run runs/quickstart
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest -m "not slow and not gpu"

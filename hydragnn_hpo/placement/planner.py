@@ -21,6 +21,9 @@ OUTLASTS = 1.4
 def plan(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, outlook: Outlook) -> Plan:
     """Choose what happens now; the same question always has the same answer.
 
+    With one slot trials start in the order in which they are given: it costs nothing, and a
+    campaign repeats itself although the times that predictions are made of never do (Law 5).
+
     Args:
         waiting: trials that could start.
         running: trials that hold slots.
@@ -31,7 +34,8 @@ def plan(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, outloo
     if outlook.time_left <= outlook.checkpoint_seconds:
         return _drained(waiting, busy, outlook)
     never = _never(waiting, pool.total)
-    queue = sorted((task for task in waiting if task.name not in never), key=_turn)
+    possible = (task for task in waiting if task.name not in never)
+    queue = sorted(possible, key=_turn if pool.total > 1 else _asked_first)
     priced = prices(queue, busy, pool.total, outlook)
     aim = _aim(queue, busy, priced, pool.total, outlook)
     deadline = max(aim, priced.quickest())
@@ -62,6 +66,10 @@ def _may_resize(outlook: Outlook) -> bool:
     """Tell whether an end is in sight, and the time left allows a restart."""
     needed = outlook.checkpoint_seconds + outlook.restart_seconds
     return outlook.time_left > needed and (not outlook.more_to_come or outlook.to_come > 0)
+
+
+def _asked_first(task: Task) -> bool:
+    return task.wished is None
 
 
 def _turn(task: Task) -> tuple[bool, float, str]:

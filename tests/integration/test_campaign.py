@@ -33,8 +33,12 @@ def test_the_only_trial_takes_all_slots(hpo):
     hpo.card(hpo.molecules(150))
     campaign = hpo.campaign(
         machine={"slots": 2},
-        search={"trials": 1, "finalists": 1, "initial": 1, "rungs": [40]},
-        trial={"training": {"min_graphs_per_rank": 1}},
+        search={"trials": 1, "finalists": 1, "initial": 1, "rungs": [4]},
+        trial={
+            "model": {"features": 256, "layers": 6},
+            "training": {"min_graphs_per_rank": 1, "global_batch": 90},
+        },
+        space={"model.layers": None, "model.conv": ["schnet"]},
         ensemble={"members": 1},
     )
     run = hpo.folder / "run"

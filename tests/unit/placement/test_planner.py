@@ -42,6 +42,13 @@ def test_longest_first_one_slot_each():
     assert [start.slots for start in found.starts] == [("h:0",), ("h:1",)]
 
 
+def test_on_one_slot_the_given_order_holds_so_that_times_decide_nothing():
+    waiting = [task("b", 1.0), task("a", 9.0), task("c", 2.0)]
+    assert widths(plan(waiting, [], pool(1), PERFECT)) == {"b": 1}
+    asked = [*waiting, replace(task("d", 0.5), wished=1)]
+    assert widths(plan(asked, [], pool(1), PERFECT)) == {"d": 1}
+
+
 def test_all_end_together_on_the_fewest_ranks():
     # 8 + 4 + 2 + 2 = 16 seconds of work on 8 slots: all of it can end in 2 seconds.
     waiting = [task("b", 4.0), task("a", 8.0), task("d", 2.0), task("c", 2.0)]
