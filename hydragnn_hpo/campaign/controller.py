@@ -162,7 +162,9 @@ class Controller:
             run_here(errand, spec)
             return errand.answer()
         self._wait_for_hosts()
-        self.backend.start(errand.job(spec, self.backend.slots[0]))
+        bad, slots = self.state.hosts.quarantined, self.backend.slots
+        chosen = next((slot for slot in slots if slot.host not in bad), slots[0])
+        self.backend.start(errand.job(spec, chosen))
         while not any(e.kind == "ended" and e.job == name for e in self._wait()):
             self.watch(self.state, self)
         return errand.answer()
@@ -308,10 +310,17 @@ class Controller:
             elif event.kind in ("zygote_lost", "agent_lost"):
                 self.book.note(event.kind, durable=False, host=event.data.get("host"))
                 if event.data.get("error"):
-                    raise JobError(str(event.data["error"]))
+                    self._do_without(str(event.data.get("host")), str(event.data["error"]))
         self.lease.renew()
         self.book.flush()
         return events
+
+    def _do_without(self, host: str, error: str) -> None:
+        """Use a host no more on which nothing can start; without another one there is no way."""
+        others = {slot.host for slot in self.backend.slots} - {host}
+        if others <= self.state.hosts.quarantined.keys():
+            raise JobError(error)
+        self.roster.set_aside(host, f"can start nothing: {error}")
 
     def _done(self) -> bool:
         state = self.state

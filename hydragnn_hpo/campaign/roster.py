@@ -39,10 +39,13 @@ class Roster:
                 continue
             if len(hosts.slots.keys() - hosts.quarantined.keys()) < 2:
                 continue
-            reason = f"failed {len(causes)} times: {', '.join(sorted(causes))}"
-            logger.warning("host %s %s; it gets no more trials.", host, reason)
-            self.book.note("quarantined", host=host, reason=reason)
-            self.dispatch.pool.close_host(host)
+            self.set_aside(host, f"failed {len(causes)} times: {', '.join(sorted(causes))}")
+
+    def set_aside(self, host: str, reason: str) -> None:
+        """Give a host no more trials."""
+        logger.warning("host %s %s; it gets no more trials.", host, reason)
+        self.book.note("quarantined", host=host, reason=reason)
+        self.dispatch.pool.close_host(host)
 
     def _lose(self, host: str, reason: str) -> None:
         times = sum(cause.startswith("lost") for cause in self.book.state.hosts.failures[host])

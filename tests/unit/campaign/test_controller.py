@@ -423,3 +423,19 @@ def test_controllers_may_die_as_often_as_they_like(tmp_path):
         with pytest.raises(Killed):
             Ran(tmp_path, config, StubBackend(fate=lambda *_: "frozen"), watch=kill)
     assert len(Ran(tmp_path, config, StubBackend()).state.ranked()) == 6
+
+
+def test_a_host_on_which_nothing_can_start_does_not_end_the_campaign(run):
+    backend = StubBackend(hosts=2)
+    backend._tell("zygote_lost", None, host="h1", error="no module named torch.")
+    ran = run(campaign(), backend)
+    assert list(ran.state.hosts.quarantined) == ["h1"]
+    assert {slot.host for job in backend.started for slot in job.slots} == {"h0"}
+
+
+def test_when_nothing_can_start_on_any_host_that_is_said(run):
+    backend = StubBackend(hosts=2)
+    for host in ("h1", "h0"):
+        backend._tell("zygote_lost", None, host=host, error="no module named torch.")
+    with pytest.raises(JobError, match="^no module named torch"):
+        run(campaign(), backend)
