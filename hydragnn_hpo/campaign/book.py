@@ -12,18 +12,26 @@ from hydragnn_hpo.campaign.state import State
 class Book:
     """Where all that happens is written down first, and then known."""
 
-    def __init__(self, path: Path, epoch: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        epoch: int,
+        clock: Callable[[], float],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         """Open the journal and fold what is in it.
 
         Args:
             path: the journal.
             epoch: the controller's.
             clock: gives seconds since the epoch.
+            check: raises ``RunError`` once the journal is a newer controller's: one that was
+                frozen while it was taken over must not write between that one's lines.
 
         Raises:
             RunError: the journal is damaged.
         """
-        self.path, self.clock = path, clock
+        self.path, self.clock, self._check = path, clock, check
         self.state = State()
         self.ledger = Ledger()
         """Where the slot-seconds go."""
@@ -36,7 +44,11 @@ class Book:
             kind: what happened.
             durable: whether it is on the disk when this returns; else after ``sync``.
             values: the event's content.
+
+        Raises:
+            RunError: a newer controller has taken over.
         """
+        self._check()
         self._take(self._journal.append(kind, durable=durable, **values))
 
     def _take(self, event: Event) -> None:

@@ -84,7 +84,7 @@ class Controller:
         self.watch, self.pause = watch, pause
         self.lease = Lease(run.path)
         tidy(run, trials_may_live=config.machine.backend == OUTLIVES)
-        self.book = Book(run.journal, self.lease.epoch, clock)
+        self.book = Book(run.journal, self.lease.epoch, clock, self.lease.renew)
         self.state = self.book.state
         self.walltime = WallTime.of(os.environ)
         self.backend = make_backend()

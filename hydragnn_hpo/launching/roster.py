@@ -345,7 +345,8 @@ class Roster:
             self._hang_up(host)
         self.lines.close()
         self._door.close()
-        door_file(self.run_dir).unlink(missing_ok=True)
+        if DoorPlate.read(self.run_dir) == self.plate:  # else it is a successor's
+            door_file(self.run_dir).unlink(missing_ok=True)
 
     def _open_lines(self) -> bool:
         """Say whether somebody has not hung up yet, which is the last thing that an agent does."""

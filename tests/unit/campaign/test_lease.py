@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from hydragnn_hpo.campaign.book import Book
 from hydragnn_hpo.campaign.lease import STALE_SECONDS, Lease, alive
 from hydragnn_hpo.errors import RunError
 
@@ -49,3 +50,16 @@ def test_a_newer_controller_fences_the_older(tmp_path, monkeypatch):
     monkeypatch.setattr(older, "_touched", -1e9)
     with pytest.raises(RunError, match="taken over"):
         older.renew()
+
+
+def test_who_was_frozen_and_taken_over_writes_nothing_into_the_journal(tmp_path):
+    lease = Lease(tmp_path)
+    book = Book(tmp_path / "events.jsonl", lease.epoch, lambda: 0.0, lease.renew)
+    book.note("opened", units={})
+    before = book.path.read_bytes()
+    lease._next.touch()
+    lease._touched -= 60.0
+    with pytest.raises(RunError, match="a newer controller has taken over"):
+        book.note("finished")
+    book.close()
+    assert book.path.read_bytes() == before

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -500,6 +500,17 @@ def test_the_door_file_goes_with_a_controller_that_ends_well(stage, tmp_path):
 
     assert DoorPlate.read(tmp_path) is None
     assert Path(tmp_path / "controller").is_dir()
+
+
+def test_the_door_file_of_a_successor_stays(stage, tmp_path):
+    """Its agents would find it no more, and its hosts would be lost one by one."""
+    stage.open()
+    theirs = replace(DoorPlate.read(tmp_path), epoch=7, token="another")
+    theirs.write(tmp_path)
+
+    stage.fleet.close()
+
+    assert DoorPlate.read(tmp_path) == theirs
 
 
 def test_a_job_whose_order_was_lost_with_the_line_ends_when_its_host_is_lost_too(stage):
