@@ -102,7 +102,7 @@ def test_ray_outlives_whatever_is_killed(hpo, ray_cluster, at_home):
         victims = hpo.wait_for(lambda part=part: hpo.named(run, part), f"a {part}")
         os.kill(random.Random(3).choice(victims), signal.SIGKILL)
         time.sleep(1.0)
-    ray_cluster.kill(next(iter(ray_cluster.hosts)))
+    ray_cluster.kill(next(iter(ray_cluster.raylets)))
     try:
         _, err = controller.communicate(timeout=280.0)
         assert controller.returncode == 0, err
