@@ -180,11 +180,11 @@ class Fleet:
                 self._start_part(work, host)
 
     def _start_part(self, work: Work, name: str) -> None:
-        """Start the ranks of one host, unless it is away."""
+        """Start the ranks of one host; one whose line is cut may come back, or is told as lost."""
         assert work.job is not None
         host = self._roster.hosts.get(name)
         if host is None or not host.joined:
-            if not self._transport.slots:
+            if not self._transport.slots and not (host and host.announced):
                 self._lose(work, name, f"host {name} is not there any more.")
             return
         address, port, _ = self._ledger.meet(work, host.address, host.interface)

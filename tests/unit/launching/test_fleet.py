@@ -513,6 +513,22 @@ def test_the_door_file_of_a_successor_stays(stage, tmp_path):
     assert DoorPlate.read(tmp_path) == theirs
 
 
+def test_a_job_for_a_host_whose_line_is_cut_waits_until_it_is_back(stage):
+    """Ended at once it would be placed there again and again, until its trial counts as failed."""
+    stage.open()
+    a = stage.agent("a")
+    stage.wait("host_joined")
+    a.channel.close()
+    a.heard.clear()
+    stage.until(lambda: not stage.fleet._roster.is_joined("a"), "cut line")
+    stage.start("a0")
+    stage.rest(0.1)
+    assert "ended" not in stage.kinds()
+    a.dial([])
+    a.join()
+    assert a.await_order("start", "j")
+
+
 def test_a_job_whose_order_was_lost_with_the_line_ends_when_its_host_is_lost_too(stage):
     """Nobody may ever come back there: its trial would be taken to run, and its slots as taken."""
     stage.open()
