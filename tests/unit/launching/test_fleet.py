@@ -525,6 +525,7 @@ def test_a_job_for_a_host_whose_line_is_cut_waits_until_it_is_back(stage):
     stage.rest(0.1)
     assert "ended" not in stage.kinds()
     a.dial([])
+    a.await_order("init")
     a.join()
     assert a.await_order("start", "j")
 
