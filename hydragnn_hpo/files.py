@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hydragnn_hpo.errors import StorageError
 
@@ -60,11 +60,22 @@ def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     Raises:
         StorageError: the disk is full or the folder not writable; nothing is left behind.
     """
+    with whole_file(path) as file:
+        file.writelines(pieces)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Fill a file under a temporary name; it takes its name only when all went well.
+
+    Raises:
+        StorageError: see ``write_bytes``; nothing is left behind.
+    """
     with storage(path):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.writelines(pieces)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, path)
@@ -76,8 +87,19 @@ def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write text whole or not at all, UTF-8."""
-    write_bytes(path, content.encode())
+    """Write text whole or not at all, UTF-8.
+
+    Raises:
+        StorageError: see ``write_bytes``; or it holds a file's name that is no UTF-8.
+    """
+    try:
+        encoded = content.encode()
+    except UnicodeEncodeError as error:
+        wrong = content[max(error.start - 40, 0) : error.end]
+        raise StorageError(
+            f"{path}: cannot hold {wrong!r}, which is no UTF-8; choose another name."
+        ) from None
+    write_bytes(path, encoded)
 
 
 def write_json(path: Path, value: Any) -> None:

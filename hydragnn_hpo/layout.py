@@ -82,9 +82,24 @@ class RunDir:
         return self.path / "requests"
 
     @property
+    def jobs(self) -> Path:
+        """Give the folder of batch jobs: scripts, logs, records."""
+        return self.path / "jobs"
+
+    @property
+    def software(self) -> Path:
+        """Give the packed environment that ``submit --pack auto`` makes."""
+        return self.path / "software" / "environment.tar.gz"
+
+    @property
     def trials(self) -> Path:
         """Give the folder of trials."""
         return self.path / "trials"
+
+    @property
+    def excluded(self) -> Path:
+        """Give the list of hosts that the run leaves alone."""
+        return self.path / "exclude.hosts"
 
     @property
     def costs(self) -> Path:

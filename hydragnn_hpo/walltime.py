@@ -41,6 +41,11 @@ class WallTime:
         return cls(end, margin)
 
     @property
+    def known(self) -> float | None:
+        """The end where somebody says one, for JSON."""
+        return self.end if math.isfinite(self.end) else None
+
+    @property
     def least_margin(self) -> float:
         """Seconds before the end that are kept free in any case."""
         return _LEAST_MARGIN if self.margin is None else self.margin

@@ -7,8 +7,11 @@ from typing import Any, Literal, Protocol, Self
 JOBS: dict[str, str] = {
     "train": "hydragnn_hpo.training.trial:rank_main",
     "build": "hydragnn_hpo.data.build:job_main",
-    "ensemble": "hydragnn_hpo.ensemble.build:job_main",
-    "command": "hydragnn_hpo.launching.command:rank_main",
+    "ensemble": "hydragnn_hpo.ensemble.building.build:job_main",
+    "predict": "hydragnn_hpo.ensemble.sharing.job:rank_main",
+    "command": "hydragnn_hpo.launching.agent.command:rank_main",
+    "probe": "hydragnn_hpo.training.ranks.probe:job_main",
+    "stage": "hydragnn_hpo.data.store.rehearsal:job_main",
 }
 """Kind of job -> ``module:function`` that a forked rank calls with the job's ``spec``.
 
@@ -20,7 +23,7 @@ PRELOAD: tuple[str, ...] = (
     "torch.distributed",
     "torch._dynamo",
     "hydragnn_hpo.training.trial",
-    "hydragnn_hpo.ensemble.build",
+    "hydragnn_hpo.ensemble.building.build",
 )
 """What a zygote imports once, so that its ranks start warm.
 
@@ -45,10 +48,14 @@ class Slot:
     """What the rank calls its device: ``cpu`` or ``cuda:0``."""
 
     visible: str = ""
-    """The one device its rank may see, as CUDA_VISIBLE_DEVICES says it; empty on a CPU."""
+    """The one device its rank may see, as ``variable`` says it; empty on a CPU, and where a
+    launcher chooses it."""
 
     memory_mb: int = 0
     """Memory that its rank may take where several share a device or a host; 0: no limit."""
+
+    variable: str = "CUDA_VISIBLE_DEVICES"
+    """The environment variable that says ``visible``; others like it are unset."""
 
     @property
     def name(self) -> str:
@@ -99,8 +106,10 @@ EventKind = Literal[
     "zygote_lost",
     "agent_lost",
     "host_joined",
+    "host_leaving",
     "host_lost",
     "adopted",
+    "counters",
 ]
 
 
@@ -119,9 +128,13 @@ class Event:
     ``zygote_lost``, ``agent_lost``: jobs that had ranks end too, and a new one is started;
     ``error`` is a sentence when no zygote can start (a preload that cannot be imported).
     ``host_joined``: its slots can be used from now on; ``host``, ``slots`` (their names).
+    ``host_leaving``: it is of another allocation than ours, and is taken from us at ``ends_at``
+    (seconds since the epoch); ``host``.
     ``host_lost``: they cannot any more, and none of its ranks is alive; ``host``, ``reason``.
     Jobs that had ranks there end too, before it.
     ``adopted``: a job that a lost controller had started runs on, and is this one's now.
+    ``counters``: what a host took in some seconds; ``host``, and the fields of
+    ``host.counters.sample.Sample``. Only where ``machine.sample_seconds`` asks for it.
     Whatever concerns one host names it in ``host``.
     """
 
@@ -150,6 +163,10 @@ class Backend(Protocol):
     @property
     def ends_at(self) -> float:
         """When the hosts are taken from us, in seconds since the epoch; infinity if never."""
+
+    @property
+    def guests(self) -> frozenset[str]:
+        """Hosts of other allocations, which stay when ours ends, with what runs there."""
 
     def start(self, job: Job) -> None:
         """Run a job as soon as a zygote is warm; returns at once."""

@@ -12,7 +12,15 @@ from hydragnn_hpo.placement.desk import Desk
 from hydragnn_hpo.placement.pool import Pool
 from hydragnn_hpo.placement.resizing import Resizing, kept_for_asked
 from hydragnn_hpo.placement.target import Prices, prices, target
-from hydragnn_hpo.placement.task import Outlook, Plan, Running, Task, duration
+from hydragnn_hpo.placement.task import (
+    Outlook,
+    Plan,
+    Running,
+    Task,
+    duration,
+    narrow,
+    narrowed,
+)
 
 OUTLASTS = 1.4
 """While nobody knows how many trials are to come, one longer than so many typical ones is wide."""
@@ -30,10 +38,13 @@ def plan(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, outloo
         pool: the slots; it is not changed.
         outlook: what else there is to know.
     """
+    if pool.widest < pool.total:  # several allocations: each trial has its place in one
+        waiting = [narrow(task, pool.widest) for task in waiting]
+        running = [narrowed(each, pool.widest) for each in running]
     busy = sorted(running, key=lambda each: each.task.name)
     if outlook.time_left <= outlook.checkpoint_seconds:
         return _drained(waiting, busy, outlook)
-    never = _never(waiting, pool.total)
+    never = _never(waiting, pool.widest)
     possible = (task for task in waiting if task.name not in never)
     queue = sorted(possible, key=_turn if pool.total > 1 else _asked_first)
     priced = prices(queue, busy, pool.total, outlook)

@@ -16,7 +16,11 @@ Cells = list[tuple[int, tuple[int, ...]]]
 
 
 class Pool:
-    """Slots of an allocation; names are ``host:index``."""
+    """Slots of one or several allocations; names are ``host:index``.
+
+    A host of several is called ``NAME@ALLOCATION``. No trial gets slots of two allocations: each
+    has an end of its own, and a fabric may keep jobs apart.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,8 @@ class Pool:
         self._free = np.zeros((len(hosts), widest), dtype=bool)
         self._open = np.ones(len(hosts), dtype=bool)
         self._group = np.zeros(len(hosts), dtype=np.intp)
+        self._allocation = np.zeros(len(hosts), dtype=np.intp)
+        self._allocations: dict[str, int] = {}
         for host, indices in hosts.items():
             self._enter(host, indices)
         self._sizes = self._free.sum(axis=1)
@@ -78,6 +84,12 @@ class Pool:
     def total(self) -> int:
         """Number of slots on hosts that may be used, free or not."""
         return int(self._sizes[self._open].sum())
+
+    @property
+    def widest(self) -> int:
+        """Number of slots, free or not, that one trial could have at most."""
+        sizes = np.where(self._open, self._sizes, 0)
+        return int(np.bincount(self._allocation, weights=sizes, minlength=1).max())
 
     @property
     def free(self) -> int:
@@ -114,8 +126,10 @@ class Pool:
         self._free = grown
         self._open = np.append(self._open, True)
         self._group = np.append(self._group, 0)
+        self._allocation = np.append(self._allocation, 0)
         self._hosts, self._names = list(self._hosts), list(self._names)
         self._where, self._row, self._groups = {**self._where}, {**self._row}, {**self._groups}
+        self._allocations = {**self._allocations}
         self._enter(host, [int(name.rpartition(":")[2]) for name in slots])
         self._sizes = np.append(self._sizes, len(slots))
         self._counts = np.append(self._counts, len(slots))
@@ -154,6 +168,12 @@ class Pool:
         counts = self._counts if lanes == 1 else units.sum(axis=1)
         if width < 1 or width > counts.sum():
             return None
+        if width > counts.max() and len(self._allocations) > 1:
+            sums = np.bincount(self._allocation, weights=counts)
+            if width > sums.max():
+                return None
+            chosen = np.where(sums >= width, sums, np.inf).argmin()
+            counts = np.where(self._allocation == chosen, counts, 0)
         names: list[str] = []
         for row, places in self._choose(units, counts.copy(), width):
             columns = [p * lanes + lane for p in places for lane in range(lanes)]
@@ -232,6 +252,9 @@ class Pool:
         self._row[host] = row
         self._where.update((name, (row, column)) for column, name in enumerate(names))
         self._group[row] = self._groups.setdefault(group, len(self._groups))
+        allocation = host.partition("@")[2]
+        number = self._allocations.setdefault(allocation, len(self._allocations))
+        self._allocation[row] = number
         self._free[row, : len(names)] = True
 
     def _set(self, name: str, *, free: bool) -> None:

@@ -4,7 +4,7 @@ A task is what is left of a trial up to its rung; a slot holds one rank.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -39,6 +39,14 @@ class Task:
         return np.array(self.seconds), np.array(self.widths, dtype=float) * self.lanes
 
 
+def narrow(task: Task, slots: int) -> Task:
+    """Leave a task the widths that find room in so many slots."""
+    count = sum(width * task.lanes <= slots for width in task.widths)
+    if count == len(task.widths) or not count:
+        return task
+    return replace(task, widths=task.widths[:count], seconds=task.seconds[:count])
+
+
 @dataclass(frozen=True)
 class Running:
     """A trial that holds slots."""
@@ -55,6 +63,13 @@ class Running:
     """
     checkpoint_in: float = 0.0
     """Seconds until it could yield, as far as known."""
+
+
+def narrowed(running: Running, slots: int) -> Running:
+    """Leave a trial that runs its own width, and those that find room in so many slots."""
+    task = running.task
+    held = narrow(task, max(slots, running.width * task.lanes))
+    return running if held is task else replace(running, task=held)
 
 
 @dataclass(frozen=True)

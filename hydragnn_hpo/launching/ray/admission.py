@@ -16,7 +16,7 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.ray.credentials import MODE, PATH
 
 _CONNECT_SECONDS = 5.0
-_ANSWER_SECONDS = 15.0
+_ANSWER_SECONDS = 30.0
 _PROBE = "hydragnn_hpo.launching.ray.probe"
 
 

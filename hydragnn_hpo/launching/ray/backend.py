@@ -9,8 +9,9 @@ from typing import Self
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError, unknown
-from hydragnn_hpo.launching.fleet import Fleet
+from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, Job, Slot
+from hydragnn_hpo.launching.ranks.site import site_of
 from hydragnn_hpo.launching.ray.inside import find_ground
 from hydragnn_hpo.launching.ray.reservations import Reservations
 from hydragnn_hpo.launching.ray.shares import shares
@@ -37,8 +38,9 @@ def fleet_on(
         lease_seconds=machine.lease_seconds,
         slots=machine.slots,
         lanes=machine.lanes,
-        interface=machine.interface,
+        site=site_of(machine),
         shared_files=machine.shared_files,
+        sample_seconds=machine.sample_seconds,
         jobs=jobs,
         preload=preload,
     )
@@ -100,6 +102,11 @@ class RayBackend:
     def settled(self) -> bool:
         """Say whether all jobs of a lost controller were told as ``adopted`` or are gone."""
         return self._fleet.settled
+
+    @property
+    def guests(self) -> frozenset[str]:
+        """Hosts of other allocations: none can come."""
+        return self._fleet.guests
 
     @property
     def ends_at(self) -> float:

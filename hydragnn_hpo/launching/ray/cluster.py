@@ -12,9 +12,9 @@ from typing import IO
 
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.files import storage
+from hydragnn_hpo.launching.agent.tether import tethered
+from hydragnn_hpo.launching.host.strays import RUN, end_tagged
 from hydragnn_hpo.launching.ray.member import head_argv
-from hydragnn_hpo.launching.strays import RUN, end_tagged
-from hydragnn_hpo.launching.tether import tethered
 
 CLUSTER = "HYDRAGNN_HPO_RAY_CLUSTER"
 """Names the cluster of a run in the environment of all its processes on this host."""

@@ -27,10 +27,10 @@ import ray
 import ray.cloudpickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hydragnn_hpo.launching import linux
-from hydragnn_hpo.launching.channel import Channel, wait
+from hydragnn_hpo.launching.host import linux
+from hydragnn_hpo.launching.host.strays import AGENT, HOST, RUN, host_tag
 from hydragnn_hpo.launching.ray import actor, groups
-from hydragnn_hpo.launching.strays import AGENT, HOST, RUN, host_tag
+from hydragnn_hpo.launching.wire.channel import Channel, wait
 
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at who belongs to the cluster."""

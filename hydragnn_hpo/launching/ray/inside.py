@@ -9,14 +9,16 @@ from pathlib import Path
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage
-from hydragnn_hpo.launching.network import own_address
-from hydragnn_hpo.launching.protocol import FOLDER
+from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded
+from hydragnn_hpo.launching.host.network import first_there, own_address
+from hydragnn_hpo.launching.host.strays import run_tag
+from hydragnn_hpo.launching.ranks.site import site_of
 from hydragnn_hpo.launching.ray.cluster import StartedCluster
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
 from hydragnn_hpo.launching.ray.member import member_argv
 from hydragnn_hpo.launching.slurm.allocation import Allocation
 from hydragnn_hpo.launching.slurm.transport import step_argv, step_environment
-from hydragnn_hpo.launching.strays import run_tag
+from hydragnn_hpo.launching.wire.protocol import FOLDER
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ def find_ground(
         token: file of the cluster's token; where Ray itself would look if None.
 
     Raises:
-        ConfigError: there is no token, or neither address nor allocation.
+        ConfigError: there is no token, or neither address nor allocation, or no such profile.
         JobError: Slurm does not answer, or no head starts.
     """
     with storage(run_dir / LOGS):
@@ -68,7 +70,7 @@ def find_ground(
             "machine.backend is 'ray', but machine.address names no cluster and this is no Slurm "
             "allocation: give the head's host:port, or run inside salloc or sbatch."
         )
-    allocation = Allocation.find(environment, machine.hosts)
+    allocation = Allocation.find(environment, machine.hosts, without=hosts_excluded(run_dir))
     token = token or make_token(run_dir / FOLDER / "ray.token")
     return _start(allocation, machine, ray_environment(environment, token), run_dir)
 
@@ -77,15 +79,17 @@ def _start(
     allocation: Allocation, machine: MachineConfig, environment: dict[str, str], run_dir: Path
 ) -> Ground:
     """Start a head here, and by one job step a host of Ray on every host of the allocation."""
+    site = site_of(machine)
     environment = step_environment(environment, allocation.ends_at)
     cluster = StartedCluster(
-        own_address(machine.interface, allocation.address),
+        own_address(machine.interface or first_there(site.interfaces), allocation.address),
         tag=run_tag(run_dir),
         environment=environment,
         logs=run_dir / LOGS,
     )
     member = member_argv(cluster.address, interface=machine.interface, name_of="SLURMD_NODENAME")
-    cluster.add(step_argv(allocation.job, allocation.hosts, member), "hosts")
+    argv = step_argv(allocation.job, allocation.hosts, member, site.step.agents)
+    cluster.add(argv, "hosts")
     return Ground(
         cluster.address, environment, cluster, tuple(allocation.hosts), allocation.ends_at
     )

@@ -10,10 +10,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from hydragnn_hpo.launching.network import own_address
+from hydragnn_hpo.launching.agent.tether import tethered
+from hydragnn_hpo.launching.host.network import own_address
 from hydragnn_hpo.launching.ray.admission import split_address
 from hydragnn_hpo.launching.ray.credentials import ray_environment
-from hydragnn_hpo.launching.tether import tethered
 
 _STORE = 100_000_000
 """Bytes of a host's object store: we keep nothing in it, and Ray would take 30 % of the memory."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage
-from hydragnn_hpo.launching.channel import Channel, wait
-from hydragnn_hpo.launching.strays import RUN
+from hydragnn_hpo.launching.host.strays import RUN
+from hydragnn_hpo.launching.wire.channel import Channel, wait
 
 DRIVER = "HYDRAGNN_HPO_RAY_DRIVER"
 """Names the drivers of a run in their environment, and nothing they start."""

@@ -10,15 +10,16 @@ from typing import Any
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.channel import wait
+from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded, left_over
+from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
+from hydragnn_hpo.launching.host.network import own_address
+from hydragnn_hpo.launching.host.strays import end_tagged, run_tag
 from hydragnn_hpo.launching.job import Slot
-from hydragnn_hpo.launching.network import own_address
 from hydragnn_hpo.launching.ray.admission import admit, split_address
 from hydragnn_hpo.launching.ray.cluster import missing
 from hydragnn_hpo.launching.ray.inside import LOGS, Ground
 from hydragnn_hpo.launching.ray.membership import DRIVER, Membership
-from hydragnn_hpo.launching.strays import end_tagged, run_tag
-from hydragnn_hpo.launching.transport import Call, News, agent_argv
+from hydragnn_hpo.launching.wire.channel import wait
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class RayTransport:
     """Starts agents through actors, see ``Transport``."""
 
     outlives = True
+    allocation = ""
     slots: tuple[Slot, ...] = ()
 
     def __init__(self, machine: MachineConfig, ground: Ground, *, run_dir: Path) -> None:
@@ -50,6 +52,7 @@ class RayTransport:
         """
         self.ends_at = ground.ends_at
         self._wanted, self._shared_files = machine.hosts, machine.shared_files
+        self._excluded = frozenset(hosts_excluded(run_dir))
         self._logs = run_dir / LOGS
         self._losses: list[float] = []
         self._news: list[News] = []
@@ -69,6 +72,7 @@ class RayTransport:
             self._wait_for(ground.expected)
         else:
             self.membership.wait(max(1, machine.hosts))
+        left_over([h.rpartition("-")[0] for h in self.membership.hosts], self._excluded)
 
     def _wait_for(self, expected: Collection[str]) -> None:
         """Wait until these hosts have joined; go on with those that have after some minutes."""
@@ -89,7 +93,8 @@ class RayTransport:
     @property
     def hosts(self) -> tuple[str, ...]:
         """Ids of the hosts to use, neighbours by number side by side."""
-        return tuple(sorted(self.membership.hosts, key=_numbered)[: self._wanted or None])
+        hosts = [h for h in self.membership.hosts if h.rpartition("-")[0] not in self._excluded]
+        return tuple(sorted(hosts, key=_numbered)[: self._wanted or None])
 
     def start(self, hosts: Sequence[str], call: Call) -> None:
         """Have an agent started on each of these hosts, in place of any that was there."""

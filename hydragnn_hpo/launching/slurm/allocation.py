@@ -5,10 +5,11 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.launching.doctor.exclusion import left_over
 from hydragnn_hpo.launching.slurm.hostlist import compress, expand
 from hydragnn_hpo.launching.slurm.topology import by_switch
 
@@ -50,15 +51,18 @@ class Allocation:
     """In seconds since the epoch; infinity without a limit."""
 
     @classmethod
-    def find(cls, environment: Mapping[str, str], most: int = 0) -> "Allocation":
+    def find(
+        cls, environment: Mapping[str, str], most: int = 0, *, without: Container[str] = ()
+    ) -> "Allocation":
         """Ask Slurm about the job that the environment names.
 
         Args:
             environment: holds SLURM_JOB_ID.
             most: how many hosts to use; 0: all.
+            without: hosts to leave alone.
 
         Raises:
-            ConfigError: we are in no allocation.
+            ConfigError: we are in no allocation, or may use none of its hosts.
             JobError: Slurm does not answer.
         """
         job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID")
@@ -67,12 +71,31 @@ class Allocation:
                 "machine.backend needs a Slurm allocation, and this is no Slurm allocation "
                 "(SLURM_JOB_ID is unset, or there is no srun): run inside salloc or sbatch."
             )
-        state, names, end = ask("squeue", "-h", "-j", job, "-o", "%T|%N|%e").strip().split("|")
+        state, names, end = _standing(job)
         if state != "RUNNING":
             raise ConfigError(f"Slurm job {job} is {state.lower()}: run inside one that runs.")
-        hosts = by_switch(expand(names), _topology())
+        hosts = left_over(by_switch(expand(names), _topology()), without)
         hosts = hosts[: most or len(hosts)]
-        return cls(job, tuple(hosts), _address(hosts[0]), _end(environment, end))
+        return cls(job, hosts, _address(hosts[0]), _end(environment, end))
+
+
+def _standing(job: str) -> list[str]:
+    """Give state, hosts and end of a job.
+
+    The last task of an array has the array's own number, and squeue then tells of every task.
+
+    Raises:
+        ConfigError: it has ended; shells keep the variables of an ``salloc`` that is over.
+        JobError: Slurm says something else than it should.
+    """
+    answer = ask("squeue", "-h", "-j", job, "-o", "%T|%N|%e|%A").splitlines()
+    lines = [line.strip().split("|") for line in answer]
+    if not lines:
+        raise ConfigError(f"Slurm job {job} has ended: run inside salloc or sbatch.")
+    own = next((line for line in lines if line[3:] == [job]), lines[0])
+    if len(own) < 3 or (own[0] == "RUNNING" and not own[1]):
+        raise JobError(f"squeue tells no state and hosts of job {job}, but {'|'.join(own)!r}.")
+    return own[:3]
 
 
 def _topology() -> str:

@@ -9,6 +9,7 @@ from hydragnn_hpo.errors import ConfigError
 _MOST = 1_000_000
 """Hosts in one list: more is a slip of the pen, not a machine."""
 
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 _LAST_NUMBER = re.compile(r"^(.*?)([0-9]+)([^0-9]*)$")
 
 
@@ -35,15 +36,26 @@ def expand(text: str) -> list[str]:
     """Give the hosts of a list, in its order.
 
     Raises:
-        ConfigError: it is no host list.
+        ConfigError: it is no host list, or names what can be no host.
     """
-    hosts = []
+    hosts: list[str] = []
     for name in split_names(text.strip()):
-        for host in _expand_name(name):
+        for host in map(checked, _expand_name(name)):
             hosts.append(host)
             if len(hosts) > _MOST:
-                raise ConfigError(f"host list '{text[:60]}' names more than {_MOST} hosts.")
+                raise ConfigError(f"host list {text[:60]!r} names more than {_MOST} hosts.")
     return hosts
+
+
+def checked(host: str) -> str:
+    """Give the name of a host, which becomes part of commands, if it can be one.
+
+    Raises:
+        ConfigError: it begins like an option, or holds what no name of a host does.
+    """
+    if not _HOST.fullmatch(host):
+        raise ConfigError(f"{host[:80]!r} is no name of a host: letters, digits, . _ and - are.")
+    return host
 
 
 def _expand_name(name: str) -> Iterator[str]:
@@ -67,7 +79,7 @@ def _numbers(content: str, name: str) -> Iterator[str]:
 
 
 def _bad(text: str) -> ConfigError:
-    return ConfigError(f"'{text[:80]}' is no host list: write it as in node[01-04,07],login1.")
+    return ConfigError(f"{text[:80]!r} is no host list: write it as in node[01-04,07],login1.")
 
 
 def compress(hosts: Iterable[str]) -> str:

@@ -9,13 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.files import storage
+from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
+from hydragnn_hpo.launching.host.network import first_there, own_address
 from hydragnn_hpo.launching.job import Slot
-from hydragnn_hpo.launching.network import own_address
+from hydragnn_hpo.launching.ranks.site import UNKNOWN
 from hydragnn_hpo.launching.slurm.allocation import Allocation, unusable
 from hydragnn_hpo.launching.slurm.hostlist import compress
-from hydragnn_hpo.launching.transport import Call, News, agent_argv
+from hydragnn_hpo.launching.staging.software import OWN, Software
 
 _CLOSING_SECONDS = 2.0
 """For each of: going by itself (its agents have gone already), SIGTERM, SIGKILL."""
@@ -30,11 +33,14 @@ _GEOMETRY = (
 """What ``srun`` would read as its options: we give ours."""
 
 
-def step_argv(job: str, hosts: Sequence[str], command: Sequence[str]) -> list[str]:
+def step_argv(
+    job: str, hosts: Sequence[str], command: Sequence[str], flags: Sequence[str] = ()
+) -> list[str]:
     """Give the command that runs an agent, or what else serves a whole host, on each of some.
 
     It sees its whole host (``--overlap --whole``, bound to nothing): it hands out cores and GPUs
-    itself. One that is lost must not end the others.
+    itself. One that is lost must not end the others. ``flags`` of a machine's profile come last:
+    the last of two that contradict each other counts.
     """
     count = str(len(hosts))
     return [
@@ -42,6 +48,7 @@ def step_argv(job: str, hosts: Sequence[str], command: Sequence[str]) -> list[st
         *("--ntasks-per-node=1", f"--nodelist={compress(hosts)}"),
         *("--overlap", "--whole", "--cpu-bind=none", "--export=ALL", "--input=none"),
         *("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--job-name=hpo-agents", "--label"),
+        *flags,
         *command,
     ]
 
@@ -89,18 +96,27 @@ class SlurmTransport:
         run_dir: Path,
         interface: str | None = None,
         shared_files: bool = True,
+        site: SiteConfig = UNKNOWN,
+        software: Software = OWN,
+        one_of_many: bool = False,
     ) -> None:
         """Use an allocation; steps write their logs below ``run_dir``.
 
-        Without shared files the token reaches agents in the environment of their step.
+        Without shared files the token reaches agents in the environment of their step. Without
+        ``interface`` they find us on the first of ``site.interfaces`` that is there. Where the
+        allocation is one of many that serve a campaign, ids of hosts name it, too.
 
         Raises:
             ConfigError: this host has no such interface.
         """
-        self.hosts: Sequence[str] = allocation.hosts
+        interface = interface or first_there(site.interfaces)
+        self._flags = site.step.agents
+        self._suffix = f"@{allocation.job}" if one_of_many else ""
+        self.hosts: Sequence[str] = tuple(host + self._suffix for host in allocation.hosts)
+        self.allocation = allocation.job
         self.ends_at = allocation.ends_at
         self.address = own_address(interface, allocation.address)
-        self._job, self._shared_files = allocation.job, shared_files
+        self._software, self._shared_files = software, shared_files
         self._logs = run_dir / "agents"
         self._steps: list[_Step] = []
         self._news: list[News] = []
@@ -108,30 +124,43 @@ class SlurmTransport:
 
     def start(self, hosts: Sequence[str], call: Call) -> None:
         """Start a step with an agent on each of these hosts, but for those that are down."""
+        names = {host.removesuffix(self._suffix): host for host in hosts}
         try:
-            down = unusable(hosts)
+            down = unusable(tuple(names))
         except JobError as error:
             self._news += [News(host, "failed", f"has no agent: {error}") for host in hosts]
             return
-        self._news += [News(h, "failed", f"is {s}") for h, s in down.items()]
-        able = [host for host in hosts if host not in down]
+        self._news += [News(names[h], "failed", f"is {s}") for h, s in down.items()]
+        able = [host for name, host in names.items() if name not in down]
         if able:
             self._steps.append(self._step(able, call))
 
     def _step(self, hosts: Sequence[str], call: Call) -> _Step:
         self._count += 1
-        name = f"{call.plate.epoch:03d}-{self._count:04d}.log"
+        name = f"{call.plate.epoch:03d}-{self._count:04d}{self._suffix}.log"
+        names = [host.removesuffix(self._suffix) for host in hosts]
+        whose = self._suffix.removeprefix("@")
         with storage(self._logs):
             self._logs.mkdir(mode=0o700, exist_ok=True)
             log = os.open(self._logs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             process = subprocess.Popen(
-                step_argv(self._job, hosts, agent_argv(host_of="SLURMD_NODENAME")),
+                step_argv(
+                    self.allocation,
+                    names,
+                    agent_argv(
+                        host_of="SLURMD_NODENAME", allocation=whose, software=self._software
+                    ),
+                    flags=self._flags,
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=step_environment(
-                    call.whole_environment(shared_files=self._shared_files), self.ends_at
+                    call.whole_environment(
+                        shared_files=self._shared_files, software=self._software
+                    ),
+                    self.ends_at,
                 ),
                 start_new_session=True,
             )

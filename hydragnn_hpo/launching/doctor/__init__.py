@@ -1,0 +1,1 @@
+"""What is right and wrong with the hosts that we hold, see README.md."""

@@ -1,0 +1,1 @@
+"""What is judged: pure functions from facts of all hosts to findings, a file for each subject."""

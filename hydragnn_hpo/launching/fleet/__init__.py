@@ -1,0 +1,1 @@
+"""The controller's side: one agent on each host, made one backend."""

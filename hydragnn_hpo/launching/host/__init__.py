@@ -1,0 +1,1 @@
+"""What is to be known of one host, and done on it, without torch."""

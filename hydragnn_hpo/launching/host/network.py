@@ -1,0 +1,91 @@
+"""Which address and interface of this host others reach."""
+
+import fcntl
+import socket
+import struct
+from collections.abc import Iterable, Mapping
+
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.wire.channel import Channel
+
+_GET_ADDRESS = 0x8915
+"""SIOCGIFADDR, see netdevice(7)."""
+
+_VNIS = "SLINGSHOT_VNIS"
+
+
+def address_of(interface: str) -> str | None:
+    """Give the IPv4 address of a network interface, None where it has none."""
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket, _GET_ADDRESS, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def interfaces() -> dict[str, str]:
+    """Give all interfaces of this host that have an IPv4 address."""
+    names = [name for _, name in socket.if_nameindex()]
+    return {name: address for name in names if (address := address_of(name))}
+
+
+def own_address(interface: str | None, towards: str) -> str:
+    """Give the address on which this host is reached, for a controller to listen on.
+
+    Args:
+        interface: the interface to use; the one that leads ``towards`` if None.
+        towards: name or address of another host.
+
+    Raises:
+        ConfigError: there is no such interface, or no way to that host.
+    """
+    if interface is not None:
+        found = interfaces()
+        if interface not in found:
+            raise ConfigError(
+                f"machine.interface is '{interface}', but this host has "
+                f"{', '.join(found)}: choose one of them."
+            )
+        return found[interface]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((towards, 9))  # sends nothing: only asks for the route
+        except OSError as error:
+            raise ConfigError(
+                f"no way leads to host {towards} ({error.strerror}): set machine.interface."
+            ) from error
+        return str(probe.getsockname()[0])
+
+
+def network_of_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Give what lets ranks of two steps of one Slurm job meet on Slingshot: the job's VNI alone.
+
+    An agent that replaces a lost one has a step of its own. Each step has its own VNI, with the
+    job's behind it where ``--network=job_vni`` was asked for; libfabric takes the first.
+
+    Source: Margo, "HPE Slingshot (CXI) network considerations", mochi.readthedocs.io.
+    """
+    _, several, job = environment.get(_VNIS, "").rpartition(",")
+    return {_VNIS: job} if several else {}
+
+
+def first_there(wanted: Iterable[str]) -> str | None:
+    """Give the first of some interfaces that this host has with an address."""
+    return next((name for name in wanted if address_of(name)), None)
+
+
+def interface_of(wanted: Iterable[str], channel: Channel) -> tuple[str, str]:
+    """Give address and interface at which ranks of other hosts reach ours.
+
+    Args:
+        wanted: interfaces to use, the first that this host has.
+        channel: to the controller; its own end tells the rest.
+    """
+    for name in wanted:
+        if address := address_of(name):
+            return address, name
+    address = channel.own_address()
+    names = [name for name, known in interfaces().items() if known == address]
+    return address, names[0] if names else "lo"

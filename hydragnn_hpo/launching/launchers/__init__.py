@@ -1,0 +1,1 @@
+"""A launcher for every job, where ranks need a PMI."""

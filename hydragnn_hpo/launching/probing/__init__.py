@@ -1,0 +1,1 @@
+"""Sums over ranks as a test of what connects them: ordered here, judged here, see README.md."""

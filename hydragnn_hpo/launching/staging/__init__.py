@@ -1,0 +1,1 @@
+"""Getting software onto hosts: packed environments, their broadcast, containers."""

@@ -1,0 +1,1 @@
+"""Batch jobs: their scripts, their records, and how one follows another. See README.md."""

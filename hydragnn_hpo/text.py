@@ -1,0 +1,49 @@
+"""Text that comes from others and is shown to people: no orders to a terminal in it."""
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+_KEPT = {"\n", "\t"}
+_REFUSED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Control, format (also those that turn the direction of writing), half characters, and ends
+of lines that only some programs know."""
+
+
+def first_unprintable(value: Any) -> str | None:
+    """Give the first text, also of a key, that holds a control character."""
+    if isinstance(value, str):
+        return None if shown(value) == value else value
+    if isinstance(value, Mapping):
+        parts = [part for pair in value.items() for part in pair]
+    elif isinstance(value, (list, tuple)):
+        parts = list(value)
+    else:
+        return None
+    return next((found for part in parts if (found := first_unprintable(part)) is not None), None)
+
+
+def printable(value: Any) -> Any:
+    """Give plain data with its control characters spelt out, all the way down."""
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, Mapping):
+        return {printable(key): printable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [printable(item) for item in value]
+    return value
+
+
+def shown(text: str) -> str:
+    r"""Spell out control characters.
+
+    >>> shown("\x1b[2Jred")
+    '\\x1b[2Jred'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if _is_plain(c) else ascii(c)[1:-1] for c in text)
+
+
+def _is_plain(character: str) -> bool:
+    return character in _KEPT or unicodedata.category(character) not in _REFUSED

@@ -1,0 +1,39 @@
+
+# Told shortly before the end (USR1), or when the job is taken away (TERM), 'run' lets trials leave
+# checkpoints and ends with code 75. The shell itself must not die of these signals.
+asked=0
+running=
+drain() {
+    asked=$((asked + 1))
+    [ -z "$running" ] || kill -USR1 "$running" 2>/dev/null
+}
+trap drain USR1 TERM
+
+# Modules and environment of the machine.
+{{modules}}
+{{environment}}
+
+# Python and the package of whoever submitted; the controller brings software to the other hosts.
+program=({{program}})
+
+cd {{folder}} || exit
+
+# Notes that this job runs, and queues the next one behind it, however this one will end.
+"${program[@]}" batch begin {{run}} --script {{script}} || exit
+
+code=75
+if [ "$asked" -eq 0 ]; then
+    "${program[@]}" {{command}} </dev/null &
+    running=$!
+    [ "$asked" -eq 0 ] || kill -USR1 "$running" 2>/dev/null
+    # A signal ends 'wait' before the program has ended: wait until none came in between.
+    until
+        before=$asked
+        wait "$running"
+        code=$?
+        [ "$asked" -eq "$before" ]
+    do :; done
+fi
+
+# Notes how it ended, and takes the next job back where there is nothing left to do or to gain.
+"${program[@]}" batch end {{run}} --code "$code"
