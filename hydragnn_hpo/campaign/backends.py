@@ -7,8 +7,12 @@ from pathlib import Path
 
 from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded
+from hydragnn_hpo.launching.host.strays import end_strays, run_tag
 from hydragnn_hpo.launching.job import PRELOAD, Backend
-from hydragnn_hpo.launching.strays import end_strays, run_tag
+from hydragnn_hpo.launching.ranks.place import overruled
+from hydragnn_hpo.launching.ranks.site import site_of
+from hydragnn_hpo.launching.staging.equip import check_software, software_here
 
 logger = logging.getLogger(__name__)
 
@@ -29,27 +33,62 @@ def make_backend(config: CampaignConfig, run: Path) -> Backend:
         ConfigError: the machine does not have what the campaign asks for.
         JobError: what should start it does not answer.
     """
-    machine = config.machine
+    return backend_on(config.machine, run, preload_of(config))
+
+
+def backend_on(machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRELOAD) -> Backend:
+    """Start the backend of a machine, for whatever jobs.
+
+    Args:
+        machine: what there is to run on.
+        run: an existing folder that this controller alone uses.
+        preload: modules that ranks need.
+
+    Raises:
+        ConfigError: the machine does not have what is asked for.
+        JobError: what should start it does not answer.
+    """
     if not machine.shared_files and machine.backend not in ("ray", "slurm"):
         raise ConfigError(
             f"machine.shared_files is false, but the backend '{machine.backend}' cannot carry "
             "files: use ray or slurm, or a folder that all hosts see."
         )
+    check_software(machine, site_of(machine), run)
     if machine.backend != OUTLIVES and (strays := end_strays(run_tag(run))):
         logger.warning("ended %d processes that a lost controller had left", len(strays))
-    preload = PRELOAD if config.command is None else ()
+    tell_overruled(machine)
     return _BACKENDS[machine.backend](machine, run, preload)
 
 
+def tell_overruled(machine: MachineConfig) -> None:
+    """Say which settings of whoever starts us the machine's profile overrules."""
+    if ignored := overruled(site_of(machine), os.environ):
+        logger.warning(
+            "the profile '%s' decides what ranks find; ignored: %s. To change it, write a profile "
+            "of your own with extends = '%s'.",
+            machine.profile,
+            ", ".join(f"{name}={value}" for name, value in sorted(ignored.items())),
+            machine.profile,
+        )
+
+
+def preload_of(config: CampaignConfig) -> tuple[str, ...]:
+    """Give the modules that ranks of a campaign need: none for a command of a user."""
+    return PRELOAD if config.command is None else ()
+
+
 def _local(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.local import LocalBackend
+    from hydragnn_hpo.launching.fleet.local import LocalBackend
 
     return LocalBackend(
         slots=machine.slots,
         lanes=machine.lanes,
         lease_seconds=machine.lease_seconds,
+        sample_seconds=machine.sample_seconds,
         run_dir=run,
         preload=preload,
+        site=site_of(machine),
+        software=software_here(machine, site_of(machine), run),
     )
 
 
@@ -66,27 +105,33 @@ def _ray(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend
 
 
 def _steps(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.processes import ProcessBackend
-    from hydragnn_hpo.launching.steps import Steps
+    from hydragnn_hpo.launching.launchers.processes import ProcessBackend
+    from hydragnn_hpo.launching.launchers.steps import Steps
 
-    launcher = Steps.find(os.environ, slots=machine.slots, hosts=machine.hosts)
+    site = site_of(machine)
+    without = hosts_excluded(run)
+    launcher = Steps.find(
+        os.environ, slots=machine.slots, hosts=machine.hosts, without=without, site=site
+    )
     return ProcessBackend(
         launcher,
         lease_seconds=machine.lease_seconds,
         run_dir=run,
-        interface=machine.interface,
+        site=site,
     )
 
 
 def _mpiexec(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.mpiexec import Mpiexec
-    from hydragnn_hpo.launching.processes import ProcessBackend
+    from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
+    from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 
+    site = site_of(machine)
+    without = hosts_excluded(run)
     return ProcessBackend(
-        Mpiexec(slots=machine.slots, hosts=machine.hosts),
+        Mpiexec(slots=machine.slots, hosts=machine.hosts, without=without, site=site),
         lease_seconds=machine.lease_seconds,
         run_dir=run,
-        interface=machine.interface,
+        site=site,
     )
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hydragnn_hpo.campaign.leaderboard import read_state
+from hydragnn_hpo.campaign.records.leaderboard import read_state
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.config.search import Objective, Space
@@ -35,6 +35,8 @@ def earlier_rows(path: Path, objective: Objective, space: Space) -> list[Row]:
     fixed = {key: value for key, value in fixed_values(theirs.trial).items() if key in space}
     rows: list[Row] = []
     for trial in state.trials.values():
+        if trial.parent is not None:  # its values are there with another seed
+            continue
         if trial.rests:
             rows.append(({**fixed, **trial.values}, trial.rests[min(trial.rests)]))
         elif trial.status == "failed":

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.campaign.climbing import Climbing
-from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.loop.climbing import AGAIN, Climbing
+from hydragnn_hpo.campaign.records.state import State
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import ProfileConfig
 from hydragnn_hpo.config.trial import TrialConfig
@@ -87,6 +87,11 @@ class Priced:
 def trial_of(work: str) -> str:
     """Give the trial that a piece of work belongs to."""
     return work.rpartition("@")[0]
+
+
+def values_of(work: str) -> str:
+    """Give the trial whose values a piece of work has: its own, or one that it repeats."""
+    return trial_of(work).removesuffix(AGAIN)
 
 
 def rung_of(work: str) -> int:
@@ -282,5 +287,5 @@ def _setting(
         failures=machine.failures,
         seed=config.seed,
     )
-    hours = profile.wall_hours
+    hours = profile.longest_hours(machine.hosts)
     return setting if hours is None else replace(setting, wall_time=3600.0 * hours)

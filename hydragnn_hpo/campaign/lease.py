@@ -16,6 +16,13 @@ from hydragnn_hpo.files import storage
 STALE_SECONDS = 30.0
 """A lease on another host that was not renewed for so long is free."""
 
+FINISHED, DRAINED, PAUSED, FAILED = "finished", "drained", "paused", "failed"
+"""With what word controllers give their lease back."""
+
+
+class Taken(RunError):
+    """Another controller is at work in the run directory."""
+
 
 class Lease:
     """Our right to write the journal."""
@@ -24,7 +31,7 @@ class Lease:
         """Take the lease.
 
         Raises:
-            RunError: another controller is at work here.
+            Taken: another controller is at work here.
         """
         folder = run / "controller"
         with storage(folder):
@@ -40,7 +47,7 @@ class Lease:
             try:
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             except FileExistsError:
-                raise RunError(f"{run}: another controller has just started here.") from None
+                raise Taken(f"{run}: another controller has just started here.") from None
             with os.fdopen(descriptor, "w") as file:
                 file.write(content)
         self._touched = time.monotonic()
@@ -59,38 +66,63 @@ class Lease:
             os.utime(self.path)
         self._touched = time.monotonic()
 
-    def release(self) -> None:
-        """Give the lease back; the number stays used."""
+    def release(self, why: str = "") -> None:
+        """Give the lease back; the number stays used.
+
+        Args:
+            why: tells those who would take over what they are to know, see ``left``.
+        """
         with storage(self.path):
-            self.path.write_text("{}")
+            self.path.write_text(json.dumps({"left": why}))
 
 
 def alive(run: Path) -> str | None:
     """Name the controller at work in a run directory, or None."""
-    leases = sorted((run / "controller").glob("[0-9]*.lease"))
-    return _holder(leases[-1]) if leases else None
+    newest = _newest(run)
+    return holder(newest) if newest else None
 
 
-def _holder(path: Path) -> str | None:
+def left(run: Path) -> str:
+    """Say with what word the last controller gave its lease back; empty if it had no time to."""
+    newest = _newest(run)
     try:
-        holder = json.loads(path.read_text() or "{}")
+        found = json.loads(newest.read_text()) if newest else {}
+    except (OSError, ValueError):
+        return ""
+    return str(found.get("left", ""))
+
+
+def _newest(run: Path) -> Path | None:
+    return max((run / "controller").glob("[0-9]*.lease"), default=None)
+
+
+def holder(path: Path) -> str | None:
+    """Name the process that holds a lease, or None once it is free.
+
+    One without content belongs to somebody who is just writing it: K copies of one job script
+    start in the same second.
+    """
+    try:
+        text = path.read_text()
         age = time.time() - path.stat().st_mtime
+        found = json.loads(text or "{}")
     except (OSError, ValueError):
         return None
-    if not holder:
+    if not text and age < STALE_SECONDS:
+        return "somebody who has just started"
+    if "pid" not in found:
         return None
-    if holder["host"] == socket.gethostname():
-        if not _is_python(int(holder["pid"])):
+    if found["host"] == socket.gethostname():
+        if not _is_python(int(found["pid"])):
             return None
     elif age > STALE_SECONDS:
         return None
-    return f"process {holder['pid']} on {holder['host']}"
+    return f"process {found['pid']} on {found['host']}"
 
 
 def _refuse_if_alive(path: Path, run: Path) -> None:
-    holder = _holder(path)
-    if holder:
-        raise RunError(f"{run}: is being run by {holder}; wait for it, or end it first.")
+    if somebody := holder(path):
+        raise Taken(f"{run}: is being run by {somebody}; wait for it, or end it first.")
 
 
 def _is_python(pid: int) -> bool:

@@ -33,7 +33,7 @@ MOST = 100_000
 
 
 class Request(Config):
-    """One wish. Read by ``campaign.controller``."""
+    """One wish. Read by ``campaign.loop.controller``."""
 
     request: Kind
     """``stop``: no new trials, running ones come to rest, the ensemble is built. ``pause``:

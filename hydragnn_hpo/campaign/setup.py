@@ -23,11 +23,12 @@ from hydragnn_hpo.search.objective import check_objective
 from hydragnn_hpo.shipped import find
 
 MAY_CHANGE = ("machine",)
-"""Parts of a campaign that may differ when it goes on: they never change a result."""
+"""Parts of a campaign that may differ when it goes on: they never change a result. So may
+``ensemble.reseed``, which adds trials after the last."""
 
 
 def open_run(config: CampaignConfig, path: Path) -> RunDir:
-    """Make or reopen the directory of a campaign, mode 0700.
+    """Make or reopen the directory of a campaign, mode 0700; several may do so at the same time.
 
     Raises:
         RunError: the directory holds another campaign, or something else.
@@ -36,7 +37,7 @@ def open_run(config: CampaignConfig, path: Path) -> RunDir:
     if run.campaign.exists():
         _same_campaign(config, run)
         return run
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(_foreign(run, p) for p in path.iterdir())):
         raise RunError(
             f"{path}: is not empty and holds no campaign; choose another directory with --run."
         )
@@ -44,6 +45,11 @@ def open_run(config: CampaignConfig, path: Path) -> RunDir:
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
     write_text(run.campaign, dump(config))
     return run
+
+
+def _foreign(run: RunDir, path: Path) -> bool:
+    """Say whether a file was left by nobody who opens the same run at this moment."""
+    return path not in (run.excluded, run.campaign) and not path.name.endswith(PART)
 
 
 def tidy(run: RunDir, *, trials_may_live: bool) -> None:
@@ -60,7 +66,7 @@ def tidy(run: RunDir, *, trials_may_live: bool) -> None:
     for path in run.path.iterdir():
         if path.name.startswith(".") and path.name.endswith(PART):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-        elif path.is_dir() and path != run.trials:
+        elif path.is_dir() and path not in (run.trials, run.jobs):
             sweep(path)
 
 
@@ -69,6 +75,9 @@ def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
     ours = config.model_dump(mode="json")
     for part in MAY_CHANGE:
         there.pop(part), ours.pop(part)
+    there["ensemble"].pop("reseed"), ours["ensemble"].pop("reseed")
+    for entry in (*there["data"], *ours["data"]):  # a campaign may move together with its cards
+        entry["card"] = Path(entry["card"]).name
     difference = next(_differences(there, ours, ()), None)
     if difference:
         key, old, new = difference
@@ -146,13 +155,16 @@ def trial_config(
 
 
 def settle(config: CampaignConfig, source: Path) -> CampaignConfig:
-    """Make a campaign independent of where its file lies.
+    """Make a campaign independent of where its file lies, and so fit to be run from a copy.
 
     Raises:
         ConfigError: its space, constraints or objective make no sense by themselves.
     """
     if config.command is None:
-        return config
+        beside = [source.parent.absolute() / entry.card for entry in config.data]
+        cards = zip(config.data, beside, strict=True)
+        data = [e.model_copy(update={"card": str(p)}) if p.is_file() else e for e, p in cards]
+        return config.model_copy(update={"data": tuple(data)})
     check_search(config, parts=None)
     here = {"here": source.parent.resolve()}
     command = config.command.model_copy(update={"argv": filled(config.command.argv, here)})

@@ -22,14 +22,34 @@ class EnsembleConfig(Config):
     """How the winners become one predictor. Read by ``ensemble.build``."""
 
     members: PositiveInt = 6
-    """Members of the top-K ensemble; greedy selection takes at least 4 where there are 4."""
+    """Members of the top-K ensemble, and the most that greedy selection takes; it takes at least 4
+    where there are 4."""
 
-    method: Literal["greedy", "top"] = "top"
-    """Which is kept: the K best on ``val``, equally weighted, or greedy selection on ``sel``,
-    which pays where ``sel`` holds hundreds of independent structures."""
+    method: Literal["auto", "greedy", "top"] = "auto"
+    """Which is kept: the K best on ``val``, equally weighted, or greedy selection on ``sel``.
+    ``auto``: greedy where ``sel`` holds at least 300 independent groups of structures."""
 
-    rounds: PositiveInt = 24
+    per_head: bool = True
+    """Whether greedy selection weighs the members for each head by itself; else all heads share
+    one set of weights."""
+
+    rounds: PositiveInt = 12
     """Draws of the greedy selection, with replacement."""
+
+    reseed: NonNegativeInt = 0
+    """How many of the best trials are trained once more, with new seeds and to the full budget,
+    before members are chosen: candidates that cost no search. 3 to 5 are usual."""
+
+    price: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Part of the loss on ``sel`` that a doubling of the operations per structure must save, so
+    that greedy selection takes cheap members: 0.01 gives up 1 % of the loss for half the cost."""
+
+    intervals: Literal["all", "size", "chemistry"] = "all"
+    """Whether kinds of structures have intervals of their own: a third each by number of atoms, or
+    by the anions among the elements; kinds with few groups in ``cal`` take the intervals of all."""
+
+    licence: str = ""
+    """Licence of the ensemble itself, as ``CC-BY-4.0``; the data's is in its card."""
 
 
 class MachineConfig(Config):
@@ -61,15 +81,33 @@ class MachineConfig(Config):
     profile: str | None = None
     """Machine profile: a shipped name or a path; describes this computer if left out."""
 
+    pack: Annotated[str, Field(min_length=1)] | None = None
+    """Packed environment (``hydragnn-hpo pack``) that every host of a Slurm allocation unpacks on
+    its own disk, so that no rank imports from a shared file system."""
+
+    container: Annotated[str, Field(min_length=1)] | None = None
+    """Image file in which agents and ranks run, by the profile's ``container.command``."""
+
     lease_seconds: Annotated[float, Field(ge=1.0)] = 10.0
-    """A rank whose lease was not renewed for so long ends itself."""
+    """A rank whose lease was not renewed for so long ends itself. For allocations that share a
+    campaign (``--join``) 60 if left out: the next controller comes 30 s after one that is lost."""
+
+    sample_seconds: Annotated[float, Field(ge=0.0)] = 30.0
+    """Every host tells what its counters of energy, devices and load say so often; 0: never. Jobs
+    of ``steps`` and ``mpiexec`` have no agent that could."""
 
     max_width: PositiveInt = 64
     """Widest trial, in ranks."""
 
+    @model_validator(mode="after")
+    def _software_comes_one_way(self) -> Self:
+        if self.pack and self.container:
+            raise ValueError("software comes by 'pack' or in a 'container': drop one of them.")
+        return self
+
 
 class CampaignConfig(Config):
-    """A campaign. Read by ``campaign.controller``."""
+    """A campaign. Read by ``campaign.loop.controller``."""
 
     name: Name
     """Name of the campaign; its run directory is ``runs/NAME`` unless given."""
@@ -117,6 +155,8 @@ class CampaignConfig(Config):
         return self
 
     def _command_goes_alone(self) -> Self:
+        if self.ensemble.reseed:
+            raise ValueError("ensemble.reseed is for trainings of ours: a command has no ensemble.")
         if self.data:
             raise ValueError("a campaign has either [[data]] or a [command]: drop one.")
         for key in (key for key in RESERVED if key in self.trial or key in self.space):

@@ -1,4 +1,4 @@
-"""A campaign over any command, in place of our own trainings. Read by ``launching.command``."""
+"""A campaign over any command, in place of our own trainings. Read by ``agent.command``."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _FIELD = re.compile(r"\{([A-Za-z_]+)\}")
 
 
 class CommandConfig(Config):
-    """What runs instead of a training. Read by ``launching.command``."""
+    """What runs instead of a training. Read by ``launching.agent.command``."""
 
     argv: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Len(1)]
     """The program and its arguments, each by itself: no shell reads them. In braces:

@@ -1,6 +1,8 @@
 """Machines as data: what price, planner and simulation must know of one. Read by ``placement``."""
 
+from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -12,9 +14,14 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.harmless import Line, Title
+from hydragnn_hpo.config.inheriting import inherited
+from hydragnn_hpo.config.lint import doubtful, wrong
+from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.shipped import find
+from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.shipped import find, shipped
 
 PROFILES = "launch/machines"
 """Where profiles that ship lie."""
@@ -32,20 +39,37 @@ class LinkConfig(Config):
     bytes_per_second: PositiveFloat
     """Bytes per second of long ones, per rank within a host, per host between hosts."""
 
+    peak_bytes_per_second: PositiveFloat | None = None
+    """What the wires carry at best, by their data sheet: shown beside what is measured."""
 
-class ProfileConfig(Config):
-    """A machine. Read by ``placement.cost``, by the planner and by its simulation.
+
+class LimitConfig(Config):
+    """The longest allocation of a size. Read by ``submit`` and ``plan``."""
+
+    hosts: PositiveInt
+    """For allocations of up to so many hosts."""
+
+    wall_hours: PositiveFloat
+    """Hours that they may ask for."""
+
+
+class ProfileConfig(SiteConfig):
+    """A machine. Read by ``placement.cost``, by the planner, its simulation, and ``launching``.
 
     Speeds are first guesses: what runs corrects them by a factor. Ratios between them matter more.
     """
 
-    name: str
+    extends: Line | None = None
+    """Profile that this one changes: a file beside it, a shipped name, or a path. Tables merge key
+    by key, lists are replaced; nothing is left to do for it once a profile is read."""
+
+    name: Title
     """Name of the machine."""
 
-    description: str
+    description: Line
     """One line for tables."""
 
-    source: Annotated[tuple[str, ...], Field(min_length=1)]
+    source: Annotated[tuple[Line, ...], Field(min_length=1)]
     """Where its numbers come from, and which of them are guesses."""
 
     checked: date
@@ -106,6 +130,9 @@ class ProfileConfig(Config):
     wall_hours: PositiveFloat | None = None
     """Longest allocation; no limit if left out."""
 
+    limits: tuple[LimitConfig, ...] = ()
+    """Shorter ones for fewer hosts, fewest first."""
+
     @model_validator(mode="after")
     def _order_names_every_slot(self) -> Self:
         if self.slot_order and sorted(self.slot_order) != list(range(self.slots_per_host)):
@@ -115,10 +142,52 @@ class ProfileConfig(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _limits_rise(self) -> Self:
+        sizes = [limit.hosts for limit in self.limits]
+        if sizes != sorted(set(sizes)):
+            raise ValueError(f"limits are of {sizes} hosts: begin with the fewest, name each once.")
+        return self
+
+    def longest_hours(self, hosts: int) -> float | None:
+        """Give the longest allocation of so many hosts, in hours; None without a limit."""
+        fitting = (limit.wall_hours for limit in self.limits if hosts <= limit.hosts)
+        return next(fitting, self.wall_hours)
+
     @property
     def memory_bytes(self) -> float:
         """Memory of a slot in bytes; infinity where it is not known."""
         return 1e9 * self.memory_gb or float("inf")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A machine profile with where it is from."""
+
+    config: ProfileConfig
+
+    origins: dict[str, Path]
+    """File of each value that is no default, by its dotted key."""
+
+    files: tuple[Path, ...]
+    """Its own file, then what it extends, and what that extends."""
+
+    warnings: tuple[str, ...]
+    """What is doubtful in it, a sentence each."""
+
+
+def read_profile(argument: str | None = None) -> Profile:
+    """Read a machine profile by its shipped name or its path; this computer's if left out.
+
+    Raises:
+        ConfigError: there is no such profile, or it is wrong.
+    """
+    path = find(argument or HERE, PROFILES)
+    found = inherited(path, PROFILES)
+    config = parse(found.values, ProfileConfig, str(path))
+    for sentence in wrong(config):
+        raise ConfigError(f"{path}: {sentence}")
+    return Profile(config, found.origins, found.files, tuple(doubtful(config)))
 
 
 def find_profile(argument: str | None = None) -> ProfileConfig:
@@ -127,4 +196,24 @@ def find_profile(argument: str | None = None) -> ProfileConfig:
     Raises:
         ConfigError: there is no such profile, or it is wrong.
     """
-    return load(find(argument or HERE, PROFILES), ProfileConfig)
+    return read_profile(argument).config
+
+
+def located(named: str, folder: Path) -> str:
+    """Give a profile's name so that it is found from anywhere: a shipped one's, or a whole path.
+
+    Args:
+        named: a shipped name or a path.
+        folder: where a path is looked for first.
+
+    Raises:
+        ConfigError: there is no such profile.
+    """
+    beside = folder / named
+    path = (beside if beside.is_file() else find(named, PROFILES)).resolve()
+    return path.stem if path.parent == shipped(PROFILES).resolve() else str(path)
+
+
+def known_profiles() -> tuple[str, ...]:
+    """Give the names of the profiles that ship."""
+    return tuple(sorted(path.stem for path in shipped(PROFILES).glob("*.toml")))

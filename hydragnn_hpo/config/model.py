@@ -78,7 +78,7 @@ class ModelConfig(Config):
     features: PositiveInt = 64
     """Channels per node."""
 
-    layers: PositiveInt = 3
+    layers: Annotated[int, Field(gt=0, le=1000)] = 3
     """Rounds of message passing."""
 
     cutoff: PositiveFloat = 5.0

@@ -63,6 +63,13 @@ class Batch:
     """Layout of the edges in pairs and its inverse, [2, E], see ``data.pairs``; only on wish,
     and only where every edge has its reverse."""
 
+    order: Tensor | None = None
+    """Edges in the order of their receivers, [E], where they lie in pairs already: row p + E / 2 is
+    row p turned round. Then there is no ``pairs``."""
+
+    starts: Tensor | None = None
+    """Where each node's edges begin in that order, and the end, [N + 1]."""
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Give the same batch on another device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))

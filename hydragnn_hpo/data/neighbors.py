@@ -37,11 +37,25 @@ def edges_of(
         in ``data.graph``. An isolated atom has no edge.
     """
     search = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)  # else all cores
-    sender, receiver, shift = search.compute(positions, cell, pbc, "ijS")
-    order = np.lexsort((shift[:, 2], shift[:, 1], shift[:, 0], sender, receiver))
-    edges = np.empty((len(order), 2), dtype=np.int32)
-    edges[:, 0], edges[:, 1] = sender[order], receiver[order]
-    return edges, shift[order].astype(np.int16)
+    pairs, shift = search.compute(positions, cell, pbc, "PS", copy=False)  # views into ``search``
+    order = _order(pairs, shift, len(positions))
+    return pairs.take(order, axis=0).astype(np.int32), shift.take(order, axis=0).astype(np.int16)
+
+
+def _order(
+    pairs: NDArray[np.uint64], shift: NDArray[np.int32], num_nodes: int
+) -> NDArray[np.int64]:
+    """Sort edges by receiver, then sender, then shift: by one number where it fits into 63 bits."""
+    if not len(pairs):
+        return np.zeros(0, dtype=np.int64)
+    span = 2 * int(np.abs(shift).max()) + 1
+    if num_nodes**2 * span**3 >= 2**62:
+        columns = (shift[:, 2], shift[:, 1], shift[:, 0], pairs[:, 0], pairs[:, 1])
+        return np.lexsort(columns)
+    key = pairs.view(np.int64) @ np.array((span**3, num_nodes * span**3))
+    key += shift @ np.array((span * span, span, 1))
+    order: NDArray[np.int64] = key.argsort()
+    return order
 
 
 def edge_vectors(

@@ -74,7 +74,7 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
     _check_extent(positions, cell[pbc], cutoff, place)
     edges, edge_shift = edges_of(positions, cell, pbc, cutoff)
     vectors = edge_vectors(positions, cell, edges, edge_shift)
-    _check_distances(np.linalg.norm(vectors, axis=1), edges, place, rules.min_distance)
+    _check_distances(np.einsum("ec,ec->e", vectors, vectors), edges, place, rules.min_distance)
     targets = {
         name: target_of(atoms, name, target, place) for name, target in rules.targets.items()
     }
@@ -90,10 +90,7 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         targets={name: value for name, value in targets.items() if value is not None},
         group=_group(atoms, place, rules.group),
         published=published,
-        attributes={
-            name: _attribute(atoms, name, attribute, place)
-            for name, attribute in rules.attributes.items()
-        },
+        attributes=attributes_of(atoms, place, rules),
         laplacian=encodings_of(len(atoms), edges, rules.laplacian) if rules.laplacian else None,
     )
 
@@ -169,7 +166,8 @@ def _check_extent(
             "the cell",
             "move the atoms into the cell",
         )
-    spread = float(np.linalg.norm(np.ptp(positions - cells @ periodic, axis=0)))
+    with np.errstate(over="ignore"):  # what overflows is too wide as well
+        spread = float(np.linalg.norm(np.ptp(positions - cells @ periodic, axis=0)))
     width = max(spread, float(lengths.max(initial=0.0)))
     if width > WIDEST * cutoff:
         raise place.error(
@@ -191,15 +189,17 @@ def _check_occupancy(atoms: Atoms, place: Place) -> None:
 
 
 def _check_distances(
-    distances: NDArray[np.float64], edges: NDArray[np.int32], place: Place, min_distance: float
+    squared: NDArray[np.float64], edges: NDArray[np.int32], place: Place, min_distance: float
 ) -> None:
-    if not len(distances) or distances.min() >= min_distance:
+    """Refuse atoms at one place; ``squared`` lengths of edges in angstrom squared, [E]."""
+    if not len(squared) or squared.min() >= min_distance**2:
         return
-    closest = int(distances.argmin())
+    closest = int(squared.argmin())
     first, second = sorted((edges[closest] + 1).tolist())
     whose = "its own image" if first == second else f"atom {second}"
+    apart = float(squared[closest]) ** 0.5
     raise place.error(
-        f"has atom {first} and {whose} at one place ({distances[closest]:.3g} angstrom apart)",
+        f"has atom {first} and {whose} at one place ({apart:.3g} angstrom apart)",
         "remove one, or lower graphs.min_distance of the card",
     )
 
@@ -238,6 +238,18 @@ def target_of(
     if np.isnan(value).all():
         return None
     return value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
+
+
+def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:
+    """Look the known properties of a structure up, in our own units.
+
+    Raises:
+        DataError: one is missing and has no default, or is no finite number.
+    """
+    return {
+        name: _attribute(atoms, name, attribute, place)
+        for name, attribute in rules.attributes.items()
+    }
 
 
 def _attribute(atoms: Atoms, name: str, attribute: AttributeConfig, place: Place) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.model import sums
-from hydragnn_hpo.model.sums import Links, links_of, paired_links
+from hydragnn_hpo.model.sums import Links, laid_links, links_of, paired_links
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,9 @@ def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
     """
     num_nodes = batch.positions.shape[0]
     sender, receiver = batch.edge_index
-    if batch.pairs is None:
+    if batch.order is not None and batch.starts is not None:
+        links, rows = laid_links(sender, receiver, batch.order, batch.starts), None
+    elif batch.pairs is None:
         links, rows = links_of(sender, receiver, num_nodes), None
     else:
         first, order = batch.pairs
@@ -131,6 +133,8 @@ def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
         sender, receiver = batch.edge_index.index_select(1, first)  # 7 times quicker than [first]
         links = paired_links(sender, receiver, order, num_nodes)
     shift = batch.edge_shift if rows is None else batch.edge_shift.index_select(0, rows)
+    if batch.order is not None:
+        shift = shift[: shift.shape[0] // 2]
     count = shift.shape[0]
     ends = (links.receiver[:count], links.sender[:count])
     to, start = (batch.positions.index_select(0, end) for end in ends)

@@ -65,7 +65,13 @@ def paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_nodes: int
     """
     nodes = torch.arange(num_nodes + 1, device=receiver.device)
     starts = torch.searchsorted(receiver.index_select(0, order), nodes)
-    turned = (order + order.shape[0] // 2) % max(order.shape[0], 1)
+    return laid_links(sender, receiver, order, starts)
+
+
+def laid_links(sender: Tensor, receiver: Tensor, order: Tensor, starts: Tensor) -> Links:
+    """Give the links of edges in pairs where it is known at which row each node's begin."""
+    half = order.shape[0] // 2
+    turned = torch.where(order < half, order + half, order - half)
     return Links(sender, receiver, order, starts, turned, starts)
 
 
@@ -118,7 +124,7 @@ def scaled(values: Tensor, filters: Tensor, links: Links) -> Tensor:
 
 def times(messages: Tensor, filters: Tensor) -> Tensor:
     """Multiply messages of edges, [E, F], by filters of pairs, [E / 2, F], or of edges."""
-    if not len(messages):
+    if not messages.shape[0]:
         return messages * filters
     return (messages.view(-1, *filters.shape[:1], messages.shape[1]) * filters).view_as(messages)
 
@@ -230,13 +236,13 @@ class _Joined(Function):
             to_sender = applied(_Add, grad, s, by_s, s_starts)
         if ctx.needs_input_grad[2]:
             halves = grad.view(-1, *ctx.shape) if ctx.shape[0] else grad.new_zeros(1, *ctx.shape)
-            to_pair = halves[0] + halves[1] if len(halves) == 2 else halves.sum(0)
+            to_pair = halves[0] + halves[1] if halves.shape[0] == 2 else halves.sum(0)
         return to_receiver, to_sender, to_pair, *[None] * 6
 
 
 def scale_rows(rows: Tensor, filters: Tensor) -> Tensor:
     """Multiply the rows of edges by filters of edges or of pairs, in place."""
-    if len(rows):
+    if rows.shape[0]:
         rows.view(-1, *filters.shape).mul_(filters)
     return rows
 
@@ -255,7 +261,7 @@ class _Scaled(Function):
             to_values = applied(_Add, times(grad, filters), s, by_s, s_starts)
         if ctx.needs_input_grad[1]:
             product = grad * applied(_Take, values, s, by_s, s_starts)
-            to_filters = product.view(-1, *filters.shape).sum(0) if len(grad) else filters * 0.0
+            to_filters = product.view(-1, *filters.shape).sum(0) if grad.shape[0] else filters * 0.0
         return to_values, to_filters, *[None] * 6
 
 
@@ -313,7 +319,7 @@ def _both_slopes(
 
 def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
     """Add the products of two arrays of edges to an array of pairs, in place."""
-    if len(rows):
+    if rows.shape[0]:
         pairs = zip(rows.view(-1, *total.shape), others.view(-1, *total.shape), strict=True)
         for half, other in pairs:
             total.addcmul_(half, other)

@@ -118,7 +118,7 @@ class Trunk(nn.Module):
             links=links,
             directions=directions,
             pair_lengths=lengths,
-            pair_basis=lengths.new_zeros(len(lengths), 0) if basis is None else basis(lengths),
+            pair_basis=lengths.new_zeros(lengths.shape[0], 0) if basis is None else basis(lengths),
             pair_envelope=envelope(lengths, self.cutoff).unsqueeze(-1),
         )
 

@@ -41,12 +41,12 @@ class _Weighted(Function):
         ctx.save_for_backward(values, weights, *links)
         sender, _, order, starts, _, _ = links
         shape = (starts.shape[0] - 1, values.shape[1])
-        if not len(order):
+        if not order.shape[0]:
             return values.new_zeros(shape)
         index = sender.index_select(0, order)
-        both = torch.cat((weights,) * (len(order) // len(weights)))
+        both = torch.cat((weights,) * (order.shape[0] // weights.shape[0]))
         by_head = both.t().index_select(1, order)
-        heads = values.view(len(values), weights.shape[1], -1).transpose(0, 1).contiguous()
+        heads = values.view(values.shape[0], weights.shape[1], -1).transpose(0, 1).contiguous()
         found = [
             torch.embedding_bag(head, index, starts, False, 0, False, weight, True)[0]
             for head, weight in zip(heads, by_head, strict=True)
@@ -70,7 +70,7 @@ class _Agreement(Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
         ctx.save_for_backward(values, grad, *links)
-        if not len(links[0]):
+        if not links[0].shape[0]:
             return torch.zeros_like(like)
         sent = values.contiguous().index_select(0, links[0])
         rows = sent.mul_(grad.contiguous().index_select(0, links[1]))

@@ -39,20 +39,21 @@ def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
         yield f"{path.name}:{number}", atoms
 
 
-def structures_in(content: Any, form: str, place: Path | str) -> Iterator[Atoms]:
+def structures_in(content: Any, form: str, place: Path | str, **options: Any) -> Iterator[Atoms]:
     """Give the structures of a file or a string.
 
     Args:
         content: what ASE reads: a path or a text stream.
         form: ASE's name of the format.
         place: named in errors.
+        options: of ASE's reader of this format.
 
     Raises:
         DataError: ASE cannot read the next structure, or there is none.
     """
     number = 0
     try:
-        for atoms in iread(content, ":", format=form, parallel=False):
+        for atoms in iread(content, ":", format=form, parallel=False, **options):
             number += 1
             yield atoms
     except (MemoryError, GeneratorExit):

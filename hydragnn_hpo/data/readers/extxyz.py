@@ -3,6 +3,7 @@
 Each frame is cut out of the file by its count of atoms and read from its own text.
 """
 
+import contextlib
 import io
 import itertools
 import lzma
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from hydragnn_hpo.data.readers.ase_file import single, structures_in
+from hydragnn_hpo.data.readers.comment import parse_comment
 from hydragnn_hpo.data.readers.source import OPENERS, Item, Source
 from hydragnn_hpo.errors import DataError
 
@@ -30,26 +32,52 @@ def read_extxyz(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     Raises:
         DataError: the file is unreadable, empty, or no longer in frames.
     """
-    path = source.path
     for number, text in _frames(source, start, stop):
-        name = f"{path.name}:{number}"
-        try:
-            place = f"{path}: structure {number}"
-            atoms = single(structures_in(io.StringIO(text), "extxyz", place), path)
-        except DataError as error:
-            reason = str(error).replace(f"{place}: structure 1 ", f"{place} ")
-            yield name, DataError(reason)
-        else:
-            yield name, atoms
+        yield _item(source.path, number, text)
+
+
+def read_stream(file: IO[str], path: Path) -> Iterator[Item]:
+    """Read frames from an open file, such as standard input, to its end.
+
+    Args:
+        file: where the next line begins a frame.
+        path: what it is called in names and errors.
+
+    Raises:
+        DataError: it is unreadable, empty, or no longer in frames.
+    """
+    with _said(path):
+        for number, text in _Scan((path, 0, 0), file).frames(0, None):
+            yield _item(path, number, text)
+
+
+def _item(path: Path, number: int, text: str) -> Item:
+    """Give a frame's name, and its structure or why it is bad."""
+    place, name = f"{path}: structure {number}", f"{path.name}:{number}"
+    try:
+        frames = structures_in(io.StringIO(text), "extxyz", place, properties_parser=parse_comment)
+        return name, single(frames, path)
+    except DataError as error:
+        return name, DataError(str(error).replace(f"{place}: structure 1 ", f"{place} "))
 
 
 def _frames(source: Source, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
     """Give number, counted from 1, and text of some frames."""
-    path = source.path
-    try:
-        scan = _scan(path, start)
-        yield from scan.frames(start, stop)
+    with _said(source.path):
+        scan = _scan(source.path, start)
+        try:
+            yield from scan.frames(start, stop)
+        except BaseException:
+            scan.file.close()
+            raise
         scan.rest()
+
+
+@contextlib.contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Turn what can go wrong with a file of text into our own sentence."""
+    try:
+        yield
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise DataError(f"{path}: cannot be read ({reason}); get the file again.") from error
@@ -64,7 +92,8 @@ def _scan(path: Path, start: int) -> "_Scan":
     resting = _RESTING.pop(stamp, None)
     if resting is not None and resting.number <= start:
         return resting
-    return _Scan(stamp)
+    opener = OPENERS.get(path.suffix.lower(), open)
+    return _Scan(stamp, opener(path, "rt", encoding="utf-8"))
 
 
 _RESTING: dict[tuple[Path, int, int], "_Scan"] = {}
@@ -74,15 +103,12 @@ _RESTING: dict[tuple[Path, int, int], "_Scan"] = {}
 class _Scan:
     """A file that is open at some frame."""
 
-    def __init__(self, stamp: tuple[Path, int, int]) -> None:
-        self.stamp, self.path = stamp, stamp[0]
-        opener = OPENERS.get(self.path.suffix.lower(), open)
-        self.file: IO[str] = opener(self.path, "rt", encoding="utf-8")
+    def __init__(self, stamp: tuple[Path, int, int], file: IO[str]) -> None:
+        self.stamp, self.path, self.file = stamp, stamp[0], file
         self.number = 0
 
     def __del__(self) -> None:
-        if hasattr(self, "file"):
-            self.file.close()
+        self.file.close()
 
     def rest(self) -> None:
         """Wait for the next piece."""

@@ -66,7 +66,7 @@ def write_part(
     part = folder / f"part-{number:05d}.bp"
     rows = dict(zip(PERS, sizes.sum(axis=0).tolist(), strict=True))
     needed = sum(rows[c.per] * c.dtype.itemsize * int(np.prod(c.shape)) for c in columns)
-    _see_room(part, needed + _MARGIN + _PER_WINDOW * len(sizes))
+    see_room(part, needed + _MARGIN + _PER_WINDOW * len(sizes))
     try:
         checksums = _write(part, windows, columns, sizes)
     except RuntimeError as error:
@@ -138,7 +138,7 @@ def bytes_of(array: NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _see_room(part: Path, size: int) -> None:
+def see_room(part: Path, size: int) -> None:
     """Reserve the bytes of a part once: ADIOS2 aborts the process where a disk is full."""
     with storage(part), tempfile.TemporaryFile(dir=part.parent) as file:
         os.posix_fallocate(file.fileno(), 0, size)

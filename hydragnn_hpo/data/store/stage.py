@@ -9,7 +9,8 @@ import contextlib
 import errno
 import math
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -93,8 +94,12 @@ def _write(target: Path, index: Index) -> None:
             }
             for name, _ in _OFFSETS.values():
                 files[name].write(bytes(8))
-            for first, last in runs_of(index, RUN_BYTES):
-                _append(files, _as_staged(reader.read(first, last), index.starts[first]), folder)
+            places = _row_places(index, files)
+            runs = runs_of(index, RUN_BYTES)
+            turn = zlib.crc32(os.uname().nodename.encode()) % max(len(runs), 1)
+            for first, last in runs[turn:] + runs[:turn]:  # hosts begin at different parts
+                start = index.starts[first]
+                _put(files, places(start), _as_staged(reader.read(first, last), start), folder)
         sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
         said = {"layout": LAYOUT, "store": str(index.folder), "files": sizes}
         write_json(folder / "manifest.json", said)
@@ -141,9 +146,32 @@ def _as_staged(arrays: Arrays, start: NDArray[np.int64]) -> Arrays:
     return staged
 
 
-def _append(files: dict[str, BinaryIO], arrays: Arrays, folder: Path) -> None:
+def _row_places(
+    index: Index, files: dict[str, BinaryIO]
+) -> Callable[[NDArray[np.int64]], dict[str, int]]:
+    """Give what tells, from the rows before a run, where in each file the run begins.
+
+    Args:
+        index: of the store.
+        files: each at its first row, offsets after the zero that they begin with.
+    """
+    shapes = _shapes(index)
+    pers: dict[str, Per] = {c.name: c.per for c in index.columns if c.name not in _OFFSETS}
+    pers |= dict.fromkeys([name for name, _ in _OFFSETS.values()], PERS[0])
+    pers["edge_translation"] = "edge"
+    begins = {name: stream.tell() for name, stream in files.items()}
+    row = {n: dtype.itemsize * math.prod(shape[1:]) for n, (dtype, shape) in shapes.items()}
+
+    def places(start: NDArray[np.int64]) -> dict[str, int]:
+        return {n: begins[n] + row[n] * int(start[PERS.index(pers[n])]) for n in files}
+
+    return places
+
+
+def _put(files: dict[str, BinaryIO], places: dict[str, int], arrays: Arrays, folder: Path) -> None:
     with storage(folder):
         for name, stream in files.items():
+            stream.seek(places[name])
             stream.write(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
 
 

@@ -37,7 +37,7 @@ def by_degree(edges: Edges, highest: int) -> ByDegree:
     whole = lower.flatten().long()
     order = torch.argsort(whole, stable=True)
     back = torch.empty_like(order)
-    back[order] = torch.arange(len(order), device=order.device)
+    back[order] = torch.arange(order.shape[0], device=order.device)
     counts = torch.bincount(whole, minlength=highest)
     return ByDegree(order, back, tuple(counts.tolist()), share.index_select(0, order))
 

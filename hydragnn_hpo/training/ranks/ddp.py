@@ -31,6 +31,9 @@ the rank hangs for good (seen with torch 2.13 in one of some hundred starts). So
 never destroyed: ranks end by ``os._exit`` when their files are written.
 """
 
+_BACKENDS = {"cuda": "nccl", "xpu": "xccl"}
+"""What ranks speak by, by device; gloo else. RCCL goes by NCCL's name."""
+
 JOIN_SECONDS = 60.0
 COLLECTIVE_SECONDS = 300.0
 """How long ranks wait for each other; ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` says otherwise."""
@@ -98,7 +101,7 @@ def join(meeting: Path | None = None) -> Ranks:
     """Join the process group that the environment names, or run alone.
 
     Reads ``RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT`` and
-    ``HYDRAGNN_HPO_DEVICE``. gloo on CPUs; nccl on GPUs (RCCL on ROCm).
+    ``HYDRAGNN_HPO_DEVICE``. gloo on CPUs; nccl on GPUs (RCCL on ROCm), xccl on Intel's.
 
     Args:
         meeting: a file, new with each attempt, through which the ranks of one host find each
@@ -112,13 +115,13 @@ def join(meeting: Path | None = None) -> Ranks:
     if not 0 <= rank < world:
         raise ConfigError(f"RANK is {rank}, WORLD_SIZE {world}: RANK must be below WORLD_SIZE.")
     device = _device()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device.index or 0)
     if world == 1:
         return Ranks(rank, world, device)
     store = _store(meeting, rank, world)
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        _BACKENDS.get(device.type, "gloo"),
         store=PrefixStore("ranks", store),
         rank=rank,
         world_size=world,
@@ -164,10 +167,14 @@ def _store(meeting: Path | None, rank: int, world: int) -> Store:
 
 def _device() -> torch.device:
     name = os.environ.get("HYDRAGNN_HPO_DEVICE")
-    if name is None:
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        name = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    if name is not None:
+        return torch.device(name)
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None or found.type not in _BACKENDS:
+        return torch.device("cpu")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    alone = torch.accelerator.device_count() == 1  # whoever launched us shows each rank its own
+    return torch.device(found.type, 0 if alone else local)
 
 
 def _wait_for_port(host: str, port: int) -> None:

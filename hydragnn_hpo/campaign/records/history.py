@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.campaign.losses import ASKED
+from hydragnn_hpo.campaign.records.journal import Event
+from hydragnn_hpo.campaign.records.losses import ASKED
 from hydragnn_hpo.placement.simulated import Bar
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.records.state import State, Trial
 from hydragnn_hpo.campaign.work import Work
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump
-from hydragnn_hpo.config.machine import ProfileConfig, find_profile
+from hydragnn_hpo.config.machine import HERE, ProfileConfig, find_profile
 from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching.job import Job, Slot
@@ -40,11 +40,36 @@ def profile_of(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> Profil
         here: the profile of a computer without GPUs.
         lanes: slots that share one device.
     """
-    profile = find_profile("generic") if any(s.device != "cpu" for s in slots) else here
+    profile = find_profile("generic-slurm") if any(s.device != "cpu" for s in slots) else here
+    return measured(profile, slots, lanes)
+
+
+def measured(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
+    """Let slots say what memory a device has; a profile counts where they do not know it."""
     known = [slot.memory_mb for slot in slots if slot.memory_mb]
     if not known:
         return profile
     return profile.model_copy(update={"memory_gb": min(known) * lanes * 2**20 / 1e9})
+
+
+SPEEDS = (
+    *("device", "process_gb", "flops_per_second", "bytes_per_second"),
+    *("step_seconds", "layer_seconds", "within", "between"),
+)
+"""What a profile says of its devices."""
+
+
+def suited(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
+    """Take guesses for what a profile does not know: memory, and devices of the other kind.
+
+    The speeds of GPUs promise a hundred times too much of hosts that turn out to have none.
+    """
+    kind = "gpu" if any(slot.device != "cpu" for slot in slots) else "cpu"
+    if slots and kind != profile.device:
+        other = find_profile("generic-slurm" if kind == "gpu" else HERE)
+        update = {key: getattr(other, key) for key in SPEEDS}
+        profile = profile.model_copy(update={**update, "memory_gb": 0.0})
+    return profile if profile.memory_gb else measured(profile, slots, lanes)
 
 
 class Dispatch:
@@ -74,6 +99,8 @@ class Dispatch:
         """
         if self.config.machine.profile is None:
             self.profile = profile_of(slots, self.profile, self.config.machine.lanes)
+        else:
+            self.profile = suited(self.profile, slots, self.config.machine.lanes)
         self.costs = CostModel(stats, self.profile, max_width=self.config.machine.max_width)
         for path in self.config.search.warm_start:
             if (earlier := RunDir(Path(path)).costs).exists():
@@ -196,7 +223,7 @@ class Dispatch:
         """Give the widths a trial may have here, and whether it shares its device with others."""
         price = self.price(trial)
         lanes = self._lanes(trial, price)
-        room = self.pool.total // lanes
+        room = self.pool.widest // lanes
         widths = tuple(width for width in price.widths if width <= room)
         return widths, self.config.machine.lanes > 1 and lanes == 1
 

@@ -2,8 +2,9 @@
 
 import logging
 
-from hydragnn_hpo.campaign.book import Book
-from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.loop.book import Book
+from hydragnn_hpo.campaign.loop.dispatch import Dispatch
+from hydragnn_hpo.campaign.records.state import Trial
 from hydragnn_hpo.launching.job import Event
 
 logger = logging.getLogger(__name__)
@@ -18,6 +19,8 @@ class Roster:
     def __init__(self, book: Book, dispatch: Dispatch) -> None:
         """Start without hosts; the backend's events bring them."""
         self.book, self.dispatch = book, dispatch
+        self._ends: dict[str, float] = {}
+        """When hosts of other allocations are taken from us, in seconds since the epoch."""
 
     def hear(self, event: Event) -> bool:
         """Take in what concerns hosts; says whether it did.
@@ -27,9 +30,31 @@ class Roster:
         if event.kind == "host_joined":
             told = {key: event.data[key] for key in ("host", "slots")}
             self.book.note("host_joined", durable=False, **told)
+        elif event.kind == "host_leaving":
+            self._ends[event.data["host"]] = event.data["ends_at"]
         elif event.kind == "host_lost":
+            self._ends.pop(event.data["host"], None)
             self._lose(event.data["host"], event.data["reason"])
-        return event.kind in ("host_joined", "host_lost")
+        return event.kind in ("host_joined", "host_leaving", "host_lost")
+
+    def leave(self, now: float, *, checkpoint: float) -> list[Trial]:
+        """Start nothing more on hosts that will soon be taken from us.
+
+        Args:
+            now: seconds since the epoch, later by what is kept free before an end.
+            checkpoint: seconds that a trial which starts takes to reach a checkpoint.
+
+        Returns:
+            Trials that have to yield now.
+        """
+        gone = {host for host, end in self._ends.items() if end <= now}
+        for host, end in self._ends.items():
+            if end - now <= checkpoint:
+                self.dispatch.pool.close_host(host)
+        if not gone:
+            return []
+        running = self.book.state.with_status("running")
+        return [t for t in running if t.asked is None and not gone.isdisjoint(t.hosts)]
 
     def judge(self) -> None:
         """Give no more trials to hosts that failed twice: not by one bad trial, not the last."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.book import Book
-from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.earlier import earlier_rows
-from hydragnn_hpo.campaign.state import Trial
-from hydragnn_hpo.campaign.thinker import Result, Thinker
+from hydragnn_hpo.campaign.loop.book import Book
+from hydragnn_hpo.campaign.loop.dispatch import Dispatch
+from hydragnn_hpo.campaign.loop.thinker import Result, Thinker
+from hydragnn_hpo.campaign.records.state import Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import derive_seed
@@ -56,12 +56,12 @@ class Proposals:
     @property
     def to_come(self) -> int:
         """How many trials will still be proposed."""
-        return 0 if self.exhausted else self.budget - len(self.book.state.trials)
+        return 0 if self.exhausted else self.budget - self.book.state.searched
 
     @property
     def exhausted(self) -> bool:
         """Whether no further trial will be proposed."""
-        return self.dry or self.book.state.ending or len(self.book.state.trials) >= self.budget
+        return self.dry or self.book.state.ending or self.book.state.searched >= self.budget
 
     def wake(self) -> None:
         """Build the brain and replay what was told before; nothing once all is proposed."""
@@ -74,7 +74,7 @@ class Proposals:
 
     def _start(self) -> None:
         search = self.config.search
-        known = list(self.book.state.trials.values())
+        known = [t for t in self.book.state.trials.values() if t.parent is None]
         told = {t.name: t for t in known if t.rests or t.status in AT_REST}
         results: list[Result] = [(t.values, self._point(t)) for t in told.values()]
         pending = [t.values for t in known if t.name not in told]
@@ -117,7 +117,7 @@ class Proposals:
             assert self.thinker is not None
         self.thinker.check()
         self._take(self.thinker)
-        wanted = min(self._missing(), self.budget - len(self.book.state.trials))
+        wanted = min(self._missing(), self.budget - self.book.state.searched)
         if not self.exhausted and self.thinker.asking == 0 and wanted > 0:
             self.thinker.ask(wanted)
 
@@ -144,14 +144,19 @@ class Proposals:
         if proposals is None or self.book.state.ending:
             return
         self.dry = not proposals
-        for values in proposals[: self.budget - len(self.book.state.trials)]:
+        for values in proposals[: self.budget - self.book.state.searched]:
             self.propose(values)
 
-    def propose(self, values: dict[str, Any]) -> None:
-        """Note a new trial; one that cannot be is a result at once."""
-        name = f"t{len(self.book.state.trials):04d}"
-        until = self.config.search.rungs[0]
-        self.book.note("proposed", durable=False, trial=name, values=values, until=until)
+    def propose(self, values: dict[str, Any], parent: str | None = None) -> None:
+        """Note a new trial; one that cannot be is a result at once.
+
+        Args:
+            values: searched values.
+            parent: the trial that has them already: they are trained again, to the end.
+        """
+        name, rungs = f"t{len(self.book.state.trials):04d}", self.config.search.rungs
+        known = {"until": rungs[0]} if parent is None else {"until": rungs[-1], "parent": parent}
+        self.book.note("proposed", durable=False, trial=name, values=values, **known)
         self._configure(self.book.state.trials[name])
 
     def _configure(self, trial: Trial) -> None:
@@ -172,7 +177,12 @@ class Proposals:
             self.tell(trial)
 
     def tell(self, trial: Trial) -> None:
-        """Tell the brain a trial's first result: those of later rungs are of other budgets."""
+        """Tell the brain a trial's first result: those of later rungs are of other budgets.
+
+        Other seeds of values that it knows are no news.
+        """
+        if trial.parent is not None:
+            return
         first = trial.until == self.config.search.rungs[0]
         if self.thinker is not None and (first or not trial.rests):
             self.thinker.tell(trial.values, self._point(trial))

@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.campaign.records.energy import Energy
+from hydragnn_hpo.campaign.records.hosts import Hosts
+from hydragnn_hpo.campaign.records.journal import Event
 from hydragnn_hpo.search.objective import Point, rank
 from hydragnn_hpo.search.rungs import Rested
 
@@ -30,6 +32,8 @@ class Trial:
     """Active searched values."""
     until: int
     """Epochs it may train at present: its rung."""
+    parent: str | None = None
+    """The trial whose values it has with another seed; it takes no part in the search."""
     status: Status = "queued"
     reason: str | None = None
     message: str | None = None
@@ -64,7 +68,11 @@ class Trial:
     slot_seconds: float = 0.0
     """Time its slots were held, summed."""
     joules: float = 0.0
-    """Energy of its epochs, where it is measured."""
+    """Energy of its epochs, where its own ranks measure it."""
+    energy: float | None = None
+    """Joules that the counters of hosts say its slots took; None where nothing was counted."""
+    metered: float = 0.0
+    """Slot-seconds in which they were counted."""
     predicted: float | None = None
     """Seconds per epoch that were predicted when its present attempt was placed."""
 
@@ -79,23 +87,16 @@ class Trial:
         return tuple(dict.fromkeys(slot.rpartition(":")[0] for slot in self.slots))
 
     @property
+    def metered_share(self) -> float | None:
+        """Share of the time it held slots in which energy was counted; None while it runs."""
+        if self.energy is None or self.slots or not self.slot_seconds:
+            return None
+        return min(1.0, self.metered / self.slot_seconds)
+
+    @property
     def job(self) -> str:
         """Id of its present attempt, as backends know it."""
         return f"{self.name}.{self.attempt}"
-
-
-@dataclass
-class Hosts:
-    """Hosts that are there, were lost, or have failed too often."""
-
-    slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Slots of the hosts that are there, by host."""
-    lost: dict[str, str] = field(default_factory=dict)
-    """Why a host is not there."""
-    failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """What a host has on its account: trials that were lost on it, and its own losses."""
-    quarantined: dict[str, str] = field(default_factory=dict)
-    """Why a host gets no more trials."""
 
 
 class State:
@@ -104,7 +105,12 @@ class State:
     def __init__(self) -> None:
         """Start before the first event."""
         self.trials: dict[str, Trial] = {}
+        self.reseed = 0
+        """How many of the best a person wants to be trained again with new seeds."""
+        self.reseeded: dict[str, str] = {}
+        """Trials that have the values of another one and a new seed, by that other one."""
         self.hosts = Hosts()
+        self.energy = Energy()
         self.results: defaultdict[int, list[Rested]] = defaultdict(list)
         """By rung, who came to rest there and with what, in order."""
         self.promoted: defaultdict[int, set[str]] = defaultdict(set)
@@ -114,6 +120,8 @@ class State:
         self.ending = False
         """Whether a person asked to finish with what is there."""
         self.finished = False
+        self.draining = False
+        """Whether the allocation ends and trials are leaving checkpoints."""
         self.added = 0
         """Trials that a person added to the budget."""
         self.additions: set[str] = set()
@@ -126,6 +134,11 @@ class State:
         self.checkpoints: dict[str, tuple[int, int]] = {}
         """Epoch and step of the newest checkpoint by trial."""
         self._by: dict[Status, dict[str, Trial]] = {status: {} for status in get_args(Status)}
+
+    @property
+    def searched(self) -> int:
+        """Count the trials that were proposed to be searched."""
+        return len(self.trials) - len(self.reseeded)
 
     def with_status(self, *status: Status) -> list[Trial]:
         """Give the trials in any of some states, in the order in which they entered them."""
@@ -182,11 +195,17 @@ def _opened(state: State, event: Event) -> None:
         found[slot.rpartition(":")[0]].append(slot)
     state.hosts.slots = {host: tuple(slots) for host, slots in found.items()}
     state.hosts.lost.clear()
+    state.draining = False
 
 
 def _proposed(state: State, event: Event) -> None:
     name, values = event["trial"], event["values"]
-    state.add(Trial(name=name, values=values, until=event["until"]))
+    parent = event.get("parent")
+    state.add(Trial(name=name, values=values, until=event["until"], parent=parent))
+    if parent is not None:
+        state.reseeded[parent] = name
+        state.finished = False
+        return
     if state.chosen and state.chosen[0] == values:
         state.chosen.popleft()
 
@@ -246,7 +265,7 @@ def _ended(state: State, event: Event) -> None:
     trial.score = tuple(score) if isinstance(score, list) else score
     if trial.score is not None:
         trial.rests[trial.until] = trial.score
-    if outcome != "cancelled":
+    if outcome != "cancelled" and trial.parent is None:
         ruled = trial.reason in RULES
         rested = Rested(trial.name, None if ruled else trial.score, outcome == "completed")
         state.results[trial.until].append(rested)
@@ -302,6 +321,11 @@ def _added(state: State, event: Event) -> None:
     state.closed = False
 
 
+def _reseed(state: State, event: Event) -> None:
+    state.reseed = max(state.reseed, event["count"])
+    state.finished = False
+
+
 def _ending(state: State, event: Event) -> None:
     state.ending = True
 
@@ -325,11 +349,32 @@ def _quarantined(state: State, event: Event) -> None:
     state.hosts.quarantined[event["host"]] = event["reason"]
 
 
+def _energy(state: State, event: Event) -> None:
+    state.energy.apply(event)
+    for name, (joules, seconds) in event["trials"].items():
+        trial = state.trials[name]
+        trial.energy = (trial.energy or 0.0) + joules
+        trial.metered += seconds
+
+
+def _unread(state: State, event: Event) -> None:
+    state.energy.unread = event["reason"]
+
+
+def _host_warned(state: State, event: Event) -> None:
+    state.hosts.warned[event["host"]] = event["reason"]
+
+
 def _finished(state: State, event: Event) -> None:
     state.finished = True
 
 
+def _draining(state: State, event: Event) -> None:
+    state.draining = True
+
+
 _HANDLERS = {
+    "draining": _draining,
     "opened": _opened,
     "proposed": _proposed,
     "placed": _placed,
@@ -342,10 +387,14 @@ _HANDLERS = {
     "rested": _rested,
     "retried": _retried,
     "added": _added,
+    "reseed": _reseed,
     "ending": _ending,
     "host_joined": _host_joined,
     "host_lost": _host_lost,
     "host_failed": _host_failed,
     "quarantined": _quarantined,
+    "energy": _energy,
+    "unread": _unread,
+    "host_warned": _host_warned,
     "finished": _finished,
 }

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hydragnn_hpo.campaign.journal import read
-from hydragnn_hpo.campaign.state import State, Trial, fold
+from hydragnn_hpo.campaign.records.journal import read
+from hydragnn_hpo.campaign.records.state import State, Trial, fold
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search.objective import Point, pareto_front
@@ -18,6 +18,8 @@ class Row:
     rank: int | None
     """Place among the trials with a result; those trained furthest come first."""
     trial: str
+    parent: str | None
+    """The trial whose values it has with another seed; None for those of the search."""
     status: str
     reason: str | None
     epochs: int
@@ -31,6 +33,10 @@ class Row:
     val_mae: dict[str, float]
     """By head, in the head's unit."""
     slot_seconds: float
+    energy_joules: float | None
+    """What its slots took, by the counters of their hosts; None where nothing was counted."""
+    energy_share: float | None
+    """Share of the time it held slots in which that was counted; None while it runs."""
     values: dict[str, Any]
 
 
@@ -87,6 +93,7 @@ def _row(rank: int | None, trial: Trial, front: bool | None) -> Row:
     return Row(
         rank=rank,
         trial=trial.name,
+        parent=trial.parent,
         status=trial.status,
         reason=trial.reason,
         epochs=trial.epoch,
@@ -96,5 +103,7 @@ def _row(rank: int | None, trial: Trial, front: bool | None) -> Row:
         front=front,
         val_mae=trial.val_mae,
         slot_seconds=trial.slot_seconds,
+        energy_joules=trial.energy,
+        energy_share=trial.metered_share,
         values=trial.values,
     )

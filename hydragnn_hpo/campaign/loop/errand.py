@@ -5,8 +5,8 @@ from typing import Any
 
 from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.files import read_json, storage
+from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.local import LocalBackend
 
 
 class Errand:

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from hydragnn_hpo.campaign.losses import Ledger, Losses
-from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.records.energy import Energy
+from hydragnn_hpo.campaign.records.losses import Ledger, Losses
+from hydragnn_hpo.campaign.records.state import State, Trial
 
 ROWS = 20
 """Running trials that are shown one by one."""
@@ -61,11 +62,17 @@ class Standing:
     lost: dict[str, str]
     """Why a host is gone, by host."""
     quarantined: dict[str, str]
+    excluded: int = 0
+    """Hosts that the run leaves alone."""
     best: Trial | None = None
     ends_in: float | None = None
     """Predicted seconds until all that is known has ended."""
     joules: float = 0.0
-    """Energy of all epochs so far, where it is counted."""
+    """Energy of all epochs so far, where ranks count it."""
+    energy: Energy = field(default_factory=Energy)
+    """Of all hosts, where their counters are sampled."""
+    warned: dict[str, str] = field(default_factory=dict)
+    """What is odd about a host, by host."""
 
     @property
     def at_rest(self) -> int:
@@ -87,12 +94,15 @@ class Standing:
                 "slots": self.slots,
                 "lost": self.lost,
                 "quarantined": self.quarantined,
+                "warned": self.warned,
+                "excluded": self.excluded,
             },
             "training_now": self.training_now,
             "slot_seconds": self.losses.slot_seconds,
             "losses": self.losses.shares,
             "ends_in": self.ends_in,
             "joules": self.joules or None,
+            "energy": asdict(self.energy) | {"best_joules": best and best.energy},
         }
 
 
@@ -116,10 +126,10 @@ def standing_of(
         ends_in: what the planner predicts.
     """
     budget = trials + state.added
-    more = len(state.trials) < budget and not state.ending and not state.finished
+    more = state.searched < budget and not state.ending and not state.finished
     hosts, _ = ledger.hosts
     return Standing(
-        budget=budget,
+        budget=budget + len(state.reseeded),
         counts=dict(Counter(trial.status for trial in state.trials.values())),
         phase=_phase(state, rungs, more),
         running=_running(state),
@@ -133,6 +143,8 @@ def standing_of(
         best=_best(state),
         ends_in=ends_in,
         joules=sum(trial.joules for trial in state.trials.values()),
+        energy=replace(state.energy),
+        warned=dict(state.hosts.warned),
     )
 
 
@@ -141,7 +153,8 @@ def describe(trial: Trial) -> str:
     keys = ("model.conv", "model.features", "model.layers", "training.learning_rate")
     shown = [key for key in keys if key in trial.values] or list(trial.values)[:4]
     values = [trial.values[key] for key in shown]
-    return " ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in values)
+    said = " ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in values)
+    return said if trial.parent is None else f"reseed of {trial.parent}: {said}"
 
 
 def _phase(state: State, rungs: Sequence[int], more: bool) -> str:
@@ -153,6 +166,8 @@ def _phase(state: State, rungs: Sequence[int], more: bool) -> str:
         return "preparing"
     if more:
         return "searching"
+    if any(t.parent for t in state.with_status("queued", "running")):
+        return "training the best again with new seeds"
     last = rungs[-1]
     finals = any(t.until == last for t in state.with_status("queued", "running"))
     return "training the finalists on" if finals and len(rungs) > 1 else "training"

@@ -1,6 +1,6 @@
 """Rungs: who may train on, decided from what the book says alone."""
 
-from hydragnn_hpo.campaign.book import Book
+from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.config.search import SearchConfig
 from hydragnn_hpo.search.rungs import Promotion, promotable, tail, together
 

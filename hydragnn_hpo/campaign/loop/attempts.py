@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hydragnn_hpo.campaign.book import Book
-from hydragnn_hpo.campaign.dispatch import Dispatch
-from hydragnn_hpo.campaign.journal import read
-from hydragnn_hpo.campaign.outcome import Attempt, another_try, blamed
-from hydragnn_hpo.campaign.state import LOST, Trial
+from hydragnn_hpo.campaign.loop.book import Book
+from hydragnn_hpo.campaign.loop.dispatch import Dispatch
+from hydragnn_hpo.campaign.records.journal import read
+from hydragnn_hpo.campaign.records.outcome import Attempt, another_try, blamed
+from hydragnn_hpo.campaign.records.state import LOST, Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.launching.job import Backend, Event
@@ -200,7 +200,7 @@ class Attempts:
 
     def _judge(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Ask a trial to rest when the campaign's rule sees no hope for it."""
-        if value is None:
+        if value is None or trial.parent is not None:
             return
         verdict = self.rule.observe(trial.name, epoch, value, until=trial.until)
         if verdict:
@@ -276,6 +276,7 @@ def rule_of(config: CampaignConfig, book: Book) -> Rule:
     rule = Rule(config.search)
     for event in read(book.path) if config.search.stop_rule != "none" else ():
         value = event.get("watched", event.get("objective"))
-        if event["event"] == "epoch" and value is not None:
+        searched = event["event"] == "epoch" and book.state.trials[event["trial"]].parent is None
+        if searched and value is not None:
             rule.observe(event["trial"], event["reached"], value, until=event["reached"])
     return rule

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.campaign.losses import Ledger
-from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.records.journal import Event
+from hydragnn_hpo.campaign.records.losses import Ledger
+from hydragnn_hpo.campaign.records.state import State
 
 
 class Reckoning:
@@ -55,7 +55,19 @@ class Reckoning:
             "slot_seconds": losses.slot_seconds,
             "utilization": losses.share("training") if losses.slot_seconds else None,
             "losses": losses.shares,
+            **_energy(self.state),
         }
+
+
+def _energy(state: State) -> dict[str, Any]:
+    """Give what the hosts took; None where nothing was counted, never 0."""
+    energy = state.energy
+    known = energy.joules is not None
+    return {
+        "energy_joules": energy.joules,
+        "energy_idle_joules": energy.idle if known else None,
+        "energy_parts": list(energy.parts) if known else None,
+    }
 
 
 def summarize(events: Iterable[Event]) -> dict[str, Any]:
@@ -71,6 +83,8 @@ def summarize(events: Iterable[Event]) -> dict[str, Any]:
         warm rank; ``cold_start_seconds``: the same in a rank that first imports what the zygote
         holds (measured import plus the warm median); ``slot_seconds``: of all slots, from the
         first placement to the last end of each controller; ``utilization``: share of them in
-        training and validation; ``losses``: all shares by cause, see ``losses.CAUSES``.
+        training and validation; ``losses``: all shares by cause, see ``losses.CAUSES``;
+        ``energy_joules`` of all hosts, ``energy_idle_joules`` among them while no trial held the
+        slots, ``energy_parts``: what of a host was counted; None where nothing was.
     """
     return Reckoning(events).figures()

@@ -19,10 +19,12 @@ class Pause:
     """
 
     wanted = False
+    draining = False
+    """Whether a scheduler said that the allocation ends soon."""
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Take Ctrl-C, SIGTERM and SIGUSR1 as the wish to stop, inside the ``with``."""
+        """Take Ctrl-C and SIGTERM as the wish to stop, SIGUSR1 as the end of the allocation."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
         before = [signal.signal(number, self._hear) for number in numbers]
         try:
@@ -32,6 +34,9 @@ class Pause:
                 signal.signal(number, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self.draining = True
+            return
         if self.wanted:
             raise KeyboardInterrupt
         self.wanted = True

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.journal import Event, Journal
-from hydragnn_hpo.campaign.losses import Ledger
-from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.records.energy import Holders
+from hydragnn_hpo.campaign.records.journal import Event, Journal
+from hydragnn_hpo.campaign.records.losses import Ledger
+from hydragnn_hpo.campaign.records.state import State
 
 
 class Book:
@@ -35,6 +36,8 @@ class Book:
         self.state = State()
         self.ledger = Ledger()
         """Where the slot-seconds go."""
+        self.holders = Holders()
+        """Who held which slot when."""
         self._journal = Journal(path, epoch, clock, self._take)
 
     def note(self, kind: str, *, durable: bool = True, **values: Any) -> None:
@@ -54,6 +57,7 @@ class Book:
     def _take(self, event: Event) -> None:
         self.state.apply(event)
         self.ledger.apply(event)
+        self.holders.apply(event)
 
     def sync(self) -> None:
         """Make all that was noted durable: it may be acted on."""

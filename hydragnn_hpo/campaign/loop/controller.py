@@ -11,19 +11,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.attempts import PATIENCE_SECONDS, Attempts
 from hydragnn_hpo.campaign.backends import OUTLIVES
-from hydragnn_hpo.campaign.book import Book
-from hydragnn_hpo.campaign.dispatch import Dispatch
-from hydragnn_hpo.campaign.errand import Errand, run_here
-from hydragnn_hpo.campaign.ladder import Ladder
-from hydragnn_hpo.campaign.lease import Lease
-from hydragnn_hpo.campaign.pause import NEVER, Drained, Pause
-from hydragnn_hpo.campaign.proposals import Proposals
-from hydragnn_hpo.campaign.roster import Roster
+from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
+from hydragnn_hpo.campaign.loop.attempts import PATIENCE_SECONDS, Attempts
+from hydragnn_hpo.campaign.loop.book import Book
+from hydragnn_hpo.campaign.loop.dispatch import Dispatch
+from hydragnn_hpo.campaign.loop.errand import Errand, run_here
+from hydragnn_hpo.campaign.loop.ladder import Ladder
+from hydragnn_hpo.campaign.loop.metering import Metering
+from hydragnn_hpo.campaign.loop.pause import NEVER, Drained, Pause
+from hydragnn_hpo.campaign.loop.proposals import Proposals
+from hydragnn_hpo.campaign.loop.reseeding import Reseeding
+from hydragnn_hpo.campaign.loop.roster import Roster
+from hydragnn_hpo.campaign.loop.steering import Steering
+from hydragnn_hpo.campaign.records.state import State, Trial
 from hydragnn_hpo.campaign.setup import tidy
-from hydragnn_hpo.campaign.state import State
-from hydragnn_hpo.campaign.steering import Steering
 from hydragnn_hpo.campaign.work import Work, work_of
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile
@@ -88,7 +90,7 @@ class Controller:
         self.state = self.book.state
         self.walltime = WallTime.of(os.environ)
         self.backend = make_backend()
-        self.ready = self.stopping = False
+        self.ready, self.stopping, self._left = False, False, FAILED
         self.ends_in: float | None = None
         """Predicted seconds until all trials that are known have ended."""
         self.errands, self._plan_due, self._heard, self._idle_since = 0, 0.0, 0.0, math.inf
@@ -105,7 +107,9 @@ class Controller:
             config, run, book, self.dispatch, self.backend, tell=self.proposals.tell
         )
         self.ladder = Ladder(config.search, book)
+        self.reseeding = Reseeding(config.ensemble.reseed, book, self.proposals)
         self.roster = Roster(book, self.dispatch)
+        self.metering = Metering(book, lambda: self.backend.slots)
         self.steering = Steering(run, book, self.attempts)
 
     def run(self) -> State:
@@ -116,16 +120,20 @@ class Controller:
             StorageError: the disk is full; the trials that ran may go on.
             ConfigError: the space does not fit the data.
             KeyboardInterrupt: a person asked for a pause; checkpoints are written first.
-            Drained: the allocation ends before the campaign does.
+            Drained: the allocation ends before the campaign does. What runs on hosts of other
+                allocations goes on; whoever takes over has a lease's time to adopt it.
         """
         try:
             self._open()
             while not self._done():
                 self._turn()
+            self.metering.flush()
         except Drained:
-            self._rest("walltime")
+            self._left = DRAINED
+            self._rest("walltime", spare=self.backend.guests)
             raise
-        except (KeyboardInterrupt, JobError, StorageError):
+        except (KeyboardInterrupt, JobError, StorageError) as why:
+            self._left = PAUSED if isinstance(why, KeyboardInterrupt) else FAILED
             self._rest("paused")
             raise
         return self.state
@@ -138,6 +146,7 @@ class Controller:
     def finish(self) -> None:
         """Write down that the ensemble is built: a further ``run`` has nothing to do."""
         self.book.note("finished")
+        self._left = FINISHED
 
     def close(self) -> None:
         """Keep what was learnt, end the backend, and give the lease back."""
@@ -146,7 +155,7 @@ class Controller:
             self.dispatch.costs.save(self.run_dir.costs)
         self.backend.close()
         self.book.close()
-        self.lease.release()
+        self.lease.release(self._left)
 
     def job(self, kind: str, spec: dict[str, Any]) -> Any:
         """Run one job that is not a trial, on one slot, and give its answer.
@@ -167,6 +176,7 @@ class Controller:
         self.backend.start(errand.job(spec, chosen))
         while not any(e.kind == "ended" and e.job == name for e in self._wait()):
             self.watch(self.state, self)
+        self.metering.flush()
         return errand.answer()
 
     # -- opening ---------------------------------------------------------------------
@@ -224,6 +234,9 @@ class Controller:
             raise self.attempts.trouble
         self.proposals.turn()
         self.ladder.climb(exhausted=self.proposals.exhausted)
+        self.reseeding.turn()
+        for trial in self._leaving():
+            self.attempts.ask(trial, "walltime")
         self._place()
         self.attempts.launch()
         self._hear()
@@ -260,6 +273,13 @@ class Controller:
         end = min(self.walltime.end, self.backend.ends_at)
         return end - self.book.clock() - self.walltime.least_margin
 
+    def _leaving(self) -> list[Trial]:
+        """Give the trials whose hosts are taken from us: other allocations have their own ends."""
+        now = self.book.clock() + self.walltime.least_margin
+        profile = self.dispatch.profile
+        checkpoint = profile.start_seconds + profile.restart_seconds
+        return self.roster.leave(now, checkpoint=checkpoint)
+
     def _see_whether_to_wait(self, plan: Plan, now: float) -> None:
         """Wait, when nothing runs and nothing can start, for hosts, but not for ever."""
         if self.time_left < self.dispatch.profile.restart_seconds:
@@ -293,8 +313,8 @@ class Controller:
         return events
 
     def _listen(self) -> list[Event]:
-        if (self.pause.wanted or self.steering.pause_wanted) and not self.stopping:
-            raise KeyboardInterrupt
+        if not self.stopping:
+            self._obey()
         # Turns that wait for some more news at once cost a busy campaign half as much.
         time.sleep(max(0.0, self._heard + TURN_SECONDS - time.monotonic()))
         events = self.backend.poll(POLL_SECONDS)
@@ -304,6 +324,8 @@ class Controller:
                 self.ready = True
                 told = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
                 self.book.note("zygote_ready", durable=False, **told)
+            elif event.kind == "counters":
+                self.metering.hear(event)
             elif event.kind == "adopted" and event.job:
                 self._adopted.add(event.job)
                 self.attempts.adopt(event.job)
@@ -311,9 +333,17 @@ class Controller:
                 self.book.note(event.kind, durable=False, host=event.data.get("host"))
                 if event.data.get("error"):
                     self._do_without(str(event.data.get("host")), str(event.data["error"]))
+        self.metering.turn()
         self.lease.renew()
         self.book.flush()
         return events
+
+    def _obey(self) -> None:
+        """Leave the loop if somebody wishes so; a person's word comes before a scheduler's."""
+        if self.pause.wanted or self.steering.pause_wanted:
+            raise KeyboardInterrupt
+        if self.pause.draining:
+            raise Drained("the scheduler ends the allocation")
 
     def _do_without(self, host: str, error: str) -> None:
         """Use a host no more on which nothing can start; without another one there is no way."""
@@ -328,7 +358,7 @@ class Controller:
             return False
         if not state.ranked():
             raise JobError(f"no trial has a result: {self._why_none()}.")
-        return True
+        return not self.reseeding.missing
 
     def _why_none(self) -> str:
         failed = [t for t in self.state.trials.values() if t.reason]
@@ -336,12 +366,20 @@ class Controller:
             return "none was proposed"
         return f"{failed[-1].name} ended as {failed[-1].reason}: {failed[-1].message}"
 
-    def _rest(self, reason: str) -> None:
-        """Let running trials write a checkpoint and end."""
+    def _rest(self, reason: str, spare: frozenset[str] = frozenset()) -> None:
+        """Let running trials write a checkpoint and end, but for those on spared hosts alone."""
         self.stopping = True
-        for trial in self.state.with_status("running"):
-            self.attempts.ask(trial, reason)
+        if reason == "walltime":
+            self.book.note("draining")
+        resting = {
+            t.name for t in self.state.with_status("running") if not spare.issuperset(t.hosts)
+        }
+        for name in resting:
+            self.attempts.ask(self.state.trials[name], reason)
         self.attempts.launch(PATIENCE_SECONDS)  # who was not started yet ends at once
         deadline = time.monotonic() + PATIENCE_SECONDS + 5.0
-        while self.state.with_status("running") and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if resting.isdisjoint(trial.name for trial in self.state.with_status("running")):
+                break
             self._hear()
+        self.metering.flush()

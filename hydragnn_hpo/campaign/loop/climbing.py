@@ -2,14 +2,18 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.records.state import State
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.placement.simulated import Work
 from hydragnn_hpo.search.objective import Point
 from hydragnn_hpo.search.rungs import Promotion, Rested, promotable, tail, together
+
+AGAIN = "@again"
+"""Follows the name of a trial whose values are trained once more, with another seed."""
 
 
 class Trial(Protocol):
@@ -43,6 +47,8 @@ class Climbing:
         state = state or State()
         self.closed = state.closed or state.ending
         self.results = [list(state.results.get(rung, [])) for rung in self.search.rungs]
+        self.reseeds = 0 if state.ending else max(config.ensemble.reseed, state.reseed)
+        self.reseeded = dict(state.reseeded)
         self.promoted = [set(state.promoted.get(rung, set())) for rung in self.search.rungs]
 
     def ended(self, work: str, now: float) -> Iterator[Work]:
@@ -50,9 +56,27 @@ class Climbing:
         name, _, until = work.rpartition("@")
         rung = self.search.rungs.index(int(until))
         self.left -= 1
+        if name in self.reseeded.values():
+            return
         self.results[rung].append(Rested(name, self._objective(name)))
-        for promotion in [] if self.closed else self._found():
+        found = [] if self.closed else self._found()
+        for promotion in found:
             yield self._sent(promotion)
+        if not found and self.left == 0:
+            yield from self._once_more()
+
+    def _once_more(self) -> Iterator[Work]:
+        """Train the best again with new seeds, as ``Reseeding`` does when all rest."""
+        last = self.search.rungs[-1]
+        done = self.results[-1]
+        best = sorted((r.objective, r.trial) for r in done if r.objective is not None)
+        for _, parent in best[: self.reseeds]:
+            if parent not in self.reseeded:
+                self.reseeded[parent] = parent + AGAIN
+                work = self.trials[parent].work(0, last)
+                self.left += 1
+                self.added.append(replace(work, name=f"{parent}{AGAIN}@{last}"))
+                yield self.added[-1]
 
     def _objective(self, name: str) -> Point:
         """Make up a result, the same at every rung; of as many goals as there are."""

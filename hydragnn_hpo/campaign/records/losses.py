@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.campaign.records.journal import Event
 
 CAUSES: dict[str, str] = {
     "training": "training and validation",

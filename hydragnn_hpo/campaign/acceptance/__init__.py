@@ -1,0 +1,1 @@
+"""What a site runs once before it trusts us, see README.md."""

@@ -1,0 +1,189 @@
+"""Several allocations on one campaign: one of them holds the controller, the others its hosts.
+
+All run the same command. Whoever finds the lease free is the controller; who does not brings his
+hosts to the one that is, and takes over when that one is gone.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import quote
+
+from hydragnn_hpo.campaign.backends import OUTLIVES, preload_of, tell_overruled
+from hydragnn_hpo.campaign.lease import FAILED, PAUSED, STALE_SECONDS, Taken, alive, holder, left
+from hydragnn_hpo.campaign.loop.pause import Pause
+from hydragnn_hpo.campaign.records.leaderboard import read_state
+from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.launching.fleet.visit import Visit
+from hydragnn_hpo.launching.job import Backend
+from hydragnn_hpo.launching.slurm.backend import SlurmBackend, hold
+from hydragnn_hpo.layout import RunDir
+
+TURN_SECONDS = 0.2
+LOOK_SECONDS = 1.0
+"""How often the run directory is looked at while no controller hears us."""
+
+LEAVING_SECONDS = 20.0
+"""What the trials on our hosts get to leave checkpoints when we are told to go."""
+
+LAST_SECONDS = 5.0
+"""Before the end of the allocation agents are told to go."""
+
+LEASE_SECONDS = STALE_SECONDS + 30.0
+"""Lease of ranks, if nobody says another one. A controller that is lost with its host is missed
+after ``STALE_SECONDS``; who takes over then must have opened its door before the ranks of all
+other allocations have ended themselves."""
+
+Course = Literal["free", "finished", "paused", "failed", "drained"]
+"""Why we do not serve any more; ``free``: there is no controller, and it could be us."""
+
+
+def patient(machine: MachineConfig) -> MachineConfig:
+    """Give a campaign's machine with leases that outlast a change of controllers."""
+    if "lease_seconds" in machine.model_fields_set:
+        return machine
+    return machine.model_copy(update={"lease_seconds": LEASE_SECONDS})
+
+
+class Seat:
+    """The right of one process to bring an allocation's hosts: two would replace each other's."""
+
+    def __init__(self, run: Path, allocation: str) -> None:
+        """Take it.
+
+        Raises:
+            Taken: somebody in this allocation works for the run already.
+        """
+        self._path = run / "controller" / "allocations" / f"{quote(allocation, safe='')}.lease"
+        with storage(self._path):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._path.exists() and (somebody := holder(self._path)):
+            raise Taken(
+                f"{run}: allocation {allocation} works for it already, by {somebody}; wait for it, "
+                "or end it first."
+            )
+        self._ours = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        write_text(self._path, self._ours)
+        self._touched = time.monotonic()
+
+    def renew(self) -> None:
+        """Show that we are alive, about once a second.
+
+        Raises:
+            Taken: another process has come at the same moment, and later.
+        """
+        if time.monotonic() - self._touched < 1.0:
+            return
+        self._touched = time.monotonic()
+        with storage(self._path):
+            if self._path.read_text() != self._ours:
+                raise Taken(f"{self._path}: another process took this allocation's place.")
+            os.utime(self._path)
+
+    def release(self) -> None:
+        """Give it back."""
+        with contextlib.suppress(OSError):
+            if self._path.read_text() == self._ours:
+                self._path.unlink()
+
+
+class Member:
+    """One allocation of several that serve a campaign."""
+
+    def __init__(
+        self, config: CampaignConfig, run: RunDir, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        """Hold the allocation that we are in.
+
+        Raises:
+            ConfigError: its backend cannot share a campaign, or we are in no allocation.
+            Taken: somebody in this allocation works for the run already.
+        """
+        machine = patient(config.machine)
+        if machine.backend != OUTLIVES or not machine.shared_files:
+            raise ConfigError(
+                f"--join needs machine.backend = '{OUTLIVES}' and shared files, this is "
+                f"'{machine.backend}': leave it out, or choose another --machine."
+            )
+        self.config = config.model_copy(update={"machine": machine})
+        self.run = run
+        self.transport = hold(machine, run.path, environment, one_of_many=True)
+        self._seat = Seat(run.path, self.transport.allocation)
+        self._visit = Visit(self.transport, run.path)
+        self._served = False
+        self._until = self.transport.ends_at - LAST_SECONDS
+        self._next_look = 0.0
+
+    def __enter__(self) -> Self:
+        """Use it in a ``with``."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End our agents, and leave."""
+        self._visit.hang_up()
+        self.transport.close()
+        self._seat.release()
+
+    @property
+    def whereabouts(self) -> str:
+        """Say who we are."""
+        return f"allocation {self.transport.allocation} ({len(self.transport.hosts)} hosts)"
+
+    def backend(self) -> Backend:
+        """Be the controller's backend, with the agents that we have."""
+        self._visit.hang_up()
+        tell_overruled(self.config.machine)
+        return SlurmBackend(
+            self.config.machine,
+            run_dir=self.run.path,
+            preload=preload_of(self.config),
+            transport=self.transport,
+        )
+
+    def serve(self, pause: Pause, tell: Callable[[str], None]) -> Course:
+        """Bring our hosts to whoever is the controller; gives why that came to an end.
+
+        Args:
+            pause: heard, it has our hosts drained.
+            tell: hears a sentence when something changes.
+
+        Raises:
+            RunError: the controller will not have us.
+        """
+        heard, asked = False, False
+        while time.time() < self._until:
+            self._visit.turn(TURN_SECONDS)
+            self._seat.renew()
+            if self._visit.received != heard:
+                heard = self._visit.received
+                tell(f"{self.whereabouts} {'serves' if heard else 'lost'} a controller")
+                self._served |= heard
+            if (pause.wanted or pause.draining) and not asked:
+                asked = True
+                self._visit.leave(time.time())
+                self._until = min(self._until, time.time() + LEAVING_SECONDS)
+            course = None if heard or asked else self._look()
+            if course is not None:
+                return course
+        return "drained"
+
+    def _look(self) -> Course | None:
+        """See whether there is a controller; None while there is."""
+        if time.monotonic() < self._next_look:
+            return None
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        if alive(self.run.path) is not None:
+            return None
+        if read_state(self.run).finished:
+            return "finished"
+        word = left(self.run.path)
+        if self._served and word == PAUSED:
+            return "paused"
+        return "failed" if self._served and word == FAILED else "free"

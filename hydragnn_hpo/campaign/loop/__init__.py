@@ -1,0 +1,1 @@
+"""The loop that decides, and what it works with."""

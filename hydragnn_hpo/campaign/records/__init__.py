@@ -1,0 +1,1 @@
+"""The journal, and all that is read out of it."""
