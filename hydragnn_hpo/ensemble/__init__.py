@@ -1,1 +1,7 @@
-"""From trials to one predictor: select, calibrate, evaluate, write, predict."""
+"""The winners of a campaign as one predictor with calibrated uncertainty."""
+
+from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.stop import SpreadExceeded, StopAtSpread
+
+__all__ = ["Ensemble", "EnsembleCalculator", "SpreadExceeded", "StopAtSpread"]

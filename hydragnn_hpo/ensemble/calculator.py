@@ -1,43 +1,53 @@
 """The ensemble as an ASE calculator: energy, forces and stress, with their spread.
 
-Shapes: N nodes, M members.
+Shapes: N nodes.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
-from torch import Tensor
 
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.ensemble.member import Member
-from hydragnn_hpo.ensemble.moments import Moments
-from hydragnn_hpo.ensemble.predictor import Ensemble, member_batches
-from hydragnn_hpo.ensemble.structures import columns_of_atoms
-from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference.prediction import head_prediction
+from hydragnn_hpo.ensemble.inference.trust import flags
+from hydragnn_hpo.ensemble.skin import SkinList
+from hydragnn_hpo.ensemble.slopes import Slopes, energy_head, forces_head, slopes_of
+
+VOIGT = (0, 4, 8, 5, 2, 1)
+"""Places of xx, yy, zz, yz, xz, xy in a matrix row by row."""
 
 
 class EnsembleCalculator(Calculator):
     """Energy in eV of the ensemble's mean, forces and stress by differentiating it.
 
-    Beside ``energy``, ``forces`` and (for fully periodic structures) ``stress``, ``results``
-    holds ``energy_std``, the calibrated standard deviation in eV, and ``forces_std``, the
-    spread of the members' forces as it is, [N, 3] in eV/angstrom: there were no forces to
-    calibrate it on.
+    ``results`` holds ``energy``, ``forces`` and (for fully periodic structures) ``stress``, and
+
+    ========================== ====== =========================================================
+    ``energy_std``                    calibrated standard deviation, eV
+    ``energy_std_epistemic``          spread of the members as it is, eV
+    ``forces_std``             [N, 3] eV/angstrom; calibrated where the ensemble has a head of
+                                      forces, else the spread of the members
+    ``forces_std_norm``        [N]    the same per atom: root of the sum of squares
+    ``forces_std_epistemic``   [N, 3] spread of the members as it is
+    ``forces_max_std``                largest deviation of the members' forces on an atom as it
+                                      is: the signal of DP-GEN
+    ``stress_std``             [6]    spread of the members as it is, eV/angstrom^3
+    ``trust``                         ``ok``, or why this structure should not be believed
+    ========================== ====== =========================================================
+
+    The calibration of forces was fitted with the weights of their own head; here members have
+    those of the energy, whose mean the forces conserve.
     """
 
     implemented_properties = [
-        "energy",
-        "free_energy",
-        "forces",
-        "stress",
-        "energy_std",
-        "forces_std",
+        *("energy", "free_energy", "forces", "stress"),
+        *("energy_std", "energy_std_epistemic", "stress_std", "trust"),
+        *("forces_std", "forces_std_norm", "forces_std_epistemic", "forces_max_std"),
     ]
 
     def __init__(
@@ -47,6 +57,7 @@ class EnsembleCalculator(Calculator):
         target: str | None = None,
         device: str = "cpu",
         precision: str = "fp64",
+        skin: float = 0.5,
     ) -> None:
         """Take an ensemble, or read one.
 
@@ -56,6 +67,7 @@ class EnsembleCalculator(Calculator):
             device: where to predict, if the ensemble is read here.
             precision: ``fp32`` or ``fp64``, if the ensemble is read here; fp64 keeps long
                 runs of molecular dynamics and relaxations smooth.
+            skin: in angstrom; neighbours are searched anew when an atom has moved half of it.
 
         Raises:
             ConfigError: the ensemble has no such energy head.
@@ -65,6 +77,7 @@ class EnsembleCalculator(Calculator):
             ensemble = Ensemble.load(ensemble, device=device, precision=precision)
         self.ensemble = ensemble
         self.target = energy_head(ensemble, target)
+        self.neighbors = SkinList(ensemble.rules, skin)
 
     def calculate(
         self,
@@ -81,81 +94,46 @@ class EnsembleCalculator(Calculator):
             atoms, list(properties), list(system_changes)
         )
         assert self.atoms is not None, "ASE calculates without atoms"
-        head = self.ensemble.manifest.heads[self.target]
-        energy, forces, virial = self._moments(self.atoms)
-        factor = float(len(self.atoms)) if head.energy == "per_atom" else 1.0
-        sigma = head.calibration.sigma(energy.spread)
-        self.results = {
-            "energy": factor * float(energy.mean[0, 0]),
-            "free_energy": factor * float(energy.mean[0, 0]),
-            "energy_std": factor * float(sigma[0, 0]),
-            "forces": factor * forces.mean,
-            "forces_std": factor * np.sqrt(forces.variance),
-        }
-        if self.atoms.pbc.all():
-            stress = factor * virial.mean / self.atoms.get_volume()
-            self.results["stress"] = stress.flat[[0, 4, 8, 5, 2, 1]]
-
-    def _moments(self, atoms: Atoms) -> tuple[Moments, Moments, Moments]:
-        """Stream members: head [1, 1], its force [N, 3] and its strain derivative [3, 3]."""
-        ensemble = self.ensemble
-        columns = columns_of_atoms(atoms, ensemble.rules)
-        energy, forces, virial = Moments(), Moments(), Moments()
+        columns = self.neighbors.columns(self.atoms)
         only = np.zeros(1, dtype=np.int64)
-        for member, batch in member_batches(ensemble.members, columns, only, ensemble.device):
-            value, force, strain = differentiate(member, batch, self.target)
-            energy.add(_array(value), member.weight)
-            forces.add(_array(force), member.weight)
-            virial.add(_array(strain), member.weight)
-        return energy, forces, virial
+        found = slopes_of(self.ensemble, self.target, columns, only)
+        self.results = {
+            **self._energies(columns, only, found),
+            **self._forces(found),
+            **(_stress(found) if self.atoms.pbc.all() else {}),
+        }
+
+    def _energies(self, columns: Columns, only: np.ndarray, found: Slopes) -> dict[str, Any]:
+        """Give energies in eV: a standard deviation scales as its energy does, not its square."""
+        head = self.ensemble.manifest.heads[self.target]
+        said = head_prediction(head, [found.energy])
+        factor = float(columns.num_nodes()[0]) if head.energy == "per_atom" else 1.0
+        (trust,) = flags(self.ensemble.manifest, columns, only, {self.target: said})
+        return {
+            "energy": factor * float(said.mean[0, 0]),
+            "free_energy": factor * float(said.mean[0, 0]),
+            "energy_std": factor * float(said.std[0, 0]),
+            "energy_std_epistemic": factor * float(said.std_epistemic[0, 0]),
+            "trust": trust,
+        }
+
+    def _forces(self, found: Slopes) -> dict[str, Any]:
+        spread = np.sqrt(found.forces.variance)
+        known = forces_head(self.ensemble, self.target)
+        sigma = spread
+        if known is not None:
+            sigma = self.ensemble.manifest.heads[known].calibration.sigma(spread)
+        return {
+            "forces": found.forces.mean,
+            "forces_std": sigma,
+            "forces_std_norm": np.linalg.norm(sigma, axis=1),
+            "forces_std_epistemic": spread,
+            "forces_max_std": float(found.deviation.max()),
+        }
 
 
-def energy_head(ensemble: Ensemble, target: str | None) -> str:
-    """Choose the head that is differentiated.
-
-    Raises:
-        ConfigError: the ensemble has none, or several and none was named.
-    """
-    heads: dict[str, Any] = {k: h for k, h in ensemble.manifest.heads.items() if h.energy}
-    if not heads:
-        have = ", ".join(ensemble.manifest.heads)
-        raise ConfigError(
-            f"the ensemble predicts {have}, none of them an energy: set 'energy' of a target in "
-            "the card and train again, or use predict."
-        )
-    capped = [member.trial for member in ensemble.members if member.max_neighbors is not None]
-    if capped:
-        raise ConfigError(
-            f"the ensemble's member {capped[0]} caps its neighbours (model.max_neighbors), its "
-            "energy jumps and has no forces: train without the cap, or use predict."
-        )
-    if target is None and len(heads) == 1:
-        return next(iter(heads))
-    if target is None:
-        raise ConfigError(f"the ensemble has several energies, {', '.join(heads)}: name one.")
-    if target not in heads:
-        raise ConfigError(unknown("energy head", target, heads))
-    return target
-
-
-def differentiate(member: Member, batch: Batch, target: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Differentiate one member's graph-level head by positions and by a strain.
-
-    Returns:
-        The head [1, 1], minus its gradient [N, 3] per angstrom, and its symmetric
-        derivative by a strain of positions and cell [3, 3], in the head's unit.
-    """
-    positions = batch.positions.detach().requires_grad_(True)
-    strain = torch.zeros(3, 3, dtype=positions.dtype, device=positions.device)
-    strain.requires_grad_(True)
-    bend = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (strain + strain.T)
-    strained = replace(batch, positions=positions @ bend, edge_shift=batch.edge_shift @ bend)
-    value = member.model(strained, only=(target,))[target]
-    gradient, virial = torch.autograd.grad(value.sum(), (positions, strain), allow_unused=True)
-    force = torch.zeros_like(positions) if gradient is None else -gradient
-    return value.detach(), force, torch.zeros_like(strain) if virial is None else virial
-
-
-def _array(values: Tensor) -> np.ndarray:
-    array: np.ndarray = values.detach().double().cpu().numpy()
-    return array
+def _stress(found: Slopes) -> dict[str, Any]:
+    return {
+        "stress": found.stress.mean[0, VOIGT],
+        "stress_std": np.sqrt(found.stress.variance)[0, VOIGT],
+    }

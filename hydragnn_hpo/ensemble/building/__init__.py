@@ -1,0 +1,1 @@
+"""From the trials of a run to one ensemble."""

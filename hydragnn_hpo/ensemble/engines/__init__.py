@@ -1,0 +1,1 @@
+"""Ways to run the members: compiled, stacked, side by side on a GPU."""

@@ -1,0 +1,1 @@
+"""Hold an ensemble against labelled structures: any file, or a split of a store."""

@@ -1,0 +1,1 @@
+"""An ensemble as one program that runs without this package."""

@@ -1,0 +1,1 @@
+"""Predicting with all members: graphs built once, moments streamed."""

@@ -1,0 +1,52 @@
+"""What runs the members on one batch of structures.
+
+Shapes: R rows of a head, w components.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble.inference.batches import member_batches
+from hydragnn_hpo.ensemble.inference.member import Member
+
+
+class Engine(Protocol):
+    """Gives what each member says; how is its own business.
+
+    The answers are those of the members one by one, within 1e-5 relative.
+    """
+
+    def said(
+        self, graphs: GraphSet, indices: np.ndarray
+    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+        """Give each member's heads, [R, w], and variances, for one batch of graphs."""
+
+
+class Eager:
+    """Members one after the other; those with equal cutoffs share a batch."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        """Take members whose nets are on ``device``."""
+        self.members = tuple(members)
+        self.device = device
+
+    def said(
+        self, graphs: GraphSet, indices: np.ndarray
+    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+        """Give each member's heads and variances for one batch of graphs."""
+        for member, batch in member_batches(self.members, graphs, indices, self.device):
+            yield member, asked(member, batch)
+
+
+def asked(member: Member, batch: Batch) -> dict[str, Tensor]:
+    """Ask a member; heads that are derivatives need torch to follow what it computes."""
+    quiet = torch.no_grad if member.model.energies else torch.inference_mode
+    with quiet():
+        found: dict[str, Tensor] = member.model(batch)
+    return found

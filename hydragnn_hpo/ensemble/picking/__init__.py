@@ -1,0 +1,1 @@
+"""Which new structures are worth a label: uncertain ones, and not all alike."""

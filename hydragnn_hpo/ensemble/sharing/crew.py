@@ -1,0 +1,124 @@
+"""Ranks that a backend runs until all pieces are done: started, replaced, and ended."""
+
+import itertools
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
+
+LOG = "ranks.log"
+POLL_SECONDS = 0.1
+HOST_SECONDS = 600.0
+"""How long to wait for the first host."""
+
+MOST_STARTS = 3
+"""A slot whose ranks have ended badly so often is left alone."""
+
+
+class Crew:
+    """One rank on every slot, each for itself: one that is lost takes no other along.
+
+    Where a launcher is started for every job (``together``), one job holds all ranks.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        folder: Path,
+        spec: dict[str, Any],
+        *,
+        together: bool,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            backend: runs the ranks.
+            folder: for their logs and leases; all hosts see it.
+            spec: handed to each of them.
+            together: start them as one job.
+        """
+        self._backend, self._folder, self._spec = backend, folder, spec
+        self._together = together
+        self._name = f"predict-{secrets.token_hex(3)}"
+        self._numbers = itertools.count(1)
+        self._alive: dict[str, Job] = {}
+        self._starts = Counter[str]()
+        self._done = False
+        self.log = folder / LOG
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks are at work."""
+        return sum(job.width for job in self._alive.values())
+
+    def run(self, tell: Callable[[], None]) -> None:
+        """Have ranks on all slots, and come back when none is left.
+
+        Args:
+            tell: called often meanwhile; what it raises ends the ranks.
+
+        Raises:
+            JobError: there is no host, or every rank has ended badly.
+        """
+        began = time.monotonic()
+        while True:
+            self._fill()
+            if not self._alive and self._starts:
+                break
+            if not self._alive and time.monotonic() > began + HOST_SECONDS:
+                raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see {self._folder}.")
+            for event in self._backend.poll(POLL_SECONDS):
+                self._hear(event)
+            tell()
+        if not self._done:
+            raise JobError(f"all ranks have ended before their work was done: see {self.log}.")
+
+    def _fill(self) -> None:
+        """Start a rank on each slot that has none, while there is something left to do."""
+        if self._done or not self._backend.settled:
+            return
+        taken = {slot.name for job in self._alive.values() for slot in job.slots}
+        free = [slot for slot in self._backend.slots if self._is_free(slot, taken)]
+        for some in _groups(free, together=self._together):
+            self._start(some)
+
+    def _is_free(self, slot: Slot, taken: set[str]) -> bool:
+        return slot.name not in taken and self._starts[slot.name] < MOST_STARTS
+
+    def _start(self, slots: tuple[Slot, ...]) -> None:
+        name = f"{self._name}-{next(self._numbers)}"
+        job = Job(
+            id=name,
+            kind="predict",
+            width=len(slots),
+            spec=self._spec,
+            log=self.log,
+            lease=self._folder / f"{name}.lease",
+            watch=None,
+            slots=slots,
+        )
+        self._starts.update(slot.name for slot in slots)
+        self._alive[name] = job
+        self._backend.start(job)
+
+    def _hear(self, event: Event) -> None:
+        """Take note of a job's end: a rank ends well only when nothing is left to do."""
+        if event.kind == "adopted" and event.job:  # of a command that was killed
+            self._backend.stop(event.job, grace=0.0)
+        if event.kind == "ended" and event.job in self._alive:
+            del self._alive[event.job]
+            if 0 in (event.data.get("codes") or ()) and not self._done:
+                self._done = True
+                for name in self._alive:  # they only look whether others are done
+                    self._backend.stop(name)
+
+
+def _groups(slots: Sequence[Slot], *, together: bool) -> list[tuple[Slot, ...]]:
+    if together:
+        return [tuple(slots)] if slots else []
+    return [(slot,) for slot in slots]

@@ -1,0 +1,112 @@
+"""Unlike members on several devices of one process: each to where it fits by its measured cost."""
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble.engines.choose import engine_of
+from hydragnn_hpo.ensemble.inference.engine import Engine
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference.member import Member
+
+_LOOKS = 3
+"""Times that a member is timed; the least counts."""
+
+Timer = Callable[[Engine, GraphSet, np.ndarray], float]
+
+
+def assign(costs: Sequence[float], places: int) -> list[list[int]]:
+    """Divide members among places so that all end about together.
+
+    The longest first, each to the place that is done first: never above 4/3 of the best.
+
+    Args:
+        costs: seconds of each member.
+        places: how many.
+
+    Returns:
+        The members of each place, by their positions, rising.
+
+    Source: Graham (1969), SIAM J. Appl. Math. 17, 416.
+    """
+    busy = [(0.0, place) for place in range(places)]
+    found: list[list[int]] = [[] for _ in busy]
+    for cost, member in sorted(((cost, -n) for n, cost in enumerate(costs)), reverse=True):
+        until, place = heapq.heappop(busy)
+        found[place].append(-member)
+        heapq.heappush(busy, (until + cost, place))
+    return [sorted(members) for members in found]
+
+
+class Spread:
+    """Engines of several devices, side by side; see ``inference.engine.Engine``."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        """Take engines that share no member."""
+        self.engines = tuple(engines)
+        self._pool = ThreadPoolExecutor(len(self.engines), thread_name_prefix="device")
+
+    def said(
+        self, graphs: GraphSet, indices: np.ndarray
+    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+        """Give each member's heads and variances for one batch of graphs, device after device."""
+
+        def all_of(engine: Engine) -> list[tuple[Member, dict[str, Tensor]]]:
+            return list(engine.said(graphs, indices))
+
+        for answer in [self._pool.submit(all_of, engine) for engine in self.engines]:
+            yield from answer.result()
+
+
+def seconds_of(engine: Engine, graphs: GraphSet, indices: np.ndarray) -> float:
+    """Time one batch, after one that nobody counts."""
+    found = []
+    for _ in range(1 + _LOOKS):
+        began = time.perf_counter()
+        for _, said in engine.said(graphs, indices):
+            for values in said.values():
+                values.cpu()  # a GPU has worked when its result is here
+        found.append(time.perf_counter() - began)
+    return min(found[1:])
+
+
+def spread_members(
+    ensemble: Ensemble,
+    devices: Sequence[str],
+    graphs: GraphSet,
+    indices: np.ndarray,
+    *,
+    timer: Timer = seconds_of,
+) -> list[list[str]]:
+    """Give each device of a process some members, by what they cost on a first batch.
+
+    Args:
+        ensemble: predicts on all devices from here on.
+        devices: as torch names them, alike.
+        graphs: hold a first batch.
+        indices: the graphs of it.
+        timer: times an engine on the batch.
+
+    Returns:
+        Names of the members of each device.
+    """
+    first, compiled = torch.device(devices[0]), ensemble.compiled
+    for member in ensemble.members:
+        member.model.to(first)
+    alone = [engine_of([member], first, compiled=compiled) for member in ensemble.members]
+    places = assign([timer(engine, graphs, indices) for engine in alone], len(devices))
+    engines, names = [], []
+    for name, positions in zip(devices, places, strict=True):
+        members = [ensemble.members[position] for position in positions]
+        for member in members:
+            member.model.to(torch.device(name))
+        engines.append(engine_of(members, torch.device(name), compiled=compiled))
+        names.append([member.trial for member in members])
+    ensemble.engine = Spread(engines)
+    return names

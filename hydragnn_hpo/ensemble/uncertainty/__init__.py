@@ -1,0 +1,1 @@
+"""What the spread of members is worth: calibration, intervals, scores."""
