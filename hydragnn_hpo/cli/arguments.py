@@ -10,3 +10,19 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be started; start nothing.")
 ]
+EnsembleArgument = Annotated[Path, typer.Argument(help="An ensemble.zip, or a run directory.")]
+EnsembleOption = Annotated[Path, typer.Option(help="An ensemble.zip, or a run directory.")]
+TrustOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PACKAGE", help="A package whose convs may run; repeatable."),
+]
+ColumnOption = Annotated[
+    str | None, typer.Option(help="For CSV files: column with a structure or a file name.")
+]
+
+
+def ensemble_file(path: Path) -> Path:
+    """Give the ensemble of a run directory, or the file itself."""
+    from hydragnn_hpo.layout import RunDir
+
+    return RunDir(path).ensemble if path.is_dir() else path

@@ -102,10 +102,11 @@ def _ask(
     run_dir: Path, kind: "Kind", will: str, *, dry_run: bool, as_json: bool, **values: Any
 ) -> None:
     """Check a wish against the campaign, leave it, and say what will happen."""
-    from hydragnn_hpo.campaign.leaderboard import read_state
     from hydragnn_hpo.campaign.lease import alive
+    from hydragnn_hpo.campaign.records.leaderboard import read_state
     from hydragnn_hpo.campaign.requests import Request, write_request
     from hydragnn_hpo.campaign.wishes import check_wish
+    from hydragnn_hpo.cli.batch_view import queued_jobs, without_chain
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load, parse
     from hydragnn_hpo.errors import RunError
@@ -115,9 +116,13 @@ def _ask(
     state, holder = read_state(run), alive(run.path)
     request = parse({"request": kind, **values}, Request, where=kind)
     check_wish(request, load(run.campaign, CampaignConfig), state)
+    waiting = queued_jobs(run) if kind in ("stop", "pause") else []
     if kind == "pause" and holder is None:
-        raise RunError(f"{run.path}: no controller is at work, there is nothing to pause.")
+        more = f"; batch job {waiting[0].id} is {waiting[0].words}" if waiting else ""
+        raise RunError(f"{run.path}: no controller is at work, there is nothing to pause{more}.")
     path = None if dry_run else write_request(run, kind, **values)
+    if waiting:
+        will += f"; {without_chain(run, kind, waiting, dry_run=dry_run)}"
     if as_json:
         plain = request.model_dump(mode="json", exclude_defaults=True)
         asked = {"request": plain, "file": path and str(path), "controller": holder, "will": will}

@@ -5,13 +5,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
-from hydragnn_hpo.campaign.standing import Standing, describe, standing_of
-from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.records.standing import Standing, describe, standing_of
+from hydragnn_hpo.campaign.records.state import State, Trial
 from hydragnn_hpo.cli.standing_view import headline, laid_out, use_of_slots
 from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.campaign.loop.controller import Controller
 
 REFRESH_SECONDS = 0.5
 """Least time between two looks."""

@@ -19,7 +19,7 @@ def init(
     ] = None,
 ) -> None:
     """Write a starter campaign: the convs that fit a card's targets, with sensible ranges."""
-    from hydragnn_hpo.campaign.starter import starter
+    from hydragnn_hpo.campaign.loop.starter import starter
     from hydragnn_hpo.config.data import CardConfig
     from hydragnn_hpo.config.loading import load
     from hydragnn_hpo.errors import ConfigError

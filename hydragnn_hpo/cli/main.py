@@ -6,17 +6,22 @@ from typing import Annotated
 import typer
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.cli import dataset, ensemble
+from hydragnn_hpo.cli import batch, dataset, ensemble, machine
 from hydragnn_hpo.cli.check_layer import check_layer
 from hydragnn_hpo.cli.control import add_trials, cancel, pause, retry, stop
+from hydragnn_hpo.cli.doctor import doctor
 from hydragnn_hpo.cli.init import init
 from hydragnn_hpo.cli.leaderboard import leaderboard
+from hydragnn_hpo.cli.pack import pack
 from hydragnn_hpo.cli.plan import plan
 from hydragnn_hpo.cli.predict import predict
 from hydragnn_hpo.cli.run import run
+from hydragnn_hpo.cli.serve import serve
 from hydragnn_hpo.cli.status import status
+from hydragnn_hpo.cli.submit import submit
 from hydragnn_hpo.cli.trial import trial
 from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.text import shown
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,8 +30,10 @@ app = typer.Typer(
     help="From structures with properties to a trusted predictor.",
 )
 app.command()(init)
+app.command()(doctor)
 app.command()(plan)
 app.command()(run)
+app.command()(submit)
 app.command()(status)
 app.command()(stop)
 app.command()(pause)
@@ -35,10 +42,14 @@ app.command()(cancel)
 app.command("add-trials")(add_trials)
 app.command()(leaderboard)
 app.command()(predict)
+app.command()(serve)
+app.command()(pack)
 app.command()(trial)
 app.command("check-layer")(check_layer)
 app.add_typer(dataset.app, name="dataset", help="Build and look at graph stores.")
+app.add_typer(batch.app, name="batch", hidden=True)
 app.add_typer(ensemble.app, name="ensemble", help="Build and look at ensembles.")
+app.add_typer(machine.app, name="machine", help="Look at machine profiles.")
 
 
 def _version(wanted: bool) -> None:
@@ -61,7 +72,7 @@ def main() -> None:
     try:
         app()
     except HydraError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {shown(str(error))}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)

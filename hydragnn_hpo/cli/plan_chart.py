@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hydragnn_hpo.campaign.forecast import rung_of, trial_of
+from hydragnn_hpo.campaign.forecast import rung_of, values_of
 from hydragnn_hpo.cli.planning import Planned
 from hydragnn_hpo.cli.words import count, duration, percent
 from hydragnn_hpo.errors import RunError
@@ -54,7 +54,7 @@ def _future(planned: Planned) -> Chart:
 
 def _colouring(bars: Sequence[Bar], labels: Mapping[str, str]) -> Callable[[Bar], str]:
     """Colour by what the trials are, or by rung where there are too many kinds, or one."""
-    kinds = {labels.get(trial_of(bar.trial), "") for bar in bars}
+    kinds = {labels.get(values_of(bar.trial), "") for bar in bars}
     if 1 < len(kinds) <= MOST_COLOURS:
-        return lambda bar: labels.get(trial_of(bar.trial), "")
+        return lambda bar: labels.get(values_of(bar.trial), "")
     return lambda bar: f"{rung_of(bar.trial)} epochs"

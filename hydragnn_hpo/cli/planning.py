@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.forecast import Forecast, Machine, Priced, Pricing, forecast, sample
-from hydragnn_hpo.campaign.history import bars_of
-from hydragnn_hpo.campaign.journal import Event, read
-from hydragnn_hpo.campaign.losses import Ledger
+from hydragnn_hpo.campaign.records.history import bars_of
+from hydragnn_hpo.campaign.records.journal import Event, read
+from hydragnn_hpo.campaign.records.losses import Ledger
+from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.records.summary import Reckoning
 from hydragnn_hpo.campaign.setup import settle
-from hydragnn_hpo.campaign.state import State
-from hydragnn_hpo.campaign.summary import Reckoning
 from hydragnn_hpo.cli.data_known import data_of_campaign, data_of_run
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.config.machine import HERE, find_profile
+from hydragnn_hpo.config.on_machine import on_machine
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.slots import detect_slots
+from hydragnn_hpo.launching.host.slots import detect_slots
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement.cost import Comparison, CostModel, compare
 from hydragnn_hpo.placement.simulated import Bar
@@ -67,6 +68,8 @@ def plan_campaign(campaign: str, wish: Wish) -> Planned:
     """
     source = find(campaign, "workflows")
     config = settle(load(source, CampaignConfig), source)
+    asked = on_machine(config.machine, {"profile": wish.machine}, source.parent)
+    config = config.model_copy(update={"machine": asked})
     run = RunDir(Path("runs") / config.name)
     data = data_of_campaign(config, source, run, wish.structures)
     machine = _machine(config, wish)
@@ -108,7 +111,7 @@ def _left(pricing: Pricing, state: State, events: Sequence[Event], wish: Wish) -
     config = pricing.config
     known = _known(pricing, state, events)
     budget = (wish.trials or config.search.trials) + state.added
-    missing = 0 if state.ending else max(0, budget - len(state.trials))
+    missing = 0 if state.ending else max(0, budget - state.searched)
     values = sample(config, missing, [trial.values for trial in state.trials.values()])
     new, refused = _priced(pricing, values, first=len(state.trials))
     return forecast(config, pricing.machine, known | new, state=state, refused=refused)
@@ -147,7 +150,13 @@ def _machine(config: CampaignConfig, wish: Wish, ledger: Ledger | None = None) -
         raise ConfigError(
             f"{profile.name} has {profile.hosts:,} hosts, asked was {hosts:,}: ask for fewer."
         )
-    slots = slots or config.machine.slots or profile.slots_per_host or len(detect_slots())
+    slots = slots or config.machine.slots or profile.slots_per_host
+    if not slots and profile.name != HERE:
+        raise ConfigError(
+            f"{profile.name} does not say how many slots a host has: give --slots, or a profile "
+            "with slots_per_host."
+        )
+    slots = slots or len(detect_slots())
     return Machine(profile, hosts, slots, wish.failures)
 
 

@@ -1,68 +1,192 @@
-"""``hydragnn-hpo predict``: properties with error bars for any structure file."""
+"""``hydragnn-hpo predict``: properties with error bars for any structures."""
 
-import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from hydragnn_hpo.cli.arguments import JsonOption
+from hydragnn_hpo.cli.arguments import (
+    ColumnOption,
+    DryRunOption,
+    EnsembleOption,
+    JsonOption,
+    TrustOption,
+    ensemble_file,
+)
+from hydragnn_hpo.cli.predict_options import (
+    CompileOption,
+    FilesArgument,
+    FormatOption,
+    KeepOption,
+    LevelsOption,
+    MembersOption,
+    OutOption,
+)
+from hydragnn_hpo.cli.predict_ranks import (
+    BackendOption,
+    Crowd,
+    HostsOption,
+    MachineOption,
+    RanksOption,
+    by_ranks,
+    standing_here,
+)
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from hydragnn_hpo.ensemble.manifest import Manifest
-    from hydragnn_hpo.ensemble.predictor import Prediction
-    from hydragnn_hpo.ensemble.structures import Structures
+    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.output import Layout, Rows
+    from hydragnn_hpo.ensemble.streaming.order import Order
+    from hydragnn_hpo.ensemble.streaming.reading import Reading
 
 ROWS = 20
+"""Structures that the table shows."""
 
 
 def predict(
-    files: Annotated[list[Path], typer.Argument(help="Structure files or folders.")],
-    ensemble: Annotated[Path, typer.Option(help="An ensemble.zip, or a run directory.")],
-    out: Annotated[
-        Path | None, typer.Option(help="NAME.csv, NAME.extxyz or NAME.json to write.")
-    ] = None,
-    structure_column: Annotated[
-        str | None, typer.Option(help="For CSV files: column with a structure or a file name.")
-    ] = None,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PACKAGE", help="A package whose convs may run; repeatable."),
-    ] = None,
+    files: FilesArgument,
+    ensemble: EnsembleOption,
+    out: OutOption = None,
+    form: FormatOption = "extxyz",
+    levels: LevelsOption = "90",
+    members: MembersOption = False,
+    keep: KeepOption = "",
+    structure_column: ColumnOption = None,
+    trust: TrustOption = None,
+    compiled: CompileOption = False,
+    ranks: RanksOption = None,
+    hosts: HostsOption = None,
+    backend: BackendOption = None,
+    machine: MachineOption = None,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Predict properties with standard deviation and 90 % interval, in the targets' units."""
+    """Predict properties with standard deviation and intervals, in the targets' units."""
+    crowd, standing = Crowd(ranks, hosts, backend, machine), standing_here()
+    from hydragnn_hpo.ensemble.streaming.order import Order
+
+    order = Order(
+        files=tuple(str(_shipped_or_path(path)) for path in files),
+        archive=str(ensemble_file(ensemble)),
+        out="" if out is None or str(out) == "-" else str(out),
+        levels=tuple(_listed(levels)),
+        members=members,
+        keep=tuple(_listed(keep)),
+        structure_column=structure_column,
+        form=form,
+        trust=tuple(trust or ()),
+        compiled=compiled,
+    )
+    if dry_run or crowd.is_asked or standing:
+        failed = by_ranks(order, crowd, standing, dry_run=dry_run, quiet=as_json)
+    else:
+        failed = _alone(order, streamed=out is not None, as_json=as_json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _alone(order: "Order", *, streamed: bool, as_json: bool) -> bool:
+    """Predict in this process; tell whether all failed."""
+    if order.out:
+        return _to_file(order, quiet=as_json)
+    with order.prepared() as (model, layout, reading):
+        if streamed or as_json:
+            return _to_stdout(model, layout, reading, lines=streamed, as_json=as_json)
+        return _to_table(model, layout, reading)
+
+
+def _to_file(order: "Order", *, quiet: bool) -> bool:
+    """Predict piece after piece into a file; tell whether all failed."""
+    from hydragnn_hpo.cli.predict_view import Screen, tell_outcome
+
+    with order.opened() as work:
+        try:
+            with Screen(work.count(), quiet=quiet) as screen:
+                work.do_all(lambda header, before: screen.tell(header.structures, before))
+        except BaseException:
+            order.parts.leave()
+            raise
+        outcome = work.join()
+    assert outcome is not None
+    return tell_outcome(outcome, quiet=quiet)
+
+
+def _to_stdout(
+    model: "Ensemble", layout: "Layout", reading: "Reading", *, lines: bool, as_json: bool
+) -> bool:
+    """Write predictions to standard output as they come; tell whether all failed."""
+    from hydragnn_hpo.ensemble.output.csv_file import CsvFile
+    from hydragnn_hpo.ensemble.output.json_file import JsonFile, JsonLines
+
+    found = _Counted(model, layout, reading)
+
+    def write(content: bytes) -> None:
+        sys.stdout.write(content.decode())
+        sys.stdout.flush()
+
+    if lines:
+        form = JsonLines(layout) if as_json else CsvFile(layout)
+        write(form.head())
+        for rows in found:
+            write(form.part([rows])[""])
+        if not as_json and layout.names("node"):
+            typer.echo("values per atom are left out: add --json, or --out NAME.csv", err=True)
+    else:
+        whole = JsonFile(layout)
+        for piece in whole.whole(whole.part([rows])[""] for rows in found):
+            write(piece)
+    return found.ended()
+
+
+def _to_table(model: "Ensemble", layout: "Layout", reading: "Reading") -> bool:
+    """Show the first structures; tell whether all failed."""
+    from hydragnn_hpo.cli.predict_view import first_table
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.ensemble.output import as_plain, write_predictions
-    from hydragnn_hpo.ensemble.predictor import Ensemble
-    from hydragnn_hpo.ensemble.structures import read_structures
-    from hydragnn_hpo.errors import DataError
 
-    model = Ensemble.load(_file_of(ensemble), trust=trust or ())
-    files = [_shipped_or_path(path) for path in files]
-    structures = read_structures(files, model.rules, structure_column)
-    if not structures.ids:
-        raise DataError(f"{files[0]}: holds no structure; give a file or folder with at least one.")
-    prediction = model.predict(structures.columns)
-    if out is not None:
-        for path in write_predictions(out, model.manifest, structures, prediction):
-            typer.echo(f"wrote {path}", err=as_json)
-    if as_json:
-        typer.echo(json.dumps(as_plain(model.manifest, structures, prediction)))
-    elif out is None:
-        console().print(_table(model.manifest, structures, prediction))
-    for reason in structures.errors.values():
-        typer.echo(f"error: {reason}", err=True)
-    if len(structures.errors) == len(structures.ids):
-        raise typer.Exit(DataError.exit_code)
+    some: list[Rows] = []
+    found = _Counted(model, layout, reading)
+    more = False
+    for rows in found:
+        some.append(rows)
+        if more := found.structures > ROWS:
+            break
+    console().print(first_table(model.manifest, some, ROWS, more))
+    return found.ended()
 
 
-def _file_of(ensemble: Path) -> Path:
-    from hydragnn_hpo.layout import RunDir
+class _Counted:
+    """Predictions batch after batch, with a count of what went wrong."""
 
-    return RunDir(ensemble).ensemble if ensemble.is_dir() else ensemble
+    def __init__(self, model: "Ensemble", layout: "Layout", reading: "Reading") -> None:
+        self.model, self.layout, self.reading = model, layout, reading
+        self.structures = self.failed = 0
+        self.reasons: list[str] = []
+
+    def __iter__(self) -> "Iterator[Rows]":
+        from hydragnn_hpo.ensemble.streaming.reading import stream
+        from hydragnn_hpo.ensemble.streaming.work import MOST_REASONS, predicted
+
+        for some in stream(self.reading):
+            self.structures += len(some.ids)
+            self.failed += len(some.errors)
+            self.reasons = [*self.reasons, *some.errors.values()][:MOST_REASONS]
+            yield predicted(self.model, some, self.layout)
+
+    def ended(self) -> bool:
+        """Say what went wrong on stderr, and whether nothing could be predicted."""
+        from hydragnn_hpo.cli.predict_view import endings
+        from hydragnn_hpo.errors import DataError
+
+        if not self.structures:
+            raise DataError("there is no structure to predict; give a file or folder with one.")
+        for line in endings(self.structures, self.failed, self.reasons):
+            typer.echo(line, err=True)
+        return self.failed == self.structures
+
+
+def _listed(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
 
 
 def _shipped_or_path(path: Path) -> Path:
@@ -76,36 +200,3 @@ def _shipped_or_path(path: Path) -> Path:
         return shipped(str(path))
     except ConfigError:
         return path
-
-
-def _table(manifest: "Manifest", structures: "Structures", prediction: "Prediction") -> "Table":
-    """Lay out graph-level predictions; node-level ones would not fit."""
-    from rich.table import Table
-
-    heads = manifest.heads.items()
-    graph = {n: head for n, head in heads if (head.level, head.shape) == ("graph", "scalar")}
-    table = Table(title="Mean, standard deviation, [90 % interval]", title_justify="left")
-    table.add_column("structure")
-    for name, head in graph.items():
-        table.add_column(f"{name}\n\\[{head.unit}]", justify="right")
-    table.add_column("trust")
-    row, notes = 0, []
-    if len(graph) < len(manifest.heads):
-        notes.append("values per atom: add --out NAME.csv or --out NAME.extxyz")
-    for position, name in enumerate(structures.ids):
-        if position in structures.errors:
-            table.add_row(name, *["-"] * len(graph), "not predicted")
-            continue
-        cells = []
-        for target in graph:
-            p = prediction.heads[target]
-            mean, std = p.mean[row, 0], p.std[row, 0]
-            low, high = p.lo90[row, 0], p.hi90[row, 0]
-            cells.append(f"{mean:.3f} +- {std:.3f}  \\[{low:.3f}, {high:.3f}]")
-        table.add_row(name, *cells, prediction.trust[row])
-        row += 1
-        if row == ROWS:
-            notes.append(f"the first {ROWS}; all of them with --out NAME.csv")
-            break
-    table.caption = "\n".join(notes) or None
-    return table

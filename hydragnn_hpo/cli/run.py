@@ -3,16 +3,21 @@
 import json
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
+from hydragnn_hpo.cli.words import energy
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.campaign.loop.controller import Controller
+    from hydragnn_hpo.campaign.loop.pause import Pause
     from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.launching.job import Backend
     from hydragnn_hpo.layout import RunDir
 
 
@@ -28,44 +33,77 @@ BackendOption = Annotated[
 ]
 
 
+MachineOption = Annotated[
+    str | None,
+    typer.Option("--machine", help="Machine profile: a shipped name or a path."),
+]
+
+
+ExcludeOption = Annotated[
+    Path | None,
+    typer.Option(help="File of hosts to leave alone; added to the run's exclude.hosts."),
+]
+
+
+PackOption = Annotated[
+    str | None,
+    typer.Option("--pack", help="Archive of hydragnn-hpo pack for the hosts' own disks."),
+]
+ContainerOption = Annotated[
+    str | None, typer.Option("--container", help="Image file in which ranks run.")
+]
+JoinOption = Annotated[
+    bool,
+    typer.Option(
+        "--join",
+        help="One of several allocations on the campaign: serve its controller, or be it.",
+    ),
+]
+
+
 def run(
     campaign: Annotated[str, typer.Argument(help="Campaign file, or the name of a shipped one.")],
     run_dir: RunOption = None,
     slots: SlotsOption = None,
     backend: BackendOption = None,
+    machine: MachineOption = None,
+    exclude: ExcludeOption = None,
+    pack: PackOption = None,
+    container: ContainerOption = None,
+    join: JoinOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search, train the best on, and leave one ensemble file; run it again to go on."""
     from hydragnn_hpo import log
-    from hydragnn_hpo.campaign.setup import open_run, settle
-    from hydragnn_hpo.config.campaign import CampaignConfig
-    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.campaign.setup import open_run
     from hydragnn_hpo.errors import ConfigError, StorageError
+    from hydragnn_hpo.launching.doctor.exclusion import exclude_more, read_excluded
     from hydragnn_hpo.shipped import find
 
     log.configure(level=30)
     source = find(campaign, "workflows")
-    config = settle(load(source, CampaignConfig), source)
-    config = _on(config, slots=slots, backend=backend)
-    cards = _fitting_cards(config, source) if config.command is None else {}
+    config = settled(
+        source, slots=slots, backend=backend, profile=machine, pack=pack, container=container
+    )
+    cards = fitting_cards(config, source) if config.command is None else {}
     where = run_dir or Path("runs") / config.name
+    more = read_excluded(exclude) if exclude else {}
     if dry_run:
         _show_plan(config, cards, where)
         return
     opened = open_run(config, where)
+    exclude_more(opened.excluded, more)
     try:
-        result = _run(config, opened, cards, quiet=as_json)
+        result = (_join if join else alone)(config, opened, cards, as_json)
     except (ConfigError, StorageError):
-        _forget(opened)
+        if not join:  # others may be about to work there
+            _forget(opened)
         raise
-    if as_json:
-        typer.echo(json.dumps(result))
-    else:
-        _print(opened, result)
+    typer.echo(json.dumps(result)) if as_json else _print(opened, result)
 
 
-def _fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
+def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
     """Give path and name of a campaign's cards, when every value of the space fits them."""
     from hydragnn_hpo.campaign.setup import check_space, find_cards
     from hydragnn_hpo.config.mixture import targets_of, united_targets
@@ -81,21 +119,22 @@ def _fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
     return {path: card.name for path, card in cards.items()}
 
 
-def _on(config: "CampaignConfig", **machine: Any) -> "CampaignConfig":
-    """Give the campaign with parts of its machine replaced; what is None stays."""
-    from hydragnn_hpo.config.campaign import MachineConfig
-    from hydragnn_hpo.config.loading import parse
+def settled(source: Path, **machine: Any) -> "CampaignConfig":
+    """Read a campaign and replace parts of its machine; what is None stays."""
+    from hydragnn_hpo.campaign.setup import settle
+    from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.config.on_machine import on_machine
 
-    asked = {key: value for key, value in machine.items() if value is not None}
-    if not asked:
-        return config
-    values = {**config.machine.model_dump(), **asked}
-    return config.model_copy(update={"machine": parse(values, MachineConfig, "command line")})
+    config = settle(load(source, CampaignConfig), source)
+    settled_machine = on_machine(config.machine, machine, source.parent)
+    return config.model_copy(update={"machine": settled_machine})
 
 
 def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
     from hydragnn_hpo.data.build.plan import find_files
-    from hydragnn_hpo.launching.slots import detect_slots
+    from hydragnn_hpo.launching.host.slots import detect_slots
+    from hydragnn_hpo.launching.ranks.site import layout_of, site_of
     from hydragnn_hpo.layout import RunDir
 
     if not any(RunDir(where).data.glob("*/index.json")):
@@ -105,62 +144,135 @@ def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) ->
     names = ", ".join(map(str, cards))
     typer.echo(f"campaign {config.name} into {where}, data set {names}")
     typer.echo(f"{config.search.trials} trials by {config.search.brain}, epochs {rungs}")
+    if config.ensemble.reseed:
+        typer.echo(f"then the best {config.ensemble.reseed} once more, with new seeds")
     if config.machine.backend != "local":
         typer.echo(f"on the hosts of the backend '{config.machine.backend}'")
         return
-    for slot in detect_slots(config.machine.slots):
+    machine, layout = config.machine, layout_of(site_of(config.machine))
+    for slot in detect_slots(machine.slots, lanes=machine.lanes, layout=layout):
         typer.echo(f"slot {slot.name}: {slot.device}, cores {','.join(map(str, slot.cores))}")
     typer.echo("would start: python -m hydragnn_hpo.launching.agent (one, on this host)")
+
+
+def alone(
+    config: "CampaignConfig",
+    opened: "RunDir",
+    cards: dict[Path, str],
+    quiet: bool,
+    reseed: int = 0,
+) -> dict[str, Any]:
+    """Be the controller, with hosts of our own.
+
+    Args:
+        config: the campaign.
+        opened: its directory.
+        cards: path and name of its cards.
+        quiet: whether nothing is shown on the way.
+        reseed: how many of the best trials a person wants to be trained again.
+    """
+    from hydragnn_hpo.campaign.backends import make_backend
+    from hydragnn_hpo.campaign.loop.pause import Pause
+
+    backend = partial(make_backend, config, opened.path)
+    return _run(config, opened, cards, quiet=quiet, make=backend, pause=Pause(), reseed=reseed)
+
+
+def _join(
+    config: "CampaignConfig", opened: "RunDir", cards: dict[Path, str], quiet: bool
+) -> dict[str, Any]:
+    """Bring our hosts to the controller, or be it whenever there is none.
+
+    Raises:
+        RunError: our hosts are not wanted there.
+    """
+    from hydragnn_hpo.campaign.joining import Member
+    from hydragnn_hpo.campaign.lease import Taken
+    from hydragnn_hpo.campaign.loop.pause import Pause
+    from hydragnn_hpo.files import read_json
+    from hydragnn_hpo.launching.submit.chain import DRAINED
+
+    pause = Pause()
+    with pause.heard(), Member(config, opened) as member:
+        while (course := member.serve(pause, partial(typer.echo, err=True))) == "free":
+            try:
+                make = member.backend
+                return _run(config, opened, cards, quiet=quiet, make=make, pause=pause)
+            except Taken:  # by another member, in the same moment
+                continue
+    if course == "finished":
+        typer.echo(f"{opened.path}: the campaign has finished", err=True)
+        done: dict[str, Any] = read_json(opened.summary)
+        return done
+    typer.echo(f"{course}; run the same command again to go on with {opened.path}.", err=True)
+    raise typer.Exit(DRAINED if course == "drained" and not pause.wanted else 1)
 
 
 def _run(
     config: "CampaignConfig",
     opened: "RunDir",
     cards: dict[Path, str],
+    *,
     quiet: bool,
+    make: Callable[[], "Backend"],
+    pause: "Pause",
+    reseed: int = 0,
 ) -> dict[str, Any]:
-    from hydragnn_hpo.campaign.backends import make_backend
-    from hydragnn_hpo.campaign.controller import Controller
-    from hydragnn_hpo.campaign.pause import Drained, Pause
+    from hydragnn_hpo.campaign.loop.controller import Controller
+    from hydragnn_hpo.campaign.loop.pause import Drained
     from hydragnn_hpo.cli.display import Display
+    from hydragnn_hpo.launching.submit.chain import DRAINED
 
-    pause = Pause()
     with pause.heard(), Display(config.search.trials, quiet) as display:
         controller = Controller(
             config,
             opened,
             cards=cards,
-            make_backend=lambda: make_backend(config, opened.path),
+            make_backend=make,
             watch=display,
             pause=pause,
         )
         display.begin(controller.state)
         try:
+            if reseed:
+                controller.reseeding.ask(reseed)
             controller.run()
             return _finish(controller, opened)
         except (KeyboardInterrupt, Drained) as why:
             said = str(why) or "paused"
+            code = DRAINED if isinstance(why, Drained) else 1
             again = f"run the same command again to go on with {opened.path}."
             typer.echo(f"{said.rstrip('.')}; {again}", err=True)
-            raise typer.Exit(1) from None
+            raise typer.Exit(code) from None
         finally:
             controller.close()
 
 
 def _forget(opened: "RunDir") -> None:
-    """Remove a run directory in which nothing was done yet: the user will edit and retry."""
-    from hydragnn_hpo.campaign.leaderboard import read_state
+    """Remove a run directory in which nothing was done yet: the user will edit and retry.
+
+    What a doctor wrote of its hosts stays.
+    """
+    from hydragnn_hpo.campaign.records.leaderboard import read_state
 
     built = any(opened.data.glob("*/index.json"))
-    if not built and not read_state(opened).trials:
+    if built or opened.jobs.exists() or read_state(opened).trials:
+        return
+    if not opened.excluded.exists():
         shutil.rmtree(opened.path, ignore_errors=True)
+        return
+    for path in opened.path.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path != opened.excluded:
+            path.unlink()
 
 
 def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     """Build the ensemble as a job, and write the run's figures."""
-    from hydragnn_hpo.campaign.journal import read
-    from hydragnn_hpo.campaign.leaderboard import leaderboard_of
-    from hydragnn_hpo.campaign.summary import summarize
+    from hydragnn_hpo.campaign.records.journal import read
+    from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
+    from hydragnn_hpo.campaign.records.summary import summarize
     from hydragnn_hpo.files import read_json, write_json
     from hydragnn_hpo.report.figures import draw_parity
 
@@ -182,7 +294,7 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
 
 
 def _print(opened: "RunDir", result: dict[str, Any]) -> None:
-    from hydragnn_hpo.campaign.leaderboard import read_leaderboard
+    from hydragnn_hpo.campaign.records.leaderboard import read_leaderboard
     from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table
 
     out = console()
@@ -200,8 +312,15 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
     out.print(f"Figure: {opened.report / 'parity.png'}")
     out.print("Try next:", style="bold")
     file = _example(opened)
-    program = "hydragnn-hpo" if shutil.which("hydragnn-hpo") else sys.argv[0]
-    out.print(f"  {program} predict {file} --ensemble {opened.ensemble}", soft_wrap=True)
+    out.print(f"  {_program()} predict {file} --ensemble {opened.ensemble}", soft_wrap=True)
+
+
+def _program() -> str:
+    """Say how this program is called again from here."""
+    if shutil.which("hydragnn-hpo"):
+        return "hydragnn-hpo"
+    called = Path(sys.argv[0])
+    return sys.argv[0] if called.name == "hydragnn-hpo" else f"{sys.executable} -m hydragnn_hpo"
 
 
 def _used(figures: dict[str, Any]) -> str:
@@ -211,6 +330,8 @@ def _used(figures: dict[str, Any]) -> str:
         f"{figures['trials']} trials, {figures['attempts']} attempts "
         f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % in training"
     )
+    if joules := figures.get("energy_joules"):  # a run of an earlier version has none
+        said += f", {energy(joules)} ({', '.join(figures['energy_parts'])})"
     warm, cold = figures["first_step_seconds"], figures["cold_start_seconds"]
     if warm is None or cold is None:
         return f"{said}."
@@ -221,7 +342,7 @@ def _example(opened: "RunDir") -> str:
     """Name the shipped molecules if the ensemble knows all their elements."""
     import ase.io
 
-    from hydragnn_hpo.ensemble.artefact import read
+    from hydragnn_hpo.ensemble.artefact.archive import read
     from hydragnn_hpo.shipped import shipped
 
     file = "workflows/molecules.xyz"

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hydragnn_hpo.campaign.losses import CAUSES
-from hydragnn_hpo.campaign.standing import ROWS, RunningTrial, Standing, describe
+from hydragnn_hpo.campaign.records.losses import CAUSES
+from hydragnn_hpo.campaign.records.standing import ROWS, RunningTrial, Standing, describe
 from hydragnn_hpo.cli.words import count, duration, energy, percent
 
 if TYPE_CHECKING:
@@ -63,13 +63,29 @@ def details(standing: Standing) -> Iterator[tuple[str, str]]:
             ),
         )
     yield "slots", use_of_slots(standing)
-    if standing.lost or standing.quarantined:
+    if standing.lost or standing.quarantined or standing.excluded:
         yield "hosts", "; ".join(_troubled(standing))
-    if standing.joules:
-        yield "energy", f"{energy(standing.joules)} in training and validation"
+    if said := energy_line(standing):
+        yield "energy", said
+    if standing.warned:
+        yield "look at", _hosts_of("", standing.warned)
     if (best := standing.best) is not None:
         score = "" if best.objective is None else f" {best.objective:.4f}"
         yield "best", f"{best.name}{score} ({describe(best)}), epoch {best.epoch}"
+
+
+def energy_line(standing: Standing) -> str:
+    """Say what the hosts take; what ranks measured, or why nothing is known, where they do not."""
+    spent = standing.energy
+    if spent.joules is None:
+        ranks = f"{energy(standing.joules)} in training and validation" if standing.joules else ""
+        return ranks or (f"unknown: {spent.unread}" if spent.unread else "")
+    idle = f"{percent(spent.idle / spent.joules)} of it idle" if spent.joules else "none"
+    said = f"{energy(spent.joules)} so far ({', '.join(spent.parts)}), {idle}"
+    if spent.watts and standing.running:
+        said += f"; {spent.watts / 1e3:,.1f} kW on {count(spent.hosts, 'host')} now"
+    best = standing.best
+    return f"{said}; {best.name}: {energy(best.energy)}" if best and best.energy else said
 
 
 def losses_line(standing: Standing) -> str:
@@ -83,9 +99,15 @@ def _troubled(standing: Standing) -> Iterator[str]:
     kinds = {"lost": standing.lost, "in quarantine": standing.quarantined}
     for what, hosts in kinds.items():
         if hosts:
-            named = [f"{host} ({reason})" for host, reason in list(hosts.items())[:NAMED_HOSTS]]
-            more = len(hosts) - len(named)
-            yield f"{len(hosts)} {what}: {', '.join(named)}{f' and {more} more' if more else ''}"
+            yield _hosts_of(f"{len(hosts)} {what}: ", hosts)
+    if standing.excluded:
+        yield f"{standing.excluded:,} left alone (exclude.hosts)"
+
+
+def _hosts_of(what: str, hosts: dict[str, str]) -> str:
+    named = [f"{host} ({reason})" for host, reason in list(hosts.items())[:NAMED_HOSTS]]
+    more = len(hosts) - len(named)
+    return f"{what}{', '.join(named)}{f' and {more} more' if more else ''}"
 
 
 def running_rows(standing: Standing) -> Iterator[tuple[str, ...]]:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hydragnn_hpo.campaign.leaderboard import Leaderboard, Row
+    from hydragnn_hpo.campaign.records.leaderboard import Leaderboard, Row
     from hydragnn_hpo.training.watching.feeding import Feeding
 
     Cell = Callable[[Row], str]
@@ -38,7 +38,7 @@ def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None 
 
     columns: list[tuple[str, Cell]] = [
         ("#", lambda row: str(row.rank or "-")),
-        ("trial", lambda row: row.trial),
+        ("trial", lambda row: f"{row.trial}, reseed of {row.parent}" if row.parent else row.trial),
         *[(key.rpartition(".")[2], _value_of(key)) for key in _shown_keys(board)],
         ("epochs", lambda row: str(row.epochs)),
         ("ranks", lambda row: str(row.width or "-")),
@@ -48,7 +48,8 @@ def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None 
     ]
     table = Table(title="Leaderboard (validation)", title_justify="left")
     for name, _ in columns:
-        table.add_column(name, justify="left" if name in ("trial", "conv") else "right")
+        left = name in ("trial", "conv")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name == "trial")
     for row in board.rows:
         table.add_row(*[text(row) for _, text in columns])
     return table

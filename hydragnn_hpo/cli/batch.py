@@ -1,0 +1,157 @@
+"""``hydragnn-hpo batch begin|end``: what a batch script says before and after ``run``.
+
+Nobody types these; the scripts of ``submit`` do.
+"""
+
+import os
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hydragnn_hpo.cli.arguments import RunArgument
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.launching.submit.chain import Ending
+    from hydragnn_hpo.launching.submit.records import BatchJob, JobRecords
+    from hydragnn_hpo.layout import RunDir
+
+app = typer.Typer(no_args_is_help=True)
+
+RECORD_SECONDS = 60.0
+"""How long a job waits for whoever submitted it to write that down: it may begin at once."""
+
+LEASE_SECONDS = 45.0
+"""How long it waits for the lease of a controller that was lost with its host."""
+
+
+@app.command()
+def begin(run_dir: RunArgument, script: Annotated[str, typer.Option("--script")]) -> None:
+    """Note that this batch job runs, and queue the next one behind it."""
+    from hydragnn_hpo.campaign.records.progress import progress
+    from hydragnn_hpo.errors import JobError
+    from hydragnn_hpo.launching.submit import chain
+    from hydragnn_hpo.launching.submit.records import JobRecords
+    from hydragnn_hpo.layout import RunDir
+
+    run, records = RunDir(run_dir), JobRecords(run_dir)
+    own, reached = _own(records, script), progress(run)
+    jobs = [job for job in records.jobs() if chain.same_chain(job, own)]
+    earlier = [job for job in jobs if job.link < own.link]
+    decided = chain.begin(earlier, own, progress=reached, finished=_finished(run))
+    records.note(own.id, "began", time=time.time(), host=socket.gethostname(), progress=reached)
+    said = decided.said
+    if decided.followed and not any(job.after == own.id for job in jobs):
+        try:
+            said += f"; job {_follow(records, own)} waits behind it"
+        except JobError as error:
+            said += f"; none waits behind it yet: {error}"
+    typer.echo(f"batch job {own.id}: {said}", err=True)
+    if not decided.goes_on:
+        records.note(own.id, "ended", time=time.time(), code=1, said=said)
+        raise typer.Exit(1)
+    if own.task is None:
+        _wait_for_lease(run.path)
+
+
+@app.command()
+def end(run_dir: RunArgument, code: Annotated[int, typer.Option("--code")]) -> None:
+    """Note how 'run' ended, and take back jobs that have nothing to do or to gain."""
+    from hydragnn_hpo.campaign.records.progress import progress
+    from hydragnn_hpo.launching.submit import chain
+    from hydragnn_hpo.launching.submit.records import JobRecords
+    from hydragnn_hpo.layout import RunDir
+
+    run, records = RunDir(run_dir), JobRecords(run_dir)
+    own = _own(records, "")
+    followers = [job for job in records.jobs() if job.after == own.id]
+    decided = chain.end(
+        own,
+        code=code,
+        progress=progress(run),
+        finished=_finished(run),
+        followed=bool(followers),
+    )
+    said = decided.said + _settle(records, own, decided, followers)
+    records.note(own.id, "ended", time=time.time(), code=code, said=said)
+    typer.echo(f"batch job {own.id}: {said}", err=True)
+    raise typer.Exit(decided.code)
+
+
+def _settle(
+    records: "JobRecords", own: "BatchJob", decided: "Ending", followers: list["BatchJob"]
+) -> str:
+    """Take jobs back, or queue the one that could not be queued before; gives what to add."""
+    from hydragnn_hpo.errors import JobError
+    from hydragnn_hpo.launching.submit.asking import take_back
+
+    try:
+        if decided.take_back:
+            every = records.jobs() if decided.take_back_all else followers
+            taken = take_back(records, every)
+            return f"; taken back: {', '.join(taken)}" if taken else ""
+        if decided.follow:
+            return f"; job {_follow(records, own)} goes on"
+    except JobError as error:
+        return f"; {error}"
+    return ""
+
+
+def _own(records: "JobRecords", script: str) -> "BatchJob":
+    """Give the record of the job that we are in.
+
+    It may begin before whoever submitted it has written that down; if nobody ever does, it is
+    the next one of its chain.
+    """
+    from hydragnn_hpo.launching.submit.records import BatchJob
+    from hydragnn_hpo.launching.submit.schedulers import task_of, where_we_are
+
+    scheduler, job = where_we_are(os.environ)
+    deadline = time.monotonic() + RECORD_SECONDS
+    while (found := records.find(job)) is None and time.monotonic() < deadline:
+        time.sleep(0.5)
+    if found is not None:
+        return found
+    task = task_of(job)
+    siblings = [other for other in records.jobs() if other.script == script]
+    chain = [other for other in siblings if other.task == task]
+    unknown = BatchJob(job, scheduler, script, hosts=0, link=0, jobs=1, submitted=0.0)
+    beside = replace(siblings[0], link=0) if siblings else unknown
+    last = max(chain, key=lambda other: other.link, default=beside)
+    own = replace(last, id=job, link=last.link + 1, submitted=time.time(), after=None, task=task)
+    records.add(own)
+    return own
+
+
+def _follow(records: "JobRecords", own: "BatchJob") -> str:
+    """Queue the next job of a chain behind this one.
+
+    Raises:
+        JobError: the scheduler refuses; some let no job submit another.
+    """
+    from hydragnn_hpo.launching.submit.asking import submit_script
+    from hydragnn_hpo.launching.submit.schedulers import scheduler_of
+
+    scheduler = scheduler_of(own.scheduler)
+    answer = submit_script(scheduler.submit(own.script, own.id, own.task), records.folder)
+    (job,) = scheduler.submitted(answer, [own.task] if own.task is not None else [])
+    records.add(replace(own, id=job, link=own.link + 1, submitted=time.time(), after=own.id))
+    return job
+
+
+def _finished(run: "RunDir") -> bool:
+    from hydragnn_hpo.campaign.records.leaderboard import read_state
+
+    return read_state(run).finished
+
+
+def _wait_for_lease(run: Path) -> None:
+    """Wait while a controller seems to be at work: it may have been lost a moment ago."""
+    from hydragnn_hpo.campaign.lease import alive
+
+    deadline = time.monotonic() + LEASE_SECONDS
+    while alive(run) and time.monotonic() < deadline:
+        time.sleep(1.0)
