@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+from hydragnn_hpo.launching.host.strays import RUN, end_strays
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
-from hydragnn_hpo.launching.strays import RUN, end_strays
 
 STORE = 80_000_000
 """Bytes of a host's object store, about the least that Ray takes."""

@@ -15,7 +15,7 @@ SHIPPED = ("graph_datasets", "workflows", "launch")
 
 GROUND = {
     *("errors", "units", "log", "records", "shipped", "files", "layout", "walltime", "config"),
-    "__init__",
+    *("text", "__init__"),
 }
 CONTROL = {"search", "placement", "launching"}
 COMPUTE = {"data", "model", "training"}
@@ -37,7 +37,7 @@ MAY_IMPORT = {
 """The table of floors; a room may always import itself."""
 
 TORCH_FREE = ("config", "search", "placement", "launching", "campaign")
-RUNS_ON_RANKS = {"launching.zygote", "launching.rank"}
+RUNS_ON_RANKS = {"launching.agent.zygote", "launching.agent.rank"}
 """What executes inside the zygote or a rank may load torch, but only inside a function."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -101,6 +101,22 @@ def test_the_controller_side_leaves_torch_out() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+ON_EVERY_HOST = ("launching.agent.__main__", "launching.agent.zygote", "launching.launchers.keeper")
+"""What thousands of hosts load at once, perhaps from one file system."""
+
+
+def test_what_every_host_loads_is_little() -> None:
+    for name in ON_EVERY_HOST:
+        code = (
+            "import importlib, sys\n"
+            f"importlib.import_module('hydragnn_hpo.{name}')\n"
+            "assert not {'pydantic', 'numpy', 'torch'} & set(sys.modules)\n"
+        )
+        run = [sys.executable, "-c", code]
+        done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
 
 
 def test_torch_is_not_imported_by_the_controller_side_even_late(

@@ -11,11 +11,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hydragnn_hpo.launching.linux import die_with_parent
-from hydragnn_hpo.launching.strays import end_tagged, find_tagged
+from hydragnn_hpo.launching.host.linux import die_with_parent
+from hydragnn_hpo.launching.host.strays import end_tagged, find_tagged
 
 TAG, HOST_TAG = "HPO_TEST_SLURM", "HPO_TEST_SLURM_HOST"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinfo")
@@ -81,7 +81,28 @@ def until(look: Callable[[], object], what: str, seconds: float = SECONDS) -> No
 class VirtualSlurm:
     """A cluster of hosts ``node1`` ... that lives as long as the test run."""
 
-    def __init__(self, folder: Path, hosts: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        hosts: int,
+        *,
+        cpus: int = 8,
+        gpus: int = 0,
+        gpus_of: Mapping[str, int] | None = None,
+        cores_of: Mapping[str, set[int]] | None = None,
+    ) -> None:
+        """Lay out a cluster.
+
+        Args:
+            folder: holds everything.
+            hosts: how many.
+            cpus: that each host says it has.
+            gpus: fake ones of each host: Slurm hands them out, no driver knows them.
+            gpus_of: of hosts that have lost some.
+            cores_of: what hosts may use that are confined to some cores of this machine.
+        """
+        self.cpus, self.gpus = cpus, gpus
+        self._gpus_of, self._cores_of = gpus_of or {}, cores_of or {}
         self.folder, self.hosts = folder, [f"node{n}" for n in range(1, hosts + 1)]
         self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), TAG: str(folder)}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -94,14 +115,30 @@ class VirtualSlurm:
         lines = [CONF.format(name=name, port=control, folder=self.folder)]
         for host, port in zip(self.hosts, ports, strict=True):
             where = f"NodeHostname={name} NodeAddr=127.0.0.1 Port={port}"
-            lines.append(f"NodeName={host} {where} CPUs=8 RealMemory=4096 State=UNKNOWN\n")
+            gpus = self._gpus_of.get(host, self.gpus)
+            has = f"CPUs={self.cpus} RealMemory=4096" + (f" Gres=gpu:{gpus}" * bool(gpus))
+            lines.append(f"NodeName={host} {where} {has} State=UNKNOWN\n")
         listed = f"node[1-{len(self.hosts)}]"
         lines.append(f"PartitionName=all Nodes={listed} Default=YES OverSubscribe=EXCLUSIVE\n")
+        if self.gpus:
+            lines.append("GresTypes=gpu\n")
+            self._write_gres()
         (self.folder / "slurm.conf").write_text("".join(lines))
         (self.folder / "state").mkdir()
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
+
+    def _write_gres(self) -> None:
+        """Say where the GPUs are: links to a character device satisfy slurmd."""
+        lines = []
+        for number in range(self.gpus):
+            device = self.folder / f"gpu{number}"
+            device.symlink_to("/dev/null")
+            have = [host for host in self.hosts if number < self._gpus_of.get(host, self.gpus)]
+            listed = ",".join(have)
+            lines.append(f"NodeName={listed} Name=gpu File={device} Flags=amd_gpu_env\n")
+        (self.folder / "gres.conf").write_text("".join(lines))
 
     def start(self) -> None:
         socket_path = self.folder / "munge.socket"
@@ -116,7 +153,13 @@ class VirtualSlurm:
         until(lambda: len(self.idle()) == len(self.hosts), "idle hosts")
 
     def _daemon(self, name: str, *argv: str, host: str = "") -> None:
-        us = os.getpid()
+        us, cores = os.getpid(), self._cores_of.get(host)
+
+        def before() -> None:
+            die_with_parent(us)
+            if cores:
+                os.sched_setaffinity(0, cores)
+
         with (self.folder / f"{name}.out").open("ab") as out:
             self._daemons[name] = subprocess.Popen(
                 argv,
@@ -125,7 +168,7 @@ class VirtualSlurm:
                 stderr=out,
                 env=self.environment | {HOST_TAG: f"{self.folder}/{host}"},
                 start_new_session=True,
-                preexec_fn=lambda: die_with_parent(us),
+                preexec_fn=before,
             )
 
     def start_host(self, host: str) -> None:
@@ -144,9 +187,9 @@ class VirtualSlurm:
         lines = self.ask("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
         return sorted({line.split()[0] for line in lines if line.split()[1] == "idle"})
 
-    def allocate(self, hosts: int, minutes: int = 10) -> dict[str, str]:
-        """Get the first hosts; gives what the environment of a controller holds then."""
-        names = ",".join(self.hosts[:hosts])
+    def allocate(self, hosts: int, minutes: int = 10, *, skip: int = 0) -> dict[str, str]:
+        """Get the first hosts behind some; gives what a controller's environment holds then."""
+        names = ",".join(self.hosts[skip : skip + hosts])
         options = ("--no-kill", "--no-shell", "-Q", "-w", names, "-t", str(minutes))
         name = f"j{len(self._jobs)}"
         self.ask("salloc", *options, "-J", name)

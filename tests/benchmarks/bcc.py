@@ -150,7 +150,9 @@ def data(seed: int, even: bool = False, count: int = 500) -> tuple[Columns, floa
     return replace(made, stats=stats), float(missed)
 
 
-def test_errors(conv: str, graphs: Columns, task: Task, seed: int, epochs: int) -> dict[str, float]:
+def errors_on_test(
+    conv: str, graphs: Columns, task: Task, seed: int, epochs: int
+) -> dict[str, float]:
     """Train one net; gives the test MAE of each head at the best epoch of the validation split."""
     config = TrialConfig(
         seed=seed,
@@ -170,7 +172,7 @@ def figures_of(conv: str, sets: Sets, seeds: Sequence[int], epochs: int) -> dict
     """Give the mean over data sets of every head's test MAE, by the name of the figure."""
     found = {}
     for prefix, (task, even) in TASKS.items():
-        runs = [test_errors(conv, sets[seed, even][0], task, seed, epochs) for seed in seeds]
+        runs = [errors_on_test(conv, sets[seed, even][0], task, seed, epochs) for seed in seeds]
         for name in task.heads:
             key = f"bcc_multi_{name}_{conv}" if prefix == "multi" else f"bcc_{prefix}_{conv}"
             found[key] = round(statistics.mean(run[name] for run in runs), 5)

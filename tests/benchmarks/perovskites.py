@@ -82,7 +82,7 @@ def prepare(folder: Path, *, quick: bool) -> TrialDir:
     return trial
 
 
-def test_error(trial: TrialDir) -> tuple[float, int]:
+def error_on_test(trial: TrialDir) -> tuple[float, int]:
     """Give the MAE of the best epoch on the test split, and the number of its structures."""
     config, graphs = load_trial(trial)
     trainer = Trainer(config, graphs, Ranks(0, 1, torch.device("cpu")))
@@ -125,7 +125,7 @@ def main() -> None:
         if not attempts or not (trial.attempt(attempts[-1]) / "result.json").exists():
             hpo("trial", trial.path)
         result = json.loads((trial.attempt(trial.attempts()[-1]) / "result.json").read_text())
-        mae, count = test_error(trial)
+        mae, count = error_on_test(trial)
         figures = {
             "test_mae": round(mae, 4),
             "test_structures": count,

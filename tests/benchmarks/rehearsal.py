@@ -1,6 +1,6 @@
 """The real controller, journal and agent protocol against thousands of stub agents.
 
-    python tests/benchmarks/rehearsal.py [--quick] [--hosts N] [--trials N] [--seconds S]
+    python tests/benchmarks/rehearsal.py [--quick] [--hosts N] [--trials N] [--sample-seconds S]
 
 All trials run at once and report an epoch about each second, hosts die all the while. Figures are
 those of the controller's process: share of a core, records per second, how late the journal has
@@ -23,12 +23,12 @@ from pathlib import Path
 
 import record
 
-from hydragnn_hpo.campaign.controller import Controller
-from hydragnn_hpo.campaign.journal import read
+from hydragnn_hpo.campaign.loop.controller import Controller
+from hydragnn_hpo.campaign.records.journal import encode, read
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import parse, to_toml
-from hydragnn_hpo.launching.fleet import Fleet
+from hydragnn_hpo.launching.fleet.fleet import Fleet
 
 STATS = {
     "num_graphs": 1_000_000,
@@ -51,6 +51,7 @@ class StubTransport:
 
     slots = ()
     outlives = True
+    allocation = ""
     address = "127.0.0.1"
     ends_at = math.inf
 
@@ -142,7 +143,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def rehearse(hosts: int, trials: int, epochs: int) -> dict[str, float]:
+def rehearse(hosts: int, trials: int, epochs: int, sample_seconds: float) -> dict[str, float]:
     """Run one campaign and judge it."""
     with tempfile.TemporaryDirectory() as folder:
         card, run = Path(folder) / "rehearsal.toml", Path(folder) / "run"
@@ -159,7 +160,9 @@ def rehearse(hosts: int, trials: int, epochs: int) -> dict[str, float]:
             campaign(trials, epochs),
             opened,
             cards={card: "rehearsal"},
-            make_backend=lambda: Fleet(transport, run_dir=run, lease_seconds=10.0),
+            make_backend=lambda: Fleet(
+                transport, run_dir=run, lease_seconds=10.0, sample_seconds=sample_seconds
+            ),
             watch=sampler,
         )
         try:
@@ -167,7 +170,13 @@ def rehearse(hosts: int, trials: int, epochs: int) -> dict[str, float]:
         finally:
             controller.close()
         wall = time.monotonic() - began
-        return {"wall_seconds": wall, **judge(list(read(opened.journal)), state, sampler, trials)}
+        events = list(read(opened.journal))
+        return {
+            "wall_seconds": wall,
+            "sample_seconds": sample_seconds,
+            **judge(events, state, sampler, trials),
+            **weigh(events, state),
+        }
 
 
 def judge(events, state, sampler: Sampler, trials: int) -> dict[str, float]:
@@ -201,6 +210,22 @@ def judge(events, state, sampler: Sampler, trials: int) -> dict[str, float]:
     }
 
 
+def weigh(events, state) -> dict[str, float]:
+    """Compute what the counters of hosts add to the journal, and whether their joules add up."""
+    lines = [e for e in events if e["event"] == "energy"]
+    if not lines:
+        return {}
+    charged = sum(t.energy or 0.0 for t in state.trials.values()) + state.energy.idle
+    seconds = lines[-1]["time"] - lines[0]["time"]
+    return {
+        "energy_lines": len(lines),
+        "energy_bytes_per_second": sum(len(encode(e)) for e in lines[1:]) / max(seconds, 1e-9),
+        "journal_bytes": sum(len(encode(e)) for e in events),
+        "energy_megajoules": state.energy.joules / 1e6,
+        "energy_lost": abs(charged / state.energy.joules - 1.0),
+    }
+
+
 def main() -> None:
     """Run the rehearsal."""
     parser = argparse.ArgumentParser()
@@ -208,9 +233,15 @@ def main() -> None:
     parser.add_argument("--hosts", type=int)
     parser.add_argument("--trials", type=int)
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--sample-seconds", type=float, default=30.0)
     given = parser.parse_args()
     hosts, trials, epochs = (1024, 250, 12) if given.quick else (8192, 2000, 90)
-    figures = rehearse(given.hosts or hosts, given.trials or trials, given.epochs or epochs)
+    figures = rehearse(
+        given.hosts or hosts,
+        given.trials or trials,
+        given.epochs or epochs,
+        given.sample_seconds,
+    )
     record.finish(__file__, figures, keep=not given.quick)
 
 

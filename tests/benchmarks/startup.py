@@ -18,8 +18,8 @@ from record import finish
 from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import PlacementConfig
 from hydragnn_hpo.data.build import build_store
+from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.local import LocalBackend
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import read_records
 from hydragnn_hpo.shipped import shipped

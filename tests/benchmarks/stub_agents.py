@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import hydragnn_hpo
-from hydragnn_hpo.launching.channel import Channel
-from hydragnn_hpo.launching.door import DoorPlate, dial
-from hydragnn_hpo.launching.switchboard import Switchboard
+from hydragnn_hpo.launching.wire.channel import Channel
+from hydragnn_hpo.launching.wire.door import DoorPlate, dial
+from hydragnn_hpo.launching.wire.switchboard import Switchboard
 
 SLOTS = 8
+WATTS = 2000.0
 EPOCH_SECONDS = 1.0
 CHECKPOINT_EPOCHS = 5
 
@@ -35,6 +36,7 @@ class Agent:
     name: str
     channel: Channel
     lease_seconds: float = 10.0
+    sample_seconds: float = 0.0
 
 
 @dataclass
@@ -164,6 +166,24 @@ class Stubs:
         self.say(agent, "slots", slots=slots, address="127.0.0.1", interface="lo")
         self.say(agent, "ready", import_seconds=5.0, threads=1)
         self.later(random.uniform(0.0, agent.lease_seconds / 3), "beat", agent.name)
+        agent.sample_seconds = order["sample_seconds"]
+        if agent.sample_seconds:
+            self.later(random.uniform(0.5, 1.0) * agent.sample_seconds, "sample", agent.name)
+
+    def sample(self, name: str) -> None:
+        """Tell what the counters of a host like Frontier's say; as long as a real one."""
+        agent = self.agents.get(name)
+        if agent is None:
+            return
+        seconds = agent.sample_seconds
+        joules = WATTS * seconds / 8
+        cards = [[[str(2 * n), str(2 * n + 1)], joules + n] for n in range(SLOTS // 2)]
+        device = {"busy": 0.93, "memory_mb": 32768.123, "watts": 123.456, "celsius": 61.5}
+        host = {"busy": 0.51, "load": 12.34, "memory_mb": 51234.567, "network_mb_per_second": 12.3}
+        devices = {str(n): device for n in range(SLOTS)}
+        told = {"seconds": seconds, "parts": ["host"], "rest": 4 * joules, "notes": []}
+        self.say(agent, "counters", **told, cards=cards, gauges=host, devices=devices)
+        self.later(seconds, "sample", name)
 
     # -- jobs ------------------------------------------------------------------------
 

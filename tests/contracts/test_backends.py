@@ -1,6 +1,5 @@
 """One suite for every backend: jobs run, tell, end and die as ``launching.job`` promises."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -9,19 +8,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from processes import is_alive, tagged, until
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Backend, Event, Job
-from hydragnn_hpo.launching.local import LocalBackend
 from hydragnn_hpo.launching.ray.backend import RayBackend
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
-from hydragnn_hpo.launching.strays import find_strays, run_tag
 
 HERE = Path(__file__).parent
 SECONDS = 30.0
@@ -36,61 +35,31 @@ JOBS = {name: f"rank_targets:{name}" for name in TARGETS} | {
 TORCH = ("torch", "torch.distributed", "torch._dynamo")
 
 
-def make_local(run_dir: Path, lease_seconds: float, preload: tuple[str, ...], **_) -> Backend:
-    return LocalBackend(
-        slots=2, lease_seconds=lease_seconds, run_dir=run_dir, jobs=JOBS, preload=preload
-    )
+def make_local(
+    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
+) -> Backend:
+    return LocalBackend(slots=2, run_dir=run_dir, jobs=JOBS, preload=preload, **asked)
 
 
 def make_slurm(
-    run_dir: Path, lease_seconds: float, preload: tuple[str, ...], environment: dict[str, str]
+    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
 ) -> Backend:
-    machine = MachineConfig(backend="slurm", slots=2, lease_seconds=lease_seconds)
+    machine = MachineConfig(backend="slurm", slots=2, **asked)
     return SlurmBackend(
         machine, run_dir=run_dir, environment=environment, jobs=JOBS, preload=preload
     )
 
 
 def make_ray(
-    run_dir: Path, lease_seconds: float, preload: tuple[str, ...], environment: dict[str, str]
+    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
 ) -> Backend:
     machine = MachineConfig(
-        backend="ray",
-        address=environment["ADDRESS"],
-        hosts=1,
-        slots=2,
-        lease_seconds=lease_seconds,
+        backend="ray", address=environment["ADDRESS"], hosts=1, slots=2, **asked
     )
     return RayBackend(machine, run_dir=run_dir, environment=environment, jobs=JOBS, preload=preload)
 
 
 BACKENDS = {"local": make_local, "slurm": make_slurm, "ray": make_ray}
-
-
-def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
-    """Wait for a true answer."""
-    deadline = time.monotonic() + seconds
-    while not (answer := look()):
-        assert time.monotonic() < deadline, f"no {what} after {seconds} s"
-        time.sleep(0.01)
-    return answer
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def tagged(folder: Path, name: str) -> list[int]:
-    """Find the processes of a run by the name the kernel shows for them."""
-    found = []
-    for pid in find_strays(run_tag(folder)):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text().strip() == name:
-                found.append(pid)
-    return found
 
 
 class Stage:
@@ -107,11 +76,21 @@ class Stage:
         """Whether agents outlive their controller, so that ranks hang on its beats."""
         return self.name != "local"
 
-    def open(self, lease_seconds: float = 10.0, preload: tuple[str, ...] = ()) -> Backend:
+    def open(
+        self,
+        lease_seconds: float = 10.0,
+        preload: tuple[str, ...] = (),
+        sample_seconds: float = 0.0,
+    ) -> Backend:
         """Have a backend of one host with two slots, which can be used at once."""
         self.lease_seconds = max(lease_seconds, 3.0) if self.outlives else lease_seconds
-        make = BACKENDS[self.name]
-        self.backend = make(self.folder, self.lease_seconds, preload, environment=self._environment)
+        self.backend = BACKENDS[self.name](
+            self.folder,
+            preload,
+            environment=self._environment,
+            lease_seconds=self.lease_seconds,
+            sample_seconds=sample_seconds,
+        )
         until(lambda: self.hear() or self.backend.slots, "slots")
         self.events = [event for event in self.events if event.kind != "host_joined"]
         return self.backend
@@ -176,14 +155,15 @@ everywhere = pytest.mark.parametrize(
 
 @pytest.fixture
 def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
     name, environment = getattr(request, "param", "local"), {}
     if name == "slurm":
         environment = request.getfixturevalue("slurm").allocate(1)
         monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
     elif name == "ray":
         cluster = request.getfixturevalue("ray_cluster")
-        environment = cluster.environment | {"ADDRESS": cluster.address, "PYTHONPATH": str(HERE)}
+        environment = cluster.environment | {"ADDRESS": cluster.address, "PYTHONPATH": path}
     stage = Stage(name, tmp_path, environment)
     yield stage
     if stage.backend:
@@ -472,7 +452,7 @@ def test_a_lease_that_cannot_be_written_is_said(stage):
 
     ended = stage.wait("ended", "job")
     assert ended.data["codes"] == [73]
-    assert "nowhere/lease: the lease cannot be written (No such file" in ended.data["error"]
+    assert "nowhere/lease: cannot be written (No such file" in ended.data["error"]
 
 
 @everywhere
@@ -605,7 +585,7 @@ from pathlib import Path
 from typing import Any
 sys.path.insert(0, sys.argv[1])
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.local import LocalBackend
+from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.ray.backend import RayBackend
 folder, preload = Path(sys.argv[2]), tuple(filter(None, sys.argv[3:]))
 backend = LocalBackend(
@@ -668,3 +648,22 @@ def test_draws_of_a_rank_depend_on_its_job_alone(stage):
     second = [stage.shown(job, "report", rank)["draw"] for rank in range(2)]
     assert first == second
     assert first[0] != first[1]
+
+
+@everywhere
+def test_counters_are_told_where_they_are_asked_for(stage):
+    stage.open(sample_seconds=0.2)
+    told = stage.wait("counters", count=2).data
+    assert told["host"] == stage.backend.slots[0].host
+    assert 0.0 < told["seconds"] < SECONDS
+    assert told["gauges"]["load"] >= 0.0
+    assert len(tagged(stage.folder, "hpo-counters")) == 1
+    stage.works("job")
+
+
+@everywhere
+def test_counters_are_not_told_where_nobody_asks_for_them(stage):
+    stage.open()
+    stage.works("job")
+    assert stage.told("counters") == []
+    assert tagged(stage.folder, "hpo-counters") == []

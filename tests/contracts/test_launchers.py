@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import is_alive, until
 
 from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.launching import launched
+from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Event, Job
-from hydragnn_hpo.launching.mpiexec import Mpiexec
-from hydragnn_hpo.launching.processes import ProcessBackend
-from hydragnn_hpo.launching.steps import HostSize, Steps
-from hydragnn_hpo.launching.strays import find_strays, run_tag
+from hydragnn_hpo.launching.launchers import launched
+from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
+from hydragnn_hpo.launching.launchers.processes import ProcessBackend
+from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
 
 HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
@@ -56,21 +57,6 @@ for rank in ranks:
 with open(home + "/called", "a") as file:
     file.write(json.dumps([time.time(), None]) + "\\n")
 """
-
-
-def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (answer := look()):
-        assert time.monotonic() < deadline, f"no {what} after {seconds} s"
-        time.sleep(0.01)
-    return answer
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class Stage:
@@ -372,9 +358,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.mpiexec import Mpiexec
-from hydragnn_hpo.launching.processes import ProcessBackend
-from hydragnn_hpo.launching.steps import HostSize, Steps
+from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
+from hydragnn_hpo.launching.launchers.processes import ProcessBackend
+from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
 folder = Path(sys.argv[2])
 steps = Steps(("h1", "h2"), HostSize(cpus=2, gpus=0), slots=1)
 launcher = steps if sys.argv[3] == "srun" else Mpiexec(slots=2, environment={})

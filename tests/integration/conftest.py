@@ -19,10 +19,10 @@ import pytest
 from ase import Atoms
 from ase.io import write
 
-from hydragnn_hpo.campaign.journal import read
+from hydragnn_hpo.campaign.records.journal import read
 from hydragnn_hpo.cli.main import main
 from hydragnn_hpo.config.loading import to_toml
-from hydragnn_hpo.launching.strays import end_strays, find_strays, run_tag
+from hydragnn_hpo.launching.host.strays import end_strays, find_strays, run_tag
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "hydragnn_hpo"]

@@ -204,9 +204,8 @@ def converted_when_resumed(started: SimpleNamespace, monkeypatch: pytest.MonkeyP
     return set(seen)
 
 
-@pytest.mark.parametrize(
-    "ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_a_build_goes_on_after(
     started, ending: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,9 @@ def test_the_ensemble_opens_and_tells_what_it_is(finished):
     assert suffixes <= {"safetensors", "json", "toml", "md", "SHA256SUMS"}, "no code"
     info = finished.hpo.json("ensemble", "info", finished.run / "ensemble.zip")
     assert set(info["heads"]) == {"atomization_energy_per_atom", "partial_charge"}
-    assert sum(member["weight"] for member in info["members"]) == pytest.approx(1.0)
+    for head in info["heads"]:
+        shares = [member["weights"].get(head, 0.0) for member in info["members"]]
+        assert sum(shares) == pytest.approx(1.0)
     assert info == finished.hpo.json("ensemble", "info", finished.run)
 
 

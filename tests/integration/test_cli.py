@@ -1,6 +1,7 @@
 """The command line: what it loads, what ``--dry-run`` leaves alone."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,22 @@ def test_a_dry_run_of_a_campaign_makes_nothing(hpo):
     assert "slot local:1" in done.out
     assert "would start" in done.out
     assert not any(hpo.folder.iterdir())
+
+
+def test_a_dry_run_shows_slots_as_the_profile_lays_them_out(hpo):
+    mine = min(os.sched_getaffinity(0))
+    profile = {
+        "extends": "workstation", "name": "mine", "slots_per_host": 1,
+        "layout": {"cores_of_slot": [str(mine)]}, "rank": {"accelerator": "cpu"},
+    }  # fmt: skip
+    path = hpo.toml("mine.toml", profile)
+
+    done = hpo.here("run", "ci", "--run", "run", "--machine", path, "--dry-run")
+
+    assert done.code == 0, done.err
+    assert [line for line in done.out.splitlines() if line.startswith("slot ")] == [
+        f"slot local:0: cpu, cores {mine}"
+    ]
 
 
 def test_a_dry_run_of_a_build_makes_nothing(hpo):

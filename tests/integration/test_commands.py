@@ -6,20 +6,26 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import is_alive, tagged, until
 
 from hydragnn_hpo.config.command import CommandConfig
-from hydragnn_hpo.launching.command import spec_of
+from hydragnn_hpo.launching.agent.command import spec_of
+from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Event, Job
-from hydragnn_hpo.launching.local import LocalBackend
-from hydragnn_hpo.launching.strays import find_strays, run_tag
 from hydragnn_hpo.layout import RunDir
 
-SECONDS = 30.0
+SECONDS = 120.0
+"""Agent, zygote and command import from a cold disk, perhaps on a busy machine."""
+
+LEASE_SECONDS = 20.0
+"""An agent that gets no turn for longer loses its ranks, rightly."""
+
 SHOW = """
 import json, os, sys
 names = "RANK WORLD_SIZE MASTER_PORT MASTER_ADDR EXTRA HYDRAGNN_HPO_HOSTS OMP_NUM_THREADS".split()
@@ -48,31 +54,18 @@ time.sleep(60)
 """
 
 
-def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (answer := look()):
-        assert time.monotonic() < deadline, f"no {what} after {seconds} s"
-        time.sleep(0.01)
-    return answer
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 class Stage:
     """A local backend, one trial's folder, and what was told."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lease_seconds: float) -> None:
         self.run = RunDir(folder)
         self.trial = self.run.trial("t0000")
         self.folder = self.trial.attempt(1)
         self.folder.mkdir(parents=True)
         self.events: list[Event] = []
-        self.backend = LocalBackend(slots=2, lease_seconds=1.0, run_dir=folder, preload=())
+        self.backend = LocalBackend(
+            slots=2, lease_seconds=lease_seconds, run_dir=folder, preload=()
+        )
 
     def start(self, code: str, *more: str, width: int = 1, **changes: Any) -> None:
         argv = changes.pop("argv", ("{python}", "-c", code, *more))
@@ -96,16 +89,8 @@ class Stage:
 
     def family(self) -> list[int]:
         path = self.folder / "pids"
-        until(path.exists, "family")
+        until(path.exists, "family", seconds=SECONDS)
         return [int(pid) for pid in path.read_text().split()]
-
-    def named(self, name: str) -> list[int]:
-        found = []
-        for pid in find_strays(run_tag(self.run.path)):
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text().strip() == name:
-                    found.append(pid)
-        return found
 
     @property
     def log(self) -> str:
@@ -113,8 +98,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    stage = Stage(tmp_path, getattr(request, "param", LEASE_SECONDS))
     yield stage
     stage.backend.close()
     assert find_strays(run_tag(tmp_path)) == []
@@ -151,7 +136,7 @@ def test_one_process_for_all_ranks_gets_all_their_cores_and_no_rank(stage):
 
 def test_a_request_to_end_reaches_the_command(stage):
     stage.start(POLITE)
-    until((stage.folder / "ready").exists, "command")
+    until((stage.folder / "ready").exists, "command", seconds=SECONDS)
 
     stage.backend.stop("t0000.1", grace=20.0)
 
@@ -184,23 +169,24 @@ def test_nothing_that_a_command_started_outlives_its_rank(stage, victim):
     stage.start(FAMILY)
     family = stage.family()
 
-    os.kill(stage.named(victim)[0], signal.SIGKILL)
+    os.kill(tagged(stage.run.path, victim)[0], signal.SIGKILL)
 
     assert stage.wait("ended")["codes"] == [-9]
-    until(lambda: not any(map(is_alive, family)), "end of the family", seconds=10)
+    until(lambda: not any(map(is_alive, family)), "end of the family")
 
 
+@pytest.mark.parametrize("stage", [1.5], indirect=True, ids=["short lease"])
 def test_nothing_that_a_command_started_outlives_its_lease(stage):
     """Agent and zygote are frozen, so that only the rank itself can see to it."""
     stage.start(FAMILY)
     family = stage.family()
-    frozen = [pid for name in ("hpo-agent", "hpo-zygote") for pid in stage.named(name)]
+    frozen = [pid for name in ("hpo-agent", "hpo-zygote") for pid in tagged(stage.run.path, name)]
 
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
 
     try:
-        until(lambda: not any(map(is_alive, family)), "end of the family", seconds=10)
+        until(lambda: not any(map(is_alive, family)), "end of the family")
         assert all(map(is_alive, frozen)), "the controller had not yet done anything"
     finally:
         for pid in frozen:
@@ -211,15 +197,15 @@ def test_nothing_that_a_command_started_outlives_its_lease(stage):
 def test_a_command_dies_with_its_rank_though_nobody_acts(stage):
     stage.start(FAMILY)
     command, _ = stage.family()
-    frozen = [pid for name in ("hpo-agent", "hpo-zygote") for pid in stage.named(name)]
-    (rank,) = stage.named("hpo-rank")
+    frozen = [pid for name in ("hpo-agent", "hpo-zygote") for pid in tagged(stage.run.path, name)]
+    (rank,) = tagged(stage.run.path, "hpo-rank")
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
 
     os.kill(rank, signal.SIGKILL)
 
     try:
-        until(lambda: not is_alive(command), "end of the command", seconds=5)
+        until(lambda: not is_alive(command), "end of the command", seconds=LEASE_SECONDS / 2)
         assert all(map(is_alive, frozen))
     finally:
         for pid in frozen:

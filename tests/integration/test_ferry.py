@@ -18,12 +18,19 @@ import pytest
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import PlacementConfig
-from hydragnn_hpo.launching.fleet import Fleet
+from hydragnn_hpo.launching.fleet.fleet import Fleet
+from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
+from hydragnn_hpo.launching.host.strays import (
+    AGENT,
+    HOST,
+    end_tagged,
+    find_strays,
+    host_tag,
+    run_tag,
+)
 from hydragnn_hpo.launching.job import JOBS, Event, Job
-from hydragnn_hpo.launching.package import TOP
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
-from hydragnn_hpo.launching.strays import AGENT, HOST, end_tagged, find_strays, host_tag, run_tag
-from hydragnn_hpo.launching.transport import Call, News, agent_argv
+from hydragnn_hpo.launching.wire.package import TOP
 from hydragnn_hpo.layout import TrialDir
 
 SECONDS = 60.0
@@ -59,6 +66,7 @@ class Islands:
 
     slots = ()
     outlives = True
+    allocation = ""
     address = "127.0.0.1"
     ends_at = math.inf
 

@@ -5,8 +5,9 @@ import json
 import pytest
 from PIL import Image
 
-from hydragnn_hpo.campaign.journal import encode, read
+from hydragnn_hpo.campaign.records.journal import encode, read
 from hydragnn_hpo.config.loading import to_toml
+from hydragnn_hpo.config.machine import known_profiles
 
 CAUSES = {"training", "start-up", "tail", "held", "failures", "brain"}
 
@@ -51,11 +52,38 @@ def test_too_many_hosts_are_advised_against(hpo, campaign):
 
 
 def test_failures_cost_something(hpo, campaign):
-    wish = ("plan", campaign, "--machine", "generic", "--hosts", "8", "--structures", "3000000")
+    hosts = ("--hosts", "8", "--slots", "8", "--structures", "3000000")
+    wish = ("plan", campaign, "--machine", "generic-slurm", *hosts)
     quiet, lossy = hpo.json(*wish), hpo.json(*wish, "--failures", "0.5")
     assert quiet["forecast"]["shares"]["failures"] == 0.0
     assert lossy["forecast"]["failed_hosts"] > 0
     assert lossy["forecast"]["shares"]["failures"] > 0.0
+
+
+@pytest.mark.parametrize("machine", known_profiles())
+def test_every_machine_that_ships_can_be_planned_for(hpo, campaign, machine):
+    wish = ("--hosts", "2", "--slots", "4", "--trials", "4", "--structures", "3000")
+    forecast = hpo.json("plan", campaign, "--machine", machine, *wish)["forecast"]
+    assert 0.0 < forecast["makespan"] < 1e6
+
+
+def test_a_profile_beside_the_campaign_is_planned_for(hpo, campaign):
+    text = (hpo.folder / campaign).read_text()
+    (hpo.folder / "far").mkdir()
+    (hpo.folder / "far" / "mine.toml").write_text(
+        'extends = "frontier"\nname = "mine"\nhosts = 6\n'
+    )
+    (hpo.folder / "far" / "c.toml").write_text(text + '\n[machine]\nprofile = "mine.toml"\n')
+    done = hpo.here("plan", "far/c.toml", "--structures", "500")
+    assert done.code == 0, done.err
+    assert "mine: 6 hosts of 8 slots" in done.out
+
+
+def test_slots_of_a_machine_that_nobody_described_must_be_given(hpo, campaign):
+    hpo.refused(
+        *("plan", campaign, "--machine", "generic-slurm", "--hosts", "8", "--structures", "500"),
+        says=("generic-slurm does not say how many slots", "--slots"),
+    )
 
 
 def test_a_plan_refuses_what_makes_no_sense(hpo, campaign):

@@ -14,13 +14,13 @@ from ray_cluster import RayCluster
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.host.strays import HOST, find_strays, find_tagged, host_tag, run_tag
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.ray.backend import RayBackend
 from hydragnn_hpo.launching.ray.cluster import CLUSTER, StartedCluster, missing
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
 from hydragnn_hpo.launching.ray.member import member_argv
 from hydragnn_hpo.launching.ray.membership import Membership
-from hydragnn_hpo.launching.strays import HOST, find_strays, find_tagged, host_tag, run_tag
 
 pytestmark = pytest.mark.slow
 TARGETS = Path(__file__).parents[1] / "contracts"

@@ -13,9 +13,9 @@ import pytest
 from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.launching.host.strays import HOST, find_strays, find_tagged, host_tag, run_tag
 from hydragnn_hpo.launching.job import Event, Job, Slot
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
-from hydragnn_hpo.launching.strays import HOST, find_strays, find_tagged, host_tag, run_tag
 
 pytestmark = pytest.mark.slow
 
@@ -225,15 +225,15 @@ while True:
 
 @pytest.fixture
 def first_controller(allocation, tmp_path) -> Iterator[Callable[[float], subprocess.Popen[bytes]]]:
-    """Make a controller in a process of its own, whose job of two hosts has begun to tick."""
+    """Make a controller in a process of its own, whose job of two ranks has begun to tick."""
     made = []
 
     def make(seconds: float) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-c", CONTROLLER, str(TESTS), str(tmp_path), str(seconds)]
         made.append(subprocess.Popen(argv))
         deadline = time.monotonic() + SECONDS
-        while not (tmp_path / "job" / "ticks").exists():
-            assert time.monotonic() < deadline
+        while not (tmp_path / "job" / "ticks").exists() or len(ranks(tmp_path)) < 2:
+            assert time.monotonic() < deadline, "no two ranks that tick"
             time.sleep(0.05)
         return made[-1]
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hydragnn_hpo.campaign.journal import encode
+from hydragnn_hpo.campaign.records.journal import encode
 from hydragnn_hpo.campaign.requests import read_requests
 from hydragnn_hpo.cli import status
 from hydragnn_hpo.layout import RunDir

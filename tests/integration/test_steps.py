@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from virtual_slurm import VirtualSlurm, until
 
+from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Event, Job
-from hydragnn_hpo.launching.processes import ProcessBackend
-from hydragnn_hpo.launching.steps import Steps
-from hydragnn_hpo.launching.strays import find_strays, run_tag
+from hydragnn_hpo.launching.launchers.processes import ProcessBackend
+from hydragnn_hpo.launching.launchers.steps import Steps
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,11 @@ class Control:
         self.slurm, self.folder = slurm, folder
         launcher = Steps.find(os.environ, slots=2)
         self.backend = ProcessBackend(
-            launcher, lease_seconds=LEASE, run_dir=folder, interface="lo", jobs=TARGETS
+            launcher,
+            lease_seconds=LEASE,
+            run_dir=folder,
+            site=SiteConfig(interfaces=("lo",)),
+            jobs=TARGETS,
         )
         self.events: list[Event] = []
 

@@ -53,13 +53,13 @@ def die_late(*_):
 
 before(stage, "_write", note)
 if moment == "slow":
-    before(stage, "_append", lambda *_: time.sleep(0.05))
+    before(stage, "_put", lambda *_: time.sleep(0.05))
 elif moment == "reserving":
     before(os, "posix_fallocate", die)
 elif moment == "first window":
-    before(stage, "_append", die)
+    before(stage, "_put", die)
 elif moment == "sixth window":
-    before(stage, "_append", die_late)
+    before(stage, "_put", die_late)
 elif moment == "manifest":
     before(stage, "write_json", die)
 elif moment == "renaming":
@@ -125,7 +125,8 @@ def test_after_a_kill_the_next_one_cleans_up_and_stages(
     assert read_json(target / "manifest.json")["layout"] == LAYOUT
 
 
-@pytest.mark.parametrize("jobs", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [2, 4])
 def test_jobs_at_once_stage_once(many_windows: Path, tmp_path: Path, jobs: int) -> None:
     started = [start(many_windows, tmp_path / "scratch", "slow") for _ in range(jobs)]
     assert {ended(job) for job in started} == {expected(many_windows, "Columns")}

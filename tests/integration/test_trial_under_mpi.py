@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from virtual_slurm import missing
 
 from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import PlacementConfig
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.mpiexec import Mpiexec
-from hydragnn_hpo.launching.processes import ProcessBackend
+from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
+from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 from hydragnn_hpo.layout import TrialDir
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
@@ -46,6 +47,38 @@ def test_ranks_of_mpi_train_what_one_process_trains(hpo, access, monkeypatch):
     assert one.keys() == two.keys()
     for name, values in one.items():
         np.testing.assert_allclose(two[name], values, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: install the extra [mpi].")
+def test_ranks_of_mpiexec_find_each_other_without_mpi(hpo):
+    hpo.store()
+    trial = hpo.trial("plain")
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "hydragnn_hpo", "trial", trial]
+    run = subprocess.run(
+        list(map(str, command)),
+        capture_output=True, text=True, timeout=120, check=False, cwd=hpo.folder,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    result = json.loads((trial / "attempts" / "001" / "result.json").read_text())
+    assert (result["status"], result["width"]) == ("completed", 2)
+    assert [path.name for path in (trial / "attempts").iterdir()] == ["001"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_ranks_of_a_step_of_slurm_find_each_other(hpo, slurm):
+    hpo.store()
+    trial = hpo.trial("step")
+    command = ["srun", "--nodes=1", "--ntasks=2", sys.executable, "-m", "hydragnn_hpo", "trial"]
+    run = subprocess.run(
+        [*command, str(trial)],
+        capture_output=True, text=True, timeout=120, check=False, cwd=hpo.folder,
+        env=os.environ | slurm.allocate(1),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    result = json.loads((trial / "attempts" / "001" / "result.json").read_text())
+    assert (result["status"], result["width"]) == ("completed", 2)
 
 
 ONE_FAILS = """

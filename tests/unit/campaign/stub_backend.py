@@ -40,8 +40,11 @@ class StubBackend:
     slots_per_host: int = 2
     fate: Callable[[str, int, int], str | None] = lambda trial, attempt, epoch: None
     quality: Callable[[dict[str, Any], int], float] = quality
+    full: float = math.inf
+    """Epochs after which a trial says that it is completed."""
     settled: bool = True
     ends_at: float = math.inf
+    guests: frozenset[str] = frozenset()
     started: list[Job] = field(default_factory=list)
     running: dict[str, Faked] = field(default_factory=dict)
     checkpoints: dict[str, int] = field(default_factory=dict)
@@ -136,7 +139,8 @@ class StubBackend:
         self.checkpoints[trial] = faked.epoch
         self._tell("record", faked.job.id, record="checkpoint", epoch=faked.epoch, step=0)
         if faked.epoch >= faked.job.spec["epochs"]:
-            self._result(faked, status="stopped", objective=value)
+            status = "completed" if faked.epoch >= self.full else "stopped"
+            self._result(faked, status=status, objective=value)
 
     def _result(self, faked, **values):
         value = self.quality(read_toml(faked.job.folder / "trial.toml"), max(faked.epoch, 1))

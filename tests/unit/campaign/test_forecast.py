@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from hydragnn_hpo.campaign.climbing import Climbing
 from hydragnn_hpo.campaign.forecast import (
     Machine,
     Priced,
@@ -15,10 +14,12 @@ from hydragnn_hpo.campaign.forecast import (
     rung_of,
     sample,
     trial_of,
+    values_of,
 )
-from hydragnn_hpo.campaign.state import fold
+from hydragnn_hpo.campaign.loop.climbing import Climbing
+from hydragnn_hpo.campaign.records.state import fold
 from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.config.machine import LimitConfig, find_profile
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.placement.simulated import Work
 from hydragnn_hpo.search import space
@@ -87,6 +88,14 @@ def test_one_rung_takes_what_a_division_says():
     assert sum(found.simulated.shares.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("hosts", "unfinished"), [(1, True), (2, False)])
+def test_an_allocation_is_as_long_as_its_size_allows(hosts, unfinished):
+    """Eight trials of 10 s take 20 s on four slots, 40 s on two, which may stay for 36 s only."""
+    limited = machine(hosts, 2, wall_hours=1.0, limits=(LimitConfig(hosts=1, wall_hours=0.01),))
+    found = forecast(campaign(rungs=[1]), limited, priced(8))
+    assert bool(found.simulated.unfinished) == unfinished
+
+
 def test_rungs_are_climbed_by_the_campaigns_rule():
     """Of nine trials one in three goes on, twice: 9 x 1, 3 x 2 and 1 x 6 epochs, at least.
 
@@ -102,6 +111,23 @@ def test_rungs_are_climbed_by_the_campaigns_rule():
     assert rungs.count(3) >= 3
     assert rungs.count(9) >= 1
     assert not at_once.simulated.unfinished
+
+
+@pytest.mark.parametrize("promotion", ["together", "asynchronous"])
+def test_the_best_are_trained_again_when_all_rest(promotion):
+    """Of those of the last rung as many as there are, nine epochs each from the first one on."""
+    plain = campaign(promotion=promotion, finalists=3)
+    ensemble = plain.ensemble.model_copy(update={"reseed": 50})
+    found = forecast(plain.model_copy(update={"ensemble": ensemble}), machine(), priced(9))
+    again = [work for work in found.works if "again" in work.name]
+    assert again == list(found.works[-len(again) :])
+    last = [values_of(w.name) for w in found.works[: -len(again)] if rung_of(w.name) == 9]
+    assert sorted(values_of(work.name) for work in again) == sorted(last)
+    assert {(work.seconds, rung_of(work.name)) for work in again} == {((90.0,), 9)}
+    assert found.trials == 9 + len(last)
+    assert not found.simulated.unfinished
+    begun = min(b.start for b in found.simulated.bars if "again" in b.trial)
+    assert begun >= max(b.end for b in found.simulated.bars if "again" not in b.trial) - 1e-6
 
 
 def test_the_longest_trial_is_summed_over_its_rungs():

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from hydragnn_hpo.campaign.book import Book
-from hydragnn_hpo.campaign.lease import STALE_SECONDS, Lease, alive
+from hydragnn_hpo.campaign.joining import Seat
+from hydragnn_hpo.campaign.lease import STALE_SECONDS, Lease, Taken, alive, left
+from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.errors import RunError
 
 
@@ -63,3 +64,50 @@ def test_who_was_frozen_and_taken_over_writes_nothing_into_the_journal(tmp_path)
         book.note("finished")
     book.close()
     assert book.path.read_bytes() == before
+
+
+def test_a_lease_that_is_just_being_written_is_taken(tmp_path):
+    """K copies of one job script look in the same second: none may see a free one in between."""
+    lease = Lease(tmp_path)
+    lease.path.write_text("")
+    with pytest.raises(Taken, match="just started"):
+        Lease(tmp_path)
+    past = lease.path.stat().st_mtime - STALE_SECONDS - 1
+    os.utime(lease.path, (past, past))
+    assert Lease(tmp_path).epoch == 2, "whoever died there holds nothing"
+
+
+def test_who_leaves_says_why_and_who_is_killed_does_not(tmp_path):
+    assert left(tmp_path) == ""
+    Lease(tmp_path).release("paused")
+    assert (alive(tmp_path), left(tmp_path)) == (None, "paused")
+    Lease(tmp_path)
+    assert left(tmp_path) == ""
+
+
+def test_an_allocation_has_one_seat(tmp_path):
+    first = Seat(tmp_path, "12")
+    with pytest.raises(
+        Taken, match=f"allocation 12 works for it already, by process {os.getpid()}"
+    ):
+        Seat(tmp_path, "12")
+    Seat(tmp_path, "13").release()
+    first.release()
+    Seat(tmp_path, "12").release()
+
+
+def test_of_two_that_take_a_seat_at_once_the_first_gives_way(tmp_path, monkeypatch):
+    first = Seat(tmp_path, "12")
+    (file,) = (tmp_path / "controller" / "allocations").iterdir()
+    file.write_text(json.dumps({"pid": 1, "host": "other"}))
+    monkeypatch.setattr(first, "_touched", -1e9)
+    with pytest.raises(Taken, match="took this allocation's place"):
+        first.renew()
+    first.release()
+    assert "other" in file.read_text(), "it is not his to give back"
+
+
+def test_the_name_of_an_allocation_leads_nowhere_else(tmp_path):
+    Seat(tmp_path, "../../x$(y)")
+    (file,) = (tmp_path / "controller" / "allocations").iterdir()
+    assert file.name == "..%2F..%2Fx%24%28y%29.lease"

@@ -2,8 +2,12 @@
 
 import pytest
 
-from hydragnn_hpo.campaign.setup import tidy
+from hydragnn_hpo.campaign.setup import open_run, settle, tidy
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import load, parse
+from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.shipped import shipped
 
 LEFT = ("events.part", "data/.tiny.bp.1.part", "trials/t0000/checkpoints/.last.json.2.part")
 
@@ -18,3 +22,46 @@ def test_what_was_left_unfinished_goes_but_not_what_a_trial_is_writing(tmp_path,
     left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     kept = {"trials/t0000/trial.toml", "events.part"}
     assert left == kept | ({LEFT[2]} if alive else set())
+
+
+def settled(folder, card):
+    """Settle the shipped test campaign, with a card beside it."""
+    folder.mkdir(exist_ok=True)
+    (folder / card).touch()
+    file = folder / "campaign.toml"
+    file.write_text(shipped("workflows/ci.toml").read_text().replace('"g2_xtb"', f'"{card}"'))
+    return settle(load(file, CampaignConfig), file)
+
+
+def test_a_settled_campaign_names_its_card_wherever_it_is_run_from(tmp_path):
+    made = settled(tmp_path / "one", "own.toml")
+    assert [entry.card for entry in made.data] == [str(tmp_path / "one" / "own.toml")]
+    here = shipped("workflows/ci.toml")
+    assert settle(load(here, CampaignConfig), here).data[0].card == "g2_xtb"
+
+
+def test_a_campaign_may_move_with_its_card_but_not_take_another(tmp_path):
+    open_run(settled(tmp_path / "one", "own.toml"), tmp_path / "run")
+    open_run(settled(tmp_path / "two", "own.toml"), tmp_path / "run")
+    with pytest.raises(RunError, match="data"):
+        open_run(settled(tmp_path / "two", "other.toml"), tmp_path / "run")
+
+
+def test_several_may_open_one_run_in_the_same_moment(tmp_path):
+    """Whoever comes while another one writes the campaign does not take that for something else."""
+    config = parse(
+        {
+            "name": "many",
+            "space": {"x": {"low": 0.0, "high": 1.0}},
+            "search": {"trials": 2, "rungs": [1], "finalists": 1},
+            "command": {"argv": ["true"]},
+        },
+        CampaignConfig,
+        "many",
+    )
+    (tmp_path / ".campaign.toml.abc.part").write_text("na")
+    assert open_run(config, tmp_path).campaign.exists()
+    (tmp_path / "campaign.toml").unlink()
+    (tmp_path / "notes").touch()
+    with pytest.raises(RunError, match="holds no campaign"):
+        open_run(config, tmp_path)

@@ -277,7 +277,7 @@ def test_pieces_are_read_in_one_pass_and_two_readers_do_not_meet(
     monkeypatch.setattr(
         extxyz_reader._Scan,
         "__init__",
-        lambda self, stamp: (opened.append(1), real(self, stamp))[1],
+        lambda self, *what: (opened.append(1), real(self, *what))[1],
     )
     pieces = [name for n in range(3) for name, _ in reader.read(source, n, n + 1)]
     assert pieces == ["all.extxyz:1", "all.extxyz:2", "all.extxyz:3"]

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -325,3 +326,29 @@ def test_a_stage_that_cannot_be_removed_is_said_and_windows_are_read(
     monkeypatch.setattr(os, "rename", rename)
     assert isinstance(open_store(many_windows, scratch), Windows)
     assert all(other.exists() for other in others)
+
+
+@pytest.mark.parametrize("name", ["host0001", "host0002", "host0003", "host0004", "host0005"])
+def test_hosts_read_in_different_orders_and_stage_the_same(
+    many_windows, scratch, monkeypatch, name
+):
+    read = []
+
+    class Watched(stage.WindowReader):
+        def read(self, first, last):
+            read.append(first)
+            return super().read(first, last)
+
+    monkeypatch.setattr(stage, "WindowReader", Watched)
+    monkeypatch.setattr(stage, "RUN_BYTES", 1)
+    system = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: type(system)([system[0], name, *system[2:]]))
+
+    columns = open_store(many_windows, scratch)
+
+    assert read[0] == zlib.crc32(name.encode()) % len(read)
+    count = len(read)
+    assert count > 3
+    assert sorted(read) == list(range(count))
+    assert read == [(read[0] + n) % count for n in range(count)]
+    assert_same_columns(columns, read_store(many_windows))

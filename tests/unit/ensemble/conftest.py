@@ -17,12 +17,13 @@ from hydragnn_hpo.config.loading import dump, parse
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
-from hydragnn_hpo.ensemble.build import build_ensemble
-from hydragnn_hpo.ensemble.member import DTYPES, Member
-from hydragnn_hpo.ensemble.predictor import member_batches, pieces
+from hydragnn_hpo.ensemble.building.build import build_ensemble
+from hydragnn_hpo.ensemble.inference.batches import member_batches, pieces
+from hydragnn_hpo.ensemble.inference.member import DTYPES, Member
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.checkpoints import checkpoint
 
@@ -90,12 +91,19 @@ def toy_columns(count: int = 60, seed: int = 0) -> tuple[Columns, CardConfig]:
     columns = columns_of(graphs, card.targets)
     columns.split[:] = rng.permutation(np.arange(count) % len(SPLITS))
     columns.stats.update(
+        size_stats(columns, card.graphs.cutoff),
         name="toy",
         targets=target_stats(columns, card.targets),
         elements=[1, 6, 7, 8],
         cutoff=card.graphs.cutoff,
     )
     return columns, card
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """Tests run beside each other: threads of small nets would only wait for cores."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -360,3 +360,18 @@ def timed(waiting, busy, machine):
     started = time.process_time()
     found = plan(waiting, busy, machine, Outlook(restart_seconds=60.0))
     return found, time.process_time() - started
+
+
+def test_each_trial_has_its_place_in_one_allocation():
+    """Alone it would take all 8 slots; 4 and 4 are of two allocations."""
+    both = Pool({"h@a": range(4), "h@b": range(4)})
+    found = plan([task("t", 8.0)], [], both, PERFECT)
+    assert widths(found) == {"t": 4}
+    assert len({slot.partition("@")[2][0] for slot in found.starts[0].slots}) == 1
+
+    wide = plan([task("t", 8.0, widths=(8,))], [], both, PERFECT)
+    assert wide.held == {"t": "needs 8 slots, there are 4"}
+
+    busy = running("r", 9.0, width=4)
+    found = plan([task("t", 80.0)], [busy], Pool({"h@b": range(2), "h@c": range(1)}), PERFECT)
+    assert widths(found) == {"t": 2}, "what runs on an allocation that leaves disturbs nobody"

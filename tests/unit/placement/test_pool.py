@@ -185,3 +185,32 @@ def test_no_slot_is_given_twice_and_all_come_back(order, hosts, slots, wishes):
     for names in taken.values():
         pool.give_back(names)
     assert pool.free == pool.total == hosts * slots
+
+
+def two_allocations():
+    """Three hosts in one allocation, two in another, four slots each."""
+    hosts = ("n0@a", "n1@a", "n2@a", "n0@b", "n1@b")
+    return Pool({host: range(4) for host in hosts})
+
+
+def test_no_trial_gets_slots_of_two_allocations():
+    """8 slots fit into the second one exactly; then the first has 12, and the second none."""
+    pool = two_allocations()
+    assert (pool.total, pool.widest) == (20, 12)
+    assert hosts_of(pool.take(8)) == ["n0@b", "n1@b"]
+    assert pool.take(16) is None
+    assert hosts_of(pool.take(5)) in (["n0@a", "n1@a"], ["n1@a", "n2@a"])
+    assert pool.free == 7
+    pool.give_back(["n0@b:0", "n0@b:1"])
+    assert pool.take(8) is None, "9 are free, but 7 and 2"
+    assert {name.partition("@")[2][0] for name in pool.take(6)} == {"a"}
+
+
+def test_an_allocation_that_joins_is_another_one():
+    pool = Pool({"n0@a": range(2)})
+    for host in ("n0@b", "n1@b"):
+        pool.add_host(host, [f"{host}:0", f"{host}:1"])
+    assert (pool.total, pool.widest) == (6, 4)
+    assert hosts_of(pool.take(3)) == ["n0@b", "n1@b"]
+    pool.close_host("n1@b")
+    assert pool.widest == 2

@@ -232,7 +232,8 @@ def test_every_slot_second_has_one_cause_and_no_slot_two_trials(
     else:
         assert found.makespan <= wall
         assert failures or all(bar.what != "lost" for bar in found.bars)
-    if failures == 0.0 and wall == math.inf:
+    # The bound gives a trial one width: one that is widened on its way may beat it.
+    if failures == 0.0 and wall == math.inf and not found.restarts:
         assert found.makespan >= bound_of(works, setting.slots) * 0.9999
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.launching.door import DoorPlate
+from hydragnn_hpo.launching.fleet.transport import Call, News
 from hydragnn_hpo.launching.ray import transport as module
 from hydragnn_hpo.launching.ray.cluster import missing
 from hydragnn_hpo.launching.ray.inside import Ground, find_ground
 from hydragnn_hpo.launching.ray.member import head_argv, member_argv, persist
-from hydragnn_hpo.launching.transport import Call, News
+from hydragnn_hpo.launching.wire.door import DoorPlate
 
 HOSTS = ["node10-aaaaaaaa", "node2-bbbbbbbb", "node1-ffffffff"]
 
@@ -69,6 +69,14 @@ def test_only_as_many_hosts_are_used_as_wished_and_others_take_their_place(make)
     assert transport.hosts == ("node1-ffffffff", "node2-bbbbbbbb")
     del transport.membership.hosts["node1-ffffffff"]
     assert transport.hosts == ("node2-bbbbbbbb", "node10-aaaaaaaa")
+
+
+def test_hosts_that_are_left_alone_get_no_agent(make, tmp_path):
+    (tmp_path / "exclude.hosts").write_text("node2\n")
+    assert make().hosts == ("node1-ffffffff", "node10-aaaaaaaa")
+    (tmp_path / "exclude.hosts").write_text("node[1-2],node10\n")
+    with pytest.raises(ConfigError, match="all 3 hosts are excluded"):
+        make()
 
 
 def test_too_few_hosts_are_a_sentence(make):

@@ -41,6 +41,39 @@ def test_an_allocation_has_hosts_an_address_and_an_end(answers, monkeypatch):
     time.tzset()
 
 
+def test_hosts_that_are_left_alone_are_not_counted(answers):
+    answers(squeue="RUNNING|n[1-4]|NONE\n", scontrol="NodeAddr=n2\n")
+    given = {"SLURM_JOB_ID": "17"}
+
+    assert Allocation.find(given, 2, without=("n1", "n3")).hosts == ("n2", "n4")
+    with pytest.raises(ConfigError, match="all 4 hosts are excluded"):
+        Allocation.find(given, without=("n1", "n2", "n3", "n4"))
+
+
+def test_an_allocation_that_is_over_is_refused(answers):
+    """squeue knows the job for some minutes more, and says nothing of it."""
+    answers(squeue="")
+    with pytest.raises(ConfigError, match="Slurm job 17 has ended"):
+        Allocation.find({"SLURM_JOB_ID": "17"})
+
+
+@pytest.mark.parametrize("said", ["maintenance today\n", "RUNNING||NONE|17\n", "\n"])
+def test_what_is_no_answer_about_a_job_is_a_sentence(answers, said):
+    answers(squeue=said, scontrol="NodeAddr=n1\n")
+    with pytest.raises(JobError, match="squeue tells no state and hosts of job 17"):
+        Allocation.find({"SLURM_JOB_ID": "17"})
+
+
+def test_a_task_with_the_number_of_its_array_knows_its_own_hosts(answers):
+    """As Slurm 22.05 answers for the last task of an array that it starts."""
+    answers(
+        squeue="RUNNING|n1|2026-11-21T19:00:00|102\nRUNNING|n2|2026-11-21T19:00:00|101\n",
+        scontrol="NodeAddr=n\n",
+    )
+    assert Allocation.find({"SLURM_JOB_ID": "101"}).hosts == ("n2",)
+    assert Allocation.find({"SLURM_JOB_ID": "102"}).hosts == ("n1",)
+
+
 def test_the_environment_knows_the_end_best(answers):
     answers(squeue="RUNNING|n1|NONE\n", scontrol="NodeAddr=n1\n")
 

@@ -35,6 +35,15 @@ def test_what_is_no_list_is_said(text):
         expand(text)
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["-oProxyCommand", "a b", "$(x)", "`x`", "a'", 'a"', "a;b", "a/b", "a\nb", "..", "x" * 300],
+)
+def test_what_can_be_no_host_is_refused(host):
+    with pytest.raises(ConfigError, match="is no name of a host"):
+        expand(f"good,{host}")
+
+
 def test_a_list_without_end_is_refused():
     with pytest.raises(ConfigError, match="names more than 1000000 hosts"):
         expand("a[0-9][0-999999]")
@@ -70,6 +79,7 @@ def slowly(text):
 
 
 WORDS = st.text("abx-", min_size=1, max_size=3)
+STARTS = st.text("abx", min_size=1, max_size=3)
 
 
 @st.composite
@@ -83,7 +93,7 @@ def ranges(draw):
 
 BRACKETS = st.lists(ranges(), min_size=1, max_size=3).map(lambda parts: f"[{','.join(parts)}]")
 NAMES = st.builds(
-    lambda word, parts: word + "".join(parts), WORDS, st.lists(BRACKETS | WORDS, max_size=3)
+    lambda word, parts: word + "".join(parts), STARTS, st.lists(BRACKETS | WORDS, max_size=3)
 )
 
 

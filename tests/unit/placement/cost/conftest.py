@@ -37,7 +37,7 @@ def _trial(conv="egnn", *, batch=32, features=16, layers=2, parallel=(), **train
 @pytest.fixture
 def machine():
     """A GPU machine of two slots per host with round numbers."""
-    return find_profile("generic").model_copy(
+    return find_profile("generic-slurm").model_copy(
         update={
             "name": "round",
             "slots_per_host": 2,

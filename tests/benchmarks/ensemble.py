@@ -1,0 +1,280 @@
+"""Predict with 8 unlike members: ours, eager and compiled, against 8 separate calls.
+
+The peer is how committees are run: each member builds its own neighbour lists (``vesin``, as ours)
+and PyG's ``DataLoader`` makes its batches; the nets are the same. One process, one thread, CPU
+time; all ways take turns over the same structures, medians. ``HYDRAGNN_HPO_DATA`` gives real
+structures, without it the molecules of ASE's G2 collection stand in.
+
+    HYDRAGNN_HPO_DATA=... .venv/bin/python tests/benchmarks/ensemble.py
+    .venv/bin/python tests/benchmarks/ensemble.py --quick     # compiles two; records nothing
+"""
+
+import argparse
+import gzip
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+import vesin
+from ase import Atoms
+from ase.build import molecule
+from ase.collections import g2
+from ase.io import read
+from rank_scaling import PER_FILE, rank_scaling
+from record import finish
+from torch_geometric.data import Data
+from torch_geometric.loader import DataLoader
+
+from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.ensemble.engines.compiled import Compiled
+from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference.engine import Eager, Engine
+from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
+from hydragnn_hpo.ensemble.uncertainty.moments import Moments
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.training.memory.limits import keep_freed_memory
+
+UNLIKE = (
+    ("cgcnn", 48, 2, 4.5),
+    ("schnet", 64, 3, 5.0),
+    ("painn", 64, 3, 3.5),
+    ("egnn", 64, 3, 4.5),
+    ("pna", 48, 2, 4.0),
+    ("gin", 96, 3, 5.0),
+    ("sage", 64, 4, 4.0),
+    ("et", 48, 2, 4.0),
+)
+"""Conv, width, layers, cutoff in angstrom: of the kind that the recorded campaigns keep."""
+
+TARGET = {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0, "energy": "per_atom"}
+LONGEST = max(cutoff for *_, cutoff in UNLIKE)
+CPU = torch.device("cpu")
+PEER_BATCH = 64
+FILES = {
+    "perovskites": "perovskites/castelli_multitarget_7572.extxyz.gz",
+    "crystals": "mp_magnetic/mp_mag_fm_afm_8000.extxyz.gz",
+}
+
+
+def members() -> list[Member]:
+    """Build eight nets with random weights: what they say does not matter here."""
+    made = []
+    for number, (conv, features, layers, cutoff) in enumerate(UNLIKE):
+        torch.manual_seed(number)
+        options = {"conv": conv, "features": features, "layers": layers, "cutoff": cutoff}
+        config = ModelConfig.model_validate({**options, "basis_size": 16})
+        net = MultiHeadGNN(config, {"energy": HeadConfig()}, {"energy": TARGET})
+        net.eval().requires_grad_(False)
+        signature = json.dumps(options)
+        weights = {"energy": 1.0}
+        made.append(Member(f"t{number}", weights, net, cutoff, torch.float32, signature=signature))
+    return made
+
+
+def structures(kind: str, count: int) -> list[Atoms]:
+    """Read real structures, or repeat ASE's molecules where there are none."""
+    root = os.environ.get("HYDRAGNN_HPO_DATA")
+    if kind == "molecules" or root is None:
+        return [molecule(g2.names[row % len(g2.names)]) for row in range(count)]
+    with gzip.open(Path(root) / FILES[kind], "rt") as file:
+        text = file.read(4_000 * count)
+    return read(io.StringIO(text), index=f":{count}", format="extxyz")
+
+
+def graph(atoms: Atoms, cutoff: float) -> Data:
+    """Make PyG's graph of a structure, with a neighbour list of its own."""
+    search = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)
+    sender, receiver, shift = search.compute(atoms.positions, atoms.cell.array, atoms.pbc, "ijS")
+    edges = np.stack((sender, receiver)).astype(np.int64)
+    return Data(
+        numbers=torch.from_numpy(atoms.numbers.astype(np.int64)),
+        pos=torch.from_numpy(atoms.positions.astype(np.float32)),
+        edge_index=torch.from_numpy(edges),
+        shift=torch.from_numpy((shift @ atoms.cell.array).astype(np.float32)),
+        num_nodes=len(atoms),
+    )
+
+
+@torch.no_grad()
+def separate(nets: list[Member], atoms: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
+    """Call each member for itself, then take mean and spread."""
+    said = []
+    for member in nets:
+        graphs = [graph(each, member.cutoff) for each in atoms]
+        rows = []
+        for made in DataLoader(graphs, batch_size=PEER_BATCH):
+            batch = Batch(
+                numbers=made.numbers,
+                positions=made.pos,
+                edge_index=made.edge_index,
+                edge_shift=made.shift,
+                graph_of_node=made.batch,
+                num_graphs=made.num_graphs,
+                targets={},
+                masks={},
+                graph_index=torch.arange(made.num_graphs),
+            )
+            rows.append(member.model(batch)["energy"].numpy())
+        said.append(np.concatenate(rows))
+    return np.mean(said, axis=0), np.std(said, axis=0)
+
+
+def together(engine: Engine, atoms: list[Atoms], limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Predict with one list of neighbours, micro-batch by micro-batch; only moments are kept."""
+    columns = columns_of_atoms(atoms, rules_for(LONGEST))
+    parts = []
+    for piece in pieces(columns, np.arange(len(atoms)), limit):
+        moments = Moments()
+        for member, heads in engine.said(columns, piece):
+            moments.add(heads["energy"].double().numpy(), member.weights["energy"])
+        parts.append(moments)
+    means, spreads = ([getattr(p, name) for p in parts] for name in ("mean", "spread"))
+    return np.concatenate(means), np.concatenate(spreads)
+
+
+def in_turns(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Time each way in CPU seconds, in turns, after one round that does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            began = time.process_time()
+            way()
+            if number:
+                taken[name].append(time.process_time() - began)
+    return taken
+
+
+def same(found: tuple[np.ndarray, np.ndarray], wanted: tuple[np.ndarray, np.ndarray]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert np.abs(one - other).max() <= 1e-5 * np.abs(wanted[0]).max(), "answers differ"
+
+
+def compare(
+    kind: str, count: int, rounds: int, engines: dict[str, Engine], nets: list[Member]
+) -> dict[str, float]:
+    """Give how much quicker our ways are than separate calls, and what each takes."""
+    atoms = structures(kind, count)
+    wanted = separate(nets, atoms)
+    ways: dict[str, Callable[[], object]] = {"separate": lambda: separate(nets, atoms)}
+    for name, engine in engines.items():
+        same(together(engine, atoms, EDGES_PER_BATCH), wanted)
+        ways[name] = lambda engine=engine: together(engine, atoms, EDGES_PER_BATCH)
+    taken = in_turns(ways, rounds)
+    figures = {}
+    for name in engines:
+        ratios = [a / b for a, b in zip(taken["separate"], taken[name], strict=True)]
+        figures[f"{kind}_{name}_over_separate"] = statistics.median(ratios)
+        figures[f"{kind}_{name}_structures_per_cpu_s"] = count / statistics.median(taken[name])
+    return figures
+
+
+def shares(kind: str, count: int) -> dict[str, float]:
+    """Say where separate calls and ours spend their time, in milliseconds of CPU a structure."""
+    atoms, nets = structures(kind, count), members()
+    timed: dict[str, Callable[[], object]] = {
+        "peer_graphs": lambda: [[graph(a, m.cutoff) for a in atoms] for m in nets],
+        "peer_all": lambda: separate(nets, atoms),
+        "our_graphs": lambda: columns_of_atoms(atoms, rules_for(LONGEST)),
+        "our_eager_all": lambda: together(Eager(nets, CPU), atoms, EDGES_PER_BATCH),
+    }
+    taken = in_turns(timed, 2)
+    return {f"{kind}_ms_{name}": 1e3 * min(t) / count for name, t in taken.items()}
+
+
+def peak(how: str, count: int, place: str) -> float:
+    """Give the MB that a fresh process takes at most beyond its imports, structures and weights."""
+    command = [sys.executable, __file__, "--peak", how, "--count", str(count), "--place", place]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(found.stdout.split()[-1])
+
+
+def measure_peak(how: str, count: int, place: str) -> None:
+    from hydragnn_hpo.training.memory.limits import taken_by
+
+    atoms, nets = structures("crystals", count), members()
+    chosen = nets if how != "one" else [nets[1]]
+    engine = Compiled(chosen, CPU, Path(place)) if how == "compiled" else Eager(chosen, CPU)
+    together(engine, atoms[:8], EDGES_PER_BATCH)
+    columns = columns_of_atoms(atoms, rules_for(LONGEST))
+
+    def work() -> None:
+        for piece in pieces(columns, np.arange(len(atoms)), EDGES_PER_BATCH):
+            for _ in engine.said(columns, piece):
+                pass
+
+    print((taken_by(work, CPU) or 0) / 2**20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--peak", default="")
+    parser.add_argument("--count", type=int, default=600)
+    parser.add_argument("--place", default="")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    if chosen.peak:
+        return measure_peak(chosen.peak, chosen.count, chosen.place)
+    keep_freed_memory()
+    torch.set_flush_denormal(True)
+    warnings.simplefilter("ignore")
+    if chosen.quick:
+        return finish(__file__, quick(), keep=False)
+    with TemporaryDirectory() as place:
+        finish(__file__, whole(chosen.count, place), keep=True)
+    return None
+
+
+def quick() -> dict[str, float]:
+    """Compare eager ways with all members, compiled ones with two, which is what time allows."""
+    nets = members()
+    with TemporaryDirectory() as place:
+        few = [nets[0], nets[2]]
+        eager = compare("molecules", 64, 3, {"eager": Eager(nets, CPU)}, nets)
+        compiled = compare("molecules", 64, 3, {"compiled": Compiled(few, CPU, Path(place))}, few)
+    return {
+        "eager_over_separate": eager["molecules_eager_over_separate"],
+        "compiled_over_separate": compiled["molecules_compiled_over_separate"],
+    }
+
+
+def whole(count: int, place: str) -> dict[str, float]:
+    """Compile, compare on three kinds of structures, and weigh the memory."""
+    figures: dict[str, float] = {}
+    for name in ("compile_s", "load_s"):
+        began, spent = time.monotonic(), sum(os.times()[:4])
+        compiled = Compiled(members(), CPU, Path(place))
+        together(compiled, structures("perovskites", 16), EDGES_PER_BATCH)
+        figures[name] = time.monotonic() - began
+        figures[name.replace("_s", "_cpu_s")] = sum(os.times()[:4]) - spent
+    print(compiled.ways, file=sys.stderr)
+    engines: dict[str, Engine] = {"eager": Eager(members(), CPU), "compiled": compiled}
+    for kind in (*FILES, "molecules"):
+        figures |= compare(kind, count, 5, engines, members()) | shares(kind, count)
+    for way in engines:  # the median over kinds of structures
+        ratios = [figures[f"{kind}_{way}_over_separate"] for kind in (*FILES, "molecules")]
+        figures[f"{way}_over_separate"] = statistics.median(ratios)
+    one = peak("one", count, place)
+    figures["memory_one_mb"] = one
+    figures["memory_over_one"] = peak("eager", count, place) / one
+    figures["memory_compiled_over_one"] = peak("compiled", count, place) / one
+    (folder := Path(place) / "ranks").mkdir()
+    many = {kind: structures(kind, 16 * PER_FILE) for kind in FILES}
+    figures |= rank_scaling(many, 5, folder)
+    return figures
+
+
+if __name__ == "__main__":
+    main()

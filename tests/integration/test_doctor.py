@@ -1,0 +1,143 @@
+"""Doctor on a laptop, and on a real Slurm of which two hosts are broken."""
+
+import json
+import os
+
+import pytest
+from virtual_slurm import VirtualSlurm, missing
+
+from hydragnn_hpo.launching.doctor.exclusion import read_excluded
+
+pytestmark = pytest.mark.slow
+
+PROFILE = """\
+extends = "generic-slurm"
+name = "small"
+description = "hosts of two slots"
+source = ["a test"]
+slots_per_host = 2
+[layout]
+cores_of_slot = ["0", "1"]
+[step]
+agents = ["--gpus-per-node=2"]
+"""
+
+TRAIN = """
+import json, sys
+from pathlib import Path
+part = Path(sys.argv[1]) / "part"
+part.write_text(json.dumps({"status": "completed", "objective": 1.0, "epochs": 1}))
+part.rename(part.with_name("result.json"))
+"""
+
+
+def states(told):
+    """Give state by check and host; what concerns no host stands under ''."""
+    found = {}
+    for finding in told["findings"]:
+        for host in finding["hosts"] or [""]:
+            found.setdefault(finding["check"], {})[host] = finding["state"]
+    return found
+
+
+def test_a_laptop_loses_nothing(hpo):
+    environment = {"PATH": "/usr/bin:/bin", "COLUMNS": "110"}
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "PBS_"))]:
+        environment[name] = ""
+    done = hpo("doctor", "--json", **environment)
+
+    assert done.code in (0, 1), done.err
+    told = json.loads(done.out)
+    assert told["machine"] == "workstation"
+    (host,) = told["hosts"]
+    found = states(told)
+    assert len(found) >= 15
+    # what a busy disk or processor may make slow is not judged here
+    well = ("scheduler", "answer", "cores", "memory", "devices (driver)", "scratch", "versions")
+    assert {name: set(found[name].values()) for name in well} == {name: {"ok"} for name in well}
+    assert set(found["shared rename"]) == {host}
+    assert list(hpo.folder.iterdir()) == [], "nothing is left behind"
+
+
+def test_a_login_host_is_not_taken_for_a_host_of_the_machine(hpo):
+    done = hpo("doctor", "--machine", "frontier", "--json")
+
+    found = states(json.loads(done.out))
+    assert found["hosts of frontier"] == {"": "unknown"}
+    assert "affinity" not in found
+    assert "fabric interfaces" not in found
+
+
+@pytest.fixture
+def broken_slurm(tmp_path_factory):
+    """A Slurm of four hosts: node2 is confined to one core, node4 has lost a GPU."""
+    if reason := missing():
+        pytest.skip(f"no Slurm: {reason}")
+    if len(os.sched_getaffinity(0) & {0, 1}) < 2:
+        pytest.skip("this test needs the cores 0 and 1.")
+    folder = tmp_path_factory.mktemp("broken")
+    cluster = VirtualSlurm(folder, 4, gpus=2, gpus_of={"node4": 1}, cores_of={"node2": {0}})
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def test_broken_hosts_are_found_written_down_and_left_alone(broken_slurm, hpo):
+    held = broken_slurm.allocate(4)
+    profile = hpo.folder / "small.toml"
+    profile.write_text(PROFILE)
+
+    done = hpo(
+        "doctor", "--machine", profile, "--run", "run", "--quick", "--json", seconds=300, **held
+    )
+
+    assert done.code == 1, done.err
+    told = json.loads(done.out)
+    assert told["hosts"] == ["node1", "node2", "node3", "node4"]
+    found = states(told)
+    bad = {check: [h for h, s in by.items() if s == "wrong"] for check, by in found.items()}
+    assert bad["options of steps"] == [""], "node4 cannot give two"
+    assert bad["affinity"] == ["node2"]
+    assert bad["devices (Slurm)"] == ["node4"]
+    assert found["shared exclusive creation"] == {"": "ok"}
+    excluded = read_excluded(hpo.folder / "run" / "exclude.hosts")
+    assert {"node2", "node4"} <= set(excluded), told["notes"]
+    assert "slot 1" in excluded["node2"]
+    assert "devices (Slurm): 1, expected 2" in excluded["node4"]
+
+    (hpo.folder / "train.py").write_text(TRAIN)
+    values = {
+        "name": "commands",
+        "space": {"rate": {"low": 1.0, "high": 2.0}},
+        "search": {"brain": "random", "trials": 6, "rungs": [1], "finalists": 1},
+        "command": {"argv": ["{python}", "{here}/train.py", "{folder}"]},
+        "machine": {"backend": "slurm", "slots": 1, "lease_seconds": 20.0},
+    }
+    campaign = hpo.toml("campaign.toml", values)
+    done = hpo("run", campaign, "--run", "run", "--json", seconds=300, **held)
+
+    assert done.code == 0, done.err
+    placed = hpo.events(hpo.folder / "run", "placed")
+    hosts = {slot.partition(":")[0] for event in placed for slot in event["slots"]}
+    assert len(placed) == 6
+    assert hosts <= {"node1", "node3"} - set(excluded)  # a busy one of these may be slow
+    status = hpo.json("status", "run")
+    assert status["standing"]["hosts"]["excluded"] == len(excluded)
+
+
+def test_two_hosts_sum_together(slurm, hpo):
+    held = slurm.allocate(2)
+
+    done = hpo("doctor", "--json", seconds=300, **held)
+
+    assert done.code in (0, 1), done.err  # a busy machine is slow
+    told = json.loads(done.out)
+    assert told["machine"] == "generic-slurm"
+    pairs = {f["check"]: f for f in told["findings"] if f["hosts"] == ["node1", "node2"]}
+    assert pairs["all-reduce sums"]["state"] == "ok", pairs
+    assert pairs["network used"]["state"] == "ok"
+    assert pairs["all-reduce bus bandwidth"]["figure"] > 0
+    assert not [f for f in told["findings"] if f["state"] == "wrong"]
+    assert list(hpo.folder.iterdir()) == [], "nothing is left behind"

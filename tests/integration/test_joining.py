@@ -1,0 +1,263 @@
+"""Several allocations of a real Slurm on one campaign: who serves whom, and who takes over."""
+
+import datetime
+import itertools
+import json
+import os
+import signal
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from hydragnn_hpo.launching.host.strays import HOST, find_tagged, host_tag, run_tag
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+TRIALS = 8
+LEASE = 6.0
+SECONDS = 150.0
+
+WORK = """
+import json, os, signal, sys, time
+from pathlib import Path
+folder, checkpoints, epochs = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+def note(what):
+    with (checkpoints / "diary").open("a") as file:
+        file.write(f"{what} {os.getpid()} {time.time()}\\n")
+def leave(*_):
+    note("end")
+    sys.exit(1)
+signal.signal(signal.SIGTERM, leave)
+kept = checkpoints / "epoch"
+(checkpoints / "ends").write_text(os.environ["HYDRAGNN_HPO_END"])
+note("begin")
+first = int(kept.read_text()) if kept.exists() else 0
+last = time.monotonic() + 150.0
+for epoch in range(first + 1, epochs + 1):
+    time.sleep(0.1)
+    while epoch == 3 and not Path(GO).exists() and time.monotonic() < last:
+        time.sleep(0.05)
+    kept.write_text(str(epoch))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"record": "epoch", "epoch": epoch, "objective": 1 / epoch}) + "\\n")
+    note("live")
+note("end")
+part = folder / "part"
+part.write_text(json.dumps({"status": "completed", "objective": 1 / epochs, "epochs": epochs}))
+part.rename(folder / "result.json")
+"""
+
+
+def campaign(hpo, name="campaign.toml", lease=LEASE, **changes):
+    """Write a campaign over a command without torch, which stops after two epochs until ``go``."""
+    (hpo.folder / "work.py").write_text(f"GO = {str(hpo.folder / 'go')!r}\n{WORK}")
+    values = {
+        "name": "joined",
+        "seed": 3,
+        "space": {"rate": {"low": 1.0, "high": 2.0}},
+        "search": {"brain": "random", "trials": TRIALS, "initial": TRIALS, "rungs": [5]},
+        "command": {
+            "argv": ["{python}", "{here}/work.py", "{folder}", "{checkpoints}", "{epochs}"]
+        },
+        "machine": {"backend": "slurm", "slots": 1, "lease_seconds": lease},
+    }
+    values["search"]["finalists"] = 1
+    if lease is None:
+        del values["machine"]["lease_seconds"]
+    return hpo.toml(name, hpo.merged(values, changes))
+
+
+def hosts_of(hpo, run, kind="placed"):
+    """Count the events of a kind on each host."""
+    found = [{slot.rpartition(":")[0] for slot in e["slots"]} for e in hpo.events(run, kind)]
+    return Counter(itertools.chain(*found))
+
+
+def busy(hpo, run):
+    """Give the hosts on which something has trained for an epoch."""
+    first = {e["trial"]: e["slots"] for e in hpo.events(run, "placed")}
+    trained = {e["trial"] for e in hpo.events(run, "epoch")}
+    return {slot.rpartition(":")[0] for trial in trained for slot in first[trial]}
+
+
+def agents(run, host):
+    """Give the agent of a host."""
+    found = find_tagged(HOST, host_tag(run_tag(run), host))
+    return [p for p in found if Path(f"/proc/{p}/comm").read_text().strip() == "hpo-agent"]
+
+
+def names(environment, *numbers):
+    return {f"node{number}@{environment['SLURM_JOB_ID']}" for number in numbers}
+
+
+def judge(hpo, run):
+    """See that every trial came to its end once, and no two processes ever worked at one."""
+    ended = [e for e in hpo.events(run, "ended") if e["outcome"] != "interrupted"]
+    assert sorted(e["trial"] for e in ended) == [f"t{n:04d}" for n in range(TRIALS)], ended
+    assert not [e for e in ended if e["outcome"] != "completed"]
+    for diary in (run / "trials").glob("*/checkpoints/diary"):
+        spans = defaultdict(list)
+        for line in diary.read_text().splitlines():
+            _, pid, when = line.split()
+            spans[pid].append(float(when))
+        order = sorted((min(times), max(times)) for times in spans.values())
+        for (_, end), (begin, _) in itertools.pairwise(order):
+            assert end <= begin, f"{diary}: two at a time"
+
+
+@pytest.fixture
+def pair(hpo, slurm):
+    """Two allocations of two hosts each, and the run directory."""
+    a, b = slurm.allocate(2), slurm.allocate(2, minutes=20, skip=2)
+    yield a, b, hpo.folder / "run"
+    hpo.end()
+
+
+@pytest.fixture
+def start_both(hpo, pair):
+    """Start a controller, then somebody who joins it; wait until all hosts have work."""
+
+    def start(path, *options):
+        a, b, run = pair
+        first = hpo.start("run", path, "--run", run, "--join", *options, **a)
+        hpo.wait_for(lambda: (run / "controller" / "door.json").exists(), "door", SECONDS)
+        second = hpo.start("run", path, "--run", run, "--join", *options, **b)
+        everybody = names(a, 1, 2) | names(b, 3, 4)
+        hpo.wait_for(lambda: busy(hpo, run) == everybody, f"work on {everybody}", SECONDS)
+        return first, second
+
+    return start
+
+
+def end_of(slurm, environment):
+    """Give the end of an allocation as Slurm writes it."""
+    told = slurm.ask("squeue", "-h", "-j", environment["SLURM_JOB_ID"], "-o", "%e").strip()
+    return datetime.datetime.fromisoformat(told).timestamp()
+
+
+def test_two_allocations_work_for_one_campaign(hpo, pair, slurm, start_both):
+    a, b, run = pair
+    path = campaign(hpo)
+
+    both = start_both(path, "--json")
+    assert hpo.json("status", run)["standing"]["hosts"]["here"] == 4, "of both allocations"
+    told = {float(p.read_text()) for p in run.glob("trials/*/checkpoints/ends")}
+    assert told == {end_of(slurm, a), end_of(slurm, b)}, "ranks know the end of their own hosts"
+    (hpo.folder / "go").touch()
+    said = [process.communicate(timeout=SECONDS) for process in both]
+
+    assert [process.returncode for process in both] == [0, 0], said
+    judge(hpo, run)
+    assert set(hosts_of(hpo, run)) == names(a, 1, 2) | names(b, 3, 4)
+    boards = [json.loads(out)["leaderboard"] for out, _ in said]
+    assert boards[0] == boards[1]
+    assert len({e["epoch"] for e in hpo.events(run)}) == 1, "one controller from begin to end"
+    hpo.wait_for(lambda: not hpo.strays(run), "end of all processes")
+    late = hpo("run", path, "--run", run, "--join", **b)
+    assert late.code == 0, late.err
+    assert "has finished" in late.err
+
+
+def test_whoever_is_left_takes_over_when_the_allocation_of_the_controller_is_cancelled(
+    hpo, pair, slurm, start_both
+):
+    a, b, run = pair
+    first, second = start_both(campaign(hpo))
+
+    first.kill()
+    slurm.ask("scancel", a["SLURM_JOB_ID"])
+    hpo.wait_for(lambda: hpo.events(run)[-1]["epoch"] == 2, "another controller", SECONDS)
+    (hpo.folder / "go").touch()
+
+    _, err = second.communicate(timeout=SECONDS)
+    assert second.returncode == 0, err
+    judge(hpo, run)
+    assert {e["epoch"] for e in hpo.events(run)} == {1, 2}
+    adopted = [e for e in hpo.events(run, "ended") if e["epoch"] == 2 and e["attempt"] == 1]
+    assert {e["outcome"] for e in adopted} >= {"completed"}, "what ran on hosts that live goes on"
+    gone = [e["trial"] for e in adopted if e["outcome"] == "interrupted"]
+    assert len(gone) == 2, "what ran in the other allocation starts again from its checkpoint"
+    hpo.wait_for(lambda: not hpo.strays(run), "end of all processes")
+
+
+def test_work_outlives_a_controller_that_is_lost_with_another_host(hpo, pair, slurm, start_both):
+    """Only the age of its lease tells: ranks must wait longer than that, or all of them die."""
+    a, b, run = pair
+    first, second = start_both(campaign(hpo, lease=None))
+    (lease,) = (run / "controller").glob("*.lease")
+
+    first.kill()
+    first.wait()
+    slurm.ask("scancel", a["SLURM_JOB_ID"])
+    lease.write_text(json.dumps({"pid": 1, "host": "another"}))
+    hpo.wait_for(lambda: hpo.events(run)[-1]["epoch"] == 2, "another controller", SECONDS)
+    (hpo.folder / "go").touch()
+
+    _, err = second.communicate(timeout=3 * SECONDS)
+    assert second.returncode == 0, err
+    judge(hpo, run)
+    ours = {e["trial"] for e in hpo.events(run, "placed") if e["epoch"] == 1}
+    ours &= {
+        e["trial"] for e in hpo.events(run, "placed") if e["slots"][0][:5] in ("node3", "node4")
+    }
+    rested = {e["trial"] for e in hpo.events(run, "ended") if e["outcome"] == "interrupted"}
+    assert len(ours - rested) >= 2, "what ran in the other allocation went on"
+
+
+def test_a_controller_that_is_drained_hands_over_what_runs_elsewhere(hpo, pair, start_both):
+    a, b, run = pair
+    first, second = start_both(campaign(hpo))
+
+    first.send_signal(signal.SIGUSR1)
+
+    _, err = first.communicate(timeout=SECONDS)
+    assert first.returncode == 75, err
+    (hpo.folder / "go").touch()
+    _, err = second.communicate(timeout=SECONDS)
+    assert second.returncode == 0, err
+    judge(hpo, run)
+    ours = {
+        e["trial"] for e in hpo.events(run, "placed") if e["slots"][0][:5] in ("node1", "node2")
+    }
+    rested = [e for e in hpo.events(run, "ended") if e["outcome"] == "interrupted"]
+    assert {e["trial"] for e in rested} <= ours, "the others went on, whoever looked after them"
+    assert {(e["epoch"], e["reason"]) for e in rested} == {(1, "walltime")}
+
+
+def test_an_allocation_that_leaves_or_loses_an_agent_costs_nobody_else_anything(
+    hpo, pair, start_both
+):
+    a, b, run = pair
+    first, second = start_both(campaign(hpo))
+    (agent,) = agents(run, *names(b, 3))
+
+    os.kill(agent, signal.SIGKILL)
+    (host,) = names(b, 3)
+    hpo.wait_for(lambda: hosts_of(hpo, run, "host_joined")[host] == 2, "a new agent", SECONDS)
+    hpo.wait_for(lambda: hosts_of(hpo, run)[host] == 2, "work for it", SECONDS)
+    second.send_signal(signal.SIGUSR1)
+
+    _, err = second.communicate(timeout=SECONDS)
+    assert second.returncode == 75, err
+    (hpo.folder / "go").touch()
+    _, err = first.communicate(timeout=SECONDS)
+    assert first.returncode == 0, err
+    judge(hpo, run)
+    rested = [e for e in hpo.events(run, "ended") if e["outcome"] == "interrupted"]
+    assert Counter(e["reason"] for e in rested) == {"host_lost": 1, "walltime": 2}
+
+
+def test_who_cannot_join_is_told_why(hpo, pair, start_both):
+    a, b, run = pair
+    path = campaign(hpo)
+    first, second = start_both(path)
+    at = ("--run", run, "--join")
+
+    hpo.refused("run", path, *at, says=("works for it already",), alone=True, **b)
+    hpo.refused("run", path, *at, says=("works for it already",), alone=True, **a)
+    other = campaign(hpo, "other.toml", seed=4)
+    hpo.refused("run", other, *at, says=("seed = 3", "asked was 4"), alone=True, **b)
+    hpo.refused("run", path, *at, "--backend", "local", says=("--join needs",), alone=True)
+    hpo.refused("run", path, *at, says=("no Slurm allocation",), alone=True, SLURM_JOB_ID="")
+    assert [first.poll(), second.poll()] == [None, None]

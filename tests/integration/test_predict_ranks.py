@@ -1,0 +1,141 @@
+"""Ranks share a prediction: whoever starts them, whoever is killed, the output is the same."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ase import Atoms
+from ase.io import write
+from virtual_slurm import missing
+
+pytestmark = pytest.mark.slow
+
+COMMAND = [sys.executable, "-m", "hydragnn_hpo"]
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+NO_MPI = pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: extra [mpi].")
+NO_SLURM = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+SECONDS = 240.0
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def screened(finished: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Structures, and what one process says of them.
+
+    A piece is as large as its lot's first structure lets expect: a chain of 1,250 atoms makes it 16
+    structures. The chain itself is too long to be predicted, which is a row like any other.
+    """
+    folder = tmp_path_factory.mktemp("screened")
+    chain = Atoms("H1250", positions=[(1.1 * n, 0.0, 0.0) for n in range(1250)])
+    write(folder / "many.extxyz", [chain, *finished.hpo.molecules(300)], format="extxyz")
+    ensemble = finished.run / "ensemble.zip"
+    arguments = ["predict", str(folder / "many.extxyz"), "--ensemble", str(ensemble)]
+    one = folder / "one.jsonl"
+    done = run([*COMMAND, *arguments, "--out", str(one)], folder)
+    assert done.returncode == 0, done.stderr
+    return SimpleNamespace(folder=folder, arguments=arguments, wanted=one.read_bytes())
+
+
+def run(
+    command: list[str], folder: Path, environment: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command,
+        cwd=folder, env=os.environ | ONE_THREAD | (environment or {}),
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+
+def judge(screened: Any, folder: Path, done: "subprocess.CompletedProcess[str]") -> None:
+    """All is there, equal to the bit, told once, and nothing is left."""
+    assert done.returncode == 0, done.stderr
+    assert (folder / "many.jsonl").read_bytes() == screened.wanted
+    assert done.stdout.count("wrote") == 1, "one rank speaks"
+    assert [path.name for path in folder.iterdir()] == ["many.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "backend", ["local", pytest.param("mpiexec", marks=NO_MPI)]
+)  # steps and ray: as any job, see contracts/test_backends.py
+def test_ranks_of_a_backend(screened, tmp_path, backend):
+    asked = ["--out", "many.jsonl", "--ranks", "2", "--backend", backend]
+    judge(screened, tmp_path, run([*COMMAND, *screened.arguments, *asked], tmp_path))
+
+
+@NO_MPI
+def test_ranks_of_mpiexec(screened, tmp_path):
+    asked = ["--out", "many.jsonl"]
+    command = [str(MPIEXEC), "-n", "2", *COMMAND, *screened.arguments, *asked]
+    judge(screened, tmp_path, run(command, tmp_path))
+
+
+@NO_SLURM
+def test_ranks_of_a_step_and_of_agents_of_slurm(screened, tmp_path, slurm):
+    """Two hosts: by hand with srun, then by agents that the command starts."""
+    allocation = slurm.allocate(2)
+    step = ["srun", "--nodes=2", "--ntasks=2", *COMMAND, *screened.arguments, "--out", "many.jsonl"]
+    judge(screened, tmp_path, run(step, tmp_path, allocation))
+    (tmp_path / "many.jsonl").unlink()
+    asked = ["--out", "many.jsonl", "--ranks", "1", "--backend", "slurm"]
+    judge(screened, tmp_path, run([*COMMAND, *screened.arguments, *asked], tmp_path, allocation))
+
+
+def test_what_a_killed_rank_leaves_another_does(screened, hpo):
+    ranks = [
+        hpo.start(
+            *screened.arguments, "--out", "many.jsonl",
+            RANK=str(rank), WORLD_SIZE="2", **ONE_THREAD,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    parts = hpo.folder / "many.jsonl.parts"
+    claims = parts / "claims"
+    hpo.wait_for(lambda: len(list(claims.glob("rank.*"))) == 2 and list(parts.glob("[0-9]*.part")),
+                 "two ranks at work", SECONDS)  # fmt: skip
+    ranks[0].kill()
+    assert not (hpo.folder / "many.jsonl").exists(), "it came too late"
+    out, err = ranks[1].communicate(timeout=SECONDS)
+    assert (ranks[1].returncode, ranks[0].wait()) == (0, -signal.SIGKILL), err
+    assert out.strip() == "wrote many.jsonl"
+    assert (hpo.folder / "many.jsonl").read_bytes() == screened.wanted
+    assert [path.name for path in hpo.folder.iterdir()] == ["many.jsonl"]
+
+
+def test_ranks_go_on_with_what_a_killed_process_has_left(screened, hpo):
+    alone = hpo.start(*screened.arguments, "--out", "many.jsonl", **ONE_THREAD)
+    parts = hpo.folder / "many.jsonl.parts"
+    hpo.wait_for(lambda: len(list(parts.glob("[0-9]*.part"))) >= 2, "two pieces", SECONDS)
+    alone.kill()
+    alone.wait()
+    kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("[0-9]*.part")}
+    ranks = hpo.start(*screened.arguments, "--out", "many.jsonl", "--ranks", "2", **ONE_THREAD)
+    hpo.wait_for(lambda: not parts.exists() or len(list(parts.glob("[0-9]*.part"))) > len(kept),
+                 "another piece", SECONDS)  # fmt: skip
+    there = {path: parts / path for path in kept}
+    assert not parts.exists() or all(
+        path.stat().st_mtime_ns == kept[name] for name, path in there.items() if path.exists()
+    ), "a piece that was there was predicted again"
+    _, err = ranks.communicate(timeout=SECONDS)
+    assert ranks.returncode == 0, err
+    assert (hpo.folder / "many.jsonl").read_bytes() == screened.wanted
+    assert hpo.strays(hpo.folder / "many.jsonl.parts" / "launch") == []
+
+
+def test_a_plan_starts_nothing_and_wrong_questions_are_refused(screened, hpo):
+    asked = [*screened.arguments, "--out", "many.jsonl", "--ranks", "2"]
+    done = hpo.here(*asked, "--dry-run")
+    assert done.code == 0, done.err
+    assert "301 structures" in done.out
+    assert done.out.count("would start a rank on cpu") == 2
+    assert list(hpo.folder.iterdir()) == []
+    arguments = screened.arguments
+    hpo.refused(*arguments, "--ranks", "2", says=("--ranks", "--out"))
+    hpo.refused(
+        "predict", "-", *arguments[2:], "--out", "o.csv", "--ranks", "2", says=("standard",)
+    )
+    hpo.refused(*arguments, "--out", "o.csv", "--backend", "bsub", says=("backend", "bsub"))

@@ -1,0 +1,65 @@
+"""Real ranks that sum: the job ``probe``, from its order to its verdict."""
+
+import time
+
+import pytest
+from processes import until
+
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching.probing.judging import judge
+from hydragnn_hpo.launching.probing.order import Probe
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory):
+    with LocalBackend(slots=2, run_dir=tmp_path_factory.mktemp("run")) as made:
+        yield made
+
+
+def ended(backend, job, seconds=120.0):
+    """Run a job; gives the codes of its ranks."""
+    backend.start(job)
+    told = []
+
+    def over():
+        told.extend(backend.poll(0.1))
+        return [event for event in told if event.kind == "ended" and event.job == job.id]
+
+    return until(over, "end of the job", seconds)[0].data["codes"]
+
+
+def test_two_ranks_sum_rightly_and_say_how_fast(backend, tmp_path):
+    probe = Probe(tmp_path, "pair", backend.slots)
+    began = time.monotonic()
+
+    codes = ended(backend, probe.job())
+
+    assert codes == [0, 0], probe.log.read_text()
+    answer, took = probe.answer(), time.monotonic() - began
+    assert [rank["cores"] for rank in answer["ranks"]] == [list(s.cores) for s in backend.slots]
+    assert [rank["wrong"] for rank in answer["ranks"]] == [0, 0]
+    assert 0.0 < answer["latency_seconds"] < took
+    for entry in answer["bandwidth"]:  # two ranks: each byte passes once
+        assert entry["bus_bytes_per_second"] * entry["seconds"] == pytest.approx(entry["bytes"])
+        assert entry["seconds"] < took
+    states = {found.check: found.state for found in judge(answer, ("local",), find_profile())}
+    assert states["all-reduce sums"] == states["network used"] == "ok"
+
+
+def test_a_rank_alone_answers_too(backend, tmp_path):
+    probe = Probe(tmp_path, "alone", backend.slots[:1])
+    assert ended(backend, probe.job()) == [0], probe.log.read_text()
+    assert probe.answer()["world"] == 1
+
+
+def test_ranks_that_cannot_do_their_part_say_why(backend, tmp_path):
+    probe = Probe(tmp_path, "greedy", backend.slots, seconds=5.0)
+    job = probe.job()
+    job.spec["sizes"] = [2**60]
+    assert any(ended(backend, job))
+    with pytest.raises(JobError, match=r"rank [01] on .*memory"):
+        probe.answer()

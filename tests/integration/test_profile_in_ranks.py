@@ -1,0 +1,222 @@
+"""What a machine's profile says, as real ranks find it: forked by an agent, started by an srun."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import until
+
+from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching.host import slots
+from hydragnn_hpo.launching.host.strays import find_strays, run_tag
+from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
+from hydragnn_hpo.launching.launchers.processes import ProcessBackend
+from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
+from hydragnn_hpo.launching.slurm.backend import SlurmBackend
+
+LOOK = """
+import json, os, sys, time
+from pathlib import Path
+def look(spec):
+    cache = Path(os.environ["MY_CACHE"])
+    (cache / "entry").write_text("x")
+    found = {"environment": dict(os.environ), "mode": cache.stat().st_mode & 0o777}
+    path = Path(spec["folder"], "found" + os.environ["RANK"])
+    part = Path(spec["folder"], ".part" + os.environ["RANK"])
+    part.write_text(json.dumps(found))
+    part.rename(path)
+    while not Path(spec["folder"], "go").exists():
+        time.sleep(0.05)
+    return 0
+"""
+FAKE_SRUN = """#!{python}
+import os, subprocess, sys
+first = sys.argv.index("sh")
+shown = {{"ROCR_VISIBLE_DEVICES": "6", "SLURM_LOCALID": "1", "SLURM_PROCID": "0"}}
+sys.exit(subprocess.run(sys.argv[first:], env=os.environ | shown).returncode)
+"""
+
+
+def site_in(folder: Path) -> SiteConfig:
+    (folder / "nvme" / "me").mkdir(parents=True)
+    return SiteConfig.model_validate(
+        {
+            "scratch": f"{folder}/nvme/$SOMEBODY",
+            "rank": {
+                "environment": {"HSA_X": "profile"},
+                "one_host": {"NCCL_NET": "Socket"},
+                "many_hosts": {"NCCL_NET": "OFI"},
+                "folders": {"MY_CACHE": "{scratch}/cache/{trial}/{host}"},
+                "wrapper": "launch/rank/rocm.sh",
+            },
+        }
+    )
+
+
+class Stage:
+    """A backend that runs one job, which looks around."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.events = folder, list[Event]()
+        self.backend: Backend | None = None
+
+    def look(self, *slots: Slot) -> dict[str, Any]:
+        """Start the job, and give what rank 0 finds, while all run."""
+        job = self.folder / "job"
+        job.mkdir()
+        files = {"log": job / "log", "lease": job / "lease", "watch": None}
+        spec = {"folder": str(job)}
+        self.backend.start(Job("t0001.1", "look", len(slots), spec, slots=slots, **files))
+        paths = [job / f"found{rank}" for rank in range(len(slots))]
+        until(lambda: self.poll() or all(path.exists() for path in paths), "what ranks found")
+        return json.loads(paths[0].read_text())
+
+    def end(self) -> list[int]:
+        (self.folder / "job" / "go").touch()
+        until(lambda: self.poll() or any(e.kind == "ended" for e in self.events), "the end")
+        return next(event.data["codes"] for event in self.events if event.kind == "ended")
+
+    def poll(self) -> None:
+        self.events += self.backend.poll(0.1)
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch) -> Iterator[Stage]:
+    run, code = tmp_path / "run", tmp_path / "code"
+    run.mkdir(), code.mkdir()
+    (code / "site_targets.py").write_text(LOOK)
+    paths = (str(code), os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("SOMEBODY", "me")
+    monkeypatch.setenv("HSA_X", "a module")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("OTHER", "passes")
+    monkeypatch.delenv("HYDRAGNN_HPO_SCRATCH", raising=False)
+    stage = Stage(run)
+    yield stage
+    if stage.backend:
+        stage.backend.close()
+    until(lambda: find_strays(run_tag(run)) == [], "end of all")
+
+
+JOBS = {"look": "site_targets:look"}
+
+
+def check(found: dict[str, Any], folder: Path) -> Path:
+    """Compare with what the profile says; gives the rank's own folder."""
+    environment = found["environment"]
+    assert environment["HSA_X"] == "profile"
+    assert environment["NCCL_NET"] == "Socket"
+    assert environment["OTHER"] == "passes"
+    assert environment["ROCR_VISIBLE_DEVICES"] == "6"
+    assert not {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"} & environment.keys()
+    assert environment["HYDRAGNN_HPO_SCRATCH"] == str(folder / "nvme" / "me")
+    cache = Path(environment["MY_CACHE"])
+    assert cache.is_relative_to(folder / "nvme" / "me")
+    assert "t0001.1" in cache.parts
+    assert found["mode"] == 0o700
+    return cache
+
+
+def test_a_rank_of_an_agent_finds_what_the_profile_says(stage, tmp_path):
+    site = site_in(tmp_path)
+    stage.backend = LocalBackend(
+        slots=1, run_dir=stage.folder, jobs=JOBS, preload=(), site=site, lease_seconds=30.0
+    )
+    (slot,) = stage.backend.slots
+    gpu = replace(slot, device="cuda:0", visible="6", variable="ROCR_VISIBLE_DEVICES")
+
+    cache = check(stage.look(gpu), tmp_path)
+
+    assert (cache / "entry").exists()
+    assert stage.end() == [0]
+    assert not cache.parent.exists(), "what is of an attempt goes with it"
+
+
+def test_a_rank_of_a_step_finds_what_the_profile_says(stage, tmp_path, monkeypatch):
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "srun").write_text(FAKE_SRUN.format(python=sys.executable))
+    (bin / "srun").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    site = site_in(tmp_path)
+    launcher = Steps(("h1",), HostSize(cpus=8, gpus=8), site=site)
+    stage.backend = ProcessBackend(
+        launcher, run_dir=stage.folder, jobs=JOBS, site=site, lease_seconds=30.0
+    )
+
+    cache = check(stage.look(launcher.slots[1]), tmp_path)
+
+    assert stage.end() == [0]
+    until(lambda: not cache.parent.exists(), "end of its folder")
+
+
+PROFILE = """
+extends = "generic-slurm"
+name = "mine"
+interfaces = ["none0", "lo"]
+[rank.one_host]
+NCCL_NET = "Socket"
+[rank.many_hosts]
+NCCL_NET = "OFI"
+[rank.folders]
+MY_CACHE = "{scratch}/{trial}/{host}"
+[step]
+agents = ["--comment=of-the-profile"]
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_two_hosts_of_a_real_slurm_find_what_the_profile_says(
+    stage, tmp_path, slurm, monkeypatch
+):
+    (tmp_path / "mine.toml").write_text(PROFILE)
+    machine = MachineConfig(backend="slurm", hosts=2, slots=1, profile=str(tmp_path / "mine.toml"))
+    for name, value in slurm.allocate(2).items():
+        monkeypatch.setenv(name, value)
+    backend = SlurmBackend(machine, run_dir=stage.folder, jobs=JOBS, preload=())
+    stage.backend = backend
+    until(lambda: stage.poll() or len(backend.slots) == 2, "both hosts", seconds=60)
+    job = stage.folder / "job"
+
+    found = stage.look(*backend.slots)["environment"]
+
+    assert (found["NCCL_NET"], found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"]) == ("OFI", "2", "1")
+    assert (found["MASTER_ADDR"], found["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
+    assert "SLURM_PROCID" not in found, "an agent's number is no rank's"
+    assert found["SLURM_JOB_ID"] == os.environ["SLURM_JOB_ID"]
+    hosts = {slot.host for slot in backend.slots}
+    caches = {
+        json.loads(path.read_text())["environment"]["MY_CACHE"] for path in job.glob("found*")
+    }
+    assert {Path(cache).name for cache in caches} == hosts
+    assert all(Path(cache).is_dir() for cache in caches)
+    assert stage.end() == [0, 0]
+    until(lambda: not any(Path(cache).exists() for cache in caches), "end of the folders")
+
+
+def test_a_person_who_set_the_scratch_knows_better(stage, tmp_path, monkeypatch):
+    monkeypatch.setenv("HYDRAGNN_HPO_SCRATCH", "/mine")
+    stage.backend = LocalBackend(
+        slots=1, run_dir=stage.folder, jobs=JOBS, preload=(), site=site_in(tmp_path)
+    )
+
+    found = stage.look(stage.backend.slots[0])
+
+    assert found["environment"]["HYDRAGNN_HPO_SCRATCH"] == "/mine"
+    assert stage.end() == [0]
+
+
+def test_an_agent_whose_host_is_not_as_the_profile_says_tells_why(tmp_path, monkeypatch):
+    monkeypatch.setattr(slots, "find_devices", lambda *_: [])
+    with pytest.raises(ConfigError, match="has no cuda device, its profile names 8"):
+        LocalBackend(run_dir=tmp_path, site=find_profile("frontier"))

@@ -1,0 +1,358 @@
+"""``submit`` and what follows, against schedulers that only write down what they are told."""
+
+import json
+import stat
+
+import pytest
+from fake_schedulers import FakeScheduler
+
+from hydragnn_hpo.campaign.records.journal import Journal
+from hydragnn_hpo.launching.submit.records import JobRecords
+from hydragnn_hpo.layout import RunDir
+
+SHORT = ("--hosts", "2", "--time", "1:00")
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    return FakeScheduler(tmp_path / "bin", monkeypatch, "sbatch", "squeue", "scancel")
+
+
+@pytest.fixture
+def pbs(tmp_path, monkeypatch):
+    return FakeScheduler(tmp_path / "bin", monkeypatch, "qsub", "qstat", "qdel")
+
+
+@pytest.fixture
+def run(hpo):
+    """Name the run directory of a campaign whose data is there."""
+    hpo.card(hpo.molecules(20))
+    hpo.campaign()
+    return hpo.folder / "run"
+
+
+def submit(hpo, run, *more, machine="generic-slurm", order=SHORT):
+    options = ("--machine", machine, "--run", run, *order, *more)
+    return hpo.here("submit", "campaign.toml", *options)
+
+
+def note(run, kind, **values):
+    """Let a controller write an event."""
+    journal = Journal(RunDir(run).journal, 1, lambda: 5.0)
+    journal.append(kind, **values)
+    journal.close()
+
+
+def batch(hpo, monkeypatch, job, *arguments, name="SLURM_JOB_ID"):
+    with monkeypatch.context() as patch:
+        patch.setenv(name, job)
+        patch.setenv("SLURM_NNODES", "7")
+        patch.setenv("HYDRAGNN_HPO_END", "99")
+        return hpo.here("batch", *arguments)
+
+
+def test_a_campaign_is_submitted_once(hpo, run, slurm):
+    done = submit(hpo, run)
+
+    assert done.code == 0, done.err
+    assert slurm.calls == [["sbatch", "--parsable", "001.sh"]]
+    assert slurm.last["cwd"] == str(run / "jobs")
+    assert "submitted 101 with" in done.out
+    script = (run / "jobs" / "001.sh").read_text()
+    assert script in done.out
+    assert "#SBATCH --nodes=2\n" in script
+    assert f"run {run}/jobs/001.toml --run {run} --machine generic-slurm" in script
+    assert stat.S_IMODE((run / "jobs").stat().st_mode) == 0o700
+    (job,) = JobRecords(run).jobs()
+    assert (job.id, job.link, job.jobs, job.hosts, job.script) == ("101", 1, 16, 2, "001.sh")
+
+    again = submit(hpo, run)
+    hpo.judge(again, ("batch job 101", "queued (Priority)", "--again"))
+    assert submit(hpo, run, "--again").code == 0
+    assert [job.script for job in JobRecords(run).jobs()] == ["001.sh", "002.sh"]
+
+
+def test_what_is_submitted_stands_by_itself(hpo, run, slurm):
+    """Whatever becomes of the campaign's file, the job finds what was submitted, and the card."""
+    assert submit(hpo, run).code == 0
+    (hpo.folder / "campaign.toml").write_text("nonsense")
+    copy = run / "jobs" / "001.toml"
+    assert f'card = "{hpo.folder}/tiny.toml"' in copy.read_text()
+
+    done = hpo.here("run", copy, "--run", run, "--machine", "workstation", "--dry-run")
+
+    assert done.code == 0, done.err
+    assert "6 trials by random" in done.out
+
+
+def test_a_dry_run_leaves_nothing(hpo, run, slurm):
+    done = submit(hpo, run, "--dry-run", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["argv"] == ["sbatch", "--parsable", "001.sh"]
+    assert told["script"].startswith("#!/bin/bash\n")
+    assert (told["jobs"], told["run"], told["scheduler"]) == ([], str(run), "slurm")
+    assert not run.exists()
+    assert not slurm.asked
+
+
+@pytest.mark.parametrize(
+    ("hosts", "options", "packs"),
+    [("63", (), False), ("64", (), True), ("64", ("--pack", "none"), False)],
+)
+def test_many_hosts_get_software_of_their_own(hpo, run, slurm, hosts, options, packs):
+    """frontier.toml: pack_from = 64."""
+    order = ("--hosts", hosts, "--time", "1:00", "--account", "abc")
+    done = submit(hpo, run, *options, "--dry-run", machine="frontier", order=order)
+    assert done.code == 0, done.err
+    assert (f"software onto own disks, from {run}/software" in done.out) == packs
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "says"),
+    [
+        ({"space": {"model.conv": ["schent"]}}, {}, ("schnet",)),
+        ({}, {"machine": "frontire"}, ("Did you mean 'frontier'",)),
+        ({}, {"machine": "workstation"}, ("takes no batch jobs",)),
+        ({}, {"machine": "frontier"}, ("name yours with --account",)),
+        ({}, {"order": ("--hosts", "2", "--time", "soon")}, ("write hours and minutes",)),
+        ({}, {"machine": "generic-pbs", "order": (*SHORT, "--allocations", "2")}, ("'mpiexec'",)),
+        ({"data": [{"card": "none.toml"}]}, {}, ("none.toml",)),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_submitted(
+    hpo, run, slurm, changes, options, says
+):
+    hpo.campaign(**changes)
+    hpo.judge(submit(hpo, run, **options), says)
+    assert not run.exists()
+    assert not slurm.asked
+
+
+def test_data_that_is_nowhere_is_missed_before_the_queue(hpo, run, slurm):
+    (hpo.folder / "tiny.extxyz").unlink()
+    hpo.judge(submit(hpo, run), ("tiny.extxyz", "HYDRAGNN_HPO_DATA"))
+    assert not slurm.asked
+
+
+def test_without_a_scheduler_this_is_said(hpo, run, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    hpo.judge(submit(hpo, run), ("no 'sbatch' on PATH", "--dry-run"))
+    assert not run.exists()
+
+
+def test_what_the_scheduler_refuses_is_told(hpo, run, slurm):
+    (slurm.folder / "refuse").write_text("sbatch: error: Invalid account")
+    hpo.judge(submit(hpo, run), ("'sbatch' refuses", "Invalid account"), code=1)
+    assert JobRecords(run).jobs() == []
+
+
+def test_a_finished_run_is_not_submitted(hpo, run, slurm):
+    assert submit(hpo, run).code == 0
+    note(run, "finished")
+    slurm.stands()
+    hpo.judge(submit(hpo, run), ("is finished",))
+
+
+def test_status_knows_the_jobs(hpo, run, slurm):
+    assert submit(hpo, run, "--jobs", "3").code == 0
+    (told,) = hpo.json("status", run)["jobs"]
+    assert (told["id"], told["state"], told["why"]) == ("101", "queued", "Priority")
+    assert "not running, batch job 101 is queued" in hpo.here("status", run).out
+    assert "job 101: queued (Priority), 1 of at most 3, 2 hosts" in hpo.here("status", run).out
+    slurm.stands(j101="RUNNING")
+    assert hpo.json("status", run)["jobs"][0]["state"] == "running"
+    slurm.stands()
+    assert hpo.json("status", run)["jobs"][0]["state"] == "ended"
+    (slurm.folder / "squeue").unlink()
+    assert hpo.json("status", run)["jobs"][0]["state"] == "unknown"
+
+
+def test_a_job_is_followed_and_takes_its_successor_back(hpo, run, slurm, monkeypatch):
+    assert submit(hpo, run).code == 0
+    slurm.stands(j101="RUNNING")
+
+    begun = batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh")
+
+    assert begun.code == 0, begun.err
+    assert slurm.calls[-1] == ["sbatch", "--parsable", "--dependency=afterany:101", "001.sh"]
+    assert slurm.last["cwd"] == str(run / "jobs")
+    handed_on = slurm.last["environment"]
+    assert not [n for n in handed_on if n.startswith(("SLURM_", "HYDRAGNN_HPO_END"))]
+    assert [(j.id, j.link, j.after) for j in JobRecords(run).jobs()] == [
+        *(("101", 1, None), ("102", 2, "101")),
+    ]
+    assert batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh").code == 0
+    assert len(slurm.calls) == 2, "a job that begins twice has one successor"
+
+    ended = batch(hpo, monkeypatch, "101", "end", run, "--code", "75")
+
+    assert ended.code == 75
+    assert "without a finished epoch" in ended.err
+    assert "taken back: 102" in ended.err
+    assert slurm.calls[-1] == ["scancel", "--state=PENDING", "102"]
+    assert [j["state"] for j in hpo.json("status", run)["jobs"]] == ["ended", "ended"]
+
+
+def test_after_progress_the_chain_goes_on(hpo, run, slurm, monkeypatch):
+    assert submit(hpo, run).code == 0
+    slurm.stands(j101="RUNNING")
+    assert batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh").code == 0
+    (run / "data" / "tiny.bp").mkdir(parents=True)
+    (run / "data" / "tiny.bp" / "index.json").write_text("{}")
+    assert batch(hpo, monkeypatch, "101", "end", run, "--code", "75").code == 0
+    assert slurm.calls[-1][0] == "sbatch", "nothing is taken back"
+    assert hpo.json("status", run)["jobs"][1]["state"] == "queued"
+
+
+def test_a_job_that_may_not_submit_goes_on_alone(hpo, run, slurm, monkeypatch):
+    assert submit(hpo, run).code == 0
+    (slurm.folder / "refuse").write_text("sbatch: error: Access denied")
+    begun = batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh")
+    assert begun.code == 0
+    assert "Access denied" in begun.err
+
+
+def test_a_job_that_nobody_wrote_down_is_the_next_of_its_chain(hpo, run, slurm, monkeypatch):
+    """Its predecessor was lost between the queue and the record."""
+    assert submit(hpo, run).code == 0
+    monkeypatch.setattr("hydragnn_hpo.cli.batch.RECORD_SECONDS", 0.0)
+    assert batch(hpo, monkeypatch, "150", "begin", run, "--script", "001.sh").code == 0
+    links = {job.id: job.link for job in JobRecords(run).jobs()}
+    assert links == {"101": 1, "150": 2, "102": 3}
+
+
+def test_batch_is_for_scripts_alone(hpo, run, slurm):
+    assert submit(hpo, run).code == 0
+    hpo.judge(hpo.here("batch", "begin", run, "--script", "x"), ("this is no batch job",))
+
+
+def test_stop_keeps_one_job_that_finishes_the_campaign(hpo, run, slurm, monkeypatch):
+    assert submit(hpo, run).code == 0
+    slurm.stands(j101="RUNNING")
+    assert batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh").code == 0
+    done = hpo.here("stop", run)
+    assert "taken back: batch job 102" in done.out
+    assert slurm.calls[-1] == ["scancel", "--state=PENDING", "102"]
+
+
+def test_a_job_that_has_just_begun_is_not_taken_back(hpo, run, slurm):
+    """Nobody has written down yet that it began, but the scheduler knows."""
+    assert submit(hpo, run).code == 0
+    assert submit(hpo, run, "--again").code == 0
+    slurm.stands(j101="PENDING", j102="RUNNING")
+    assert "taken back: batch job 101" in hpo.here("stop", run).out
+    assert slurm.calls[-1] == ["scancel", "--state=PENDING", "101"]
+
+
+def test_the_end_of_a_campaign_leaves_what_has_just_begun_alone(hpo, run, slurm, monkeypatch):
+    assert submit(hpo, run).code == 0
+    assert submit(hpo, run, "--again").code == 0
+    slurm.stands(j101="RUNNING", j102="RUNNING")
+    note(run, "finished")
+    assert batch(hpo, monkeypatch, "101", "end", run, "--code", "0").code == 0
+    assert slurm.calls[-1][0] == "sbatch", "nothing was cancelled"
+
+
+def test_stop_leaves_the_only_job_in_the_queue(hpo, run, slurm):
+    assert submit(hpo, run).code == 0
+    assert "batch job 101, still queued, does it" in hpo.here("stop", run).out
+    assert len(slurm.calls) == 1
+
+
+def test_pause_says_that_a_job_is_queued(hpo, run, slurm):
+    assert submit(hpo, run).code == 0
+    hpo.judge(hpo.here("pause", run), ("nothing to pause", "batch job 101 is queued"))
+
+
+def test_allocations_are_an_array_of_slurm(hpo, run, slurm, monkeypatch):
+    assert submit(hpo, run, "--allocations", "2").code == 0
+    script = (run / "jobs" / "001.sh").read_text()
+    assert "#SBATCH --array=1-2\n" in script
+    assert " --join </dev/null" in script
+    assert [job.id for job in JobRecords(run).jobs()] == ["101_1", "101_2"]
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURM_ARRAY_JOB_ID", "101")
+        patch.setenv("SLURM_ARRAY_TASK_ID", "2")
+        assert batch(hpo, patch, "103", "begin", run, "--script", "001.sh").code == 0
+    assert slurm.calls[-1][2:] == ["--dependency=afterany:101_2", "--array=2", "001.sh"]
+    assert JobRecords(run).find("102_2").link == 2
+
+
+def test_allocations_outlast_the_loss_of_their_controller(hpo, run, slurm):
+    """On another host it is missed 30 s after its last sign (campaign/lease.py), not earlier."""
+    assert submit(hpo, run, "--allocations", "2").code == 0
+    assert "lease_seconds = 60.0" in (run / "jobs" / "001.toml").read_text()
+    assert submit(hpo, run, "--again").code == 0
+    assert "lease_seconds = 10.0" in (run / "jobs" / "002.toml").read_text()
+    hpo.campaign(machine={"lease_seconds": 20.0})
+    assert submit(hpo, run, "--allocations", "2", "--again").code == 0
+    assert "lease_seconds = 20.0" in (run / "jobs" / "003.toml").read_text()
+
+
+def test_a_task_that_nobody_wrote_down_is_followed_by_one_task(hpo, run, slurm, monkeypatch):
+    """The script asks for the whole array: without its number each task queued all once more."""
+    assert submit(hpo, run, "--allocations", "2").code == 0
+    monkeypatch.setattr("hydragnn_hpo.cli.batch.RECORD_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURM_ARRAY_JOB_ID", "150")
+        patch.setenv("SLURM_ARRAY_TASK_ID", "2")
+        assert batch(hpo, patch, "151", "begin", run, "--script", "001.sh").code == 0
+    assert slurm.calls[-1][2:] == ["--dependency=afterany:150_2", "--array=2", "001.sh"]
+    assert JobRecords(run).find("150_2").link == 2
+    for path in JobRecords(run).folder.glob("1[05]*_2.*"):
+        path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURM_ARRAY_JOB_ID", "101")
+        patch.setenv("SLURM_ARRAY_TASK_ID", "2")
+        assert batch(hpo, patch, "103", "begin", run, "--script", "001.sh").code == 0
+    assert JobRecords(run).find("101_2").link == 1, "whoever submitted was ended between the two"
+
+
+def test_a_job_that_could_not_be_taken_back_does_nothing(hpo, run, slurm, monkeypatch):
+    """A person paused the campaign, and the scheduler did not answer at that moment."""
+    assert submit(hpo, run).code == 0
+    slurm.stands(j101="RUNNING")
+    assert batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh").code == 0
+    (slurm.folder / "squeue").unlink()
+    ended = batch(hpo, monkeypatch, "101", "end", run, "--code", "1")
+    assert "'squeue' gives no answer, so 102 stay queued" in ended.err
+    before = len(slurm.calls)
+
+    begun = batch(hpo, monkeypatch, "102", "begin", run, "--script", "001.sh")
+
+    assert begun.code == 1
+    assert "job 101 has ended the chain: 'run' ended with code 1" in begun.err
+    assert len(slurm.calls) == before, "and nothing is queued behind it"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(("--pack", ""), ("pack",)), (("--container", ""), ("container",))],
+)
+def test_a_name_of_nothing_is_refused(hpo, run, slurm, options, says):
+    hpo.judge(submit(hpo, run, *options), says)
+    hpo.judge(hpo.here("run", "campaign.toml", "--run", run, *options), says)
+
+
+def test_a_path_that_is_no_utf_8_is_refused(hpo, run, slurm):
+    hpo.judge(submit(hpo, hpo.folder / "a\udcffb"), ("udcff", "UTF-8"))
+    assert not slurm.asked
+
+
+def test_a_chain_of_pbs(hpo, run, pbs, monkeypatch):
+    assert submit(hpo, run, machine="generic-pbs").code == 0
+    first, second = [f"{n}.pbs-0001" for n in (101, 102)]
+    (pbs.folder / "jobs").write_text(json.dumps({first: "R"}))
+
+    assert (
+        batch(hpo, monkeypatch, first, "begin", run, "--script", "001.sh", name="PBS_JOBID").code
+        == 0
+    )
+
+    assert pbs.calls[-1] == ["qsub", "-W", f"depend=afterany:{first}", "001.sh"]
+    assert [job["state"] for job in hpo.json("status", run)["jobs"]] == ["running", "queued"]
+    note(run, "finished")
+    ended = batch(hpo, monkeypatch, first, "end", run, "--code", "0", name="PBS_JOBID")
+    assert ended.code == 0
+    assert pbs.calls[-1] == ["qdel", second], "what runs is not in there"

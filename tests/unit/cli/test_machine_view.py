@@ -1,0 +1,77 @@
+"""Machine profiles on the terminal and as JSON."""
+
+import json
+
+from typer.testing import CliRunner
+
+from hydragnn_hpo.cli.machine import app
+from hydragnn_hpo.cli.machine_view import plain
+from hydragnn_hpo.config.machine import known_profiles, read_profile
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def own(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'extends = "frontier"\nname = "mine"\nhosts = 64\n'
+        '[rank.many_hosts]\nNCCL_CROSS_NICS = "1"\n'
+    )
+    return path
+
+
+def test_every_value_has_an_origin(tmp_path):
+    path = own(tmp_path)
+    found = json.loads(run("show", path, "--json"))
+    assert found == plain(read_profile(str(path)))
+    shipped, origins = "launch/machines/frontier.toml", found["origins"]
+    assert found["files"] == [str(path), shipped]
+    assert (found["values"]["hosts"], origins["hosts"]) == (64, str(path))
+    assert origins["layout.cores_of_slot"] == origins["rank.many_hosts.NCCL_NET"] == shipped
+    assert origins["rank.many_hosts.NCCL_CROSS_NICS"] == str(path)
+    assert origins["batch.environment"] == origins["process_gb"] == "default"
+    assert [line for line in found["warnings"] if "NCCL_CROSS_NIC?" in line]
+    assert "extends" not in found["values"], "there is nothing left of it"
+
+
+def test_values_and_origins_have_the_same_keys():
+    def keys(values, before=""):
+        for key, value in values.items():
+            if isinstance(value, dict) and value:
+                yield from keys(value, f"{before}{key}.")
+            else:
+                yield before + key
+
+    for name in known_profiles():
+        found = json.loads(run("show", name, "--json"))
+        assert set(keys(found["values"])) == set(found["origins"])
+
+
+def test_the_table_shows_values_origins_the_map_and_doubts(tmp_path):
+    lines = run("show", own(tmp_path)).splitlines()
+    shown = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
+    assert shown["hosts"] == ["64", "mine.toml"]
+    assert shown["many_hosts.NCCL_NET"] == ["OFI", "frontier.toml"]
+    assert shown["0"] == ["0", "49-55", "0xfe000000000000", "3", "hsn0"]
+    assert shown["doubtful"] == []
+    assert any("Did you mean NCCL_CROSS_NIC?" in line for line in lines)
+
+
+def test_all_profiles_can_be_shown_and_are_listed():
+    for name in known_profiles():
+        assert run("show", name).startswith(f"{name}: ")
+    assert run("show").startswith("workstation: ")
+    rows = json.loads(run("list", "--json"))
+    assert [row["name"] for row in rows] == list(known_profiles())
+    listed = run("list")
+    assert all(name in listed for name in known_profiles())
+
+
+def test_what_a_user_wrote_is_no_markup(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "workstation"\ndescription = "[red]cheap[/red] [/]"\n')
+    assert "[red]cheap[/red] [/]" in run("show", path)

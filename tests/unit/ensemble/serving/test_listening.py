@@ -1,0 +1,131 @@
+"""``hydragnn-hpo serve`` as a real process on loopback."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import is_alive
+
+pytestmark = pytest.mark.slow
+TOKEN = "a-token-for-tests-only"
+WATER = {
+    "symbols": ["O", "H", "H"],
+    "positions": [[0.0, 0.0, 0.0], [0.96, 0.0, 0.0], [-0.24, 0.93, 0.0]],
+}
+
+
+def command(ensemble: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "hydragnn_hpo", "serve", str(ensemble), "--port", "0", *more]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "HYDRAGNN_HPO_TOKEN": TOKEN, **more}
+
+
+class Service:
+    """A running service."""
+
+    def __init__(self, ensemble: Path, folder: Path) -> None:
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command(ensemble, "--seconds", "20"), stdout=log, stderr=log, env=environment()
+            )
+        self.port = 0
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()
+            found = re.search(r"on http://127\.0\.0\.1:(\d+)", self.log.read_text())
+            if found and "Application startup complete" in self.log.read_text():
+                self.port = int(found[1])
+                return
+            time.sleep(0.1)
+        raise AssertionError(self.log.read_text())
+
+    def ask(self, body: dict[str, object]) -> tuple[int, dict[str, object]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+        connection.request("POST", "/predict", json.dumps(body), headers)
+        answer = connection.getresponse()
+        found = answer.status, json.loads(answer.read())
+        connection.close()
+        return found
+
+
+@pytest.fixture(scope="module")
+def service(built_zip: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    running = Service(built_zip, tmp_path_factory.mktemp("service"))
+    try:
+        running.wait()
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def test_it_answers_survives_attacks_and_stops_when_told(service: Service) -> None:
+    status, answer = service.ask({"structures": [WATER, {**WATER, "positions": []}]})
+    assert status == 200
+    good, bad = answer["structures"]  # type: ignore[misc]
+    assert good["error"] is None
+    assert "3 elements and 0 positions" in bad["error"]
+    chunks_without_end(service.port)
+    assert service.ask({"structures": [WATER]})[0] == 200
+    slow_heads_are_cut_off(service.port)
+    assert service.ask({"structures": [WATER]})[0] == 200
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(60) == 0
+    log = service.log.read_text()
+    assert "stopped" in log
+    assert TOKEN not in log
+    assert "Traceback" not in log
+    assert "positions" not in log
+    assert not is_alive(service.process.pid)
+
+
+def chunks_without_end(port: int) -> None:
+    """Send chunk after chunk: refused at the limit, and the connection ends."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as line:
+        line.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Authorization: Bearer " + TOKEN.encode() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        piece = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        sent = 0
+        try:
+            while sent < 2_000:
+                line.sendall(piece)
+                sent += 1
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert sent < 2_000  # 131 MB, where 8 MB are let in
+
+
+def slow_heads_are_cut_off(port: int) -> None:
+    """Send a header a letter at a time: uvicorn alone would listen for ever."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as line:
+        begin = time.monotonic()
+        line.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        try:
+            while time.monotonic() - begin < 60:
+                line.sendall(b"a")
+                line.settimeout(0.5)
+                try:
+                    if not line.recv(1):
+                        break
+                except TimeoutError:
+                    continue
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        assert time.monotonic() - begin < 50

@@ -1,0 +1,136 @@
+"""Ranks that others started: who we are by each launcher's own words."""
+
+import pytest
+
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.ranks.started import OF_A_STEP, find_ranks
+
+SRUN = {
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "3", "SLURM_PROCID": "5", "SLURM_NTASKS": "7",
+    "SLURM_STEP_NUM_TASKS": "7", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4,3", "SLURM_STEP_NODELIST": "frontier[00012-00013]",
+}  # fmt: skip
+HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "PMIX_RANK": "2", "PMIX_NAMESPACE": "prterun-h-9@1",
+}  # fmt: skip
+PALS = {
+    "PALS_RANKID": "13", "PMI_SIZE": "24", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "12",
+    "PMI_RANK": "13", "PALS_APID": "abc", "MASTER_ADDR": "x1", "MASTER_PORT": "23456",
+}  # fmt: skip
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "h", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "none",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "world", "local", "local_world"),
+    [
+        (SRUN, 5, 7, 1, 3),
+        (HYDRA, 1, 2, 1, 2),
+        (OPEN_MPI, 2, 4, 2, 4),
+        (PALS, 13, 24, 1, 12),
+        (HYDRA | {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 1, 2, 1, 2),
+        (HYDRA | SRUN | {"SLURM_PROCID": "0"}, 1, 2, 1, 2),
+    ],
+    ids=["srun", "hydra", "openmpi", "pals", "hydra-in-a-batch-script", "hydra-in-a-step"],
+)
+def test_each_launcher_is_understood(environment, rank, world, local, local_world):
+    found = find_ranks(environment, parent=9)
+
+    assert found["RANK"] == str(rank)
+    assert found["WORLD_SIZE"] == str(world)
+    assert found["LOCAL_RANK"] == str(local)
+    assert found["LOCAL_WORLD_SIZE"] == str(local_world)
+
+
+def test_ranks_of_a_step_meet_on_its_first_host():
+    found = find_ranks(SRUN, parent=9)
+    other = find_ranks(SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}, parent=10)
+    later = find_ranks(SRUN | {"SLURM_STEP_ID": "4"}, parent=9)
+
+    assert found["MASTER_ADDR"] == "frontier00012"
+    assert 20000 <= int(found["MASTER_PORT"]) < 30000
+    assert other["MASTER_PORT"] == found["MASTER_PORT"], "whoever started it on its host"
+    assert later["MASTER_PORT"] != found["MASTER_PORT"], "two steps of one job"
+
+
+@pytest.mark.parametrize("environment", [HYDRA, OPEN_MPI])
+def test_ranks_of_one_host_meet_there(environment):
+    found, other = (find_ranks(environment, parent=parent) for parent in (9, 10))
+
+    assert found["MASTER_ADDR"] == "127.0.0.1"
+    assert (found["MASTER_PORT"] == other["MASTER_PORT"]) == ("PMIX_NAMESPACE" in environment)
+
+
+def test_a_place_to_meet_that_is_said_counts():
+    found = find_ranks(PALS, parent=9)
+
+    assert "MASTER_ADDR" not in found
+    assert "MASTER_PORT" not in found
+
+
+def test_hosts_that_nobody_names_are_asked_for():
+    environment = {name: value for name, value in PALS.items() if "MASTER" not in name}
+
+    with pytest.raises(ConfigError, match="PALS started 24 ranks on several hosts.*MASTER_ADDR"):
+        find_ranks(environment, parent=9)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"},
+        SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+        {"PMI_RANK": "0", "PMI_SIZE": "1"},
+        {"PMIX_RANK": "0"},
+    ],
+    ids=["nobody", "batch-script", "a-step-of-one", "an-mpiexec-of-one", "no-size"],
+)
+def test_who_is_alone_stays_so(environment):
+    assert find_ranks(environment, parent=9) == {}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        TORCHRUN,
+        TORCHRUN | SRUN,
+        {"RANK": "1", "WORLD_SIZE": "2", "HYDRAGNN_HPO_JOB": "tag/j"} | SRUN,
+        {"RANK": "5", "WORLD_SIZE": "7"} | SRUN,
+    ],
+    ids=["torchrun", "torchrun-in-a-step", "agent-in-a-step", "the-same-twice"],
+)
+def test_what_is_said_already_counts(environment):
+    assert find_ranks(environment, parent=9) == {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        (
+            {"RANK": "0", "WORLD_SIZE": "7"} | SRUN,
+            "RANK and WORLD_SIZE say 0 of 7, srun says 5 of 7: unset what is not meant",
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "4"} | HYDRA, "say 1 of 4, mpiexec says 1 of 2"),
+        ({"RANK": "0"}, "RANK is 0, but WORLD_SIZE is not set"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "a rank must be below"),
+        (HYDRA | {"PMI_RANK": "2"}, "PMI_RANK is 2, PMI_SIZE 2"),
+        ({"RANK": "0; rm -rf /", "WORLD_SIZE": "2"}, "which is no number"),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "$(x)"}, "which is no number"),
+    ],
+)
+def test_contradictions_are_refused(environment, sentence):
+    with pytest.raises(ConfigError) as refused:
+        find_ranks(environment, parent=9)
+    assert sentence in str(refused.value)
+
+
+def test_what_agents_do_not_hand_on_makes_no_ranks():
+    kept = {name: value for name, value in SRUN.items() if name not in OF_A_STEP}
+
+    assert find_ranks(kept, parent=9) == {}

@@ -1,0 +1,34 @@
+#!/bin/bash -l
+# One batch job of a campaign, for PBS Professional or OpenPBS. 'hydragnn-hpo submit' fills it in
+# and puts job.sh behind; what was submitted lies in RUN/jobs.
+#PBS -N hpo-alloys
+#PBS -l select=1
+#PBS -l walltime=02:00:00
+#PBS -A mat123
+#PBS -q prod
+#PBS -l place=scatter
+#PBS -l filesystems=home:flare
+#PBS -k doe
+# Beside this script, one file for each job.
+#PBS -j oe
+# The next job of the chain goes on after a loss; PBS shall not start this one again as well.
+#PBS -r n
+
+# PBS gives no early signal: the end is known from here, and when to leave checkpoints before it.
+HYDRAGNN_HPO_END=$(($(date +%s) + 7200))
+HYDRAGNN_HPO_END_MARGIN=600
+export HYDRAGNN_HPO_END HYDRAGNN_HPO_END_MARGIN
+
+# Told shortly before the end (USR1), or when the job is taken away (TERM), 'run' lets trials leave
+# checkpoints and ends with code 75. The shell itself must not die of these signals.
+asked=0
+running=
+drain() {
+    asked=$((asked + 1))
+    [ -z "$running" ] || kill -USR1 "$running" 2>/dev/null
+}
+trap drain USR1 TERM
+
+# Modules and environment of the machine.
+module load frameworks || exit
+

@@ -1,0 +1,111 @@
+"""Channels: whole messages, in order, and never a wait."""
+
+import socket
+import struct
+import time
+
+import pytest
+
+from hydragnn_hpo.launching.wire import channel as channels
+from hydragnn_hpo.launching.wire.channel import Channel, wait
+
+
+@pytest.fixture
+def ends():
+    pair = [Channel(end) for end in socket.socketpair()]
+    yield pair
+    for end in pair:
+        end.close()
+
+
+def test_messages_arrive_whole_and_in_order(ends):
+    for number in range(100):
+        ends[0].send({"number": number, "text": "\u00e9\n"})
+
+    wait([ends[1]], 1.0)
+
+    assert [message["number"] for message in ends[1].receive()] == list(range(100))
+
+
+def test_a_message_that_comes_in_pieces_is_given_once_it_is_whole():
+    here, there = socket.socketpair()
+    channel = Channel(here)
+    body = b'{"a": 1}'
+    frame = struct.pack("!I", len(body)) + body
+    for byte in frame[:-1]:
+        there.send(bytes([byte]))
+        assert channel.receive() == []
+
+    there.send(frame[-1:])
+
+    assert channel.receive() == [{"a": 1}]
+    there.close()
+    channel.close()
+
+
+def test_what_finds_no_room_waits_without_blocking(ends):
+    began = time.monotonic()
+    for number in range(50):
+        ends[0].send({"number": number, "text": "x" * 100_000})
+    assert time.monotonic() - began < 1.0
+    assert ends[0].unsent > 0
+
+    got = []
+    while len(got) < 50 and time.monotonic() - began < 20:
+        wait(ends, 0.1)
+        got += ends[1].receive()
+
+    assert [message["number"] for message in got] == list(range(50))
+    assert ends[0].unsent == 0
+
+
+def test_the_last_words_of_a_peer_are_heard(ends):
+    ends[0].send({"a": 1})
+    ends[0].close()
+
+    assert ends[1].receive() == [{"a": 1}]
+    assert ends[1].closed
+
+
+def test_speaking_to_nobody_is_no_error(ends):
+    ends[0].close()
+
+    ends[1].send({"a": 1})
+    ends[1].send({"a": 2})
+
+    assert ends[1].receive() == []
+    assert ends[1].closed
+
+
+def test_a_foreign_peer_is_hung_up_on(ends):
+    ends[0]._connection.send(b"GET / HTTP/1.1\r\n\r\n")
+
+    assert ends[1].receive() == []
+    assert ends[1].closed
+
+
+def test_wait_returns_when_a_descriptor_can_be_read(ends):
+    here, there = socket.socketpair()
+    there.send(b"x")
+
+    began = time.monotonic()
+    wait([ends[1]], 5.0, also=[here.fileno()])
+
+    assert time.monotonic() - began < 1.0
+    here.close()
+    there.close()
+
+
+def test_wait_gives_up_in_time(ends):
+    began = time.monotonic()
+
+    wait([ends[1]], 0.1)
+
+    assert 0.09 < time.monotonic() - began < 1.0
+
+
+def test_a_message_beyond_all_measure_is_our_own_bug(ends, monkeypatch):
+    monkeypatch.setattr(channels, "LARGEST", 10)
+
+    with pytest.raises(AssertionError, match="a message of"):
+        ends[0].send({"text": "more than ten bytes"})
