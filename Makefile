@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: demo test test-fast lint clean
+.PHONY: demo test test-fast lint wheelhouse clean
 
 demo: $(READY)
 	$(BIN)/hydragnn-hpo run workflows/quickstart.toml --run runs/quickstart
@@ -19,12 +19,22 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# For machines without a network, see launch/offline.md. EXTRAS='[chem]' adds an extra's wheels.
+CONSTRAINTS ?= constraints.txt
+EXTRAS ?=
+WHEELS ?= wheelhouse
+PIP ?= $(PYTHON) -m pip
+
+wheelhouse:
+	mkdir -p $(WHEELS)
+	$(PIP) wheel --quiet --find-links $(WHEELS) -c $(CONSTRAINTS) -w $(WHEELS) '.$(EXTRAS)'
+
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "hydragnn-hpo needs Python >= 3.11, '$(PYTHON)' is not: name one, e.g. make PYTHON=python3.12." >&2; \
 	  exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[chem,dev,lmdb,mpi,optuna,ray,xtb]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[chem,dev,lmdb,mpi,optuna,parquet,ray,serve,xtb]'
 	@touch $@
 
 clean:
