@@ -86,21 +86,23 @@ def test_ranks_of_a_step_and_of_agents_of_slurm(screened, tmp_path, slurm):
 
 
 def test_what_a_killed_rank_leaves_another_does(screened, hpo):
-    ranks = [
-        hpo.start(
-            *screened.arguments, "--out", "many.jsonl",
-            RANK=str(rank), WORLD_SIZE="2", **ONE_THREAD,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+    """The first rank is frozen in its work, so that it cannot be done before the second comes."""
     parts = hpo.folder / "many.jsonl.parts"
     claims = parts / "claims"
-    hpo.wait_for(lambda: len(list(claims.glob("rank.*"))) == 2 and list(parts.glob("[0-9]*.part")),
-                 "two ranks at work", SECONDS)  # fmt: skip
-    ranks[0].kill()
+
+    def rank(number: int) -> Any:
+        where = {"RANK": str(number), "WORLD_SIZE": "2", **ONE_THREAD}
+        return hpo.start(*screened.arguments, "--out", "many.jsonl", **where)
+
+    first = rank(0)
+    hpo.wait_for(lambda: list(parts.glob("[0-9]*.part")), "a piece", SECONDS)
+    first.send_signal(signal.SIGSTOP)
     assert not (hpo.folder / "many.jsonl").exists(), "it came too late"
-    out, err = ranks[1].communicate(timeout=SECONDS)
-    assert (ranks[1].returncode, ranks[0].wait()) == (0, -signal.SIGKILL), err
+    second = rank(1)
+    hpo.wait_for(lambda: len(list(claims.glob("rank.*"))) == 2, "a second rank", SECONDS)
+    first.kill()
+    out, err = second.communicate(timeout=SECONDS)
+    assert (second.returncode, first.wait()) == (0, -signal.SIGKILL), err
     assert out.strip() == "wrote many.jsonl"
     assert (hpo.folder / "many.jsonl").read_bytes() == screened.wanted
     assert [path.name for path in hpo.folder.iterdir()] == ["many.jsonl"]

@@ -9,7 +9,8 @@ import json
 import os
 import platform
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -90,3 +91,25 @@ def code_sum() -> str:
         for path in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
             total.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return total.hexdigest()
+
+
+@contextmanager
+def of_torch(place: Path) -> Iterator[None]:
+    """Let torch keep what it compiles in a place of ours, unless the user has named one.
+
+    Torch's default lies in a folder open to all, and torch writes it into the environment once it
+    was asked for.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow
+
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(name)
+    if before is None or before == default_cache_dir():
+        os.environ[name] = str(place)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before

@@ -1,11 +1,9 @@
 """Members as machine code, made once per machine and kept."""
 
 import logging
-import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -110,7 +108,7 @@ def compile_to(path: Path, member: Member, tensors: Tensors) -> None:
     """Compile a member's net, and write it whole or not at all."""
     with (
         TemporaryDirectory(dir=path.parent) as scratch,
-        _own_cache(path.parent / "inductor"),
+        cache.of_torch(path.parent / "inductor"),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # torch warns of its own ways while it traces
@@ -139,16 +137,3 @@ def loaded(path: Path, member: Member) -> Net:
 def _index(member: Member) -> int:
     device = next(member.model.parameters()).device
     return -1 if device.index is None else device.index
-
-
-@contextmanager
-def _own_cache(place: Path) -> Iterator[None]:
-    """Let torch keep what it compiles with us: its default lies in a folder open to all."""
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    before = os.environ.get(name)
-    os.environ[name] = before or str(place)
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)

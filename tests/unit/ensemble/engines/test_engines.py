@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from hydragnn_hpo.ensemble.engines import cache, compiled
 from hydragnn_hpo.ensemble.engines.choose import engine_of
@@ -274,8 +275,14 @@ def test_engines_are_chosen_by_wish_and_device(ensemble):
 
 
 @pytest.mark.slow
-def test_machine_code_says_what_the_nets_say_at_any_size(ensemble, columns, place, caplog):
-    """The real compiler: two members that share code, and later sizes it has not seen."""
+def test_machine_code_says_what_the_nets_say_at_any_size(
+    ensemble, columns, place, caplog, monkeypatch
+):
+    """The real compiler: two members that share code, and later sizes it has not seen.
+
+    Torch has been asked for its own cache before, which it has written into the environment.
+    """
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
     members = twins(ensemble, 2, conv="gin", features=8, layers=1)
     rows = np.arange(60)
     wanted = said_by(Eager(members, CPU), columns, rows, 60)
