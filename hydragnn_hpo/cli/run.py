@@ -274,7 +274,7 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
     from hydragnn_hpo.campaign.records.summary import summarize
     from hydragnn_hpo.files import read_json, write_json
-    from hydragnn_hpo.report.figures import draw_parity
+    from hydragnn_hpo.report.pictures.parity import draw_parity
 
     if controller.state.finished and opened.summary.exists():
         done: dict[str, Any] = read_json(opened.summary)

@@ -56,6 +56,19 @@ WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
 """Components of a target, by its shape."""
 
 
+class PublishedConfig(Config):
+    """What others have reached on a target. Read by ``report.sections``."""
+
+    mae: PositiveFloat
+    """Mean absolute error in the target's unit."""
+
+    by: str
+    """Name of the model or method."""
+
+    source: str
+    """Where the figure stands, and when it was looked up."""
+
+
 class TargetConfig(Config):
     """One property to learn. Read by ``data.build`` and by the heads."""
 
@@ -83,6 +96,9 @@ class TargetConfig(Config):
 
     optional: bool = False
     """Structures (or atoms) may lack it: absent, an empty cell or NaN; they do not count for it."""
+
+    published: tuple[PublishedConfig, ...] = ()
+    """What others have reached, for comparison; on other structures perhaps, see their source."""
 
     description: str = ""
     """What the property is, for tables and model cards."""

@@ -120,7 +120,7 @@ def pull(atoms: Atoms, calculator: EnsembleCalculator, limit: float) -> float:
 
 def draw(curves: dict[str, tuple[np.ndarray, float]], out: Path) -> None:
     """Draw total energy against time."""
-    from hydragnn_hpo.report.look import COLOURS, blank, tidy, title, write_png
+    from hydragnn_hpo.report.pictures.look import COLOURS, blank, tidy, title, write_png
 
     figure = blank(6.4, 3.2)
     axis = figure.subplots()

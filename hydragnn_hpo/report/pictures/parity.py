@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.look import COLOURS, INK, blank, tidy, title, write_png
+from hydragnn_hpo.report.pictures.look import COLOURS, INK, blank, tidy, title, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.placement.simulated import Bar
-from hydragnn_hpo.report.look import ALARM, COLOURS, FAINT, INK, blank, tidy, title, write_png
+from hydragnn_hpo.report.pictures.look import (
+    ALARM,
+    COLOURS,
+    FAINT,
+    INK,
+    blank,
+    tidy,
+    title,
+    write_png,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,17 @@ import pytest
 from PIL import Image
 
 from hydragnn_hpo.placement.simulated import Bar
-from hydragnn_hpo.report.gantt import COLUMNS, IDLE, ROWS, STARTING, Chart, _rgb, draw_gantt, paint
-from hydragnn_hpo.report.look import ALARM
+from hydragnn_hpo.report.pictures.gantt import (
+    COLUMNS,
+    IDLE,
+    ROWS,
+    STARTING,
+    Chart,
+    _rgb,
+    draw_gantt,
+    paint,
+)
+from hydragnn_hpo.report.pictures.look import ALARM
 
 TRIAL = "\x05"  # its shade is the plain colour
 COLOURS = {"gin": "#0072B2"}

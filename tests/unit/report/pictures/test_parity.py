@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.report.figures import draw_parity, read_report, sample
+from hydragnn_hpo.report.pictures.parity import draw_parity, read_report, sample
 
 
 def make_report(run: Path, rows: int = 70, nodes: int = 4000) -> Path:

@@ -13,8 +13,17 @@ from hydragnn_hpo.ensemble.evaluation.evaluate import Evaluation, HeadEvaluation
 from hydragnn_hpo.ensemble.uncertainty.evaluation import curves_of
 from hydragnn_hpo.ensemble.uncertainty.scores import values_of
 from hydragnn_hpo.files import storage, write_text
-from hydragnn_hpo.report.figures import POINTS, sample
-from hydragnn_hpo.report.look import ALARM, COLOURS, FAINT, INK, blank, tidy, title, write_png
+from hydragnn_hpo.report.pictures.look import (
+    ALARM,
+    COLOURS,
+    FAINT,
+    INK,
+    blank,
+    tidy,
+    title,
+    write_png,
+)
+from hydragnn_hpo.report.pictures.parity import POINTS, sample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hydragnn_hpo.config.data import SPLITS
-from hydragnn_hpo.report.look import ALARM, COLOURS, FAINT, INK, blank, tidy, title, write_png
+from hydragnn_hpo.report.pictures.look import (
+    ALARM,
+    COLOURS,
+    FAINT,
+    INK,
+    blank,
+    tidy,
+    title,
+    write_png,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,1 @@
+"""The PNG files that commands draw."""

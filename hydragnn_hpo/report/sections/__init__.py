@@ -1,0 +1,1 @@
+"""What the report says, one file per section."""
