@@ -1,13 +1,16 @@
 """Fork ranks from a process that has only imported: torch must not have run anything before."""
 
+import itertools
 import os
 import sys
 import traceback
 
+_calls = itertools.count()
+
 
 def fork_ranks(world, work):
     """Call ``work()`` in each of ``world`` ranks on this host, and see that all end well."""
-    port = 20000 + (os.getpid() * 8 + world) % 8000
+    port = 20000 + (os.getpid() * 64 + next(_calls)) % 8000  # another one each time
     children = [_forked(rank, world, port, work) for rank in range(world)]
     ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert ended == [0] * world, ended

@@ -1,6 +1,7 @@
 """Train the same trial at several widths in forked ranks; print the parameters as JSON.
 
-Run as ``python ranks.py CONV BATCH EPOCHS WAY``, a way to fill batches. Where its name says
+Run as ``python ranks.py BATCH EPOCHS``: for each line ``CONV WAY`` it answers a line. A way fills
+batches. Where its name says
 ``random``, shares and pieces are cut at random, ``pieces`` takes a step in four, ``single``
 computes in fp32; any of them adds a width of 3 ranks. This process only imports and forks: torch
 must not have run anything before a fork.
@@ -163,8 +164,8 @@ def train(out, conv, batch, epochs, way):
     ranks.leave()
 
 
-def main():
-    conv, batch, epochs, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+def trained(batch, epochs, conv, way):
+    """Give what each number of ranks ends with, by that number."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         cut = any(word in way for word in ("random", "pieces", "single"))
@@ -172,7 +173,14 @@ def main():
             out = Path(folder) / f"{world}.json"
             fork_ranks(world, partial(train, out, conv, batch, epochs, way))
             found[world] = json.loads(out.read_text())
-    print(json.dumps(found))
+    return found
+
+
+def main():
+    batch, epochs = int(sys.argv[1]), int(sys.argv[2])
+    for line in sys.stdin:
+        conv, _, way = line.rstrip("\n").partition(" ")
+        print(json.dumps(trained(batch, epochs, conv, way)), flush=True)
 
 
 if __name__ == "__main__":

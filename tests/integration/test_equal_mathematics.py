@@ -35,13 +35,27 @@ LIMITS = {"whole": 1e-10, "mace": 1e-11, "single random pieces": 1e-6}
 of products grow it. In fp32 a rounding is 6e-8."""
 
 
+@pytest.fixture(scope="module")
+def server():
+    """One process that imports, for all: importing takes longer than most trainings."""
+    script = Path(__file__).parent / "ranks.py"
+    command = [sys.executable, str(script), str(BATCH), str(EPOCHS)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as started:
+        yield started
+        started.stdin.close()
+        assert started.wait(30.0) == 0
+
+
 @pytest.fixture(scope="module", params=WAYS, ids="-".join)
-def found(request):
-    script, (conv, way) = Path(__file__).parent / "ranks.py", request.param
-    command = [sys.executable, str(script), conv, str(BATCH), str(EPOCHS), way]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return {"conv": conv, "way": way, **json.loads(done.stdout)}
+def found(server, request):
+    conv, way = request.param
+    server.stdin.write(f"{conv} {way}\n")
+    server.stdin.flush()
+    line = server.stdout.readline()
+    assert line, "it has ended: see its standard error"
+    return {"conv": conv, "way": way, **json.loads(line)}
 
 
 def widths(found):
