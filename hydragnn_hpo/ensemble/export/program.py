@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry
 from hydragnn_hpo.ensemble.inference.member import Member
-from hydragnn_hpo.ensemble.slopes import differentiate
+from hydragnn_hpo.ensemble.simulation.slopes import differentiate
 from hydragnn_hpo.model.gnn import variance_of
 
 GHOST_SHIFT = 0.75

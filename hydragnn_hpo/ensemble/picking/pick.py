@@ -19,7 +19,7 @@ from hydragnn_hpo.ensemble.picking.descriptors import descriptors
 from hydragnn_hpo.ensemble.picking.diversity import farthest_first, mean_distance
 from hydragnn_hpo.ensemble.picking.scores import counted, disagreement, levels, score
 from hydragnn_hpo.ensemble.picking.shortlist import Candidate, Shortlist, graph_at
-from hydragnn_hpo.ensemble.slopes import energy_head, forces_head, slopes_of
+from hydragnn_hpo.ensemble.simulation.slopes import energy_head, forces_head, slopes_of
 from hydragnn_hpo.ensemble.uncertainty.forces import largest_deviation
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 

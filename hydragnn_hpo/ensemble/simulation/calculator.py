@@ -15,8 +15,8 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.prediction import head_prediction
 from hydragnn_hpo.ensemble.inference.trust import flags
-from hydragnn_hpo.ensemble.skin import SkinList
-from hydragnn_hpo.ensemble.slopes import Slopes, energy_head, forces_head, slopes_of
+from hydragnn_hpo.ensemble.simulation.skin import SkinList
+from hydragnn_hpo.ensemble.simulation.slopes import Slopes, energy_head, forces_head, slopes_of
 
 VOIGT = (0, 4, 8, 5, 2, 1)
 """Places of xx, yy, zz, yz, xz, xy in a matrix row by row."""

@@ -7,7 +7,7 @@ import ase.io
 import numpy as np
 from ase import Atoms
 
-from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
+from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
 from hydragnn_hpo.errors import ConfigError, JobError
 
 SPREADS = {

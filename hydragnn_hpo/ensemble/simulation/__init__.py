@@ -1,0 +1,1 @@
+"""Relaxing and moving atoms with an ensemble: the ASE calculator, and when to stop."""
