@@ -53,6 +53,8 @@ SPACE: dict[str, Any] = {
 }
 """The last four and the conv change nothing but, some of them, the cost."""
 
+SOFTWARE = {"hydragnn-hpo": "0.1.0", "python": "3.12.4", "system": "Linux made x86_64"}
+
 BUGS = (
     "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x48 and 32x48)",
     "ValueError: <script>alert('x')</script> & no such basis",
@@ -264,7 +266,7 @@ class Simulation:
         slots = [
             slot for host, known in self.all.items() if host not in self.closed for slot in known
         ]
-        self.note("opened", units=UNITS, slots=slots, data=_checksum())
+        self.note("opened", units=UNITS, slots=slots, data=_checksum(), software=SOFTWARE)
 
     def _guess(self) -> float:
         """Give roughly how long all will take, in seconds."""

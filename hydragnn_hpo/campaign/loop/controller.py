@@ -24,6 +24,7 @@ from hydragnn_hpo.campaign.loop.proposals import Proposals
 from hydragnn_hpo.campaign.loop.reseeding import Reseeding
 from hydragnn_hpo.campaign.loop.roster import Roster
 from hydragnn_hpo.campaign.loop.steering import Steering
+from hydragnn_hpo.campaign.records.software import opened_with
 from hydragnn_hpo.campaign.records.state import State, Trial
 from hydragnn_hpo.campaign.setup import tidy
 from hydragnn_hpo.campaign.work import Work, work_of
@@ -188,7 +189,8 @@ class Controller:
         self._wait_for_hosts()
         self.dispatch.settle(stats, self.backend.slots)
         slots = sorted(slot.name for slot in self.backend.slots)
-        self.book.note("opened", units=units, slots=slots, data=stats.get("checksum"))
+        known: dict[str, Any] = {"data": stats.get("checksum"), "software": opened_with()}
+        self.book.note("opened", units=units, slots=slots, **known)
         self.proposals.wake()
         self.dispatch.lay_out(self.backend.slots, self.state)
         self._recover()

@@ -191,6 +191,16 @@ class Ledger:
         trains = sum(a.slots for a in self._running.values() if a.first is not None)
         return min(1.0, trains / self.slots) if self.slots else 0.0
 
+    @property
+    def idle(self) -> tuple[str, int, int]:
+        """Why slots are idle now, and how many: of hosts that are here, and that are away.
+
+        Why is ``held``, or ``open`` until it is known whether another trial follows. Before the
+        first placement of each controller none is counted.
+        """
+        counted = (self._idle, self._idle_away) if self._counting else (0, 0)
+        return "held" if self._waiting else _OPEN, *counted
+
     # -- time ------------------------------------------------------------------------
 
     def _advance(self, time: float) -> None:

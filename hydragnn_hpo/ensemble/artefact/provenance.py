@@ -1,9 +1,7 @@
 """Where an ensemble comes from: the data's cards, and the software that made it."""
 
-import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +39,6 @@ def public(card: CardConfig) -> CardConfig:
 def together(said: Sequence[str]) -> str:
     """Name what several cards say, each thing once."""
     return "; ".join(dict.fromkeys(filter(None, said)))
-
-
-def software() -> dict[str, str]:
-    """Give the versions of Python and of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def commit(root: Path = _ROOT) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo import __version__
+from hydragnn_hpo.campaign.records.software import software
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.ensemble.artefact.evidence import MOST_VALUES, Evidence, HeadEvidence
@@ -20,7 +21,7 @@ from hydragnn_hpo.ensemble.artefact.manifest import (
     Manifest,
     MemberEntry,
 )
-from hydragnn_hpo.ensemble.artefact.provenance import commit, provenance, software
+from hydragnn_hpo.ensemble.artefact.provenance import PACKAGES, commit, provenance
 from hydragnn_hpo.ensemble.building.bench import Bench
 from hydragnn_hpo.ensemble.building.calibration import strata_for, watched
 from hydragnn_hpo.ensemble.building.candidates import Candidate
@@ -62,7 +63,7 @@ def manifest_of(
         heads={n: _head(target, calibrations[n]) for n, target in bench.targets.items()},
         evaluation=evaluation,
         diversity={name: _alike(one) for name, one in seen.items()},
-        software=software(),
+        software=software(PACKAGES),
         commit=commit(),
         licence=campaign.ensemble.licence,
         **_needs(bench, [candidate.config.model for candidate in chosen]),

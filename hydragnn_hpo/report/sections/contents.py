@@ -4,8 +4,27 @@ from collections.abc import Callable
 
 from hydragnn_hpo.report.page.blocks import Section
 from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.sections import (
+    costs,
+    curves,
+    failures,
+    headline,
+    losses,
+    progress,
+    provenance,
+    slots,
+)
 
 MakeSection = Callable[[Facts], Section | None]
 
-SECTIONS: dict[str, MakeSection] = {}
+SECTIONS: dict[str, MakeSection] = {
+    "headline": headline.section,
+    "progress": progress.section,
+    "slots": slots.section,
+    "losses": losses.section,
+    "curves": curves.section,
+    "failures": failures.section,
+    "costs": costs.section,
+    "provenance": provenance.section,
+}
 """By key, in the order in which they are read; one that has nothing to say gives None."""

@@ -1,0 +1,147 @@
+"""Learning curves, by the rung at which a trial's training ended."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from hydragnn_hpo.report.page.blocks import Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
+
+MOST_TRIALS, MOST_POINTS = 240, 12_000
+"""Curves and points that are drawn."""
+
+Curve = tuple[list[int], list[float]]
+
+
+def section(facts: Facts) -> Section | None:
+    """Draw the learning curves."""
+    curves = {name: curve_of(trial) for name, trial in facts.trials.items()}
+    curves = {name: curve for name, curve in curves.items() if curve[0]}
+    lead = "How the validation objective fell with the epochs, and what each rung decided."
+    if not curves:
+        said = Text("No epoch has ended yet.")
+        return Section("curves", "Learning curves", lead, (said,))
+    blocks = (_figure(facts, curves), _table(facts))
+    return Section("curves", "Learning curves", lead, blocks)
+
+
+def curve_of(trial: TrialFacts) -> Curve:
+    """Give epochs and objectives; an epoch that was trained twice counts as it was last."""
+    found = {e.epoch: e.objective for e in trial.epochs if e.objective is not None}
+    return list(found), [float(value) for value in found.values()]
+
+
+def chosen(curves: dict[str, Curve], best: Sequence[str]) -> list[str]:
+    """Choose curves to draw: the best trials first, then the others evenly.
+
+    Args:
+        curves: all of them.
+        best: all trials with a result, best first.
+    """
+    ranked = [name for name in best if name in curves]
+    others = [name for name in curves if name not in set(ranked)]
+    keep = ranked[: MOST_TRIALS // 2]
+    rest = [*ranked[len(keep) :], *others]
+    step = max(1, -(-len(rest) // (MOST_TRIALS - len(keep))))
+    keep += rest[::step]
+    points, found = 0, list[str]()
+    for name in keep:
+        points += len(curves[name][0])
+        if points > MOST_POINTS and found:
+            break
+        found.append(name)
+    return found
+
+
+def _figure(facts: Facts, curves: dict[str, Curve]) -> Figure:
+    ranked = [trial.name for trial in facts.state.ranked()]
+    names = chosen(curves, ranked)
+    rungs = facts.config.search.rungs
+    traces = []
+    for number, rung in enumerate(rungs):
+        below = rungs[number - 1] if number else 0
+        here = [name for name in names if below < curves[name][0][-1] <= rung]
+        if here:
+            traces.append(_bundle(curves, here, f"to epoch {rung}", f"c{number + 1}"))
+    best = next((name for name in ranked if name in curves), None)
+    if best is not None:
+        x, y = curves[best]
+        line = {"color": "c0", "width": 3}
+        hover = f"{best}, epoch %{{x}}: %{{y:.4g}}<extra></extra>"
+        shown = {"x": x, "y": y, "name": f"best: {best}", "line": line, "hovertemplate": hover}
+        traces.append({"type": "scatter", "mode": "lines", **shown})
+    values = [value for name in names for value in curves[name][1]]
+    kind = "log" if values and min(values) > 0 else "linear"
+    return Figure(
+        key="curves",
+        title="Learning curves",
+        says=_says(len(names), len(curves)),
+        data=tuple(traces),
+        layout={
+            "xaxis": {"title": {"text": "epoch"}},
+            "yaxis": {"title": {"text": "validation objective"}, "type": kind},
+            "showlegend": True,
+            "hovermode": "closest",
+        },
+        height=440,
+    )
+
+
+def _says(shown: int, trials: int) -> str:
+    what = "Each line is a trial, coloured by the rung to which it trained; the best is thick."
+    if shown == trials:
+        return what
+    return f"{what} Shown are {shown} of {trials:,} trials: the best, and an even sample."
+
+
+def _bundle(curves: dict[str, Curve], names: list[str], label: str, colour: str) -> dict[str, Any]:
+    """Put many curves into one trace, with gaps between them."""
+    x: list[int | None] = []
+    y: list[float | None] = []
+    text: list[str] = []
+    for name in names:
+        epochs, values = curves[name]
+        x += [*epochs, None]
+        y += [*(float(f"{value:.5g}") for value in values), None]
+        text += [name] * (len(epochs) + 1)
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(names) > 40 else "lines+markers",
+        "x": x,
+        "y": y,
+        "text": text,
+        "name": label,
+        "line": {"width": 1, "color": colour},
+        "marker": {"size": 4},
+        "opacity": 0.55,
+        "connectgaps": False,
+        "hovertemplate": "%{text}, epoch %{x}: %{y:.4g}<extra></extra>",
+    }
+
+
+def _table(facts: Facts) -> Table:
+    rows = []
+    for rung in facts.config.search.rungs:
+        rested = facts.state.results.get(rung, [])
+        scores = [r.objective for r in rested if r.objective is not None]
+        firsts = [s[0] if isinstance(s, tuple) else s for s in scores]
+        rows.append(
+            (
+                f"epoch {rung}",
+                len(rested),
+                len(firsts),
+                len(facts.state.promoted.get(rung, ())),
+                min(firsts, default=None),
+                statistics.median(firsts) if firsts else None,
+            )
+        )
+    columns = (
+        Column("rung", "rung"),
+        Column("rested", "trials that ended there"),
+        Column("scored", "with a score"),
+        Column("promoted", "sent on"),
+        Column("best", "best score"),
+        Column("median", "median score"),
+    )
+    note = "Failures and trials that a stopping rule ended count as ended there, without a score."
+    return Table("rungs", columns, tuple(rows), note)

@@ -1,0 +1,129 @@
+"""What came out, in one screen: errors in units, against what, and what it cost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hydragnn_hpo.config.data import PublishedConfig
+from hydragnn_hpo.report.page.blocks import (
+    Block,
+    Cell,
+    Column,
+    Number,
+    Numbers,
+    Section,
+    Table,
+    Text,
+)
+from hydragnn_hpo.report.reading.course import slots_per_host
+from hydragnn_hpo.report.reading.facts import Facts
+
+JOULES_PER_KWH = 3.6e6
+
+
+def section(facts: Facts) -> Section | None:
+    """Give errors of the ensemble, or of the best trial so far, and what the campaign took."""
+    blocks: list[Block] = []
+    if not facts.state.finished:
+        blocks.append(Text("The campaign is not finished: what follows is as far as it has come."))
+    heads = (facts.ensemble or {}).get("heads", {})
+    blocks += [_errors(heads), _heads(facts, heads)] if heads else _best_trial(facts)
+    blocks += [_counts(facts), _cost(facts)]
+    if facts.figures["energy_joules"] is None:
+        blocks.append(Text("Energy was not counted: no counter of the hosts could be read."))
+    return Section(
+        key="headline",
+        title="Headline",
+        lead="How good the result is, against what it should be judged, and what it cost.",
+        blocks=tuple(blocks),
+    )
+
+
+def _errors(heads: Mapping[str, Any]) -> Numbers:
+    return Numbers(
+        tuple(
+            Number(
+                f"test_mae.{name}", f"test MAE, {name}", head["test_mae"], head["unit"], "ensemble"
+            )
+            for name, head in heads.items()
+        )
+    )
+
+
+def published_of(facts: Facts, head: str) -> PublishedConfig | None:
+    """Give the smallest published error of a target, if its card names any."""
+    cards = facts.cards.values()
+    known = [p for card in cards if head in card.targets for p in card.targets[head].published]
+    return min(known, key=lambda one: one.mae, default=None)
+
+
+def _heads(facts: Facts, heads: Mapping[str, Any]) -> Table:
+    columns = (
+        Column("head", "head"),
+        Column("unit", "unit"),
+        Column("ensemble", "ensemble, test MAE"),
+        Column("single", "best single member"),
+        Column("baseline", "predict the mean"),
+        Column("ratio", "ensemble / mean", "%"),
+        Column("coverage90", "in the 90 % interval", "%"),
+        Column("published", "published MAE"),
+        Column("by", "published by"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    sources = []
+    for name, head in heads.items():
+        known = published_of(facts, name)
+        if known is not None:
+            sources.append(f"{name}: {known.by}, {known.source}.")
+        figures = ("test_mae", "single_mae", "mean_baseline_mae", "ratio_to_mean", "coverage90")
+        said: tuple[Cell, ...] = tuple(head.get(figure) for figure in figures)
+        rows.append((name, head["unit"], *said, *((known.mae, known.by) if known else (None, "-"))))
+    note = "All on the test split, which only the final ensemble sees. "
+    note += " ".join(sources) or "The card names no published figure to compare with."
+    return Table("heads", columns, tuple(rows), note)
+
+
+def _best_trial(facts: Facts) -> list[Block]:
+    ranked = facts.state.ranked()
+    if not ranked:
+        return [Text("There is no ensemble yet, and no trial has a result.")]
+    best = ranked[0]
+    numbers = [
+        Number(
+            f"val_mae.{head}", f"validation MAE, {head}", mae, facts.units.get(head, ""), best.name
+        )
+        for head, mae in best.val_mae.items()
+    ]
+    if not numbers:
+        numbers = [Number("objective", "best objective", best.objective, note=best.name)]
+    said = Text("There is no ensemble yet; these are the validation errors of the best trial.")
+    return [said, Numbers(tuple(numbers))]
+
+
+def _counts(facts: Facts) -> Numbers:
+    count = facts.state.count
+    return Numbers(
+        (
+            Number("trials", "trials", len(facts.state.trials)),
+            Number("completed", "trained to the end", count("completed")),
+            Number("stopped", "ended at a rung", count("stopped")),
+            Number("failed", "failed", count("failed")),
+            Number("open", "running or queued", count("running", "queued")),
+        )
+    )
+
+
+def _cost(facts: Facts) -> Numbers:
+    figures = facts.figures
+    joules = figures["energy_joules"]
+    hours = figures["slot_seconds"] / 3600.0
+    kwh = None if joules is None else joules / JOULES_PER_KWH
+    parts = ", ".join(figures["energy_parts"] or ()) or "not counted"
+    end = (facts.end or 0.0) - (facts.begin or facts.end or 0.0)
+    return Numbers(
+        (
+            Number("hours", "duration", end / 3600.0, "h", "from the first start"),
+            Number("host_hours", "host time", hours / slots_per_host(facts), "host h"),
+            Number("energy", "energy", kwh, "kWh", parts),
+            Number("utilization", "utilization", figures["utilization"], "%", "in training"),
+        )
+    )

@@ -1,0 +1,184 @@
+"""How the best trial came about: against trials, and against what they cost."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
+from hydragnn_hpo.report.page.blocks import (
+    Cell,
+    Column,
+    Figure,
+    Number,
+    Numbers,
+    Section,
+    Table,
+    Text,
+)
+from hydragnn_hpo.report.reading.course import slots_per_host
+from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.search.objective import goals, named
+
+TOP = 10
+"""Trials in the table."""
+
+MOST = 6000
+"""Results that are drawn; of more every n-th."""
+
+CLOSE = 1.01
+"""Times the best: what counts as having reached it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One end of an attempt that gave a score."""
+
+    trial: str
+    until: int
+    """Its rung, in epochs."""
+    score: float
+    """By the first goal of the campaign."""
+    trials: int
+    """Trials that had come to rest or failed by then, this one included."""
+    seconds: float
+    """Slot-seconds that all attempts had held by then."""
+    best: float
+    """The smallest score so far."""
+
+
+def section(facts: Facts) -> Section | None:
+    """Show how the best score fell."""
+    found = results_of(facts)
+    lead = "How fast the search found its best trials, by trials and by the time they took."
+    if not found:
+        said = Text("No trial has a result yet.")
+        return Section("progress", "Progress of the search", lead, (said,))
+    hosts = slots_per_host(facts)
+    blocks = (_numbers(found, hosts), *_figures(facts, found, hosts), _table(facts))
+    return Section("progress", "Progress of the search", lead, blocks)
+
+
+def results_of(facts: Facts) -> list[Result]:
+    """Collect all results of the search in order; trials with other seeds are left out."""
+    found: list[Result] = []
+    told: set[str] = set()
+    placed: dict[str, tuple[float, int]] = {}
+    seconds, best = 0.0, float("inf")
+    for event in facts.events:
+        name = event.get("trial", "")
+        if event["event"] == "placed":
+            placed[name] = event["time"], len(event["slots"])
+        if event["event"] != "ended":
+            continue
+        if name in placed:
+            begun, slots = placed.pop(name)
+            seconds += slots * (event["time"] - begun)
+        trial = facts.trials[name].trial
+        if event["outcome"] in ("interrupted", "cancelled") or trial.parent is not None:
+            continue
+        told.add(name)
+        score = event.get("score", event.get("objective"))
+        score = score[0] if isinstance(score, (list, tuple)) else score
+        if score is not None:
+            best = min(best, score)
+            until = event.get("reached", trial.until)
+            found.append(Result(name, until, score, len(told), seconds, best))
+    return found
+
+
+def first_within(found: Sequence[Result], times: float) -> Result:
+    """Give the first result that is at most so many times the best of all."""
+    limit = times * found[-1].best if found[-1].best > 0 else found[-1].best
+    return next(result for result in found if result.score <= limit)
+
+
+def _numbers(found: Sequence[Result], slots: float) -> Numbers:
+    best, close = first_within(found, 1.0), first_within(found, CLOSE)
+    hours = 3600.0 * slots
+    return Numbers(
+        (
+            Number("best", "best score", best.score, note=f"trial {best.trial}"),
+            Number("trials_to_best", "trials until then", best.trials),
+            Number("hours_to_best", "time until then", best.seconds / hours, "host h"),
+            Number("trials_to_close", "trials to within 1 %", close.trials),
+            Number("hours_to_close", "time to within 1 %", close.seconds / hours, "host h"),
+        )
+    )
+
+
+def _figures(facts: Facts, found: Sequence[Result], slots: float) -> tuple[Figure, Figure]:
+    goal = named(goals(facts.config.search.objective)[0])
+    label = "objective (weighted MAE, in units of each target's spread)"
+    label = label if goal == "weighted" else goal
+    thin = found[:: max(1, len(found) // MOST)]
+    positive = min(result.score for result in thin) > 0
+    axis = {"title": {"text": label}, "type": "log" if positive else "linear"}
+    says = "Each point is a trial that came to a rung; the line is the best score so far."
+    trials = [float(result.trials) for result in thin]
+    spent = [result.seconds / slots for result in thin]
+
+    def figure(key: str, title: str, x: list[float], along: str) -> Figure:
+        layout = {"xaxis": {"title": {"text": along}}, "yaxis": axis, "showlegend": True}
+        return Figure(key, title, says, tuple(_traces(thin, x)), layout)
+
+    cost = "time that trials held slots (host seconds)"
+    return (
+        figure("by_trials", "Best so far, by trials", trials, "trials that came to rest"),
+        figure("by_cost", "Best so far, by host-seconds", spent, cost),
+    )
+
+
+def _traces(found: Sequence[Result], x: Sequence[float]) -> Iterator[dict[str, Any]]:
+    for number, rung in enumerate(sorted({result.until for result in found})):
+        here = [k for k, result in enumerate(found) if result.until == rung]
+        yield {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [x[k] for k in here],
+            "y": [found[k].score for k in here],
+            "text": [found[k].trial for k in here],
+            "name": f"at epoch {rung}",
+            "marker": {"color": f"c{(number + 1) % 10}", "size": 5, "opacity": 0.6},
+            "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
+        }
+    yield {
+        "type": "scatter",
+        "mode": "lines",
+        "x": list(x),
+        "y": [result.best for result in found],
+        "name": "best so far",
+        "line": {"shape": "hv", "width": 2.5, "color": "c0"},
+        "hovertemplate": "best so far: %{y:.4g}<extra></extra>",
+    }
+
+
+def _table(facts: Facts) -> Table:
+    board = leaderboard_of(facts.state)
+    heads = list(dict.fromkeys(head for row in board.rows for head in row.val_mae))
+    columns = (
+        Column("trial", "trial"),
+        Column("rank", "rank"),
+        Column("epochs", "epochs"),
+        Column("objective", "objective"),
+        *(
+            Column(f"val_mae.{head}", f"val. MAE {head}", facts.units.get(head, ""))
+            for head in heads
+        ),
+        Column("hours", "slot time", "slot h"),
+        Column("values", "values"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            row.trial,
+            row.rank,
+            row.epochs,
+            row.objective,
+            *(row.val_mae.get(head) for head in heads),
+            row.slot_seconds / 3600.0,
+            ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row.values.items()),
+        )
+        for row in board.best(TOP).rows
+        if row.rank is not None
+    ]
+    note = "Trials trained furthest come first; MAEs are of the validation split."
+    return Table("top", columns, tuple(rows), note)

@@ -1,0 +1,234 @@
+"""Who ran where and when, and why the rest stood idle.
+
+The chart is a raster: it shows at most ``ROWS`` slots, evenly spaced, at ``CELLS`` cells in all,
+so that 75,264 slots take no more room than 200. Shapes: R rows, T columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.campaign.records.losses import CAUSES
+from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
+from hydragnn_hpo.report.page.palette import SERIES
+from hydragnn_hpo.report.reading.course import IDLE, Course
+from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.sections.losses import COLOURS, word
+from hydragnn_hpo.report.sections.times import unit_of
+
+ROWS, CELLS, COLUMNS = 192, 120_000, 1200
+NAMED = 300
+"""Up to so many bars have the names of their trials, on request of the pointer."""
+
+Codes = NDArray[np.int8]
+
+KINDS = ("none", "tail", "brain", "held", "away", "start-up", "lost")
+"""What a cell may show beside training; its code is its place here."""
+
+FIRST = len(KINDS)
+"""Code of the first colour of training."""
+
+
+def section(facts: Facts) -> Section | None:
+    """Show the slots of a campaign over time."""
+    course = Course(facts)
+    if not course.bars or not course.seconds:
+        return None
+    return Section(
+        key="slots",
+        title="Slots over time",
+        lead="Which trial held which slot, to which rung it trained, and why idle slots were idle.",
+        blocks=(_numbers(facts, course), _gantt(course), _idle(facts)),
+    )
+
+
+def _numbers(facts: Facts, course: Course) -> Numbers:
+    hosts = {slot.rpartition(":")[0] for slot in course.slots}
+    attempts = facts.figures
+    first = attempts["first_step_seconds"]
+    return Numbers(
+        (
+            Number("hosts", "hosts", len(hosts), note="that ever were there"),
+            Number("slots", "slots", len(course.slots), note="that ever were there"),
+            Number("hours", "duration", course.seconds / 3600.0, "h", "first start to last end"),
+            Number("attempts", "attempts", attempts["attempts"]),
+            Number("wide_attempts", "of two ranks or more", attempts["wide_attempts"]),
+            Number("first_step", "start-up", first, "s", "median from placed to first step"),
+        )
+    )
+
+
+def _idle(facts: Facts) -> Table:
+    losses = facts.losses
+    rows = [
+        (cause, losses.by_cause[cause] / 3600.0, losses.share(cause), CAUSES[cause])
+        for cause in IDLE
+    ]
+    columns = (
+        Column("cause", "idle because"),
+        Column("hours", "slot time", "slot h"),
+        Column("share", "share of all slot time", "%"),
+        Column("meaning", "meaning"),
+    )
+    return Table("idle", columns, tuple(rows))
+
+
+# -- the chart -----------------------------------------------------------------------
+
+
+def _gantt(course: Course) -> Figure:
+    shown = shown_slots(course.slots)
+    columns = max(120, min(COLUMNS, CELLS // len(shown)))
+    rungs = sorted({rung_of(bar) for bar in course.bars})
+    by_rung = {rung: FIRST + number for number, rung in enumerate(rungs[: len(SERIES)])}
+    unit, size = unit_of(course.seconds)
+    times = (np.arange(columns) + 0.5) * course.seconds / columns
+    background = idle_raster(course, shown, times)
+    names = row_names(shown, course.slots)
+    pictures = [
+        paint(course, shown, background, lambda bar: by_rung.get(rung_of(bar), FIRST)),
+        paint(course, shown, background, lambda bar: FIRST + number_of(bar) % len(SERIES)),
+    ]
+    maps = [_raster(picture, times / size, names, unit) for picture in pictures]
+    maps[1]["visible"] = False
+    labels = {word(kind): COLOURS[kind] for k, kind in enumerate(KINDS) if (background == k).any()}
+    labels |= {f"to epoch {rung}": SERIES[by_rung[rung] - FIRST] for rung in by_rung}
+    labels |= {word(kind): COLOURS[kind] for kind in ("start-up", "lost")}
+    labels.pop("none", None)
+    keys = [_key_of(label, colour) for label, colour in labels.items()]
+    hover = _names_of(course, shown, names, size)
+    return Figure(
+        key="gantt",
+        title="Slots over time",
+        says=_says(len(shown), len(course.slots)),
+        data=(*maps, *hover, *keys),
+        layout=_layout(unit, len(names), 2 + len(hover) + len(keys)),
+        height=max(300, min(640, 150 + 14 * len(shown))),
+    )
+
+
+def _says(shown: int, slots: int) -> str:
+    what = "One row is one slot; colours tell the rung or, by the switch, the trial."
+    if shown == slots:
+        return what
+    return f"{what} Shown are {shown} of {slots:,} slots, evenly spaced."
+
+
+def _layout(unit: str, rows: int, traces: int) -> dict[str, Any]:
+    buttons = [
+        {"label": label, "method": "restyle", "args": [{"visible": seen}, [0, 1]]}
+        for label, seen in (("by rung", [True, False]), ("by trial", [False, True]))
+    ]
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "showactive": True}
+    place = {"x": 0.0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+    named = {"type": "category"} if rows <= 24 else {"type": "category", "nticks": 8}
+    return {
+        "xaxis": {"title": {"text": f"time since the first placement ({unit})"}},
+        "yaxis": {"autorange": "reversed", "automargin": True, **named},
+        "updatemenus": [{**menu, **place, "pad": {"b": 4}}],
+        "legend": {"orientation": "h", "y": -0.2},
+        "showlegend": traces > 2,
+    }
+
+
+def _raster(picture: Codes, times: NDArray[np.float64], names: list[str], unit: str) -> Any:
+    codes = FIRST + len(SERIES)
+    colours = [*(COLOURS.get(kind, "card") for kind in KINDS), *SERIES]
+    scale = [[(k + e) / codes, colour] for k, colour in enumerate(colours) for e in (0, 1)]
+    return {
+        "type": "heatmap",
+        "z": picture,
+        "x": times,
+        "y": names,
+        "zmin": -0.5,
+        "zmax": codes - 0.5,
+        "zsmooth": False,
+        "colorscale": scale,
+        "showscale": False,
+        "ygap": 1 if len(names) <= 64 else 0,
+        "hovertemplate": f"slot %{{y}} at %{{x:.3~g}} {unit}<extra></extra>",
+    }
+
+
+def _key_of(label: str, colour: str) -> dict[str, Any]:
+    """Give an entry of the legend: a raster has none of its own."""
+    marker = {"color": colour, "symbol": "square", "size": 10}
+    nothing: dict[str, Any] = {"x": [None], "y": [None]}
+    return {"type": "scatter", "mode": "markers", **nothing, "name": label, "marker": marker}
+
+
+def _names_of(course: Course, shown: Sequence[str], names: list[str], size: float) -> list[Any]:
+    """Give what the pointer reads in the longest bars: the trial and its rung."""
+    place = {slot: names[number] for number, slot in enumerate(shown)}
+    bars = [bar for bar in course.bars if bar.what == "training"]
+    bars.sort(key=lambda bar: bar.start - bar.end)
+    points = [(bar, slot) for bar in bars for slot in bar.slots if slot in place][:NAMED]
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [(bar.start + bar.end) / 2 / size for bar, _ in points],
+        "y": [place[slot] for _, slot in points],
+        "text": [f"{bar.trial.partition('@')[0]}, to epoch {rung_of(bar)}" for bar, _ in points],
+        "hovertemplate": "%{text}<br>slot %{y}<extra></extra>",
+        "marker": {"size": 14, "opacity": 0},
+        "showlegend": False,
+    }
+    return [trace] if points else []
+
+
+# -- the raster ----------------------------------------------------------------------
+
+
+def shown_slots(slots: Sequence[str], most: int = ROWS) -> list[str]:
+    """Choose slots evenly, the middle one of each group."""
+    count = min(most, len(slots))
+    return [slots[(2 * k + 1) * len(slots) // (2 * count)] for k in range(count)]
+
+
+def row_names(shown: Sequence[str], slots: Sequence[str]) -> list[str]:
+    """Name rows: their slots; without the host where there is but one."""
+    hosts = {slot.rpartition(":")[0] for slot in slots}
+    return [slot.rpartition(":")[2] if len(hosts) == 1 else slot for slot in shown]
+
+
+def rung_of(bar: Bar) -> int:
+    """Give the epochs an attempt was to reach."""
+    return int(bar.trial.rpartition("@")[2])
+
+
+def number_of(bar: Bar) -> int:
+    """Give a trial's number; neighbours in time get unlike colours by it."""
+    digits = "".join(filter(str.isdigit, bar.trial.rpartition("@")[0]))
+    return int(digits) if digits else 0
+
+
+def idle_raster(course: Course, shown: Sequence[str], times: NDArray[np.float64]) -> Codes:
+    """Say for each cell why its slot would be idle, [R, T]."""
+    codes: Mapping[str, int] = {kind: code for code, kind in enumerate(KINDS)}
+    line = np.array([codes[course.idle.at(time)] for time in times], dtype=np.int8)
+    picture = np.tile(line, (len(shown), 1))
+    for row, slot in enumerate(shown):
+        for begin, end in course.absences.get(slot.rpartition(":")[0], ()):
+            picture[row, (times >= begin) & (times < end)] = codes["away"]
+    return picture
+
+
+def paint(course: Course, shown: Sequence[str], background: Codes, code_of: Any) -> Codes:
+    """Paint what slots did over why they would be idle: what is in the middle of each cell."""
+    picture = background.copy()
+    place = {slot: row for row, slot in enumerate(shown)}
+    columns = picture.shape[1]
+    scale = columns / course.seconds
+    for bar in course.bars:
+        first = int(np.ceil(bar.start * scale - 0.5))
+        last = int(np.ceil(bar.end * scale - 0.5))
+        if last <= first:
+            continue
+        code = code_of(bar) if bar.what == "training" else KINDS.index(bar.what)
+        for slot in bar.slots:
+            if (row := place.get(slot)) is not None:
+                picture[row, first:last] = code
+    return picture
