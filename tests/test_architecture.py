@@ -15,7 +15,7 @@ SHIPPED = ("graph_datasets", "workflows", "launch")
 
 GROUND = {
     *("errors", "units", "log", "records", "shipped", "files", "layout", "walltime", "config"),
-    *("text", "__init__"),
+    *("text", "web", "__init__"),
 }
 CONTROL = {"search", "placement", "launching"}
 COMPUTE = {"data", "model", "training"}

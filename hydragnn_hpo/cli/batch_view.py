@@ -104,6 +104,21 @@ def without_chain(
     return "; ".join(said)
 
 
+def course_of(holder: str | None, jobs: Sequence[JobStanding], *, finished: bool) -> str:
+    """Say who works on a campaign.
+
+    Args:
+        holder: the controller, if there is one.
+        jobs: its batch jobs.
+        finished: whether it has come to its end.
+    """
+    if finished:
+        return "finished"
+    if holder:
+        return f"run by {holder}"
+    return course_of_jobs(jobs) if jobs else "not running"
+
+
 def course_of_jobs(jobs: Sequence[JobStanding]) -> str:
     """Say what goes on where no controller is at work."""
     for state, word in (("running", "begins"), ("draining", "ends"), ("queued", "is queued")):

@@ -11,7 +11,7 @@ from hydragnn_hpo.cli.arguments import DryRunOption, EnsembleArgument, TrustOpti
 if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
     from hydragnn_hpo.ensemble.serving.limits import Limits
-    from hydragnn_hpo.ensemble.serving.tokens import Token
+    from hydragnn_hpo.web.tokens import Token
 
 
 HostOption = Annotated[str, typer.Option(help="Address; loopback unless told.")]
@@ -46,8 +46,8 @@ def serve(
     _needs_the_extra()
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
     from hydragnn_hpo.ensemble.serving.limits import Limits
-    from hydragnn_hpo.ensemble.serving.listening import is_loopback
-    from hydragnn_hpo.ensemble.serving.tokens import find_token
+    from hydragnn_hpo.web.listening import is_loopback
+    from hydragnn_hpo.web.tokens import find_token
 
     token = find_token(token_file, os.environ)
     _check_reach(host, made=token.made, loopback=is_loopback(host))
@@ -67,7 +67,7 @@ def _run(
 ) -> None:
     """Listen, say where, and serve until stopped."""
     from hydragnn_hpo.ensemble.serving.app import make_app
-    from hydragnn_hpo.ensemble.serving.listening import listen, serve_on
+    from hydragnn_hpo.web.listening import listen, serve_on
     from hydragnn_hpo.log import configure
 
     configure()
@@ -75,7 +75,7 @@ def _run(
         if token.made:
             typer.echo(f"token (shown once): {token.text}", err=True)
         typer.echo(f"serving {heads} on {_url(address[0], opened.getsockname()[1])}")
-        serve_on(opened, make_app(model, token, limits), limits)
+        serve_on(opened, make_app(model, token, limits), grace=limits.seconds)
     typer.echo("stopped")
 
 

@@ -64,7 +64,7 @@ def details(standing: Standing) -> Iterator[tuple[str, str]]:
         )
     yield "slots", use_of_slots(standing)
     if standing.lost or standing.quarantined or standing.excluded:
-        yield "hosts", "; ".join(_troubled(standing))
+        yield "hosts", "; ".join(troubled_hosts(standing))
     if said := energy_line(standing):
         yield "energy", said
     if standing.warned:
@@ -95,7 +95,8 @@ def losses_line(standing: Standing) -> str:
     return "; ".join(f"{percent(shares[cause])} {CAUSES[cause]}" for cause in worst)
 
 
-def _troubled(standing: Standing) -> Iterator[str]:
+def troubled_hosts(standing: Standing) -> Iterator[str]:
+    """Name the hosts that are gone, and count those that are left alone."""
     kinds = {"lost": standing.lost, "in quarantine": standing.quarantined}
     for what, hosts in kinds.items():
         if hosts:

@@ -30,6 +30,8 @@ class RunningTrial:
     """Its newest epoch at its present width."""
     asked: str | None
     """What it was asked: to yield, to stop."""
+    ends_in: float | None = None
+    """Predicted seconds until it has reached its rung; None before anything is known."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Standing:
     """Of all hosts, where their counters are sampled."""
     warned: dict[str, str] = field(default_factory=dict)
     """What is odd about a host, by host."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Failed trials by reason, the most frequent first."""
 
     @property
     def at_rest(self) -> int:
@@ -86,6 +90,7 @@ class Standing:
             "trials": self.counts,
             "budget": self.budget,
             "phase": self.phase,
+            "failures": self.failures,
             "best": best and {"trial": best.name, "objective": best.objective},
             "running": [asdict(row) for row in self.running],
             "rungs": [asdict(rung) for rung in self.rungs],
@@ -132,7 +137,7 @@ def standing_of(
         budget=budget + len(state.reseeded),
         counts=dict(Counter(trial.status for trial in state.trials.values())),
         phase=_phase(state, rungs, more),
-        running=_running(state),
+        running=running_trials(state, ROWS, now),
         rungs=_rungs(state, rungs),
         losses=ledger.losses(now, more=more),
         training_now=ledger.training_now,
@@ -145,6 +150,7 @@ def standing_of(
         joules=sum(trial.joules for trial in state.trials.values()),
         energy=replace(state.energy),
         warned=dict(state.hosts.warned),
+        failures=dict(Counter(str(t.reason) for t in state.with_status("failed")).most_common()),
     )
 
 
@@ -173,9 +179,18 @@ def _phase(state: State, rungs: Sequence[int], more: bool) -> str:
     return "training the finalists on" if finals and len(rungs) > 1 else "training"
 
 
-def _running(state: State) -> tuple[RunningTrial, ...]:
+def running_trials(
+    state: State, most: int, now: float | None = None
+) -> tuple[RunningTrial, ...]:
+    """Give the running trials, the widest first.
+
+    Args:
+        state: the campaign's state.
+        most: give no more than these.
+        now: seconds since the epoch.
+    """
     trials = state.with_status("running")
-    shown = sorted(trials, key=lambda t: (-t.width, t.placed, t.name))[:ROWS]
+    shown = sorted(trials, key=lambda t: (-t.width, t.placed, t.name))[:most]
     return tuple(
         RunningTrial(
             trial=t.name,
@@ -187,9 +202,19 @@ def _running(state: State) -> tuple[RunningTrial, ...]:
             objective=t.objective,
             epoch_seconds=t.seconds.get(t.width),
             asked=t.asked,
+            ends_in=_ends_in(t, now),
         )
         for t in shown
     )
+
+
+def _ends_in(trial: Trial, now: float | None) -> float | None:
+    """Predict when a trial reaches its rung: from its own epochs, else as the planner did."""
+    each = trial.seconds.get(trial.width, trial.predicted)
+    if each is None:
+        return None
+    since = 0.0 if now is None else min(each, max(0.0, now - trial.moved))
+    return max(0.0, (trial.until - trial.epoch) * each - since)
 
 
 def _rungs(state: State, rungs: Sequence[int]) -> tuple[Rung, ...]:

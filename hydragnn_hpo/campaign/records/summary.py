@@ -13,13 +13,17 @@ from hydragnn_hpo.campaign.records.state import State
 class Reckoning:
     """A journal, read once: the state it folds to, and where the slot-seconds went."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
-        """Read all events."""
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        """Read all events there are; more may follow."""
         self.state, self.ledger = State(), Ledger()
         self._widths: list[int] = []
         self._first_steps: list[float] = []
         self._imports: list[float] = []
         self._restarts: Counter[str] = Counter()
+        self.take(events)
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Take in what was written since."""
         for event in events:
             self.state.apply(event)
             self.ledger.apply(event)
@@ -36,6 +40,11 @@ class Reckoning:
             case "ended" if event["outcome"] == "interrupted":
                 self._restarts[str(event.get("reason"))] += 1
 
+    @property
+    def restarts(self) -> dict[str, int]:
+        """Interrupted attempts by reason."""
+        return dict(self._restarts)
+
     def figures(self) -> dict[str, Any]:
         """Give what ``summarize`` gives."""
         losses = self.ledger.losses()
@@ -49,7 +58,7 @@ class Reckoning:
             **dict(sorted(statuses.items())),
             "attempts": len(self._widths),
             "wide_attempts": sum(width > 1 for width in self._widths),
-            "restarts": dict(self._restarts),
+            "restarts": self.restarts,
             "first_step_seconds": warm,
             "cold_start_seconds": cold,
             "slot_seconds": losses.slot_seconds,

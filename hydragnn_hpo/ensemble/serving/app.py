@@ -15,7 +15,7 @@ from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.serving.answers import about
 from hydragnn_hpo.ensemble.serving.asked import KINDS, AskedStructure
 from hydragnn_hpo.ensemble.serving.limits import Limits, Refused
-from hydragnn_hpo.ensemble.serving.tokens import Token
+from hydragnn_hpo.web.tokens import Token
 from hydragnn_hpo.ensemble.serving.worker import Worker
 
 _CLOSING = frozenset((408, 413, 415, 429))

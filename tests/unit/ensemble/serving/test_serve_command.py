@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hydragnn_hpo.cli.serve import serve
-from hydragnn_hpo.ensemble.serving.listening import is_loopback, listen
+from hydragnn_hpo.web.listening import is_loopback, listen
 from hydragnn_hpo.errors import ConfigError
 
 

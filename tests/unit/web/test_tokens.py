@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.ensemble.serving.tokens import Token, find_token
+from hydragnn_hpo.web.tokens import Token, find_token
 from hydragnn_hpo.errors import ConfigError
 
 LONG = "0123456789abcdef"

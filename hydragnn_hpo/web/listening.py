@@ -4,13 +4,14 @@ import asyncio
 import ipaddress
 import signal
 import socket
+from collections.abc import Callable
+from types import FrameType
 
 import h11
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hydragnn_hpo.ensemble.serving.limits import Limits
 from hydragnn_hpo.errors import ConfigError
 
 HEAD_SECONDS = 10.0
@@ -86,8 +87,33 @@ def listen(host: str, port: int) -> socket.socket:
     return opened
 
 
-def serve_on(opened: socket.socket, app: FastAPI, limits: Limits) -> None:
-    """Serve until SIGTERM or SIGINT: no new requests then, those inside are answered."""
+class _Server(uvicorn.Server):
+    """A server that says when it is asked to stop, so that answers without end can end."""
+
+    def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._stopping()
+        super().handle_exit(sig, frame)
+
+
+def serve_on(
+    opened: socket.socket,
+    app: ASGIApp,
+    *,
+    grace: float,
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT: no new requests then, those inside are answered.
+
+    Args:
+        opened: where to listen.
+        app: who answers.
+        grace: seconds for the answers that are being given when it shall stop.
+        stopping: called, inside a signal handler, when it shall stop.
+    """
     config = uvicorn.Config(
         app,
         http=Impatient,
@@ -99,12 +125,12 @@ def serve_on(opened: socket.socket, app: FastAPI, limits: Limits) -> None:
         server_header=False,
         proxy_headers=False,
         limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=int(limits.seconds),
+        timeout_graceful_shutdown=max(1, round(grace)),
     )
     # uvicorn raises the signal anew when it has stopped; it shall find somebody at home.
     before = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        uvicorn.Server(config).run(sockets=[opened])
+        _Server(config, stopping).run(sockets=[opened])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

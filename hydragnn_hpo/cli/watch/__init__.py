@@ -1,0 +1,1 @@
+"""``status --watch``: a campaign on a terminal, as it goes on."""

@@ -1,0 +1,1 @@
+"""What every service of ours shares: sockets, tokens."""
