@@ -45,5 +45,14 @@ def shown(text: str) -> str:
     return "".join(c if _is_plain(c) else ascii(c)[1:-1] for c in text)
 
 
+def one_line(text: str) -> str:
+    r"""Spell out control characters, and put what stood in several lines into one.
+
+    >>> one_line("a\n b\tc")
+    'a b c'
+    """
+    return " ".join(shown(text).split())
+
+
 def _is_plain(character: str) -> bool:
     return character in _KEPT or unicodedata.category(character) not in _REFUSED

@@ -67,8 +67,8 @@ def _run(
 ) -> None:
     """Listen, say where, and serve until stopped."""
     from hydragnn_hpo.ensemble.serving.app import make_app
-    from hydragnn_hpo.web.listening import listen, serve_on
     from hydragnn_hpo.log import configure
+    from hydragnn_hpo.web.listening import listen, serve_on
 
     configure()
     with listen(*address) as opened:

@@ -117,9 +117,7 @@ def _look(run: "RunDir") -> Look:
         t.name: {"epoch": t.epoch, "until": t.until, "slots": list(t.slots)}
         for t in state.with_status("running")
     }
-    jobs = standing_of_jobs(
-        JobRecords(run.path).jobs(), draining=bool(holder) and state.draining
-    )
+    jobs = standing_of_jobs(JobRecords(run.path).jobs(), draining=bool(holder) and state.draining)
     figures = reckoning.figures()
     return Look(run, standing, holder, figures, state.finished, running, jobs)
 

@@ -132,7 +132,6 @@ def standing_of(
     """
     budget = trials + state.added
     more = state.searched < budget and not state.ending and not state.finished
-    hosts, _ = ledger.hosts
     return Standing(
         budget=budget + len(state.reseeded),
         counts=dict(Counter(trial.status for trial in state.trials.values())),
@@ -142,7 +141,7 @@ def standing_of(
         losses=ledger.losses(now, more=more),
         training_now=ledger.training_now,
         slots=ledger.slots,
-        hosts=hosts,
+        hosts=ledger.hosts[0],
         lost=dict(state.hosts.lost),
         quarantined=dict(state.hosts.quarantined),
         best=_best(state),
@@ -150,7 +149,7 @@ def standing_of(
         joules=sum(trial.joules for trial in state.trials.values()),
         energy=replace(state.energy),
         warned=dict(state.hosts.warned),
-        failures=dict(Counter(str(t.reason) for t in state.with_status("failed")).most_common()),
+        failures=_failures(state),
     )
 
 
@@ -161,6 +160,10 @@ def describe(trial: Trial) -> str:
     values = [trial.values[key] for key in shown]
     said = " ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in values)
     return said if trial.parent is None else f"reseed of {trial.parent}: {said}"
+
+
+def _failures(state: State) -> dict[str, int]:
+    return dict(Counter(str(trial.reason) for trial in state.with_status("failed")).most_common())
 
 
 def _phase(state: State, rungs: Sequence[int], more: bool) -> str:
@@ -179,9 +182,7 @@ def _phase(state: State, rungs: Sequence[int], more: bool) -> str:
     return "training the finalists on" if finals and len(rungs) > 1 else "training"
 
 
-def running_trials(
-    state: State, most: int, now: float | None = None
-) -> tuple[RunningTrial, ...]:
+def running_trials(state: State, most: int, now: float | None = None) -> tuple[RunningTrial, ...]:
     """Give the running trials, the widest first.
 
     Args:

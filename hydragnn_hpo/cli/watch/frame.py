@@ -1,7 +1,7 @@
 """A campaign on a terminal of any size: lines that fit, the most important ones first."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 
@@ -11,13 +11,16 @@ from hydragnn_hpo.cli.standing_view import energy_line, headline, troubled_hosts
 from hydragnn_hpo.cli.watch.rows import columns_of, lay_out
 from hydragnn_hpo.cli.watch.sight import Sight
 from hydragnn_hpo.cli.watch.signs import STYLES, Signs, bar, curve, parts
-from hydragnn_hpo.cli.words import count, percent
-from hydragnn_hpo.text import shown
+from hydragnn_hpo.cli.words import count, duration, percent
+from hydragnn_hpo.text import one_line
 
 LABEL = 9
 """Columns of what a line is about."""
 
 MOST_RUNGS = 5
+AIRY = 36
+"""Lines from which blocks stand apart even if trials have to go."""
+
 LEAST_ROWS = 4
 """Lines for running trials, their titles included, that are kept before others go."""
 
@@ -49,9 +52,9 @@ def frame(sight: Sight, name: str, page: Page, note: str = "") -> list[Text]:
     wanted = min(LEAST_ROWS, 1 + len(standing.running)) if standing.running else 0
     middle = middle[: max(0, room - wanted)]
     trouble = trouble[: max(0, room - wanted - len(middle))]
-    room -= len(middle) + len(trouble)
+    room -= len(middle) + len(trouble) + (3 if page.height >= AIRY else 0)
     running = running_lines(standing, page.width, room, page.signs)
-    spare = room - len(running)
+    spare = page.height - sum(map(len, (top, middle, trouble, running, foot)))
     gaps = iter([True] * max(0, spare))
     lines = [*top, *_after(middle, gaps), *_after(trouble, gaps), *_after(running, gaps)]
     lines = lines[: page.height - len(foot)]
@@ -61,7 +64,9 @@ def frame(sight: Sight, name: str, page: Page, note: str = "") -> list[Text]:
 
 def _after(lines: Sequence[Text], gaps: Iterator[bool]) -> list[Text]:
     """Put a line without words before a block, while there is room for one."""
-    return [*([Text()] if lines and next(gaps, False) else []), *lines]
+    if not lines or not next(gaps, False):
+        return list(lines)
+    return [Text(), *lines]
 
 
 def _cut(line: Text, page: Page) -> Text:
@@ -80,10 +85,13 @@ def _labelled(label: str, *said: "str | tuple[str, str]") -> Text:
 def _head(sight: Sight, name: str, page: Page) -> Iterator[Text]:
     """Say which campaign it is, who runs it, and how far it is."""
     standing = sight.standing
-    course = "" if sight.course == standing.phase else shown(sight.course)
-    blank = max(2, page.width - len(shown(name)) - len(course))
-    yield Text.assemble((shown(name), "bold"), " " * blank, (course, "dim"))
-    yield Text(headline(standing), "bold")
+    course = "" if sight.course == standing.phase else one_line(sight.course)
+    ahead = standing.ends_in if standing.counts.get("running") else None
+    left = "" if ahead is None else f"  about {duration(ahead)} left"
+    title = Text.assemble((one_line(name), "bold"), (left, "cyan"))
+    blank = max(2, page.width - title.cell_len - len(course))
+    yield title.append(" " * blank).append(course, "dim")
+    yield Text(headline(replace(standing, ends_in=None)), "bold")
     share = standing.at_rest / standing.budget if standing.budget else 0.0
     done, rest = bar(share, page.width, page.signs)
     yield Text.assemble((done, "green"), (rest, "dim"))
@@ -95,7 +103,7 @@ def _best(sight: Sight, page: Page) -> Iterator[Text]:
     if best is None:
         return
     score = "" if best.objective is None else f"{best.objective:.4g} "
-    told = f"{shown(best.name)} ({shown(describe(best))}), epoch {best.epoch}"
+    told = f"{one_line(best.name)} ({one_line(describe(best))}), epoch {best.epoch}"
     yield _labelled("best", (score, "bold green"), told)
     if len(sight.best) > 1:
         first, last = f"{sight.best[0]:.3g} ", f" {sight.best[-1]:.3g}"
@@ -113,7 +121,7 @@ def _slots(standing: Standing, page: Page) -> Iterator[Text]:
         return
     now = f", {percent(standing.training_now)} train now" if standing.running else ""
     so_far = percent(standing.losses.share("training"))
-    yield _labelled("slots", f"{where}{now}; {so_far} of their time went into training")
+    yield _labelled("slots", f"{where}{now}, {so_far} of the time so far")
     shares = standing.losses.shares
     columns = parts(shares, max(1, page.width - LABEL))
     causes = [(page.signs.causes[c] * columns[c], STYLES[c]) for c in CAUSES]
@@ -151,17 +159,17 @@ def _trouble(sight: Sight) -> Iterator[Text]:
     """Say what failed, which hosts are gone, and what it all takes."""
     standing = sight.standing
     if standing.failures or sight.restarts:
-        failed = ", ".join(f"{n:,} {shown(reason)}" for reason, n in standing.failures.items())
-        again = ", ".join(f"{n:,} {shown(reason)}" for reason, n in sight.restarts.items())
+        failed = ", ".join(f"{n:,} {one_line(reason)}" for reason, n in standing.failures.items())
+        again = ", ".join(f"{n:,} {one_line(reason)}" for reason, n in sight.restarts.items())
         said = [(failed, "red"), ("; " if failed and again else "", "")]
         yield _labelled("failed", *said, (f"started again: {again}" if again else "", "yellow"))
     if troubled := "; ".join(troubled_hosts(standing)):
-        yield _labelled("hosts", (shown(troubled), "red"))
+        yield _labelled("hosts", (one_line(troubled), "red"))
     if standing.warned:
         odd = [f"{host} ({reason})" for host, reason in standing.warned.items()]
-        yield _labelled("look at", (shown(", ".join(odd)), "yellow"))
+        yield _labelled("look at", (one_line(", ".join(odd)), "yellow"))
     if energy := energy_line(standing):
-        yield _labelled("energy", shown(energy))
+        yield _labelled("energy", one_line(energy))
 
 
 def running_lines(standing: Standing, width: int, room: int, signs: Signs) -> list[Text]:

@@ -8,7 +8,7 @@ from rich.text import Text
 from hydragnn_hpo.campaign.records.standing import RunningTrial
 from hydragnn_hpo.cli.watch.signs import Signs, bar
 from hydragnn_hpo.cli.words import duration
-from hydragnn_hpo.text import shown
+from hydragnn_hpo.text import one_line
 
 LEAST_BAR, MOST_BAR = 8, 32
 LEAST_WORDS = 12
@@ -50,7 +50,7 @@ def columns_of(rows: Sequence[RunningTrial], *, several: bool) -> tuple[list[Col
         right: bool = True,
         style: str = "",
     ) -> Column:
-        return Column(title, tuple(shown(cell(row)) for row in rows), leaves, right, style)
+        return Column(title, tuple(one_line(cell(row)) for row in rows), leaves, right, style)
 
     found = [
         column("trial", lambda row: row.trial, 0, right=False, style="bold"),

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hydragnn_hpo.cli.standing_view import headline, laid_out, use_of_slots
-from hydragnn_hpo.cli.tables import console as console_of
+from hydragnn_hpo.cli.standing_view import headline, use_of_slots
 from hydragnn_hpo.cli.watch.frame import Page, frame
 from hydragnn_hpo.cli.watch.sight import Sight, Watcher
 from hydragnn_hpo.cli.watch.signs import ASCII, UNICODE
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
 
 NAP = 0.05
 """Seconds after which a new size of the terminal is seen."""
+
+MOST_LINES = 60
+"""Of the last sight, which stays on the terminal."""
 
 LOOKING_SHARE = 0.2
 """Most of the time that goes into looking; a very long journal is read in peace."""
@@ -51,7 +53,7 @@ def watch_run(run: RunDir, interval: float) -> None:
             _tell(watcher, interval)
     if (seen := watcher.seen) is not None:
         if full:
-            console_of().print(laid_out(seen.standing), highlight=False)
+            console.print(Picture(seen, run.path.resolve().name), height=MOST_LINES)
         typer.echo(f"{run.path}: {seen.course}")
 
 
@@ -92,8 +94,8 @@ def _fill(watcher: Watcher, interval: float, console: "Console") -> None:
 class Picture:
     """A campaign as large as the terminal is when it is drawn."""
 
-    def __init__(self, sight: Sight, name: str, interval: float) -> None:
-        """Take the first sight of a run directory of that name."""
+    def __init__(self, sight: Sight, name: str, interval: float | None = None) -> None:
+        """Take a sight of a run directory of that name, and when the next one follows."""
         self.sight, self.name, self.interval = sight, name, interval
         self.spent = 0.0
         """Seconds that the last look took."""
@@ -102,7 +104,9 @@ class Picture:
         """Draw it."""
         signs = ASCII if options.ascii_only else UNICODE
         page = Page(options.max_width, options.height or options.max_height, signs)
-        note = f"{time.strftime('%H:%M:%S')}, every {self.interval:g} s; Ctrl-C ends the watching"
+        note = ""
+        if self.interval is not None:
+            note = f"{time.strftime('%H:%M:%S')}, every {self.interval:g} s; Ctrl-C ends watching"
         yield from frame(self.sight, self.name, page, note)
 
 

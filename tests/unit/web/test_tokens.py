@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.web.tokens import Token, find_token
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.web.tokens import Token, find_token
 
 LONG = "0123456789abcdef"
 
