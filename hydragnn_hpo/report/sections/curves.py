@@ -6,6 +6,7 @@ from typing import Any
 
 from hydragnn_hpo.report.page.blocks import Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
+from hydragnn_hpo.report.sections.axes import rung_colour
 
 MOST_TRIALS, MOST_POINTS = 240, 12_000
 """Curves and points that are drawn."""
@@ -62,11 +63,12 @@ def _figure(facts: Facts, curves: dict[str, Curve]) -> Figure:
         below = rungs[number - 1] if number else 0
         here = [name for name in names if below < curves[name][0][-1] <= rung]
         if here:
-            traces.append(_bundle(curves, here, f"to epoch {rung}", f"c{number + 1}"))
+            traces.append(_bundle(curves, here, f"to epoch {rung}", rung_colour(number)))
+            traces[-1]["mode"] = "lines+markers" if len(names) <= 40 else "lines"
     best = next((name for name in ranked if name in curves), None)
     if best is not None:
         x, y = curves[best]
-        line = {"color": "c0", "width": 3}
+        line = {"color": "ink", "width": 3}
         hover = f"{best}, epoch %{{x}}: %{{y:.4g}}<extra></extra>"
         shown = {"x": x, "y": y, "name": f"best: {best}", "line": line, "hovertemplate": hover}
         traces.append({"type": "scatter", "mode": "lines", **shown})
@@ -106,7 +108,6 @@ def _bundle(curves: dict[str, Curve], names: list[str], label: str, colour: str)
         text += [name] * (len(epochs) + 1)
     return {
         "type": "scatter",
-        "mode": "lines" if len(names) > 40 else "lines+markers",
         "x": x,
         "y": y,
         "text": text,

@@ -4,21 +4,21 @@ from hydragnn_hpo.campaign.records.losses import CAUSES
 from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
 from hydragnn_hpo.report.reading.course import Course
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.sections.times import unit_of
+from hydragnn_hpo.report.sections.axes import unit_of
 
 BINS = 240
 
 COLOURS = {
     "training": "c0",
-    "start-up": "c6",
-    "start_up": "c6",
+    "start-up": "c8",
+    "start_up": "c8",
     "between": "c4",
-    "ending": "c8",
+    "ending": "c7",
     "lost": "lost",
     "held": "warn",
     "brain": "c3",
     "tail": "idle",
-    "away": "c7",
+    "away": "line",
 }
 """Of what slots do, and of why they are idle."""
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
 from hydragnn_hpo.report.page.blocks import (
     Cell,
@@ -17,6 +19,7 @@ from hydragnn_hpo.report.page.blocks import (
 )
 from hydragnn_hpo.report.reading.course import slots_per_host
 from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.sections.axes import rung_colour
 from hydragnn_hpo.search.objective import goals, named
 
 TOP = 10
@@ -108,12 +111,13 @@ def _numbers(found: Sequence[Result], slots: float) -> Numbers:
 
 def _figures(facts: Facts, found: Sequence[Result], slots: float) -> tuple[Figure, Figure]:
     goal = named(goals(facts.config.search.objective)[0])
-    label = "objective (weighted MAE, in units of each target's spread)"
-    label = label if goal == "weighted" else goal
+    label = "weighted validation MAE" if goal == "weighted" else goal
     thin = found[:: max(1, len(found) // MOST)]
     positive = min(result.score for result in thin) > 0
     axis = {"title": {"text": label}, "type": "log" if positive else "linear"}
     says = "Each point is a trial that came to a rung; the line is the best score so far."
+    if goal == "weighted":
+        says += " The weighted MAE is in units of each target's standard deviation."
     trials = [float(result.trials) for result in thin]
     spent = [result.seconds / slots for result in thin]
 
@@ -134,20 +138,20 @@ def _traces(found: Sequence[Result], x: Sequence[float]) -> Iterator[dict[str, A
         yield {
             "type": "scatter",
             "mode": "markers",
-            "x": [x[k] for k in here],
-            "y": [found[k].score for k in here],
+            "x": np.array([x[k] for k in here]),
+            "y": np.array([found[k].score for k in here]),
             "text": [found[k].trial for k in here],
             "name": f"at epoch {rung}",
-            "marker": {"color": f"c{(number + 1) % 10}", "size": 5, "opacity": 0.6},
+            "marker": {"color": rung_colour(number), "size": 5, "opacity": 0.6},
             "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
         }
     yield {
         "type": "scatter",
         "mode": "lines",
-        "x": list(x),
-        "y": [result.best for result in found],
+        "x": np.array(x),
+        "y": np.array([result.best for result in found]),
         "name": "best so far",
-        "line": {"shape": "hv", "width": 2.5, "color": "c0"},
+        "line": {"shape": "hv", "width": 2.5, "color": "ink"},
         "hovertemplate": "best so far: %{y:.4g}<extra></extra>",
     }
 

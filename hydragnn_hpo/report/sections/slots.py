@@ -16,8 +16,8 @@ from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Sec
 from hydragnn_hpo.report.page.palette import SERIES
 from hydragnn_hpo.report.reading.course import IDLE, Course
 from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.sections.axes import rung_colour, unit_of
 from hydragnn_hpo.report.sections.losses import COLOURS, word
-from hydragnn_hpo.report.sections.times import unit_of
 
 ROWS, CELLS, COLUMNS = 192, 120_000, 1200
 NAMED = 300
@@ -83,13 +83,13 @@ def _gantt(course: Course) -> Figure:
     shown = shown_slots(course.slots)
     columns = max(120, min(COLUMNS, CELLS // len(shown)))
     rungs = sorted({rung_of(bar) for bar in course.bars})
-    by_rung = {rung: FIRST + number for number, rung in enumerate(rungs[: len(SERIES)])}
+    by_rung = {rung: FIRST + SERIES.index(rung_colour(k)) for k, rung in enumerate(rungs)}
     unit, size = unit_of(course.seconds)
     times = (np.arange(columns) + 0.5) * course.seconds / columns
     background = idle_raster(course, shown, times)
     names = row_names(shown, course.slots)
     pictures = [
-        paint(course, shown, background, lambda bar: by_rung.get(rung_of(bar), FIRST)),
+        paint(course, shown, background, lambda bar: by_rung[rung_of(bar)]),
         paint(course, shown, background, lambda bar: FIRST + number_of(bar) % len(SERIES)),
     ]
     maps = [_raster(picture, times / size, names, unit) for picture in pictures]
@@ -105,7 +105,7 @@ def _gantt(course: Course) -> Figure:
         title="Slots over time",
         says=_says(len(shown), len(course.slots)),
         data=(*maps, *hover, *keys),
-        layout=_layout(unit, len(names), 2 + len(hover) + len(keys)),
+        layout=_layout(unit, course.seconds / size, len(names)),
         height=max(300, min(640, 150 + 14 * len(shown))),
     )
 
@@ -117,7 +117,7 @@ def _says(shown: int, slots: int) -> str:
     return f"{what} Shown are {shown} of {slots:,} slots, evenly spaced."
 
 
-def _layout(unit: str, rows: int, traces: int) -> dict[str, Any]:
+def _layout(unit: str, end: float, rows: int) -> dict[str, Any]:
     buttons = [
         {"label": label, "method": "restyle", "args": [{"visible": seen}, [0, 1]]}
         for label, seen in (("by rung", [True, False]), ("by trial", [False, True]))
@@ -126,11 +126,12 @@ def _layout(unit: str, rows: int, traces: int) -> dict[str, Any]:
     place = {"x": 0.0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
     named = {"type": "category"} if rows <= 24 else {"type": "category", "nticks": 8}
     return {
-        "xaxis": {"title": {"text": f"time since the first placement ({unit})"}},
-        "yaxis": {"autorange": "reversed", "automargin": True, **named},
+        "xaxis": {"title": {"text": f"time since the first placement ({unit})"}, "range": [0, end]},
+        "yaxis": {"range": [rows - 0.5, -0.5], "automargin": True, **named},
+        "margin": {"b": 90},
         "updatemenus": [{**menu, **place, "pad": {"b": 4}}],
-        "legend": {"orientation": "h", "y": -0.2},
-        "showlegend": traces > 2,
+        "legend": {"orientation": "h", "yref": "container", "y": 0.0, "yanchor": "bottom"},
+        "showlegend": True,
     }
 
 
