@@ -1,0 +1,1 @@
+"""Which searched parameters mattered, and for what."""

@@ -1,0 +1,243 @@
+"""Importances of all parameters for one target, by three methods, and whether to trust them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.layout import derive_seed
+from hydragnn_hpo.report.importance import anova, forest
+from hydragnn_hpo.report.importance.design import Design, Matrix, design_of, uniform
+from hydragnn_hpo.report.importance.targets import Observed, Target, column
+from hydragnn_hpo.search.space import is_on, same
+
+LEAST_TRIALS = 20
+"""Trials that must say something before anything is believed."""
+
+SHOWN_TRIALS = 6
+"""Trials without which nothing is computed."""
+
+LEAST_FAILURES = 8
+"""Trials that must have failed, and that must not."""
+
+LEAST_SKILL = 0.3
+"""Out-of-bag R2 below which importances are those of noise."""
+
+LEAST_FAILURE_SKILL = 0.1
+"""The same for failures. A model that knows each trial's probability of failure exactly does not
+reach 1, since what happens to it is still chance."""
+
+MOST_TRIALS = 2000
+"""Trials that are learnt from, evenly over all: time."""
+
+EXPLAINED, BACKGROUND = 200, 64
+"""Trials that SHAP explains, and points of the space that it compares them with."""
+
+METHODS = (
+    "SHAP (interventional TreeSHAP of a forest, against points drawn evenly over the space) says "
+    "how far each parameter moves a trial's prediction; fANOVA, what part of the variance over the "
+    "whole space is due to a parameter alone; PED-ANOVA, how much the best trials' values differ "
+    "from those of all trials. The first two see what makes trials differ, good or bad, the last "
+    "only what makes them good."
+)
+"""How the methods differ."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one parameter does to a target."""
+
+    shap: float
+    """Mean of the absolute SHAP values over the explained trials, in the unit of the target."""
+    shap_share: float
+    """The same as a share of the sum over parameters."""
+    fanova: float
+    """Share of the variance that is due to it alone."""
+    ped_anova: float
+    """Share of what distinguishes the best trials."""
+    direction: str
+    """Which values lead to less of the target: ``larger``, ``smaller``, a choice, or nothing."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What the searched parameters do to one target."""
+
+    target: Target
+    trials: int
+    """Trials that say something about it."""
+    skill: float | None
+    """Out-of-bag R2 of the forest; None where none was fitted."""
+    doubt: str | None
+    """Why not to trust it; None where it can be trusted."""
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    """By parameter, the most important first; empty where nothing could be computed."""
+    shap: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    """SHAP values of the explained trials, [N, P], in the order of the space."""
+    positions: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    """Where in its range each of their values stands, [N, P]; inactive ones nan."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Give plain data for JSON."""
+        return {
+            "target": self.target.key,
+            "label": self.target.label,
+            "logarithm": self.target.log,
+            "trials": self.trials,
+            "out_of_bag_r2": self.skill,
+            "trusted": self.doubt is None,
+            "doubt": self.doubt,
+            "parameters": {name: vars(effect) for name, effect in self.effects.items()},
+        }
+
+
+def analyse(config: CampaignConfig, rows: Sequence[Observed], target: Target) -> Importance:
+    """Explain one target by the searched parameters.
+
+    Args:
+        config: the campaign: its space, its constraints, its seed.
+        rows: what its trials say.
+        target: what to explain.
+    """
+    known = [row for row in rows if target.key in row.measured]
+    kept = _thinned(known, MOST_TRIALS)
+    values = column(kept, target)
+    if len(kept) < SHOWN_TRIALS or np.ptp(values) == 0.0:
+        return Importance(target, len(known), None, _nothing(target, values, len(known)))
+    seed = derive_seed(config.seed, target.key, "importance")
+    design = design_of(config.space)
+    if not design.columns:
+        return Importance(target, len(known), None, "The space holds a single configuration.")
+    matrix = design.rows(row.values for row in kept)
+    model = forest.fit(matrix, values, seed=seed)
+    shown = _thinned(kept, EXPLAINED)
+    background = uniform(
+        config.space,
+        BACKGROUND,
+        seed=seed,
+        constraints=config.search.constraints,
+        template=config.trial,
+    )
+    compared = design.rows(background or [row.values for row in shown])
+    explained = design.rows(row.values for row in shown)
+    parts = forest.shap_values(model, explained, compared) @ design.credits
+    positions = design.positions(row.values for row in shown)
+    return Importance(
+        target=target,
+        trials=len(known),
+        skill=model.skill,
+        doubt=_doubt(target, values, model.skill, len(known)),
+        effects=_effects(design, shown, parts, _by_variance(config, kept, values, target, seed)),
+        shap=parts,
+        positions=positions,
+    )
+
+
+def _by_variance(
+    config: CampaignConfig,
+    rows: Sequence[Observed],
+    values: Matrix,
+    target: Target,
+    seed: int,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Give fANOVA and PED-ANOVA; the best of failures are those that fail."""
+    chosen = [row.values for row in rows]
+    by_all = anova.fanova(config.space, chosen, values, seed=seed)
+    share = anova.good_share(len(rows))
+    least = -values if target.binary else values
+    if target.binary:
+        share = max(1.0 / len(rows), float(np.mean(values)))
+    return by_all, anova.ped_anova(config.space, chosen, least, share=share)
+
+
+def _effects(
+    design: Design,
+    rows: Sequence[Observed],
+    parts: Matrix,
+    by_variance: tuple[Mapping[str, float], Mapping[str, float]],
+) -> dict[str, Effect]:
+    size = np.abs(parts).mean(axis=0)
+    total, (by_all, by_best) = float(size.sum()), by_variance
+    found = {
+        name: Effect(
+            shap=float(size[place]),
+            shap_share=float(size[place]) / total if total else 0.0,
+            fanova=by_all[name],
+            ped_anova=by_best[name],
+            direction=_direction(design.space, name, rows, parts[:, place]),
+        )
+        for place, name in enumerate(design.names)
+    }
+    return dict(sorted(found.items(), key=lambda item: -item[1].shap))
+
+
+def _direction(space: Space, name: str, rows: Sequence[Observed], parts: Matrix) -> str:
+    """Say which values of a parameter lead to less of the target, where it is clear."""
+    parameter = space[name]
+    pairs = [
+        (row.values[name], part)
+        for row, part in zip(rows, parts, strict=True)
+        if is_on(space, name, row.values) and name in row.values
+    ]
+    if len(pairs) < 2:
+        return ""
+    if parameter.choices is not None:
+        return _best_choice(parameter, pairs)
+    import scipy.stats
+
+    along, effects = np.array([float(v) for v, _ in pairs]), np.array([p for _, p in pairs])
+    if np.ptp(along) == 0.0 or np.ptp(effects) == 0.0:
+        return ""
+    trend = float(scipy.stats.spearmanr(along, effects).statistic)
+    if abs(trend) < 0.5:
+        return "in between" if np.ptp(effects) else ""
+    return "smaller" if trend > 0 else "larger"
+
+
+def _best_choice(parameter: ParameterConfig, pairs: Sequence[tuple[Scalar, float]]) -> str:
+    """Give the choice whose trials have the least effect on average."""
+    means = {}
+    for choice in parameter.choices or ():
+        effects = [part for value, part in pairs if same(value, choice)]
+        if effects:
+            means[str(choice)] = float(np.mean(effects))
+    return min(means, key=lambda choice: means[choice]) if len(means) > 1 else ""
+
+
+def _nothing(target: Target, values: Matrix, count: int) -> str:
+    """Say why nothing can be computed."""
+    if count < SHOWN_TRIALS:
+        said = "1 trial says" if count == 1 else f"{count} trials say"
+        return f"{said} something about it, {SHOWN_TRIALS} are needed at least."
+    if target.binary:
+        return "All trials failed." if values[0] == 1.0 else "No trial failed."
+    return "It is the same in all trials."
+
+
+def _doubt(target: Target, values: Matrix, skill: float, count: int) -> str | None:
+    """Say why importances are not to be trusted; None if they are."""
+    if count < LEAST_TRIALS:
+        return f"{count} trials are too few to learn from: {LEAST_TRIALS} are needed."
+    failures = int(values.sum()) if target.binary else LEAST_FAILURES
+    if target.binary and min(failures, len(values) - failures) < LEAST_FAILURES:
+        return (
+            f"{failures} of {len(values)} trials failed: at least {LEAST_FAILURES} failures and as "
+            "many others are needed."
+        )
+    least = LEAST_FAILURE_SKILL if target.binary else LEAST_SKILL
+    if skill < least:
+        return (
+            f"The model explains too little of trials that it has not seen: out-of-bag R2 "
+            f"{skill:.2f}, {least:g} is needed. What is below may be chance."
+        )
+    return None
+
+
+def _thinned(rows: Sequence[Observed], most: int) -> list[Observed]:
+    """Keep some, evenly over all."""
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[index * len(rows) // most] for index in range(most)]
