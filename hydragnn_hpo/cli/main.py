@@ -10,6 +10,7 @@ from hydragnn_hpo.cli import batch, dataset, ensemble, machine
 from hydragnn_hpo.cli.check_layer import check_layer
 from hydragnn_hpo.cli.control import add_trials, cancel, pause, retry, stop
 from hydragnn_hpo.cli.doctor import doctor
+from hydragnn_hpo.cli.importance import importance
 from hydragnn_hpo.cli.init import init
 from hydragnn_hpo.cli.leaderboard import leaderboard
 from hydragnn_hpo.cli.pack import pack
@@ -41,6 +42,7 @@ app.command()(retry)
 app.command()(cancel)
 app.command("add-trials")(add_trials)
 app.command()(leaderboard)
+app.command()(importance)
 app.command()(predict)
 app.command()(serve)
 app.command()(pack)

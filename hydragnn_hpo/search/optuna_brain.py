@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydragnn_hpo.config.search import Scalar, Space
-from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.known import Known
@@ -56,18 +55,9 @@ class OptunaBrain:
     def __init__(
         self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
     ) -> None:
-        """Import Optuna.
+        """Start without results."""
+        import optuna
 
-        Raises:
-            ConfigError: it is not installed.
-        """
-        try:
-            import optuna
-        except ImportError as error:
-            raise ConfigError(
-                "search.brain is 'optuna', which is not installed: "
-                "pip install 'hydragnn-hpo[optuna]', or choose another brain."
-            ) from error
         self._optuna: Any = optuna
         self._known, self._order = Known(space, constraints), order(space)
         self._points = spread_points(len(space), seed, initial)

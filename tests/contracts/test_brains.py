@@ -377,12 +377,6 @@ def test_a_model_learns_where_chance_does_not(name: str) -> None:
     assert learned < 0.5 * chance
 
 
-def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"pip install 'hydragnn-hpo\[optuna\]'"):
-        make_brain("optuna", WIDE, seed=0, initial=1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(BRAINS))
 def test_a_wave_of_a_large_machine_takes_seconds(name: str) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.config.search import ParameterConfig, Scalar
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.importance import anova, forest
 from hydragnn_hpo.report.importance.design import Design, Matrix, design_of, uniform
 from hydragnn_hpo.report.importance.targets import Observed, Target, column
-from hydragnn_hpo.search.space import is_on, same
+from hydragnn_hpo.search.space import position_of
 
 LEAST_TRIALS = 20
 """Trials that must say something before anything is believed."""
@@ -30,6 +30,9 @@ LEAST_FAILURE_SKILL = 0.1
 """The same for failures. A model that knows each trial's probability of failure exactly does not
 reach 1, since what happens to it is still chance."""
 
+LEAST_IN_GROUP = 3
+"""Explained trials that a choice, or a third of a range, must have to be compared."""
+
 MOST_TRIALS = 2000
 """Trials that are learnt from, evenly over all: time."""
 
@@ -41,7 +44,7 @@ METHODS = (
     "how far each parameter moves a trial's prediction; fANOVA, what part of the variance over the "
     "whole space is due to a parameter alone; PED-ANOVA, how much the best trials' values differ "
     "from those of all trials. The first two see what makes trials differ, good or bad, the last "
-    "only what makes them good."
+    f"only what makes them good; it needs {anova.LEAST_TOP} trials in the best tenth."
 )
 """How the methods differ."""
 
@@ -56,10 +59,10 @@ class Effect:
     """The same as a share of the sum over parameters."""
     fanova: float
     """Share of the variance that is due to it alone."""
-    ped_anova: float
-    """Share of what distinguishes the best trials."""
-    direction: str
-    """Which values lead to less of the target: ``larger``, ``smaller``, a choice, or nothing."""
+    ped_anova: float | None
+    """Share of what distinguishes the best trials; None where they are too few."""
+    least_at: str
+    """Where it makes the target least: a choice, or a third of its range; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,17 @@ class Importance:
     """Why not to trust it; None where it can be trusted."""
     effects: Mapping[str, Effect] = field(default_factory=dict)
     """By parameter, the most important first; empty where nothing could be computed."""
+    parameters: tuple[str, ...] = ()
+    """Searched parameters, in the order of the space."""
     shap: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
-    """SHAP values of the explained trials, [N, P], in the order of the space."""
+    """SHAP values of the explained trials, [N, P], in the order of ``parameters``."""
     positions: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     """Where in its range each of their values stands, [N, P]; inactive ones nan."""
+
+    @property
+    def has_ped_anova(self) -> bool:
+        """Say whether there were enough trials for PED-ANOVA."""
+        return any(effect.ped_anova is not None for effect in self.effects.values())
 
     def to_plain(self) -> dict[str, Any]:
         """Give plain data for JSON."""
@@ -131,6 +141,7 @@ def analyse(config: CampaignConfig, rows: Sequence[Observed], target: Target) ->
         skill=model.skill,
         doubt=_doubt(target, values, model.skill, len(known)),
         effects=_effects(design, shown, parts, _by_variance(config, kept, values, target, seed)),
+        parameters=design.names,
         shap=parts,
         positions=positions,
     )
@@ -142,14 +153,12 @@ def _by_variance(
     values: Matrix,
     target: Target,
     seed: int,
-) -> tuple[dict[str, float], dict[str, float]]:
+) -> tuple[dict[str, float], dict[str, float] | None]:
     """Give fANOVA and PED-ANOVA; the best of failures are those that fail."""
     chosen = [row.values for row in rows]
     by_all = anova.fanova(config.space, chosen, values, seed=seed)
-    share = anova.good_share(len(rows))
     least = -values if target.binary else values
-    if target.binary:
-        share = max(1.0 / len(rows), float(np.mean(values)))
+    share = float(np.mean(values)) if target.binary else anova.TOP_SHARE
     return by_all, anova.ped_anova(config.space, chosen, least, share=share)
 
 
@@ -157,7 +166,7 @@ def _effects(
     design: Design,
     rows: Sequence[Observed],
     parts: Matrix,
-    by_variance: tuple[Mapping[str, float], Mapping[str, float]],
+    by_variance: tuple[Mapping[str, float], Mapping[str, float] | None],
 ) -> dict[str, Effect]:
     size = np.abs(parts).mean(axis=0)
     total, (by_all, by_best) = float(size.sum()), by_variance
@@ -166,45 +175,35 @@ def _effects(
             shap=float(size[place]),
             shap_share=float(size[place]) / total if total else 0.0,
             fanova=by_all[name],
-            ped_anova=by_best[name],
-            direction=_direction(design.space, name, rows, parts[:, place]),
+            ped_anova=None if by_best is None else by_best[name],
+            least_at=_least_at(design.space[name], name, rows, parts[:, place]),
         )
         for place, name in enumerate(design.names)
     }
     return dict(sorted(found.items(), key=lambda item: -item[1].shap))
 
 
-def _direction(space: Space, name: str, rows: Sequence[Observed], parts: Matrix) -> str:
-    """Say which values of a parameter lead to less of the target, where it is clear."""
-    parameter = space[name]
-    pairs = [
-        (row.values[name], part)
-        for row, part in zip(rows, parts, strict=True)
-        if is_on(space, name, row.values) and name in row.values
-    ]
-    if len(pairs) < 2:
+def _least_at(
+    parameter: ParameterConfig, name: str, rows: Sequence[Observed], parts: Matrix
+) -> str:
+    """Give the choice, or the third of a range, whose trials have the least effect on average."""
+    groups: dict[str | int, list[tuple[Scalar, float]]] = {}
+    for row, part in zip(rows, parts, strict=True):
+        if name in row.values:
+            value = row.values[name]
+            third = min(int(3.0 * position_of(parameter, value)), 2)
+            group = third if parameter.choices is None else str(value)
+            groups.setdefault(group, []).append((value, float(part)))
+    groups = {group: pairs for group, pairs in groups.items() if len(pairs) >= LEAST_IN_GROUP}
+    means = {group: np.mean([part for _, part in pairs]) for group, pairs in groups.items()}
+    if len(means) < 2 or np.ptp(list(means.values())) == 0.0:
         return ""
-    if parameter.choices is not None:
-        return _best_choice(parameter, pairs)
-    import scipy.stats
-
-    along, effects = np.array([float(v) for v, _ in pairs]), np.array([p for _, p in pairs])
-    if np.ptp(along) == 0.0 or np.ptp(effects) == 0.0:
-        return ""
-    trend = float(scipy.stats.spearmanr(along, effects).statistic)
-    if abs(trend) < 0.5:
-        return "in between" if np.ptp(effects) else ""
-    return "smaller" if trend > 0 else "larger"
-
-
-def _best_choice(parameter: ParameterConfig, pairs: Sequence[tuple[Scalar, float]]) -> str:
-    """Give the choice whose trials have the least effect on average."""
-    means = {}
-    for choice in parameter.choices or ():
-        effects = [part for value, part in pairs if same(value, choice)]
-        if effects:
-            means[str(choice)] = float(np.mean(effects))
-    return min(means, key=lambda choice: means[choice]) if len(means) > 1 else ""
+    best = min(means, key=lambda group: means[group])
+    if isinstance(best, str):
+        return best
+    numbers = [float(value) for value, _ in groups[best]]
+    low, high = f"{min(numbers):.3g}", f"{max(numbers):.3g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _nothing(target: Target, values: Matrix, count: int) -> str:

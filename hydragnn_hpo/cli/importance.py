@@ -1,0 +1,139 @@
+"""``hydragnn-hpo importance``: what the searched parameters did."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hydragnn_hpo.cli.arguments import JsonOption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from hydragnn_hpo.report.importance.analysis import Importance
+    from hydragnn_hpo.report.importance.targets import Target
+
+TARGETS = ("mae", "cost", "memory", "failure")
+
+RunsArgument = Annotated[
+    list[Path], typer.Argument(help="Run directories; several over one space are pooled.")
+]
+TargetOption = Annotated[
+    str | None, typer.Option(help="mae, cost, memory or failure; all of them if left out.")
+]
+HeadOption = Annotated[
+    str | None, typer.Option(help="Explain the MAE of this head instead of the objective.")
+]
+OutOption = Annotated[Path | None, typer.Option(help="Draw it, too: NAME.png.")]
+
+
+def importance(
+    run_dirs: RunsArgument,
+    target: TargetOption = None,
+    head: HeadOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which searched parameters decide accuracy, cost, memory and failures."""
+    from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.report.importance.analysis import METHODS, analyse
+    from hydragnn_hpo.report.importance.pooling import pooled
+    from hydragnn_hpo.report.importance.targets import targets_of
+    from hydragnn_hpo.report.reading.facts import read_facts
+
+    wanted = _wanted(target, head, out)
+    config, rows = pooled([read_facts(RunDir(path)) for path in run_dirs])
+    chosen = _chosen(targets_of(rows, config.search.objective), wanted)
+    found = [analyse(config, rows, each) for each in chosen]
+    if out is not None:
+        from hydragnn_hpo.report.pictures.importance import draw_importance
+
+        draw_importance(found, out)
+    if as_json:
+        runs = [str(path) for path in run_dirs]
+        plain = [each.to_plain() for each in found]
+        typer.echo(json.dumps({"runs": runs, "methods": METHODS, "targets": plain}))
+        return
+    _print(found)
+    if out is not None:
+        typer.echo(f"picture {out}")
+
+
+def _wanted(target: str | None, head: str | None, out: Path | None) -> tuple[str, ...]:
+    """Check the options, before anything is read.
+
+    Raises:
+        ConfigError: a target is unknown, a head was named for another one, or the picture is no
+            PNG.
+    """
+    from hydragnn_hpo.errors import ConfigError, unknown
+
+    if target is not None and target not in TARGETS:
+        raise ConfigError(f"--target: {unknown('target', target, TARGETS)}")
+    if head is not None and target not in (None, "mae"):
+        raise ConfigError(f"--head goes with --target mae, not with '{target}': drop one of them.")
+    if out is not None and out.suffix != ".png":
+        raise ConfigError(f"--out: '{out}' is no PNG: name a file that ends in .png.")
+    if head is not None:
+        return (f"mae.{head}",)
+    return TARGETS if target is None else (target,)
+
+
+def _chosen(targets: "Sequence[Target]", wanted: tuple[str, ...]) -> "list[Target]":
+    """Find the targets asked for; where all were, those of which something is known.
+
+    Raises:
+        RunError: no trial says anything yet.
+        ConfigError: no trial says anything about the one that was asked for.
+    """
+    from hydragnn_hpo.errors import RunError
+    from hydragnn_hpo.report.importance.targets import choose
+
+    if not targets:
+        raise RunError("no trial has come to rest or failed yet: ask again later.")
+    if len(wanted) == 1:
+        return [choose(targets, wanted[0])]
+    return [target for target in targets if target.key in wanted]
+
+
+def _print(found: "Sequence[Importance]") -> None:
+    from hydragnn_hpo.cli.tables import console
+    from hydragnn_hpo.report.importance.analysis import METHODS
+
+    for each in found:
+        typer.echo(heading(each))
+        if each.effects:
+            console().print(table(each))
+        typer.echo("")
+    typer.echo(METHODS)
+
+
+def heading(found: "Importance") -> str:
+    """Say what is explained, from what, and whether to trust it."""
+    said = f"{found.target.label}, {found.trials:,} trials"
+    if found.skill is not None:
+        said += f", out-of-bag R2 {found.skill:.2f}"
+    return f"{said}\nNOT TO BE TRUSTED: {found.doubt}" if found.doubt else said
+
+
+def table(found: "Importance") -> "Table":
+    """Lay out the effects of the parameters on one target."""
+    from rich.table import Table
+
+    unit = f" ({found.target.unit})" if found.target.unit else ""
+    laid_out = Table(style="dim" if found.doubt else "")
+    laid_out.add_column("parameter")
+    for name in (f"mean |SHAP|{unit}", "SHAP", "fANOVA", "PED-ANOVA"):
+        laid_out.add_column(name, justify="right")
+    laid_out.add_column("least at")
+    for name, effect in found.effects.items():
+        shares = (effect.shap_share, effect.fanova, effect.ped_anova)
+        cells = [
+            f"{effect.shap:.4f}",
+            *("-" if s is None else f"{100.0 * s:.0f} %" for s in shares),
+        ]
+        laid_out.add_row(name, *cells, effect.least_at, style="dim" if found.doubt else None)
+    return laid_out
