@@ -10,7 +10,11 @@ import numpy as np
 
 from hydragnn_hpo.report.importance.design import Matrix
 
-TREES, DEPTH, LEAF = 100, 10, 2
+TREES, DEPTH, LEAF = 100, 8, 2
+"""Deeper trees explain 1 % more of 2,000 trials and take SHAP half as long again."""
+
+AT_A_TIME = 20
+"""Trials that SHAP explains in one call: after ten seconds it would draw a progress bar."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,11 @@ def shap_values(forest: Forest, points: Matrix, background: Matrix) -> Matrix:
     explainer = shap.TreeExplainer(
         forest.model, data=background, feature_perturbation="interventional"
     )
-    found = explainer.shap_values(points, check_additivity=False)
-    return np.asarray(found, dtype=np.float64).reshape(points.shape)
+    found = [
+        explainer.shap_values(points[begin : begin + AT_A_TIME], check_additivity=False)
+        for begin in range(0, len(points), AT_A_TIME)
+    ]
+    return np.concatenate(found).reshape(points.shape).astype(np.float64)
 
 
 def _out_of_bag(model: Any, rows: Matrix, values: Matrix) -> float:

@@ -187,8 +187,8 @@ def _table(found: Importance) -> Table:
             (name, e.shap, e.shap_share, e.fanova, e.ped_anova, e.least_at)
             for name, e in found.effects.items()
         ),
-        note=f"Least at: the choice, or the third of the range, that makes the {found.target.label} "
-        "least.",
+        note="Least at: the choice, or the third of the range, with the least "
+        f"{found.target.label}.",
     )
 
 
