@@ -117,27 +117,16 @@ def analyse(config: CampaignConfig, rows: Sequence[Observed], target: Target) ->
     """
     known = [row for row in rows if target.key in row.measured]
     kept = _thinned(known, MOST_TRIALS)
-    values = column(kept, target)
-    if len(kept) < SHOWN_TRIALS or np.ptp(values) == 0.0:
-        return Importance(target, len(known), None, _nothing(target, values, len(known)))
+    values, design = column(kept, target), design_of(config.space)
+    nothing = _nothing(target, values, len(known), design)
+    if nothing is not None:
+        return Importance(target, len(known), None, nothing)
     seed = derive_seed(config.seed, target.key, "importance")
-    design = design_of(config.space)
-    if not design.columns:
-        return Importance(target, len(known), None, "The space holds a single configuration.")
-    matrix = design.rows(row.values for row in kept)
-    model = forest.fit(matrix, values, seed=seed)
+    model = forest.fit(design.rows(row.values for row in kept), values, seed=seed)
     shown = _thinned(kept, EXPLAINED)
-    background = uniform(
-        config.space,
-        BACKGROUND,
-        seed=seed,
-        constraints=config.search.constraints,
-        template=config.trial,
-    )
-    compared = design.rows(background or [row.values for row in shown])
-    explained = design.rows(row.values for row in shown)
-    parts = forest.shap_values(model, explained, compared) @ design.credits
-    positions = design.positions(row.values for row in shown)
+    chosen = [row.values for row in shown]
+    compared = design.rows(_background(config, seed) or chosen)
+    parts = forest.shap_values(model, design.rows(chosen), compared) @ design.credits
     return Importance(
         target=target,
         trials=len(known),
@@ -146,7 +135,18 @@ def analyse(config: CampaignConfig, rows: Sequence[Observed], target: Target) ->
         effects=_effects(design, shown, parts, _by_variance(config, kept, target, seed)),
         parameters=design.names,
         shap=parts,
-        positions=positions,
+        positions=design.positions(chosen),
+    )
+
+
+def _background(config: CampaignConfig, seed: int) -> list[dict[str, Scalar]]:
+    """Draw the points of the space that trials are compared with."""
+    return uniform(
+        config.space,
+        BACKGROUND,
+        seed=seed,
+        constraints=config.search.constraints,
+        template=config.trial,
     )
 
 
@@ -206,14 +206,16 @@ def _least_at(
     return low if low == high else f"{low} to {high}"
 
 
-def _nothing(target: Target, values: Matrix, count: int) -> str:
-    """Say why nothing can be computed."""
+def _nothing(target: Target, values: Matrix, count: int, design: Design) -> str | None:
+    """Say why nothing can be computed; None if something can."""
     if count < SHOWN_TRIALS:
         said = "1 trial says" if count == 1 else f"{count} trials say"
         return f"{said} something about it, {SHOWN_TRIALS} are needed at least."
-    if target.binary:
+    if target.binary and np.ptp(values) == 0.0:
         return "All trials failed." if values[0] == 1.0 else "No trial failed."
-    return "It is the same in all trials."
+    if np.ptp(values) == 0.0:
+        return "It is the same in all trials."
+    return None if design.columns else "Nothing was searched: the space holds one configuration."
 
 
 def _doubt(target: Target, values: Matrix, skill: float, count: int) -> str | None:
