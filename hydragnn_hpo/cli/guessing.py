@@ -61,7 +61,7 @@ def stats_of(card_path: Path, stores: list[Path], structures: int | None) -> Gue
             f"{card_path}: its files do not say how many structures they hold: give --structures."
         )
     source = f"{sample['num_graphs']} structures of it" if sample["num_graphs"] > 1 else "a guess"
-    return Guess(_scaled(sample, total, card), f"{total:,} structures, sizes by {source}", False)
+    return Guess(scaled(sample, total, card), f"{total:,} structures, sizes by {source}", False)
 
 
 def _sampled(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
@@ -104,8 +104,8 @@ def _assumed(card: CardConfig) -> Stats:
     }
 
 
-def _scaled(sample: Mapping[str, Any], total: int, card: CardConfig) -> Stats:
-    """Make statistics of the whole out of a sample's."""
+def scaled(sample: Mapping[str, Any], total: int, card: CardConfig) -> Stats:
+    """Make statistics of the whole out of a sample's, as ``data.statistics`` gives them."""
     shares = zip(SPLITS, card.split.shares, strict=True)
     splits = {split: max(1, round(share * total)) for split, share in shares}
     sizes = {

@@ -1,38 +1,70 @@
-"""``hydragnn-hpo init``: a first campaign for a card."""
+"""``hydragnn-hpo init``: from a data file, or from a card, to a first campaign."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hydragnn_hpo.cli.arguments import DryRunOption
+
+FilesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        help="Data files or folders that make one data set; or one card: a path or shipped name.",
+        metavar="FILES_OR_CARD...",
+    ),
+]
+ConvOption = Annotated[list[str] | None, typer.Option(help="Search only this conv; repeatable.")]
+TargetOption = Annotated[
+    list[str] | None, typer.Option(help="Predict only this target; repeatable.")
+]
+UnitOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Unit of a property of a data file, as energy=Hartree; repeatable."),
+]
+MinutesOption = Annotated[
+    float | None,
+    typer.Option(
+        min=1.0, help="Time for the whole campaign on this machine: 10 for data files, as 60, 600."
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for card and campaign of a data file (here if left out); for a card the "
+        "campaign's file (standard output if left out)."
+    ),
+]
+
 
 def init(
-    card: Annotated[str, typer.Argument(help="A shipped card's name, or the path of one.")],
-    conv: Annotated[
-        list[str] | None, typer.Option(help="Search only this conv; repeatable.")
-    ] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help="Predict only this target; repeatable.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File to write; standard output if left out.")
-    ] = None,
+    files: FilesArgument,
+    conv: ConvOption = None,
+    target: TargetOption = None,
+    unit: UnitOption = None,
+    minutes: MinutesOption = None,
+    out: OutOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
-    """Write a starter campaign: the convs that fit a card's targets, with sensible ranges."""
-    from hydragnn_hpo.campaign.loop.starter import starter
-    from hydragnn_hpo.config.data import CardConfig
-    from hydragnn_hpo.config.loading import load
+    """Look at data and write a commented card and campaign that fit them and this machine."""
+    from hydragnn_hpo.cli import beginning
+    from hydragnn_hpo.cli.init_view import show
     from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.files import write_text
-    from hydragnn_hpo.shipped import find
 
-    path = Path(card)
-    named = str(path.resolve()) if path.is_file() else card
-    text = starter(load(find(card, "graph_datasets"), CardConfig), named, conv, target)
-    if out is None:
-        typer.echo(text, nl=False)
+    wish = beginning.Wish(tuple(conv or ()), tuple(target or ()), minutes)
+    if beginning.is_card(files):
+        if unit:
+            raise ConfigError("--unit is for data files: a card says its units itself.")
+        text, seen = beginning.of_card(files[0], wish)
+        if out is None or dry_run:
+            typer.echo(text, nl=False)
+            return
+        beginning.write({out: text})
+        typer.echo(f"wrote {out}; next: hydragnn-hpo run {out}")
         return
-    if out.exists():
-        raise ConfigError(f"{out}: is there already; choose another name with --out.")
-    write_text(out, text)
-    typer.echo(f"wrote {out}; next: hydragnn-hpo run {out}")
+    units = beginning.units_of(unit or ())
+    folder = out or Path()
+    made = beginning.of_files([Path(name) for name in files], wish, units, folder)
+    if not dry_run:
+        beginning.write({made.card: made.card_text, made.campaign: made.campaign_text})
+    show(made, dry_run=dry_run)

@@ -17,6 +17,10 @@ Vector = tuple[float, float, float]
 
 
 def _known_unit(value: str) -> str:
+    if value == "?":
+        raise ValueError(
+            'is "?", which stands for a unit that only you know: write it there, as eV or kJ/mol.'
+        )
     try:
         inside(value)
     except ConfigError as error:

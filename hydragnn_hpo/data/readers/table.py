@@ -57,6 +57,16 @@ def read_table(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         yield names[number - 1], tried(given[-1], lambda g=given: _atoms(*g))  # type: ignore[misc]
 
 
+def glance(source: Source, rows: int) -> tuple[list[str], list[Sequence[Any]]]:
+    """Give the header and the first rows, for who does not know the columns yet.
+
+    Raises:
+        DataError: the file is unreadable.
+    """
+    header, every, _ = _table(source)
+    return header, every[:rows]
+
+
 def named_files(source: Source) -> Iterator[Path]:
     """Give the files that the table names."""
     header, rows, _ = _table(source)

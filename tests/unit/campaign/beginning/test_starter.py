@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.loop.starter import starter
+from hydragnn_hpo.campaign.beginning.starter import starter
 from hydragnn_hpo.campaign.setup import check_space
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges

@@ -1,0 +1,148 @@
+"""A first look at files: how they are read, what they hold, and what a card should say."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydragnn_hpo.data.look.files import Opened, opened, plain
+from hydragnn_hpo.data.look.grouping import FEWEST, Grouping, grouping
+from hydragnn_hpo.data.look.kinds import slug
+from hydragnn_hpo.data.look.properties import Found, properties_of
+from hydragnn_hpo.data.look.sample import Sample, sampled
+from hydragnn_hpo.data.look.surroundings import Surroundings, surroundings_of
+from hydragnn_hpo.data.look.targets import Judged, judged
+from hydragnn_hpo.errors import ConfigError, DataError, unknown
+
+FEW = 100
+"""Structures below which nobody should believe a model."""
+
+_IDS = ("material_id", "mp_id", "structure_id", "uid", "identifier", "jid", "id", "name")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known of a data set that nobody has described."""
+
+    name: str
+    files: tuple[Opened, ...]
+    sample: Sample
+    surroundings: Surroundings
+    split: Grouping
+    judged: Judged
+    id_key: str | None
+    warnings: tuple[str, ...]
+
+
+def look(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Look:
+    """Look at files or folders.
+
+    Args:
+        paths: they make one data set.
+        units: of properties by their names in the file, as a person says.
+
+    Raises:
+        ConfigError: what was asked for makes no sense.
+        DataError: they cannot be read, or hold nothing that can be learned.
+    """
+    files = opened(paths)
+    sample = sampled(files)
+    if sample.exact and sample.total - sample.bad < FEWEST:
+        raise DataError(
+            f"{paths[0]}: holds {len(sample.structures)} usable structures; five splits need at "
+            f"least {FEWEST}, a model worth believing {FEW} or more: add structures."
+        )
+    found = properties_of(sample.structures)
+    _known(units or {}, found)
+    made = _judged(files, sample, found, units or {})
+    if not made.targets:
+        raise DataError(_no_target(paths[0], made, files))
+    around = surroundings_of(sample.structures, sample.names)
+    everywhere = {k for k, n in found.text_counts.items() if n == len(sample.structures)}
+    split = grouping(
+        sample.total, len(sample.structures), around.compositions, found.texts, everywhere
+    )
+    warnings = [*_warnings(sample, around), *made.warnings]
+    return Look(
+        slug(_stem(paths), "data"),
+        files,
+        sample,
+        around,
+        split,
+        made,
+        _id_key(found, sample),
+        (*warnings, *([split.warning] if split.warning else [])),
+    )
+
+
+def _judged(
+    files: Sequence[Opened], sample: Sample, found: Found, units: Mapping[str, str]
+) -> Judged:
+    kinds = {one.name for one in files}
+    return judged(
+        sample.structures,
+        found,
+        reader=kinds.pop() if len(kinds) == 1 else "several",
+        units=units,
+        forced=[key for one in files for key in one.keys],
+    )
+
+
+def _stem(paths: Sequence[Path]) -> str:
+    """Name a data set after its file, or the folder of its files."""
+    path = paths[0].resolve()
+    return path.name.split(".")[0] if len(paths) == 1 else path.parent.name
+
+
+def _known(units: Mapping[str, str], found: Found) -> None:
+    for name in units:
+        if name not in found.numbers:
+            raise ConfigError(f"--unit: {unknown('property', name, found.numbers)}")
+
+
+def _no_target(path: Path, made: Judged, files: Sequence[Opened]) -> str:
+    """Say that there is nothing to learn."""
+    listed = "; ".join(f"{plain(name)} {why}" for name, why in made.left_out[:6])
+    said = f"what there is: {listed}" if listed else "there are atoms and cells only"
+    if len(files) > 1 and not listed:
+        said += ", put an id_prop.csv beside the files (file name, value)"
+    return (
+        f"{path}: has no property that could be learned ({said}); add energies, gaps or what else "
+        "is to be predicted."
+    )
+
+
+def _id_key(found: Found, sample: Sample) -> str | None:
+    """Find what names structures: a text that all have and that no two share."""
+    count = len(sample.structures)
+    for key in _IDS:
+        if found.text_counts.get(key) != count:
+            continue
+        values = [str(atoms.info.get(key, "")) for atoms in sample.structures]
+        if len(set(values)) == count and all(values):
+            return key
+    return None
+
+
+def _warnings(sample: Sample, around: Surroundings) -> list[str]:
+    found = list(around.warnings)
+    if sample.torn is not None:
+        found.append(f"the file cannot be read to its end: {sample.torn}")
+    tried = len(sample.structures) + sample.bad
+    if sample.bad:
+        found.append(
+            f"{sample.bad} of {tried} structures cannot be read, as: {sample.reasons[0]} Up to "
+            "1 % are set aside by themselves."
+        )
+    if around.bad:
+        found.append(
+            f"{len(around.bad)} of {around.tried} structures cannot become graphs, as: "
+            f"{around.bad[0]} Up to 1 % are set aside by themselves."
+        )
+    if around.twins > 0.02 * len(sample.structures):
+        found.append(
+            f"{around.twins} of {len(sample.structures)} structures stand there twice; "
+            "'dataset check' finds all."
+        )
+    if sample.exact and sample.total < FEW:
+        found.append(f"{sample.total} structures are few: errors will be large and uncertain.")
+    return found

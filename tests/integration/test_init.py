@@ -1,0 +1,104 @@
+"""``init``: from a file that nobody described to a prediction, and what it refuses."""
+
+import tomllib
+
+import pytest
+from ase import Atoms
+from ase.io import write
+
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import load
+
+
+@pytest.fixture
+def data(hpo):
+    """A folder with a file of chains, in which commands run."""
+    write(hpo.folder / "my chains.extxyz", hpo.molecules(40))
+    return hpo.folder
+
+
+def test_one_command_writes_a_card_and_a_campaign(data, hpo):
+    said = hpo.here("init", "my chains.extxyz")
+    assert said.code == 0, said.err
+    content = tomllib.loads((data / "my_chains.toml").read_text())
+    assert content["files"] == [{"path": "my chains.extxyz"}]
+    assert load(data / "my_chains_search.toml", CampaignConfig).data[0].card == "my_chains.toml"
+    assert "hydragnn-hpo run my_chains_search.toml" in said.out
+    assert "UNITS GUESSED" in said.out
+    dry = hpo.here("run", "my_chains_search.toml", "--dry-run")
+    assert dry.code == 0, dry.err
+
+
+def test_nothing_is_overwritten_and_all_or_nothing_is_written(data, hpo):
+    (data / "my_chains_search.toml").write_text("mine")
+    said = hpo.here("init", "my chains.extxyz")
+    assert (said.code, (data / "my_chains.toml").exists()) == (2, False)
+    assert "my_chains_search.toml: is there already" in said.err
+    assert (data / "my_chains_search.toml").read_text() == "mine"
+
+
+def test_dry_run_writes_nothing(data, hpo):
+    said = hpo.here("init", "my chains.extxyz", "--dry-run")
+    assert said.code == 0, said.err
+    assert sorted(path.name for path in data.iterdir()) == ["my chains.extxyz"]
+    assert "would write" in said.out
+
+
+def test_a_unit_that_only_the_user_knows_stops_the_run(data, hpo):
+    lines = ["smiles,total_energy"]
+    lines += [f"{'C' * n}O,{-3.0 * n - 1.5 - 0.01 * (n % 3)}" for n in range(1, 15)]
+    (data / "t.csv").write_text("\n".join(lines))
+    said = hpo.here("init", "t.csv")
+    assert said.code == 0, said.err
+    assert "STOP: the unit of total_energy is not known" in said.out
+    refused = hpo.here("run", "t_search.toml", "--dry-run")
+    assert refused.code == 2
+    assert "stands for a unit that only you know" in refused.err
+    told = hpo.here("init", "t.csv", "--unit", "total_energy=kcal/mol", "--out", "told")
+    assert told.code == 0, told.err
+    assert hpo.here("run", "told/t_search.toml", "--dry-run").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("gone.xyz",), "no such file or folder"),
+        (("my chains.extxyz", "--unit", "energy"), "is not of the form NAME=UNIT"),
+        (("my chains.extxyz", "--unit", "nrg=eV"), "unknown property 'nrg'"),
+        (("my chains.extxyz", "--conv", "schent"), "Did you mean 'schnet'"),
+        (("my chains.extxyz", "--target", "nothing"), "unknown target 'nothing'"),
+        (("my chains.extxyz", "--out", "x.toml"), "name a folder"),
+        (("g2_xtb", "--unit", "a=eV"), "--unit is for data files"),
+        (("g2_xtbb",), "no such file or folder"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence(arguments, sentence, data, hpo):
+    hpo.refused("init", *arguments, says=(sentence,))
+
+
+def test_a_shipped_card_still_goes_to_standard_output(data, hpo):
+    said = hpo.here("init", "g2_xtb", "--conv", "schnet")
+    assert said.code == 0, said.err
+    assert tomllib.loads(said.out)["data"][0]["card"] == "g2_xtb"
+    timed = hpo.here("init", "g2_xtb", "--minutes", "5", "--out", "mine.toml")
+    assert timed.code == 0, timed.err
+    assert load(data / "mine.toml", CampaignConfig).search.trials >= 8
+
+
+@pytest.mark.slow
+def test_two_commands_lead_from_an_unknown_file_to_error_bars(data, hpo):
+    assert hpo.here("init", "my chains.extxyz", "--minutes", "1", "--conv", "schnet").code == 0
+    path = data / "my_chains_search.toml"
+    text = path.read_text()
+    search = tomllib.loads(text)["search"]
+    fewer = text.replace(f"trials = {search['trials']}", "trials = 4").replace(
+        f"rungs = {search['rungs']}", "rungs = [1, 2]"
+    )
+    fewer = fewer.replace(f"finalists = {search['finalists']}", "finalists = 3")
+    path.write_text(fewer.replace(f"initial = {search['initial']}", "initial = 3"))
+    ran = hpo("run", "my_chains_search.toml", "--run", "run", "--json")
+    assert ran.code == 0, ran.err
+    write(data / "new.xyz", Atoms("COH", positions=[[0, 0, 0], [1.2, 0, 0], [2.2, 0.1, 0]]))
+    answer = hpo.here("predict", "new.xyz", "--ensemble", "run", "--json")
+    assert answer.code == 0, answer.err
+    assert "std" in answer.out

@@ -1,0 +1,150 @@
+"""How much a first campaign searches follows from the data, the time and the machine."""
+
+import tomllib
+
+import pytest
+
+from hydragnn_hpo.campaign.beginning.budget import fitting_scope
+from hydragnn_hpo.campaign.beginning.scope import (
+    BATCHES,
+    LEAST,
+    MOST,
+    TIERS,
+    Scope,
+    batches_of,
+    chosen,
+    scopes,
+    trials_for,
+    whole_epochs,
+    with_trials,
+)
+from hydragnn_hpo.campaign.beginning.starter import Known, heads_of, starter
+from hydragnn_hpo.campaign.forecast import Machine
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.convs import CONV_SPECS
+from hydragnn_hpo.config.data import SPLITS, CardConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.config.mixture import targets_of
+
+CARD = CardConfig(
+    name="mine",
+    files=({"path": "x.xyz"},),
+    targets={
+        "energy": {"level": "graph", "unit": "eV", "energy": "total"},
+        "forces": {
+            "level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy",
+        },
+        "size": {"level": "graph", "unit": "1"},
+    },
+)  # fmt: skip
+
+ABLE = tuple(name for name, spec in CONV_SPECS.items() if spec.forces)
+
+
+def stats(count, nodes=20):
+    """What a data set of equal crystals with 40 neighbours would say."""
+    splits = dict(zip(SPLITS, (round(s * count) for s in (0.6, 0.1, 0.1, 0.1, 0.1)), strict=True))
+    sizes = {"mean": nodes, "min": nodes, "max": nodes, "total": nodes * count}
+    edges = {key: 40 * value for key, value in sizes.items()}
+    return {
+        "name": "mine",
+        "num_graphs": count,
+        "cutoff": 5.0,
+        "elements": [],
+        "degree": {"4.0": 20.0, "5.0": 40.0},
+        "nodes": sizes,
+        "edges": edges,
+        "splits": splits,
+        "train_nodes": splits["train"] * nodes,
+        "train_edges": splits["train"] * nodes * 40,
+        "attributes": {},
+        "targets": targets_of(CARD),
+    }
+
+
+def make(scope):
+    return parse(tomllib.loads(starter(CARD, "x", scope=scope)), CampaignConfig, "made")
+
+
+def fitted(count, minutes, slots=2, nodes=20):
+    machine = Machine(find_profile(None), 1, slots)
+    return fitting_scope(make, machine, stats(count, nodes), ABLE, 60.0 * minutes)
+
+
+def test_epochs_of_a_thousand_and_of_a_quarter_and_four_times_as_many():
+    assert [whole_epochs(n) for n in (1000, 250, 4000)] == [40, 80, 20]
+    assert whole_epochs(10) == 120
+    assert whole_epochs(10**7) == 8
+
+
+def test_an_epoch_has_at_least_six_steps():
+    assert batches_of(10_000) == BATCHES
+    assert batches_of(100) == (16,)
+    assert batches_of(20) == (8,)
+
+
+def test_trials_for_a_time_by_hand():
+    # 10 epochs of all and 30 more of a third: 20 epochs a trial, 2 s each; 2 slots, 400 s
+    assert trials_for(Scope(rungs=(10, 40)), 400.0, 2.0, 2) == 20
+
+
+def test_scopes_go_from_thorough_to_little():
+    found = list(scopes(100_000, ABLE))
+    widest = [max(scope.features) for scope in found]
+    assert widest == sorted(widest, reverse=True)
+    assert found[-1].steps == 30
+    assert all(scope.steps is None for scope in scopes(500, ABLE))
+    assert all(set(scope.batches) == set(BATCHES) for scope in found)
+
+
+def test_a_number_of_trials_has_its_convs_and_finalists():
+    scope = next(scopes(1000, ABLE))
+    assert with_trials(scope, 1).trials == LEAST
+    assert with_trials(scope, 10**6).trials == MOST
+    few, many = with_trials(scope, 12), with_trials(scope, 60)
+    assert few.convs == ("schnet", "egnn", "painn")
+    assert (few.finalists, many.finalists, many.initial) == (6, 12, 15)
+    assert set(few.convs) < set(many.convs)
+
+
+def test_convs_keep_their_order_and_one_is_enough():
+    assert chosen(("gin", "mace", "painn"), 2) == ("mace", "painn")
+    assert chosen(("gin",), 3) == ("gin",)
+
+
+@pytest.mark.parametrize(("count", "minutes"), [(200, 10), (2000, 10), (2000, 120)])
+def test_a_campaign_fits_its_time_in_the_simulation(count, minutes):
+    scope, seen = fitted(count, minutes)
+    assert seen.simulated.makespan <= 60.0 * minutes
+    assert LEAST <= scope.trials <= MOST
+    assert make(scope).search.trials == scope.trials
+    assert str(scope.trials) in scope.why[0]
+
+
+def test_more_time_means_more_search():
+    short, long = fitted(1000, 5)[0], fitted(1000, 120)[0]
+    assert long.trials * long.epochs * max(long.features) > (
+        short.trials * short.epochs * max(short.features)
+    )
+
+
+def test_what_cannot_be_passed_over_in_time_gets_short_epochs():
+    scope, _ = fitted(200_000, 10, nodes=60)
+    assert scope.features == TIERS[-1][0]
+    assert scope.steps is not None
+    assert make(scope).trial["training"]["steps_per_epoch"] == scope.steps
+    assert "not a whole pass" in scope.why[1]
+
+
+def test_what_is_known_of_the_data_is_heeded():
+    known = Known(frozenset({"size"}), {"forces": "later,\nperhaps"})
+    made = starter(CARD, "x", known=known)
+    content = tomllib.loads(made)
+    assert set(content["trial"]["heads"]) == {"energy", "size"}
+    assert content["trial"]["heads"]["size"]["pool"] == "sum"
+    assert "# later, perhaps\n# [trial.heads.forces]" in made
+
+
+def test_forces_bring_their_energy():
+    assert heads_of(CARD, ["forces"]) == ("energy", "forces")

@@ -1,0 +1,231 @@
+"""Each judgement on a property, on structures made for it; expected values by hand."""
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from hydragnn_hpo.data.look.kinds import slug
+from hydragnn_hpo.data.look.properties import properties_of
+from hydragnn_hpo.data.look.targets import judged
+from hydragnn_hpo.errors import ConfigError
+
+PER_ATOM = {29: -3.5, 79: -3.0}
+
+
+def metals(count=30):
+    """Copper and gold in cells of one to eight atoms, with the energy of their atoms."""
+    random = np.random.default_rng(3)
+    found = []
+    for number in range(count):
+        atoms = bulk("Cu", cubic=number % 2 == 0) * (1 + number % 2, 1, 1)
+        atoms.numbers[0] = 79 if number % 3 else 29
+        energy = sum(PER_ATOM[z] for z in atoms.numbers) + random.normal(0, 0.01)
+        forces = random.normal(0, 1, (len(atoms), 3))
+        atoms.calc = SinglePointCalculator(
+            atoms, energy=energy, forces=forces, stress=random.normal(0, 0.1, 6)
+        )
+        found.append(atoms)
+    return found
+
+
+def look_at(structures, reader="extxyz", units=None, forced=()):
+    found = properties_of(structures)
+    made = judged(structures, found, reader=reader, units=units or {}, forced=forced)
+    return {target.key: target for target in made.targets}, made
+
+
+def with_info(values, name="y", structures=None):
+    structures = structures or [a.copy() for a in metals(len(values))]
+    for atoms, value in zip(structures, values, strict=True):
+        atoms.info[name] = value
+    return structures
+
+
+def test_a_calculator_gives_a_potential():
+    targets, _ = look_at(metals())
+    energy, forces, stress = targets["energy"], targets["forces"], targets["stress"]
+    assert (energy.level, energy.energy, energy.unit.name) == ("graph", "total", "eV")
+    assert (forces.level, forces.shape, forces.derived_from) == ("node", "vector", "energy")
+    assert (stress.level, stress.shape, stress.derived_from) == ("graph", "tensor", "energy")
+    assert {energy.unit.sure, forces.unit.sure, stress.unit.sure} == {"guessed"}
+    assert energy.head
+    assert forces.head
+    assert not stress.head
+
+
+def test_stress_is_left_out_where_something_is_not_periodic():
+    structures = [*metals(20), *[m.copy() for m in [molecule("H2O")] * 3]]
+    for atoms in structures[20:]:
+        atoms.calc = SinglePointCalculator(atoms, energy=-1.0, forces=np.zeros((3, 3)))
+    _, made = look_at(structures)
+    assert "stress" in dict(made.left_out)
+
+
+def test_forces_without_an_energy_are_vectors_of_their_own_and_no_head():
+    structures = metals()
+    for atoms in structures:
+        del atoms.calc.results["energy"], atoms.calc.results["stress"]
+    targets, _ = look_at(structures)
+    assert targets["forces"].derived_from is None
+    assert not targets["forces"].head
+
+
+def test_an_energy_of_a_table_has_a_unit_that_only_the_user_knows():
+    totals = [sum(PER_ATOM[z] for z in atoms.numbers) for atoms in metals()]
+    targets, _ = look_at(with_info(totals, "energy"), reader="table")
+    assert (targets["energy"].energy, targets["energy"].unit.name) == ("total", "?")
+    said, _ = look_at(with_info(totals, "energy"), reader="table", units={"energy": "Hartree"})
+    assert (said["energy"].unit.name, said["energy"].unit.sure) == ("Hartree", "said")
+
+
+def test_an_unknown_unit_is_refused():
+    with pytest.raises(ConfigError, match="unknown unit 'Hartre'. Did you mean 'Hartree'"):
+        look_at(metals(), units={"energy": "Hartre"})
+
+
+def test_an_energy_per_atom_does_not_grow():
+    structures = [a.copy() for a in metals(40)]
+    means = [np.mean([PER_ATOM[z] for z in atoms.numbers]) for atoms in structures]
+    targets, _ = look_at(with_info(means, "formation_energy", structures), reader="table")
+    found = targets["formation_energy"]
+    assert (found.energy, found.unit.name, found.unit.sure) == ("per_atom", "eV/atom", "guessed")
+
+
+def test_hartree_is_recognised_and_forces_beside_it_are_not_guessed():
+    structures = [molecule(name) for name in ("CH4", "H2O", "C2H6", "NH3", "CH3OH")] * 4
+    hartree = {1: -0.5, 6: -37.845, 7: -54.589, 8: -75.067}
+    for number, atoms in enumerate(structures):
+        energy = sum(hartree[z] for z in atoms.numbers) - 0.15 * (len(atoms) - 1) - 1e-4 * number
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=atoms.positions)
+    targets, made = look_at(structures)
+    assert (targets["energy"].unit.name, targets["energy"].unit.sure) == ("Hartree", "recognised")
+    assert "unknown unit" in dict(made.left_out)["forces"]
+    told, _ = look_at(structures, units={"forces": "Hartree/bohr"})
+    assert told["forces"].derived_from == "energy"
+
+
+def test_a_unit_that_contradicts_the_numbers_is_said():
+    structures = [molecule(name) for name in ("CH4", "H2O", "C2H6", "NH3", "CH3OH")] * 4
+    hartree = {1: -0.5, 6: -37.845, 7: -54.589, 8: -75.067}
+    values = [sum(hartree[z] for z in a.numbers) - 1e-4 * n for n, a in enumerate(structures)]
+    _, made = look_at(with_info(values, "energy_eV", structures), reader="table")
+    assert any("its size is that of energies in Hartree" in said for said in made.warnings)
+
+
+def test_constants_counters_texts_and_leftovers_are_no_targets():
+    structures = with_info(range(30), "index")
+    with_info([7.5] * 30, "pressure", structures)
+    with_info([f"run {n}" for n in range(30)], "comment", structures)
+    with_info([100 + 2 * n for n in range(30)], "label", structures)
+    for atoms in structures:
+        atoms.arrays["initial_magmoms"] = np.arange(len(atoms)) * 1.0
+    targets, made = look_at(structures)
+    reasons = dict(made.left_out)
+    assert targets == {}
+    assert reasons["pressure"] == "is 7.5 everywhere"
+    assert reasons["index"] == reasons["label"] == "numbers or sorts the structures"
+    assert reasons["initial_magmoms"] == "is what a calculation started from"
+    assert "comment" not in reasons
+
+
+def test_missing_values_make_a_target_optional():
+    values = [float(n * n % 17) for n in range(30)]
+    values[4] = values[9] = values[20] = float("nan")
+    targets, _ = look_at(with_info(values, "gap"))
+    assert targets["gap"].optional
+    assert "missing in 10 % of what was read" in targets["gap"].why
+    some = with_info(values[:3] * 10, "gap")
+    del some[0].info["gap"]
+    assert look_at(some)[0]["gap"].optional
+
+
+def test_what_only_nan_holds_is_no_target():
+    _, made = look_at(with_info([float("nan")] * 30, "gap"))
+    assert dict(made.left_out)["gap"] == "holds no number"
+
+
+def test_a_marker_far_from_all_values_is_named():
+    values = [1.0 + 0.1 * (n % 7) for n in range(300)]
+    values[11] = -9999.0
+    _, made = look_at(with_info(values, "gap"))
+    (said,) = [w for w in made.warnings if "far from all others" in w]
+    assert "as -9999, the median is 1.3" in said
+
+
+def test_infinite_values_are_named():
+    values = [float(n % 5) for n in range(30)]
+    values[3] = float("inf")
+    _, made = look_at(with_info(values, "gap"))
+    assert "gap is infinite in 1 places: those are set aside." in made.warnings
+
+
+def test_copies_and_long_properties_are_left_out():
+    values = [float(n % 5) for n in range(30)]
+    structures = with_info(values, "gap")
+    with_info(values, "gap_again", structures)
+    with_info([np.arange(3.0) * n for n in range(30)], "dipole", structures)
+    targets, made = look_at(structures)
+    assert list(targets) == ["gap"]
+    assert dict(made.left_out)["gap_again"] == "has the same numbers as gap"
+    assert "3 numbers for each structure" in dict(made.left_out)["dipole"]
+
+
+def test_a_charge_that_varies_is_known_beforehand():
+    structures = with_info([n % 3 - 1 for n in range(30)], "charge")
+    with_info([float(n % 5) for n in range(30)], "gap", structures)
+    _, made = look_at(structures)
+    assert made.attributes == ("charge",)
+    assert [target.key for target in made.targets] == ["gap"]
+
+
+def test_numbers_per_atom():
+    structures = [a.copy() for a in metals()]
+    for atoms in structures:
+        atoms.arrays["magmom"] = np.linspace(-1, 1, len(atoms)) + len(atoms)
+        atoms.arrays["push"] = atoms.positions * 2.0
+        atoms.arrays["many"] = np.ones((len(atoms), 7)) * len(atoms)
+    targets, made = look_at(structures)
+    assert (targets["magmom"].level, targets["magmom"].unit.name) == ("node", "muB")
+    assert (targets["push"].shape, targets["push"].head) == ("vector", False)
+    assert "7 numbers for each atom" in dict(made.left_out)["many"]
+
+
+def test_what_grows_and_is_no_energy_is_pooled_as_a_sum():
+    structures = [a.copy() for a in metals(40)]
+    values = [10.0 * len(atoms) for atoms in structures]
+    targets, _ = look_at(with_info(values, "polarizability", structures))
+    assert targets["polarizability"].extensive
+    assert targets["polarizability"].energy is None
+
+
+def test_a_ninth_head_waits():
+    structures = [a.copy() for a in metals()]
+    random = np.random.default_rng(1)
+    for number in range(11):
+        with_info(random.normal(0, 1, 30).tolist(), f"p{number}", structures)
+    targets, _ = look_at(structures)
+    assert [target.head for target in targets.values()] == [True] * 8 + [False] * 3
+
+
+def test_a_property_of_a_table_without_a_header_stays_even_if_it_is_constant():
+    targets, _ = look_at(with_info([1.0] * 30, "property"), reader="folder", forced=("property",))
+    assert not targets["property"].head
+
+
+def test_names_become_names_of_targets():
+    assert slug("Band gap (eV)", "target") == "Band_gap_eV"
+    assert slug("3d-energy", "target") == "target_3d_energy"
+    assert slug("\x1b]0;x\n'\"", "target") == "target_0_x" or slug("...", "data") == "data"
+    structures = with_info([float(n % 5) for n in range(30)], "a b")
+    with_info([float(n % 7) for n in range(30)], "a-b", structures)
+    _, made = look_at(structures)
+    assert [target.name for target in made.targets] == ["a_b", "a_b_2"]
+
+
+def test_one_atom_is_no_vector():
+    lone = [Atoms("Cu", info={"v": [1.0 * n, 2.0, 3.0]}) for n in range(8)]
+    targets, made = look_at(lone)
+    assert targets == {}
+    assert "3 numbers for each structure" in dict(made.left_out)["v"]
