@@ -8,6 +8,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
+from structure_files import FIXTURES
 
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import parse
@@ -20,7 +21,6 @@ from hydragnn_hpo.data.look.look import look
 from hydragnn_hpo.data.look.sample import runs
 from hydragnn_hpo.data.look.surroundings import surroundings_of
 from hydragnn_hpo.errors import ConfigError, DataError
-from tests.contracts.test_readers import FIXTURES, SLOW
 
 UNREAD = {"lsms"}
 """Formats that are never guessed."""
@@ -36,7 +36,7 @@ def card_of(seen, folder):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+        pytest.param(name, marks=pytest.mark.slow if name == "hydragnn" else ())
         for name in FIXTURES
         if name not in UNREAD | BARE
     ],

@@ -1,0 +1,235 @@
+"""Five crystals in a file of every format that readers know, made by hand."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import adios2
+import numpy as np
+import torch
+from ase import Atoms
+from ase.build import bulk
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.db import connect
+from ase.io import write
+from torch_geometric.data import Data
+
+from hydragnn_hpo.data.readers.source import Source
+
+Make = Callable[[Path], Source]
+
+
+def truths() -> list[Atoms]:
+    """Five crystals with a gap each, and a charge per atom."""
+    kinds = [bulk("Cu", cubic=True), bulk("NaCl", "rocksalt", a=5.6), bulk("Fe"), bulk("Si")]
+    found = [*kinds, bulk("Al", cubic=True)]
+    for number, atoms in enumerate(found):
+        atoms.info["gap"] = number / 4
+        atoms.arrays["charge"] = 0.5 + np.arange(len(atoms)) / 8
+    return found
+
+
+def extxyz(folder: Path) -> Source:
+    write(folder / "all.extxyz", truths(), format="extxyz")
+    return Source(folder / "all.extxyz", ("gap",))
+
+
+def compressed(folder: Path) -> Source:
+    text = extxyz(folder).path.read_bytes()
+    (folder / "all.extxyz.gz").write_bytes(gzip.compress(text))
+    return Source(folder / "all.extxyz.gz", ("gap",))
+
+
+def trajectory(folder: Path) -> Source:
+    write(folder / "all.traj", truths())
+    return Source(folder / "all.traj", ("gap",))
+
+
+def folder_of_files(folder: Path) -> Source:
+    lines = [f"c{n}.cif,{atoms.info['gap']}" for n, atoms in enumerate(truths())]
+    for number, atoms in enumerate(truths()):
+        write(folder / f"c{number}.cif", atoms)
+    (folder / "id_prop.csv").write_text("\n".join(lines))
+    return Source(folder, ("gap",))
+
+
+def csv_of_cifs(folder: Path) -> Source:
+    with (folder / "all.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["cif", "gap"])
+        for atoms in truths():
+            text = io.BytesIO()
+            write(text, atoms, format="cif")
+            rows.writerow([text.getvalue().decode(), atoms.info["gap"]])
+    return Source(folder / "all.csv", ("gap",), "cif")
+
+
+def pymatgen_of(atoms: Atoms) -> dict:
+    """Write a structure as pymatgen's ``Structure.as_dict`` does."""
+    sites = [
+        {"species": [{"element": str(symbol), "occu": 1}], "abc": abc, "properties": {"charge": q}}
+        for symbol, abc, q in zip(
+            atoms.symbols, atoms.get_scaled_positions().tolist(), atoms.arrays["charge"].tolist(),
+            strict=True,
+        )
+    ]  # fmt: skip
+    return {"lattice": {"matrix": atoms.cell.array.tolist()}, "sites": sites}
+
+
+def matbench(folder: Path, suffix: str = ".json") -> Source:
+    content = {
+        "index": [f"mb-{n}" for n in range(5)],
+        "columns": ["structure", "gap"],
+        "data": [[pymatgen_of(atoms), atoms.info["gap"]] for atoms in truths()],
+    }
+    text = json.dumps(content).encode()
+    path = folder / f"matbench{suffix}"
+    path.write_bytes(gzip.compress(text) if suffix.endswith(".gz") else text)
+    return Source(path, ("gap",))
+
+
+def matbench_gz(folder: Path) -> Source:
+    return matbench(folder, ".json.gz")
+
+
+def jarvis_records(folder: Path) -> Source:
+    records = [
+        {
+            "jid": f"JVASP-{n}",
+            "gap": atoms.info["gap"],
+            "atoms": {
+                "lattice_mat": atoms.cell.array.tolist(),
+                "coords": atoms.get_scaled_positions().tolist(),
+                "elements": list(atoms.symbols),
+                "cartesian": False,
+            },
+        }
+        for n, atoms in enumerate(truths())
+    ]
+    (folder / "all.json").write_text(json.dumps(records))
+    return Source(folder / "all.json", ("gap",))
+
+
+def json_columns(folder: Path) -> Source:
+    texts = []
+    for atoms in truths():
+        text = io.BytesIO()
+        write(text, atoms, format="cif")
+        texts.append(text.getvalue().decode())
+    content = {"cif": texts, "gap": {str(n): a.info["gap"] for n, a in enumerate(truths())}}
+    (folder / "all.json").write_text(json.dumps(content))
+    return Source(folder / "all.json", ("gap",))
+
+
+def database(folder: Path, name: str = "all.db") -> Source:
+    with connect(folder / name) as rows:
+        for atoms in truths():
+            rows.write(atoms, gap=atoms.info["gap"], data={"charge": atoms.arrays["charge"]})
+    return Source(folder / name, ("gap",))
+
+
+def json_database(folder: Path) -> Source:
+    return database(folder, "all.json")
+
+
+def lmdb_folder(folder: Path) -> Source:
+    """Write two LMDB files as fairchem's data sets come."""
+    from ase_db_backends.aselmdb import LMDBDatabase
+
+    for part, chosen in (("a", truths()[:2]), ("b", truths()[2:])):
+        with LMDBDatabase(str(folder / f"{part}.aselmdb")) as rows:
+            for atoms in chosen:
+                atoms.calc = SinglePointCalculator(atoms, energy=2 * atoms.info["gap"])
+                data = {"gap": atoms.info["gap"], "charge": atoms.arrays["charge"]}
+                rows.write(atoms, data=data)
+    return Source(folder, ("gap",))
+
+
+def lsms(folder: Path) -> Source:
+    """Write FePt-like text: energy; then protons, index, x, y, z, charge density, moment."""
+    for number, atoms in enumerate(truths()):
+        lines = [f"{atoms.info['gap']} 7.0 8.0"]
+        for row, (z, (x, y, w)) in enumerate(zip(atoms.numbers, atoms.positions, strict=True)):
+            charge = z + atoms.arrays["charge"][row]
+            lines.append(f"{z:.1f} {row} {x} {y} {w} {charge} 0.25")
+        (folder / f"s{number}.txt").write_text("\n".join(lines))
+    return Source(folder, ("gap",), cell=((9.0, 0, 0), (0, 9.0, 0), (0, 0, 9.0)))
+
+
+def cfg(folder: Path) -> Source:
+    for number, atoms in enumerate(truths()):
+        write(folder / f"s{number}.cfg", atoms)
+        (folder / f"s{number}.bulk").write_text(f"{atoms.info['gap']} 1.0 2.0\n")
+    return Source(folder, ("gap",))
+
+
+def pyg(folder: Path) -> Source:
+    entries = [
+        Data(
+            z=torch.from_numpy(atoms.numbers.astype(np.int64)),
+            pos=torch.from_numpy(atoms.positions),
+            cell=torch.from_numpy(atoms.cell.array.copy()),
+            gap=torch.tensor([atoms.info["gap"]]).double(),
+            charge=torch.from_numpy(atoms.arrays["charge"]),
+        )
+        for atoms in truths()
+    ]
+    torch.save(entries, folder / "all.pt")
+    return Source(folder / "all.pt", ("gap",))
+
+
+def hydragnn_bp(folder: Path) -> Source:
+    """Write the layout of HydraGNN's ``AdiosWriter``."""
+    keys = {
+        "x": [np.stack([a.numbers, a.arrays["charge"]], axis=1).astype(float) for a in truths()],
+        "pos": [atoms.positions for atoms in truths()],
+        "cell": [atoms.cell.array for atoms in truths()],
+        "gap": [np.array([atoms.info["gap"]]) for atoms in truths()],
+        "charge": [atoms.arrays["charge"] for atoms in truths()],
+    }
+    with adios2.Stream(str(folder / "all.bp"), "w") as stream:
+        stream.begin_step()
+        stream.write_attribute("trainset/ndata", np.array(5))
+        for key, arrays in keys.items():
+            counts = np.array([len(array) for array in arrays])
+            for name, value in (
+                (key, np.concatenate(arrays)),
+                (f"{key}/variable_count", counts),
+                (f"{key}/variable_offset", np.cumsum(counts) - counts),
+            ):
+                shape = list(value.shape)
+                stream.write(f"trainset/{name}", value, shape, [0] * len(shape), shape)
+            stream.write_attribute(f"trainset/{key}/variable_dim", np.array(0))
+        stream.end_step()
+    return Source(folder / "all.bp", ("gap",))
+
+
+def smiles(folder: Path) -> Source:
+    """Write molecules: their geometry is RDKit's, so only what is in the line is compared."""
+    lines = ["smiles,gap", *(f"{s},{n / 4}" for n, s in enumerate(("O", "CO", "N", "C", "CC")))]
+    (folder / "all.csv").write_text("\n".join(lines))
+    return Source(folder / "all.csv", ("gap",))
+
+
+FIXTURES: dict[str, tuple[str, Make]] = {
+    "extxyz": ("extxyz", extxyz),
+    "extxyz.gz": ("extxyz", compressed),
+    "trajectory": ("ase_file", trajectory),
+    "folder": ("folder", folder_of_files),
+    "csv of cifs": ("table", csv_of_cifs),
+    "matbench": ("table", matbench),
+    "matbench gz": ("table", matbench_gz),
+    "jarvis": ("table", jarvis_records),
+    "json columns": ("table", json_columns),
+    "sqlite": ("database", database),
+    "ase json": ("database", json_database),
+    "aselmdb": ("database", lmdb_folder),
+    "lsms": ("lsms", lsms),
+    "cfg": ("cfg", cfg),
+    "pyg": ("pyg", pyg),
+    "hydragnn": ("hydragnn_bp", hydragnn_bp),
+    "smiles": ("smiles", smiles),
+}
