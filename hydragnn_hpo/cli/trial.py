@@ -45,7 +45,7 @@ def trial(
     directory: Annotated[
         Path,
         typer.Argument(
-            help="Trial directory with a trial.toml; or a NAME.toml, which trains in NAME beside it."
+            help="Directory with a trial.toml; or a NAME.toml, which trains in NAME/ beside it."
         ),
     ],
     dry_run: DryRunOption = False,

@@ -27,7 +27,7 @@ def write(facts: Facts, out: Path, *, trial: str | None = None) -> Written:
     Raises:
         RunError: no trial has a result yet, or the named one is unknown.
     """
-    chosen = facts.trials[trial] if trial in facts.trials else _best(facts, trial)
+    chosen = _best(facts) if trial is None else _named(facts, trial)
     ours = facts.config.command is None
     text, lost = _training(facts, chosen) if ours else (_command(facts, chosen), [])
     path = out.absolute()
@@ -45,12 +45,16 @@ def write(facts: Facts, out: Path, *, trial: str | None = None) -> Written:
     )
 
 
-def _best(facts: Facts, wanted: str | None) -> TrialFacts:
-    if wanted is not None:
-        close = sorted(facts.trials)
-        known = close if len(close) <= 10 else [*close[:5], "...", *close[-2:]]
-        said = unknown("trial", wanted, facts.trials).partition(" Known:")[0]
-        raise RunError(f"{facts.run.path}: {said} Known: {', '.join(known)}.")
+def _named(facts: Facts, wanted: str) -> TrialFacts:
+    if wanted in facts.trials:
+        return facts.trials[wanted]
+    names = list(facts.trials)
+    known = names if len(names) <= 10 else [*names[:5], "...", names[-1]]
+    said = unknown("trial", wanted, names).partition(" Known:")[0]
+    raise RunError(f"{facts.run.path}: {said} Known: {', '.join(known)}.")
+
+
+def _best(facts: Facts) -> TrialFacts:
     ranked = facts.state.ranked()
     if not ranked:
         raise RunError(

@@ -16,7 +16,12 @@ from hydragnn_hpo.report.exporting.rows import EpochRow, TrialRow, curves, trial
 from hydragnn_hpo.report.exporting.written import Written, bring, elsewhere
 from hydragnn_hpo.report.reading.facts import Facts
 
-_STATES = {"completed": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "queued": "SCHEDULED"}
+_STATES = {
+    "completed": "FINISHED",
+    "stopped": "FINISHED",
+    "failed": "FAILED",
+    "queued": "SCHEDULED",
+}
 _BATCH = 1000
 """Metrics that MLflow takes at once."""
 
@@ -43,7 +48,9 @@ def write(facts: Facts, out: Path) -> Written:
                 "pip install 'hydragnn-hpo[mlflow]'."
             ) from error
         made = folder / "mlflow.db"
-        client: Any = MlflowClient(tracking_uri=f"sqlite:///{made}", registry_uri=f"sqlite:///{made}")
+        client: Any = MlflowClient(
+            tracking_uri=f"sqlite:///{made}", registry_uri=f"sqlite:///{made}"
+        )
         place = (out.absolute() / "artifacts").as_uri()
         experiment = client.create_experiment(facts.config.name, artifact_location=place)
         for row in rows:
@@ -59,9 +66,7 @@ def write(facts: Facts, out: Path) -> Written:
     )
 
 
-def _run(
-    client: Any, experiment: str, facts: Facts, row: TrialRow, curve: list[EpochRow]
-) -> None:
+def _run(client: Any, experiment: str, facts: Facts, row: TrialRow, curve: list[EpochRow]) -> None:
     from mlflow.entities import Metric, Param, RunTag
 
     begun, ended = row.numbers["started"], row.numbers["ended"]

@@ -226,8 +226,6 @@ def _params(at: int, trial: Any) -> Iterator[dict[str, Any]]:
         }
 
 
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Optuna from telling of every study, and of what is experimental in it."""

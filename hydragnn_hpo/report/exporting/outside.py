@@ -8,7 +8,14 @@ from pathlib import Path
 _THEIRS = ("WANDB_", "MLFLOW_", "DATABRICKS_", "_MLFLOW")
 """Variables that would send an export elsewhere."""
 
-_FOLDERS = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "TMPDIR")
+_FOLDERS = (
+    "HOME",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+    "TMPDIR",
+)
 """Where they would keep caches, settings, logs and keys."""
 
 

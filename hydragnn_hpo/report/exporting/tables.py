@@ -62,9 +62,8 @@ def _trials(rows: Sequence[TrialRow], units: Mapping[str, str], space: list[str]
         values = [row.numbers.get(name) for row in rows]
         table.append(Column(name, kind, unit_of(name, units), values))
     for key in _keys([space, *(row.values for row in rows)]):
-        values = [row.values.get(key) for row in rows]
-        kind, values = _typed(values)
-        table.append(Column(f"params.{key}", kind, "", values))
+        kind, found = _typed([row.values.get(key) for row in rows])
+        table.append(Column(f"params.{key}", kind, "", found))
     table.append(Column("message", "text", "", [row.texts["message"] for row in rows]))
     return table
 

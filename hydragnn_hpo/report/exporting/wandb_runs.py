@@ -71,7 +71,9 @@ def _run(
     for epoch in curve:
         run.log({**epoch.numbers, "time": epoch.time}, step=epoch.epoch)
     units = {key: unit_of(key, facts.units) for key in row.numbers}
-    found = {f"result.{key}": value for key, value in row.numbers.items() if value is not None}
+    found: dict[str, Any] = {
+        f"result.{key}": value for key, value in row.numbers.items() if value is not None
+    }
     found |= {f"unit.{key}": unit for key, unit in units.items() if unit}
     found |= {key: text for key, text in row.texts.items() if text}
     run.summary.update({**found, "status": row.status})
