@@ -23,7 +23,7 @@ def compare(
             help="What did it cost to reach this? objective=VALUE too; repeatable.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write NAME.html or NAME.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw the best so far: NAME.png.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Set campaigns side by side: spaces, winners, what it cost to reach an error."""
@@ -31,8 +31,8 @@ def compare(
     from hydragnn_hpo.report.comparing.comparison import compare as find
 
     levels = [_level(text) for text in reach or ()]
-    if out is not None and out.suffix not in (".html", ".png"):
-        raise ConfigError(f"{out}: name it NAME.html or NAME.png.")
+    if out is not None and out.suffix != ".png":
+        raise ConfigError(f"{out}: name it NAME.png.")
     found = find(read_campaigns(runs), levels)
     if out is not None:
         _write(found, out)
@@ -56,16 +56,11 @@ def _level(text: str) -> tuple[str, float]:
 
 
 def _write(found: "Comparison", out: Path) -> None:
-    if out.suffix == ".png":
-        from hydragnn_hpo.report.comparing.picture import draw_comparison
+    from hydragnn_hpo.report.comparing.picture import draw_comparison
 
-        if not found.quantities:
-            raise ConfigError(f"{out}: these runs have no result in common that could be drawn.")
-        draw_comparison(found, out)
-        return
-    from hydragnn_hpo.report.comparing.page import write_comparison
-
-    write_comparison(found, out)
+    if not found.quantities:
+        raise ConfigError(f"{out}: these runs have no result in common that could be drawn.")
+    draw_comparison(found, out)
 
 
 def _show(found: "Comparison") -> None:

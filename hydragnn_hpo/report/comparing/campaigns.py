@@ -10,6 +10,7 @@ from hydragnn_hpo.campaign.records.losses import Ledger
 from hydragnn_hpo.campaign.records.state import Trial
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.reading.course import slots_of, slots_per_host
 from hydragnn_hpo.report.reading.facts import Facts, read_facts
 from hydragnn_hpo.search.objective import number
 from hydragnn_hpo.text import shown
@@ -115,19 +116,6 @@ def _labels(paths: Sequence[Path], names: Sequence[str]) -> list[str]:
         if len(set(labels)) == len(labels):
             return labels
     return [str(path) for path in paths]
-
-
-def slots_of(facts: Facts) -> set[str]:
-    """Give all slots that ever were there."""
-    kinds = ("opened", "host_joined", "placed")
-    return {s for e in facts.events if e["event"] in kinds for s in e.get("slots", ())}
-
-
-def slots_per_host(facts: Facts) -> float:
-    """Give how many slots a host has, on average over all that ever were there."""
-    slots = slots_of(facts)
-    hosts = {slot.rpartition(":")[0] for slot in slots}
-    return len(slots) / len(hosts) if hosts else 1.0
 
 
 def _course(facts: Facts) -> list[Result]:

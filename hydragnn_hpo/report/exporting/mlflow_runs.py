@@ -5,6 +5,7 @@ MLflow's own folders of files are in maintenance mode and refused by it since it
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,10 +107,12 @@ def _named(name: str) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep MLflow from telling how it makes its tables."""
+    """Keep MLflow from telling how it makes its tables, and of what is deprecated in it."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.disable(before)

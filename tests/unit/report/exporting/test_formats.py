@@ -43,7 +43,7 @@ def test_nothing_is_written_over(to: str, made: SimpleNamespace, tmp_path: Path)
         ("optuna", "x.txt", None, "name it NAME.db or NAME.sqlite3 or NAME.log"),
         ("best", "best", None, "name it NAME.toml"),
         ("csv", "x", "t0001", "--trial goes with --to best"),
-        ("best", "x.toml", "t1", "unknown trial 't1'. Did you mean"),
+        ("best", "x.toml", "t042", "unknown trial 't042'. Did you mean"),
     ],
 )
 def test_what_cannot_be_is_said(
