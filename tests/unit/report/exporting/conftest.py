@@ -17,7 +17,7 @@ from hydragnn_hpo.report.reading.facts import Facts, read_facts
 HOSTILE = ("../../evil", ".._.._evil", "<script>alert(1)</script>", "=1+1", "\x1b[2J", "\ud800x")
 """Names of trials that no controller gives; the second is what the first might become."""
 
-MESSAGE = "Traceback\n\x1b]0;owned\x07 <img src=x onerror=alert(1)>, \"quoted\",\n=cmd|' /C calc'!A0"
+MESSAGE = "Traceback\n\x1b]0;owned\x07 <img src=x onerror=alert(1)>, \"q\",\n=cmd|' /C calc'!A0"
 
 
 def raw_events(run: Path) -> list[dict[str, Any]]:
