@@ -20,10 +20,23 @@ from hydragnn_hpo.ensemble.artefact.manifest import Manifest
 from hydragnn_hpo.ensemble.building.bench import Bench, open_bench
 from hydragnn_hpo.ensemble.building.calibration import calibrate_heads
 from hydragnn_hpo.ensemble.building.candidates import standing
-from hydragnn_hpo.ensemble.building.choose import Choice, choose, compare_members
+from hydragnn_hpo.ensemble.building.choose import (
+    Choice,
+    choose,
+    compare_members,
+    scored_heads,
+)
 from hydragnn_hpo.ensemble.building.description import evidence_of, manifest_of
 from hydragnn_hpo.ensemble.building.evaluation import evaluate_heads
-from hydragnn_hpo.ensemble.building.members import check_members, member_of, said_by, weights_of
+from hydragnn_hpo.ensemble.building.members import (
+    Said,
+    check_members,
+    member_of,
+    said_by,
+    weights_of,
+)
+from hydragnn_hpo.ensemble.building.select import ScoredHead
+from hydragnn_hpo.ensemble.building.sizes import alone, by_size
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import write_bytes, write_json
@@ -40,9 +53,9 @@ def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
         device: where members predict the test split.
 
     Returns:
-        ``path method why members heads selection diversity leaderboard warnings``; each head has
-        ``unit test_mae single_mae mean_baseline_mae ratio_to_mean coverage90 test_mae_top_k
-        test_mae_greedy`` and more.
+        ``path method why members heads selection diversity curves warnings candidates by_size
+        leaderboard``; each head has ``unit test_mae single_mae mean_baseline_mae ratio_to_mean
+        coverage90 test_mae_top_k test_mae_greedy`` and more.
 
     Raises:
         HydraError: the run cannot give an ensemble; one sentence says why.
@@ -57,11 +70,11 @@ def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
     calibrations = calibrate_heads(bench, said, shares[choice.kept])
     evidence = evidence_of(bench, said, list(members), shares[choice.kept])
     said = said_by(bench, members, "test", device)
-    heads, arrays = evaluate_heads(bench, said, shares, calibrations, choice.kept)
+    heads, arrays, curves = evaluate_heads(bench, said, shares, calibrations, choice.kept)
     seen = compare_members(bench, choice.best)
     manifest = manifest_of(bench, choice, calibrations, heads, seen)
-    table = _table(bench, choice, manifest) | {"diversity": seen}
-    table |= {"warnings": _warnings(bench, calibrations)}
+    table = _table(bench, choice, manifest) | {"diversity": seen, "curves": curves}
+    table |= {"warnings": _warnings(bench, calibrations), **_sizes(bench, said, list(members))}
     _write_report(bench.run, table, arrays)
     _pack(bench, manifest, {bench.candidates[c].trial: tensors[c] for c in tensors}, evidence)
     return table
@@ -99,6 +112,27 @@ def _table(bench: Bench, choice: Choice, manifest: Manifest) -> dict[str, Any]:
         "selection": choice.selection,
         "leaderboard": standing(bench.run),
     }
+
+
+def _sizes(bench: Bench, said: Said, known: list[int]) -> dict[str, Any]:
+    """Say how each candidate and each size of ensemble does on ``sel``, and on ``test``.
+
+    Args:
+        bench: what the steps share.
+        said: what some candidates said about ``test``; nobody else is asked (Law 6).
+        known: those candidates.
+    """
+    heads, test = scored_heads(bench), {}
+    for name in bench.targets:
+        truth, mask = bench.truth(name, "test")
+        test[name] = ScoredHead(said[name][:, mask], truth[mask], 1.0)
+    sizes = by_size(heads, [c.objective for c in bench.candidates], (known, test))
+    for size in (size for sizes_of in sizes.values() for size in sizes_of):
+        size["added"] = bench.candidates[size["added"]].trial
+    each = [
+        {"trial": one.trial, "sel_mae": alone(heads, c)} for c, one in enumerate(bench.candidates)
+    ]
+    return {"candidates": each, "by_size": sizes}
 
 
 def _pack(

@@ -68,7 +68,7 @@ def members_of(weights: Sequence[np.ndarray]) -> np.ndarray:
 
 def choose(bench: Bench) -> Choice:
     """Choose by both methods, from what the candidates predicted on ``sel`` alone."""
-    config, heads = bench.campaign.ensemble, _heads(bench)
+    config, heads = bench.campaign.ensemble, scored_heads(bench)
     costs = [flops_per_graph(c.config.model, bench.graphs.stats) for c in bench.candidates]
     scored, objectives = list(heads.values()), [c.objective for c in bench.candidates]
     terms = Terms(config.rounds, most=config.members, price=config.price, costs=costs)
@@ -119,7 +119,7 @@ def compare_members(bench: Bench, weights: Weights) -> dict[str, Any]:
     return found
 
 
-def _heads(bench: Bench) -> dict[str, ScoredHead]:
+def scored_heads(bench: Bench) -> dict[str, ScoredHead]:
     """Give each head's predictions on ``sel`` beside the truth, with its share in the loss."""
     common = bench.campaign.trial.get("heads", {})
     shares = {name: float(common.get(name, {}).get("weight", 1.0)) for name in bench.targets}

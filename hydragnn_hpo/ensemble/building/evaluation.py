@@ -13,7 +13,7 @@ from hydragnn_hpo.ensemble.building.calibration import strata_for
 from hydragnn_hpo.ensemble.building.members import Said, mixed
 from hydragnn_hpo.ensemble.inference import rows
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
-from hydragnn_hpo.ensemble.uncertainty.evaluation import Predicted, figures_of
+from hydragnn_hpo.ensemble.uncertainty.evaluation import Predicted, curves_of, figures_of
 from hydragnn_hpo.ensemble.uncertainty.moments import Moments
 from hydragnn_hpo.ensemble.uncertainty.scores import mae
 from hydragnn_hpo.records import finite
@@ -28,7 +28,7 @@ def evaluate_heads(
     weights: Mapping[str, Mapping[str, np.ndarray]],
     calibrations: Mapping[str, Calibration],
     kept: str,
-) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
+) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray], dict[str, Any]]:
     """Score each head on the test split.
 
     Args:
@@ -39,10 +39,11 @@ def evaluate_heads(
         kept: the method whose mix is the ensemble.
 
     Returns:
-        The table by head, and the arrays of the figure.
+        The table by head; the arrays of the figure; and the curves by head: what intervals promise
+        against what they hold, errors against sigma, see ``curves_of``.
     """
     indices = bench.graphs.indices_of("test")
-    table, arrays = {}, {"index": indices}
+    table, curves, arrays = {}, {}, {"index": indices}
     for name, target in bench.targets.items():
         truth, mask = bench.truth(name, "test")
         truth = truth[mask]
@@ -53,10 +54,17 @@ def evaluate_heads(
             "test_mae_top_k": mae(mixes["top"].mean, truth),
             "test_mae_greedy": mae(mixes["greedy"].mean, truth),
         }
-        sigma = found.sigma(calibrations[name])
-        half = calibrations[name].half_width(sigma, 0.9, found.stratum)
-        arrays |= {f"{name}/truth": truth, f"{name}/mean": found.mean, f"{name}/half90": half}
-    return table, arrays
+        curves[name] = finite(curves_of(found, calibrations[name]))
+        arrays |= {f"{name}/{part}": a for part, a in _arrays(found, calibrations[name]).items()}
+    return table, arrays, curves
+
+
+def _arrays(found: Predicted, calibration: Calibration) -> dict[str, np.ndarray]:
+    """Give what is drawn of every row: sigma as the members claim it, and calibrated."""
+    sigma = found.sigma(calibration)
+    half = calibration.half_width(sigma, 0.9, found.stratum)
+    every = {"truth": found.truth, "mean": found.mean, "half90": half}
+    return every | {"sigma": sigma, "raw_sigma": found.raw}
 
 
 def _predicted(

@@ -114,6 +114,26 @@ def greedy(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np.ndarra
     return weights
 
 
+def greedy_order(heads: Sequence[ScoredHead], most: int) -> list[int]:
+    """List candidates, each the one that helps the mean of those before it most, without repeats.
+
+    Args:
+        heads: the heads on the selection split, [M, R, w] each.
+        most: how many to list, where there are as many.
+    """
+    order: list[int] = []
+    sums = [np.zeros_like(head.truth) for head in heads]
+    left = list(range(len(heads[0].predictions)))
+    while left and len(order) < most:
+        errors = [_loss_with(heads, sums, (c, len(order) + 1)) for c in left]
+        lowest = min(errors)
+        chosen = next(c for c, e in zip(left, errors, strict=True) if e <= lowest * (1 + _TIE))
+        sums = [s + head.predictions[chosen] for s, head in zip(sums, heads, strict=True)]
+        order.append(chosen)
+        left.remove(chosen)
+    return order
+
+
 def per_head(heads: Sequence[ScoredHead], members: np.ndarray, terms: Terms) -> list[np.ndarray]:
     """Weigh some members for each head by its own loss alone.
 
