@@ -1,0 +1,98 @@
+"""What trials scored, in words and numbers that several sections share."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
+from hydragnn_hpo.search.objective import Point, goals, named
+
+_SPAN = 5.0
+"""Largest over smallest value from which on an axis is logarithmic."""
+_DECADES = 50.0
+"""Below this ratio a logarithmic axis has ticks at 1, 2, 5 as well."""
+
+
+def first_goal(score: Point | None) -> float | None:
+    """Give what a trial scored for the first goal."""
+    return score[0] if isinstance(score, tuple) else score
+
+
+def goal_name(facts: Facts, goal: int = 0) -> str:
+    """Name one of the campaign's goals for an axis or a column."""
+    wanted = goals(facts.config.search.objective)[goal]
+    if wanted == "weighted":
+        return "validation objective"
+    if isinstance(wanted, str) and wanted.startswith("val_mae."):
+        return f"validation MAE of {wanted.removeprefix('val_mae.')}"
+    return named(wanted)
+
+
+def goal_unit(facts: Facts, goal: int = 0) -> str:
+    """Give the unit of a goal: MAEs are mixed in standard deviations of their targets."""
+    wanted = goals(facts.config.search.objective)[goal]
+    if wanted == "weighted" or not isinstance(wanted, str):
+        return "MAE / std"
+    if wanted.startswith("val_mae."):
+        return facts.units.get(wanted.removeprefix("val_mae."), "")
+    return "s" if wanted.endswith("seconds") else ""
+
+
+def with_unit(name: str, unit: str) -> str:
+    """Write a unit behind a name; the unit of pure numbers is left out."""
+    return f"{name} ({unit})" if unit and unit != "1" else name
+
+
+def scored(facts: Facts) -> list[tuple[TrialFacts, float]]:
+    """Give the trials that ended with a score, with that of the first goal, as proposed."""
+    found = []
+    for trial in facts.trials.values():
+        score = first_goal(trial.trial.score)
+        if score is not None and trial.trial.status in ("stopped", "completed"):
+            found.append((trial, score))
+    return found
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Shorten dotted keys to as many last parts as tell them apart."""
+    keys = list(keys)
+    return {key: _shortest(key, [other for other in keys if other != key]) for key in keys}
+
+
+def _shortest(key: str, others: Sequence[str]) -> str:
+    parts = key.split(".")
+    for count in range(1, len(parts)):
+        end = ".".join(parts[-count:])
+        if not any(other == end or other.endswith("." + end) for other in others):
+            return end
+    return key
+
+
+def axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
+    """Give an axis that suits positive values over several decades, and any others."""
+    if not wide(values):
+        return {"title": {"text": title}, "type": "linear"}
+    few = max(values) < _DECADES * min(values)
+    return {"title": {"text": title}, "type": "log", **({"dtick": "D2"} if few else {})}
+
+
+def wide(values: Sequence[float] | np.ndarray) -> bool:
+    """Say whether values call for a logarithmic axis."""
+    numbers = np.asarray(values, dtype=float)
+    return bool(len(numbers) and numbers.min() > 0 and numbers.max() > _SPAN * numbers.min())
+
+
+def best_first(rows: Iterable[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, float]]:
+    """Order trials like the leaderboard: furthest trained, then lowest score."""
+    return sorted(rows, key=lambda row: (-row[0].trial.until, row[1], row[0].name))
+
+
+def members_of(facts: Facts) -> Mapping[str, float]:
+    """Give the ensemble's members and their weights; nothing before it is built."""
+    return {m["trial"]: m["weight"] for m in (facts.ensemble or {}).get("members", ())}
+
+
+def cell(value: Any) -> float | int | str | None:
+    """Give a searched value as a cell: truth values are words."""
+    return str(value).lower() if isinstance(value, bool) else value

@@ -1,0 +1,39 @@
+"""What the ensemble predicted on the test split, row by row."""
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from hydragnn_hpo.layout import RunDir
+
+
+def tested(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
+    """Give by head ``truth mean half90``, and ``sigma raw_sigma`` of runs that have them.
+
+    Values of all components, one after another, [n]. Nothing where the file is missing or damaged.
+    """
+    try:
+        arrays = load_file(run.report / "test_predictions.safetensors")
+    except (OSError, SafetensorError):
+        return {}
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name in arrays:
+        head, _, part = name.rpartition("/")
+        if part == "truth":
+            shape = arrays[name].shape
+            known = {p: arrays.get(f"{head}/{p}") for p in _PARTS}
+            found[head] = {
+                p: np.broadcast_to(a, shape).ravel() for p, a in known.items() if a is not None
+            }
+    return {head: parts for head, parts in found.items() if {"truth", "mean"} <= set(parts)}
+
+
+_PARTS = ("truth", "mean", "half90", "sigma", "raw_sigma")
+
+
+def evenly(values: np.ndarray, limit: int) -> np.ndarray:
+    """Choose at most ``limit`` rows, evenly in the order of their values: always the same."""
+    order = np.argsort(values, kind="stable")
+    if len(order) <= limit:
+        return order
+    return order[np.linspace(0, len(order) - 1, limit).round().astype(np.int64)]

@@ -1,0 +1,223 @@
+"""Every trial as a line through its parameters to its objective."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.config.search import ParameterConfig
+from hydragnn_hpo.report.page.blocks import Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
+from hydragnn_hpo.report.reading.scores import (
+    best_first,
+    cell,
+    goal_name,
+    goal_unit,
+    members_of,
+    scored,
+    short_names,
+    wide,
+)
+from hydragnn_hpo.search.space import domain
+
+LINES = 4000
+"""Most lines: more hide each other, and brushing them is no longer fluent."""
+BEST = 20
+"""Trials of the table."""
+TICKS = 10
+"""Most values that have a tick each."""
+COLOURS = ((0.0, "line"), (0.5, "c6"), (1.0, "c1"))
+"""From bad to good: the good ones are drawn on top."""
+
+_SPREAD = 0.25
+"""How far apart lines of one value stand, as a share of the way to the next value."""
+_OFF = 0.12
+"""How far below an axis inactive parameters stand, as a share of its length."""
+
+_HOW = (
+    "To brush: drag along an axis to keep the lines that pass there; drag the mark to move it, "
+    "click the axis beside it to let go. Several axes brush together. Drag an axis's name to "
+    "move it."
+)
+
+
+def section(facts: Facts) -> Section | None:
+    """Give the parallel coordinates and the best trials; None before the first score."""
+    rows = scored(facts)
+    if not rows:
+        return None
+    ranked = best_first(rows)
+    return Section(
+        key="parallel",
+        title="All trials at a glance",
+        lead="Which values do the good trials have in common? One line is one trial: through its "
+        "searched values, the epochs that it trained, to its objective.",
+        blocks=(_figure(facts, _thinned(rows)), Text(_HOW), _table(facts, ranked[:BEST])),
+    )
+
+
+def _thinned(rows: list[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, float]]:
+    """Keep the best quarter of what may be drawn and an even sample of the rest."""
+    if len(rows) <= LINES:
+        return rows
+    order = np.argsort([score for _, score in rows], kind="stable")
+    first = LINES // 4
+    rest = np.linspace(first, len(rows) - 1, LINES - first).round().astype(int)
+    return [rows[place] for place in sorted({*order[:first].tolist(), *order[rest].tolist()})]
+
+
+def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
+    names = short_names(facts.config.space)
+    values = [trial.trial.values for trial, _ in rows]
+    scores = np.array([score for _, score in rows])
+    dimensions = [
+        dimension(names[key], parameter, [v.get(key) for v in values])
+        for key, parameter in facts.config.space.items()
+    ]
+    dimensions.append(_plain("epochs", np.array([t.trial.epoch for t, _ in rows], float)))
+    dimensions.append(_plain("objective", scores))
+    good = -np.log10(scores) if wide(scores) else -scores
+    low, high = float(np.quantile(good, 0.1)), float(good.max())
+    line = {
+        "color": good,
+        "colorscale": COLOURS,
+        "cmin": low,
+        "cmax": high if high > low else low + 1.0,
+    }
+    fonts = {"labelfont": {"color": "ink"}, "tickfont": {"color": "ink"}}
+    total = len(scored(facts))
+    drawn = "all" if len(rows) == total else f"{len(rows)} of the"
+    return Figure(
+        key="coordinates",
+        title="Parallel coordinates",
+        says=f"Lines of {drawn} {total} trials with a score, "
+        "coloured by the objective: orange is good, grey is not. A parameter that a trial does not "
+        "have stands at 'not active'.",
+        data=(
+            {
+                "type": "parcoords",
+                "line": line,
+                "dimensions": dimensions,
+                "labelangle": -25,
+                "rangefont": {"color": "faint", "size": 9},
+                **fonts,
+            },
+        ),
+        layout={"margin": {"t": 110, "l": 70, "r": 70, "b": 30}},
+        height=480,
+    )
+
+
+def dimension(name: str, parameter: ParameterConfig, values: Sequence[Any]) -> dict[str, Any]:
+    """Give an axis: places on it, ticks in the parameter's own values.
+
+    Lines of the same choice stand a little apart, so that their number can be seen.
+
+    Args:
+        name: of the axis.
+        parameter: what was searched.
+        values: of each trial; None where it is not active.
+    """
+    off = any(value is None for value in values)
+    every = domain(parameter)
+    if parameter.choices is not None:
+        places = {repr(choice): float(k) for k, choice in enumerate(parameter.choices)}
+        found = [np.nan if v is None else places.get(repr(v), np.nan) for v in values]
+        ticks = {float(k): str(cell(c)) for k, c in enumerate(parameter.choices)}
+        low, high = 0.0, float(max(len(places) - 1, 1))
+    else:
+        low, high = (_place(parameter, end) for end in (parameter.low, parameter.high))
+        found = [np.nan if v is None else _place(parameter, v) for v in values]
+        few = every is not None and len(every) <= TICKS and not parameter.log
+        ticks = _named(every or ()) if few else _ticks(low, high, log=parameter.log)
+    if len(ticks) > 1 and (parameter.choices is not None or every is not None and len(every) < 99):
+        found = list(np.array(found) + _apart(len(found)) * (high - low) / (len(every or ()) or 1))
+    below = low - _OFF * (high - low)
+    ends = [below if off else low, high]
+    room = 0.02 * (high - low)
+    ends = [ends[0] - room, ends[1] + room]
+    if off:
+        ticks = {below: "not active", **ticks}
+    lines = np.clip(np.nan_to_num(np.array(found), nan=below), ends[0], ends[1])
+    return _axis(name, lines, ends, ticks)
+
+
+def _axis(
+    name: str, values: np.ndarray, ends: Sequence[float], ticks: Mapping[float, str]
+) -> dict[str, Any]:
+    shown = {"tickvals": list(ticks), "ticktext": list(ticks.values())}
+    return {"label": name, "values": values, "range": list(ends), **shown}
+
+
+def _apart(count: int) -> np.ndarray:
+    """Give small numbers around 0 that never bunch: multiples of the golden ratio modulo 1."""
+    spread: np.ndarray = _SPREAD * ((np.arange(count) * 0.6180339887498949) % 1.0 - 0.5)
+    return spread
+
+
+def _place(parameter: ParameterConfig, value: Any) -> float:
+    return math.log10(value) if parameter.log and value > 0 else float(value)
+
+
+def _plain(name: str, values: np.ndarray) -> dict[str, Any]:
+    """Give an axis of numbers, logarithmic where they span decades."""
+    log, every = wide(values), np.unique(values)
+    places = np.log10(values) if log else values
+    low, high = float(places.min()), float(places.max())
+    high = high if high > low else low + 1.0
+    ticks = _ticks(low, high, log=log)
+    if len(every) <= TICKS:
+        ticks = {math.log10(v) if log else v: f"{v:.4g}" for v in every.tolist()}
+    return _axis(name, places, (low, high), ticks)
+
+
+def _named(values: Iterable[Any]) -> dict[float, str]:
+    return {float(value): f"{value:.4g}" for value in values}
+
+
+def _ticks(low: float, high: float, *, log: bool) -> dict[float, str]:
+    """Give round numbers between two ends; on a logarithmic axis of exponents."""
+    if not log:
+        return _named(nice(low, high))
+    tens = range(math.floor(low), math.ceil(high) + 1)
+    for digits in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
+        values = [digit * 10.0**ten for ten in tens for digit in digits]
+        inside = [v for v in values if low - 1e-9 <= math.log10(v) <= high + 1e-9]
+        if len(inside) >= 3:
+            return {math.log10(v): f"{v:.3g}" for v in inside}
+    return {end: f"{10.0**end:.3g}" for end in (low, high)}
+
+
+def nice(low: float, high: float) -> list[float]:
+    """Give four to ten round numbers in a range."""
+    step = 10.0 ** math.floor(math.log10((high - low) / 4.0))
+    step *= max(times for times in (1, 2, 5) if times * step <= (high - low) / 4.0 + 1e-12)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
+
+
+def _table(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Table:
+    names, members = short_names(facts.config.space), members_of(facts)
+    columns = [
+        Column("trial", "trial"),
+        Column("objective", goal_name(facts), goal_unit(facts)),
+        Column("epochs", "epochs"),
+        *(Column(key, name) for key, name in names.items()),
+    ]
+    lines = [_line(trial, score, names) for trial, score in rows]
+    if members:
+        columns.append(Column("member", "member"))
+        lines = [(*line, "yes" if line[0] in members else "") for line in lines]
+    return Table(
+        key="best",
+        columns=tuple(columns),
+        rows=tuple(lines),
+        note=f"The {len(lines)} best trials: those trained furthest first, then by objective. A "
+        "dash is a parameter that the trial does not have.",
+    )
+
+
+def _line(trial: TrialFacts, score: float, names: Mapping[str, str]) -> tuple[Any, ...]:
+    values = trial.trial.values
+    return (trial.name, score, trial.trial.epoch, *(cell(values.get(key)) for key in names))

@@ -1,0 +1,209 @@
+"""What accuracy costs: the objective against size, latency, slot-seconds and energy."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.report.page.blocks import Block, Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
+from hydragnn_hpo.report.reading.latency import latencies
+from hydragnn_hpo.report.reading.scores import (
+    axis,
+    goal_name,
+    goal_unit,
+    members_of,
+    scored,
+    with_unit,
+)
+from hydragnn_hpo.search.objective import goals, pareto_front
+
+POINTS = 10_000
+"""Most trials of a chart that are not on its front."""
+ROWS = 40
+"""Most trials of the table."""
+METERED = 0.9
+"""Share of the time a trial held slots in which its energy must have been counted."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """One thing that a trial costs."""
+
+    key: str
+    label: str
+    unit: str
+    of: Mapping[str, float]
+    """By trial; those of which it is not known are left out."""
+    missing: str = ""
+    """Why there is none, one sentence."""
+
+
+def section(facts: Facts) -> Section | None:
+    """Give a chart for each cost and the trials on any front; None before the first score."""
+    rows = scored(facts)
+    if not rows:
+        return None
+    blocks: list[Block] = []
+    prices, absent = _prices(facts, rows)
+    fronts: dict[str, list[str]] = {}
+    for price in prices:
+        known = [(t.name, price.of[t.name], score) for t, score in rows if t.name in price.of]
+        fronts[price.key] = [known[k][0] for k in front_of([row[1:] for row in known])]
+        blocks.append(_figure(facts, price, known, fronts[price.key]))
+    blocks += [Text(price.missing) for price in absent]
+    if fronts:
+        blocks.append(_table(facts, prices, rows, fronts))
+    return Section(
+        key="pareto",
+        title="Accuracy against cost",
+        lead="What does a lower error cost? On the line are the trials that no other beats in "
+        "both: whoever wants it cheaper takes a larger error.",
+        blocks=tuple(blocks),
+    )
+
+
+def front_of(points: Sequence[tuple[float, ...]]) -> list[int]:
+    """Give the places of the Pareto front of (cost, score), cheapest first.
+
+    Whoever is no better than a cheaper one is dropped before, so that thousands of points are no
+    burden.
+    """
+    kept: list[int] = []
+    for k in sorted(range(len(points)), key=lambda k: points[k]):
+        if not kept or points[k][1] < points[kept[-1]][1] or points[k] == points[kept[-1]]:
+            kept.append(k)
+    return [kept[k] for k in pareto_front([points[k] for k in kept])]
+
+
+def _prices(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> tuple[list[Price], list[Price]]:
+    """Give what is known of costs, and what is not."""
+    trials = [trial for trial, _ in rows]
+    best = [trial.name for trial, _ in sorted(rows, key=lambda row: row[1])]
+
+    def of(value: Callable[[TrialFacts], float | None]) -> dict[str, float]:
+        found = {trial.name: value(trial) for trial in trials}
+        return {name: float(v) for name, v in found.items() if v is not None}
+
+    prices = [
+        Price("parameters", "parameters", "", of(lambda t: t.parameters)),
+        Price(
+            "latency",
+            "latency",
+            "ms per structure",
+            {name: 1e3 * seconds for name, seconds in latencies(facts.run, best).items()},
+            "Latency: no trial directory here says how long validation took on one rank.",
+        ),
+        Price("slot_seconds", "training cost", "slot-seconds", of(lambda t: t.trial.slot_seconds)),
+        Price(
+            "energy",
+            "energy",
+            "kJ",
+            of(_kilojoules),
+            "Energy: the hosts have no counters that could be read, or they were not asked.",
+        ),
+        *_goals(facts, trials),
+    ]
+    return [p for p in prices if p.of], [p for p in prices if not p.of and p.missing]
+
+
+def _kilojoules(trial: TrialFacts) -> float | None:
+    """Give the energy that a trial's slots took, where nearly all of it was counted."""
+    share, energy = trial.trial.metered_share, trial.trial.energy
+    known = energy is not None and share is not None and share >= METERED
+    return energy / 1e3 if known and energy is not None else None
+
+
+def _goals(facts: Facts, trials: Sequence[TrialFacts]) -> list[Price]:
+    """Give the other goals of a search that has several."""
+    found = []
+    for number in range(1, len(goals(facts.config.search.objective))):
+        scores = {t.name: t.trial.score for t in trials}
+        of = {name: s[number] for name, s in scores.items() if isinstance(s, tuple)}
+        found.append(Price(f"goal{number}", goal_name(facts, number), goal_unit(facts, number), of))
+    return [price for price in found if price.label != "parameters"]
+
+
+def _figure(
+    facts: Facts, price: Price, known: list[tuple[str, float, float]], front: Sequence[str]
+) -> Figure:
+    places = {name: (cost, score) for name, cost, score in known}
+    members = [name for name in members_of(facts) if name in places]
+    others = [name for name in places if name not in members][:POINTS]
+    title = with_unit(goal_name(facts), goal_unit(facts))
+    what = with_unit(price.label, price.unit)
+    costs, scores = [row[1] for row in known], [row[2] for row in known]
+    line = {"color": "accent", "width": 2, "shape": "hv"}
+    dots = {"color": "c8", "size": 6, "opacity": 0.5}
+    stars = {"color": "c1", "size": 10, "symbol": "diamond", "line": {"color": "ink", "width": 1}}
+    traces = [
+        _trace("trials", others, places, mode="markers", marker=dots),
+        _trace("Pareto front", front, places, mode="lines+markers", line=line),
+    ]
+    if members:
+        named: dict[str, Any] = {"mode": "markers+text", "textposition": "top center"}
+        named |= {"textfont": {"color": "ink", "size": 11}, "hovertext": members}
+        named |= {"text": [name if name in front else "" for name in members]}
+        named |= {"hovertemplate": "%{hovertext}: %{x:.4g}, %{y:.4g}"}
+        traces.append(_trace("ensemble members", members, places, marker=stars, **named))
+    return Figure(
+        key=price.key,
+        title=f"{goal_name(facts).capitalize()} against {price.label}",
+        says=f"{len(known)} trials; {len(front)} on the front, from {front[0]} (cheapest) to "
+        f"{front[-1]} (best).",
+        data=tuple(traces),
+        layout={
+            "xaxis": axis(costs, what),
+            "yaxis": axis(scores, title),
+            "hovermode": "closest",
+            "legend": {"orientation": "h", "y": 1.12},
+        },
+    )
+
+
+def _trace(
+    name: str,
+    trials: Sequence[str],
+    places: Mapping[str, tuple[float, float]],
+    **look: Any,
+) -> dict[str, Any]:
+    here = np.array([places[trial] for trial in trials], dtype=float).reshape(-1, 2)
+    hover = "%{text}: %{x:.4g}, %{y:.4g}"
+    trace = {
+        "type": "scatter",
+        "name": name,
+        "x": here[:, 0],
+        "y": here[:, 1],
+        "text": list(trials),
+    }
+    return trace | {"hovertemplate": hover} | look
+
+
+def _table(
+    facts: Facts,
+    prices: Sequence[Price],
+    rows: list[tuple[TrialFacts, float]],
+    fronts: Mapping[str, Sequence[str]],
+) -> Table:
+    members, shown = members_of(facts), {name for front in fronts.values() for name in front}
+    kept = sorted((score, trial.name) for trial, score in rows if trial.name in shown)
+    lines = []
+    for score, name in kept[:ROWS]:
+        on = ", ".join(price.label for price in prices if name in fronts[price.key])
+        costs = [price.of.get(name) for price in prices]
+        lines.append((name, score, *costs, on, "yes" if name in members else ""))
+    return Table(
+        key="fronts",
+        columns=(
+            Column("trial", "trial"),
+            Column("objective", goal_name(facts), goal_unit(facts)),
+            *(Column(price.key, price.label, price.unit) for price in prices),
+            Column("on", "on the front of"),
+            Column("member", "member"),
+        ),
+        rows=tuple(lines),
+        note=f"The {len(lines)} of {len(kept)} trials on a front that have the lowest objective."
+        if len(kept) > len(lines)
+        else "",
+    )

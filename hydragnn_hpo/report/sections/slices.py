@@ -1,0 +1,225 @@
+"""The objective against each parameter, and what a forest expects of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.config.search import ParameterConfig, Scalar
+from hydragnn_hpo.report.importance.design import design_of, uniform
+from hydragnn_hpo.report.importance.forest import fit
+from hydragnn_hpo.report.importance.targets import Observed, Target, column, observed, targets_of
+from hydragnn_hpo.report.page.blocks import Block, Doubtful, Figure, Section, Text
+from hydragnn_hpo.report.reading.dependence import Dependence, dependence, filled
+from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.reading.scores import (
+    axis,
+    cell,
+    goal_name,
+    goal_unit,
+    short_names,
+    with_unit,
+)
+from hydragnn_hpo.report.reading.tested import evenly
+from hydragnn_hpo.search.space import choice_index
+
+POINTS = 2000
+"""Most points of a chart."""
+CHARTS = 30
+"""Most parameters that have a chart, in the order of the campaign."""
+TRUST = 0.3
+"""Out-of-bag R2 from which on a forest is believed."""
+FEWEST = 10
+"""Trials that a forest is fitted to at least."""
+BACKGROUND = 150
+"""Configurations over which a dependence is averaged."""
+
+_GOLDEN = 0.6180339887498949
+"""Its multiples modulo 1 never bunch: points of one choice are spread by them."""
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What a forest learnt of the space."""
+
+    skill: float
+    """Out-of-bag R2."""
+    of: dict[str, Dependence]
+    """By parameter, in the unit of the objective."""
+
+
+def section(facts: Facts) -> Section | None:
+    """Give a chart for each parameter; None before a trial came to rest at the first rung."""
+    every = observed(facts)
+    order = [k for k, row in enumerate(every) if "mae" in row.measured]
+    if not order:
+        return None
+    rows, names = [every[k] for k in order], list(facts.config.space)[:CHARTS]
+    learnt = _learn(facts, rows, names) if len(rows) >= FEWEST else None
+    sure = learnt is not None and learnt.skill >= TRUST
+    drawn = Drawn(facts, rows, np.array(order) + 1.0)
+    blocks: list[Block] = []
+    for name in names:
+        over = learnt.of.get(name) if learnt is not None and sure else None
+        blocks.append(drawn.figure("slice", name, over))
+    if learnt is None:
+        blocks.append(Text(f"Partial dependence is drawn from {FEWEST} trials on."))
+    elif not sure:
+        blocks.append(_doubtful(drawn, learnt))
+    rung = facts.config.search.rungs[0]
+    return Section(
+        key="slices",
+        title="Slices",
+        lead=f"Where along each parameter do good trials lie? Each dot is a trial after {rung} "
+        "epochs, the first rung, so that all are comparable: later trials are brighter."
+        + (f" {_line_says(learnt)}" if learnt is not None and sure else ""),
+        blocks=tuple(blocks),
+    )
+
+
+def _line_says(learnt: Learnt) -> str:
+    return (
+        "The line is what a forest of trees expects when only this parameter is changed (partial "
+        f"dependence; it explains {100 * learnt.skill:.0f} % of the variance of trials that it has "
+        "not seen)."
+    )
+
+
+def _doubtful(drawn: "Drawn", learnt: Learnt) -> Doubtful:
+    why = (
+        "Partial dependence is not to be trusted here: the forest explains "
+        f"{100 * max(learnt.skill, 0.0):.0f} % of the variance of trials that it has not seen "
+        f"(out-of-bag R2 {learnt.skill:.2f}, trusted from {TRUST:g} on)."
+    )
+    return Doubtful(why, tuple(drawn.figure("dependence", n, d) for n, d in learnt.of.items()))
+
+
+def _learn(facts: Facts, rows: Sequence[Observed], names: Sequence[str]) -> Learnt | None:
+    """Fit a forest to the trials and ask it about each parameter; None where all are alike."""
+    target = next(t for t in targets_of(rows, facts.config.search.objective) if t.key == "mae")
+    values, config = column(rows, target), facts.config
+    if not np.ptp(values):
+        return None
+    design = design_of(config.space)
+    forest = fit(design.rows([row.values for row in rows]), values, seed=config.seed)
+    search = config.search
+    draws = uniform(
+        config.space,
+        BACKGROUND,
+        seed=config.seed,
+        constraints=search.constraints,
+        template=config.trial,
+    )
+    background = filled(config.space, draws, seed=config.seed)
+
+    def predict(points: list[dict[str, Scalar]]) -> np.ndarray:
+        found: np.ndarray = forest.model.predict(design.rows(points))
+        return found
+
+    of = {name: dependence(config.space, name, predict, background) for name in names}
+    return Learnt(forest.skill, {n: _in_unit(d, target) for n, d in of.items() if d is not None})
+
+
+def _in_unit(found: Dependence, target: Target) -> Dependence:
+    """Turn expected logarithms into what they are the logarithms of."""
+    expected = np.exp(found.expected) if target.log else found.expected
+    return Dependence(found.values, expected)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Trials that were at the first rung."""
+
+    facts: Facts
+    rows: Sequence[Observed]
+    order: np.ndarray
+    """Which trial each is, counted from 1 as proposed."""
+
+    def figure(self, kind: str, name: str, over: Dependence | None) -> Figure:
+        """Draw the trials over one parameter, and what is expected of it."""
+        parameter = self.facts.config.space[name]
+        here = [k for k, row in enumerate(self.rows) if name in row.values]
+        scores = np.array([self.rows[k].measured["mae"] for k in here])
+        here = [here[k] for k in sorted(evenly(scores, POINTS).tolist())]
+        every = np.array([row.measured["mae"] for row in self.rows])
+        short = short_names(self.facts.config.space)[name]
+        traces = [self._dots(name, here)] if kind == "slice" else []
+        if over is not None:
+            traces.append(_line(parameter, over))
+        across, unit = _across(parameter, short), goal_unit(self.facts)
+        best = self.rows[int(np.argmin(every))].values.get(name)
+        return Figure(
+            key=f"{kind}.{name}",
+            title=short,
+            says=f"{len(here)} trials that have it; the best has {_said(best)}.",
+            data=tuple(traces),
+            layout={
+                "xaxis": across,
+                "yaxis": axis(every, with_unit(goal_name(self.facts), unit)),
+                "showlegend": False,
+                "hovermode": "closest",
+            },
+            height=320,
+        )
+
+    def _dots(self, name: str, here: Sequence[int]) -> dict[str, Any]:
+        values = [self.rows[k].values[name] for k in here]
+        places = _places(self.facts.config.space[name], values, self.order[list(here)])
+        marker = {
+            "color": self.order[list(here)],
+            "colorscale": "Viridis",
+            "cmin": 1,
+            "cmax": float(max(self.order.max(), 2.0)),
+            "showscale": True,
+            "colorbar": {"title": {"text": "trial"}, "thickness": 10},
+            "size": 6,
+            "opacity": 0.8,
+        }
+        return {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "trials",
+            "x": places,
+            "y": np.array([self.rows[k].measured["mae"] for k in here]),
+            "marker": marker,
+            "hovertemplate": "trial %{marker.color:.0f}: %{x:.4g}, %{y:.4g}<extra></extra>",
+        }
+
+
+def _said(value: Scalar | None) -> str:
+    if value is None:
+        return "no such parameter"
+    return f"{value:.4g}" if isinstance(value, float) else str(cell(value))
+
+
+def _places(parameter: ParameterConfig, values: Sequence[Scalar], order: np.ndarray) -> np.ndarray:
+    """Give places on the axis; choices are numbered, and their points spread."""
+    if parameter.choices is None:
+        return np.array(values, dtype=float)
+    spread = 0.5 * ((order * _GOLDEN) % 1.0 - 0.5)
+    numbered: np.ndarray = np.array([choice_index(parameter, v) for v in values]) + spread
+    return numbered
+
+
+def _across(parameter: ParameterConfig, name: str) -> dict[str, Any]:
+    if parameter.choices is not None:
+        ticks = [str(cell(choice)) for choice in parameter.choices]
+        ends = [-0.5, len(ticks) - 0.5]
+        places = list(range(len(ticks)))
+        return {"title": {"text": name}, "tickvals": places, "ticktext": ticks, "range": ends}
+    return {"title": {"text": name}, "type": "log" if parameter.log else "linear"}
+
+
+def _line(parameter: ParameterConfig, over: Dependence) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "name": "partial dependence",
+        "y": over.expected,
+        "hovertemplate": "expected %{y:.4g}<extra></extra>",
+    }
+    if parameter.choices is None:
+        line = {"color": "c1", "width": 3}
+        return trace | {"mode": "lines", "x": np.array(over.values, dtype=float), "line": line}
+    marker = {"color": "c1", "size": 13, "symbol": "diamond", "line": {"color": "ink", "width": 1}}
+    return trace | {"mode": "markers", "x": np.arange(len(over.values)), "marker": marker}
