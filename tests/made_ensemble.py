@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,27 @@ def make_ensemble(run: RunDir, state: State, card: CardConfig, *, seed: int) -> 
     random = np.random.default_rng(seed + 1)
     heads: dict[str, Any] = {}
     seen: dict[str, Any] = {}
+    curves: dict[str, Any] = {}
+    maes: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {"index": np.arange(GRAPHS)}
     for name, target in card.targets.items():
         rows = GRAPHS if target.level == "graph" else ATOMS
         truth = random.normal(0.0, 1.0, rows)
         said = truth + _errors(random, [trial.val_mae[name] for trial in best], rows)
-        heads[name], half = _head(truth, said, target.unit)
+        heads[name], half, sigma, raw = _head(truth, said, target.unit)
+        curves[name] = _curves(truth - said.mean(axis=0), sigma, raw)
         seen[name] = _diversity(truth, said, [trial.name for trial in best])
         arrays |= {
             f"{name}/half90": half[:, None],
             f"{name}/mean": said.mean(axis=0)[:, None],
             f"{name}/truth": truth[:, None],
+            f"{name}/sigma": sigma[:, None],
+            f"{name}/raw_sigma": raw[:, None],
         }
-    table = _table(state, best, heads) | {"diversity": seen, "warnings": []}
+        maes[name] = [scores.mae(said[: k + 1].mean(axis=0), truth) for k in range(len(best))]
+        maes[name] += [scores.mae(one, truth) for one in said]
+    table = _table(state, best, heads) | {"diversity": seen, "warnings": [], "curves": curves}
+    table |= _sizes([trial.name for trial in best], maes)
     (run.report / "test_predictions.safetensors").write_bytes(save(arrays))
     (run.report / "ensemble.json").write_text(json.dumps(table, indent=1) + "\n")
     return table
@@ -54,7 +63,10 @@ def _errors(random: np.random.Generator, maes: list[float], rows: int) -> np.nda
     return np.array(maes)[:, None] * 1.25 * (common + own) / np.sqrt(2.0)
 
 
-def _head(truth: np.ndarray, said: np.ndarray, unit: str) -> tuple[dict[str, Any], np.ndarray]:
+def _head(
+    truth: np.ndarray, said: np.ndarray, unit: str
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
+    """Give the scores, half the 90 % intervals, sigma and raw sigma."""
     mean = said.mean(axis=0)
     error = truth - mean
     raw = said.std(axis=0) + 1e-9
@@ -75,7 +87,46 @@ def _head(truth: np.ndarray, said: np.ndarray, unit: str) -> tuple[dict[str, Any
         "test_mae_greedy": scores.mae(said[:4].mean(axis=0), truth),
     }
     found["ratio_to_mean"] = found["test_mae"] / found["mean_baseline_mae"]
-    return found, LEVELS[90] * sigma
+    return found, LEVELS[90] * sigma, sigma, raw
+
+
+def _curves(error: np.ndarray, sigma: np.ndarray, raw: np.ndarray) -> dict[str, Any]:
+    """Give what is drawn of a head: Gaussian intervals of every level, bins of rising sigma."""
+    law = NormalDist()
+    grid = [k / 20 for k in range(1, 20)]
+    times = [law.inv_cdf(0.5 + level / 2) for level in grid]
+    inside = [float(np.mean(np.abs(error) <= z * sigma)) for z in times]
+    before = [float(np.mean(np.abs(error) <= z * raw)) for z in times]
+    parts = np.array_split(np.argsort(sigma), 10)
+    bins = {
+        "sigma": [float(np.sqrt(np.mean(sigma[part] ** 2))) for part in parts],
+        "rms_error": [float(np.sqrt(np.mean(error[part] ** 2))) for part in parts],
+    }
+    return {
+        "calibration": {"level": grid, "raw": before, "gaussian": inside},
+        "conformal": {"level": grid, "covered": inside},
+        "bins": bins,
+    }
+
+
+def _sizes(names: list[str], maes: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Give the error of the best K, on sel a tenth larger, and each member's on sel."""
+    count = len(names)
+    top = [
+        {
+            "members": k + 1,
+            "added": names[k],
+            "sel_mae": {head: 1.1 * found[k] for head, found in maes.items()},
+            "test_mae": {head: found[k] for head, found in maes.items()},
+        }
+        for k in range(count)
+    ]
+    greedy = [size | {"test_mae": None} for size in top]
+    each = [
+        {"trial": name, "sel_mae": {head: 1.1 * f[count + k] for head, f in maes.items()}}
+        for k, name in enumerate(names)
+    ]
+    return {"candidates": each, "by_size": {"top": top, "greedy": greedy}}
 
 
 def _intervals(error: np.ndarray, sigma: np.ndarray, prefix: str) -> dict[str, float]:

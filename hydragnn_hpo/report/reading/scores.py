@@ -73,6 +73,11 @@ def axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
     """Give an axis that suits positive values over several decades, and any others."""
     if not wide(values):
         return {"title": {"text": title}, "type": "linear"}
+    return log_axis(values, title)
+
+
+def log_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
+    """Give a logarithmic axis for positive values, with few ticks."""
     few = max(values) < _DECADES * min(values)
     return {"title": {"text": title}, "type": "log", **({"dtick": "D2"} if few else {})}
 

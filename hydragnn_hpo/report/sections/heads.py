@@ -7,7 +7,7 @@ import numpy as np
 
 from hydragnn_hpo.report.page.blocks import Block, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.scores import with_unit
+from hydragnn_hpo.report.reading.scores import log_axis, with_unit
 from hydragnn_hpo.report.reading.tested import evenly, tested
 
 POINTS = 1500
@@ -195,10 +195,11 @@ def _errors(
     name: str, scores: Mapping[str, Any], curves: Mapping[str, Any], parts: Mapping[str, np.ndarray]
 ) -> Figure:
     bins, unit = curves["bins"], scores["unit"]
+    across = np.array(bins["sigma"])
     traces = []
     if "sigma" in parts:
         sigma, error = parts["sigma"], np.abs(parts["truth"] - parts["mean"])
-        shown = evenly(sigma, POINTS)
+        shown, across = evenly(sigma, POINTS), sigma
         least = max(1e-3 * float(np.quantile(error, 0.99)), 1e-12)
         dots = {"color": "c8", "size": 4, "opacity": 0.35}
         traces.append(
@@ -225,7 +226,7 @@ def _errors(
         f"diagonal is honest.{says}",
         data=tuple(traces),
         layout={
-            "xaxis": {"title": {"text": with_unit("sigma, calibrated", unit)}, "type": "log"},
+            "xaxis": log_axis(across, with_unit("sigma, calibrated", unit)),
             "yaxis": {"title": {"text": with_unit("|error|", unit)}, "type": "log"},
             "legend": {"orientation": "h", "y": 1.1},
         },

@@ -27,6 +27,8 @@ BEST = 20
 """Trials of the table."""
 TICKS = 10
 """Most values that have a tick each."""
+MANY = 99
+"""Values from which on lines of the same one are not drawn apart."""
 COLOURS = ((0.0, "line"), (0.5, "c6"), (1.0, "c1"))
 """From bad to good: the good ones are drawn on top."""
 
@@ -131,15 +133,13 @@ def dimension(name: str, parameter: ParameterConfig, values: Sequence[Any]) -> d
         found = [np.nan if v is None else _place(parameter, v) for v in values]
         few = every is not None and len(every) <= TICKS and not parameter.log
         ticks = _named(every or ()) if few else _ticks(low, high, log=parameter.log)
-    if len(ticks) > 1 and (parameter.choices is not None or every is not None and len(every) < 99):
-        found = list(np.array(found) + _apart(len(found)) * (high - low) / (len(every or ()) or 1))
+    step = (high - low) / len(every) if every is not None and 1 < len(every) < MANY else 0.0
     below = low - _OFF * (high - low)
-    ends = [below if off else low, high]
-    room = 0.02 * (high - low)
-    ends = [ends[0] - room, ends[1] + room]
+    room = max(0.02 * (high - low), 0.5 * _SPREAD * step)
+    ends = [(below if off else low) - room, high + room]
     if off:
         ticks = {below: "not active", **ticks}
-    lines = np.clip(np.nan_to_num(np.array(found), nan=below), ends[0], ends[1])
+    lines = np.nan_to_num(np.array(found, dtype=float), nan=below) + step * _apart(len(found))
     return _axis(name, lines, ends, ticks)
 
 

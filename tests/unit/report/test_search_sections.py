@@ -1,0 +1,336 @@
+"""What the sections on the search and the ensemble say: fronts by eye, curves by loop."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_campaign import make_campaign
+from safetensors.numpy import load_file
+from unit.report.independent_search import SEARCH
+
+from hydragnn_hpo.config.search import ParameterConfig
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.page.blocks import Block, Doubtful, Figure, Section, Table
+from hydragnn_hpo.report.reading.dependence import dependence, filled, grid
+from hydragnn_hpo.report.reading.facts import Facts, read_facts
+from hydragnn_hpo.report.reading.latency import latencies
+from hydragnn_hpo.report.reading.scores import short_names, wide
+from hydragnn_hpo.report.sections import parallel
+from hydragnn_hpo.report.sections.contents import SECTIONS
+from hydragnn_hpo.report.sections.parallel import dimension, nice
+from hydragnn_hpo.report.sections.pareto import front_of
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    return read_facts(make_campaign(tmp_path_factory.mktemp("made") / "run", trials=60))
+
+
+@pytest.fixture(scope="module")
+def sections(made: Facts) -> dict[str, Section]:
+    found = {name: SECTIONS[name](made) for name in SEARCH}
+    return {name: section for name, section in found.items() if section is not None}
+
+
+def blocks(section: Section, kind: type) -> dict[str, Any]:
+    def inside(some: tuple[Block, ...]) -> list[Block]:
+        flat = [inside(b.blocks) if isinstance(b, Doubtful) else [b] for b in some]
+        return [block for part in flat for block in part]
+
+    return {b.key: b for b in inside(section.blocks) if isinstance(b, kind)}
+
+
+def numbers(section: Section) -> dict[str, Any]:
+    """Collect the numbers of all tables by key."""
+    found = {}
+    for table in blocks(section, Table).values():
+        for row in table.rows:
+            assert len(row) == len(table.columns)
+            for column, value in zip(table.columns[1:], row[1:], strict=True):
+                if not isinstance(value, str):
+                    found[f"{table.key}.{row[0]}.{column.key}"] = value
+    return found
+
+
+@pytest.mark.parametrize("name", SEARCH)
+def test_every_number_is_the_one_of_the_raw_lines(
+    name: str, made: Facts, sections: dict[str, Section]
+) -> None:
+    found = numbers(sections[name])
+    agree(found, SEARCH[name](made.run.path))
+    assert found or name == "slices"
+
+
+def agree(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    absent = {key for key, value in found.items() if value is None}
+    assert absent == {key for key, value in expected.items() if value is None}
+    known = {key: value for key, value in found.items() if value is not None}
+    assert known == pytest.approx({k: v for k, v in expected.items() if v is not None}, rel=1e-9)
+
+
+def test_several_goals_and_a_run_in_the_middle_have_their_numbers_too(tmp_path: Path) -> None:
+    several = make_campaign(tmp_path / "a", trials=30, objective=["val_mae.gap", "train_seconds"])
+    middle = make_campaign(tmp_path / "b", trials=30, finished=False, controllers=2, reseed=2)
+    for run in (several, middle):
+        facts = read_facts(run)
+        for name, expected in SEARCH.items():
+            section = SECTIONS[name](facts)
+            found = {} if section is None else numbers(section)
+            agree(found, expected(run.path))
+    assert SECTIONS["heads"](read_facts(middle)) is None
+    assert SECTIONS["members"](read_facts(middle)) is None
+    pareto = SECTIONS["pareto"](read_facts(several))
+    assert pareto is not None
+    assert "goal1" in blocks(pareto, Figure)
+
+
+def test_a_run_without_results_has_nothing_to_say(tmp_path: Path) -> None:
+    run = make_campaign(tmp_path / "run", trials=8)
+    opened = run.journal.read_bytes().splitlines(keepends=True)[:3]
+    run.journal.write_bytes(b"".join(opened))
+    (run.report / "ensemble.json").unlink()
+    facts = read_facts(run)
+    assert [SECTIONS[name](facts) for name in SEARCH] == [None] * len(SEARCH)
+
+
+# -- parallel coordinates ----------------------------------------------------------------
+
+
+def test_a_logarithmic_axis_stands_at_exponents() -> None:
+    rate = ParameterConfig(low=1e-4, high=1e-1, log=True)
+    axis = dimension("rate", rate, [1e-4, 1e-3, 1e-1])
+    assert axis["values"] == pytest.approx([-4, -3, -1])
+    assert dict(zip(axis["ticktext"], axis["tickvals"], strict=True)) == pytest.approx(
+        {"0.0001": -4, "0.001": -3, "0.01": -2, "0.1": -1}
+    )
+
+
+def test_choices_stand_at_their_number_and_inactive_ones_below() -> None:
+    conv = ParameterConfig(choices=("schnet", True, 1))
+    axis = dimension("conv", conv, [1, "schnet", None, True])
+    assert np.round(axis["values"]).tolist() == [2, 0, 0, 1]
+    assert axis["values"][2] < axis["values"][1]
+    assert axis["ticktext"] == ["not active", "schnet", "true", "1"]
+    low, high = axis["range"]
+    assert low <= axis["values"].min() <= axis["values"].max() <= high
+    assert axis["values"][2] == pytest.approx(axis["tickvals"][0], abs=0.1)
+
+
+def test_lines_of_one_choice_do_not_hide_each_other() -> None:
+    same = dimension("batch", ParameterConfig(choices=(16, 32)), [16, 32, 16, 16])
+    assert len(set(same["values"].tolist())) == 4
+    whole = dimension("layers", ParameterConfig(low=1, high=4), [1, 2, 2, 4])
+    assert np.round(whole["values"]).tolist() == [1, 2, 2, 4]
+    assert whole["tickvals"] == [1, 2, 3, 4]
+
+
+def test_ticks_are_round() -> None:
+    assert nice(0.0, 1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert nice(3.7, 129.0) == [20.0, 40.0, 60.0, 80.0, 100.0, 120.0]
+    assert nice(-0.03, 0.03) == [-0.03, -0.02, -0.01, 0.0, 0.01, 0.02, 0.03]
+
+
+def test_too_many_lines_are_thinned_and_the_best_stay(
+    made: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "LINES", 12)
+    section = SECTIONS["parallel"](made)
+    assert section is not None
+    figure = blocks(section, Figure)["coordinates"]
+    objective = figure.data[0]["dimensions"][-1]["values"]
+    assert len(objective) == 12
+    scores = [first(t.trial.score) for t in made.trials.values() if t.trial.score is not None]
+    best = sorted(scores)[:3]
+    assert sorted(objective)[:3] == pytest.approx(np.log10(best) if wide(scores) else best)
+    assert "12 of the" in figure.says
+
+
+def first(score: Any) -> float:
+    return score[0] if isinstance(score, tuple) else score
+
+
+def test_names_are_as_short_as_they_can_be() -> None:
+    keys = ["model.layers", "heads.gap.layers", "heads.gap.weight", "heads.e.weight"]
+    assert short_names(keys) == {
+        "model.layers": "model.layers",
+        "heads.gap.layers": "gap.layers",
+        "heads.gap.weight": "gap.weight",
+        "heads.e.weight": "e.weight",
+    }
+    assert short_names(["training.rate"]) == {"training.rate": "rate"}
+
+
+# -- fronts --------------------------------------------------------------------------------
+
+
+def test_the_front_is_that_of_the_eye() -> None:
+    #        score
+    #   3    a
+    #   2        b   c        c is dearer than b and no better; d is the best; e dearer still
+    #   1                d   e
+    cost_score = [(4.0, 1.0), (1.0, 3.0), (3.0, 2.0), (2.0, 2.0), (5.0, 1.0), (2.0, 2.0)]
+    assert front_of(cost_score) == [1, 3, 5, 0]  # cheapest first; the twins b stand together
+    assert front_of([]) == []
+
+
+def test_the_front_of_many_points_is_the_slow_one() -> None:
+    rng = np.random.default_rng(2)
+    points = [tuple(p) for p in rng.integers(0, 40, (400, 2)).astype(float).tolist()]
+    slow = {
+        k
+        for k, (c, s) in enumerate(points)
+        if not any(d <= c and t <= s and (d, t) != (c, s) for d, t in points)
+    }
+    assert set(front_of(points)) == slow
+
+
+def test_latency_is_the_median_epoch_of_the_last_attempt_on_one_rank(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.store("a").mkdir(parents=True)
+    (run.store("a") / "stats.json").write_text(json.dumps({"splits": {"val": 50}}))
+
+    def attempt(trial: str, number: int, world: int, seconds: list[float]) -> None:
+        folder = run.trial(trial).attempt(number)
+        folder.mkdir(parents=True)
+        records = [{"record": "start", "world": world}]
+        records += [{"record": "epoch", "val_seconds": s} for s in seconds]
+        torn = '\n{"record": "epo'
+        (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + torn)
+
+    attempt("one", 1, 1, [9.0])
+    attempt("one", 2, 1, [1.0, 4.0, 2.0])
+    attempt("one", 3, 2, [0.5])  # two ranks share the work
+    attempt("wide", 1, 4, [0.1])
+    attempt("begun", 1, 1, [])
+    assert latencies(run, ["one", "wide", "begun", "absent"]) == {"one": 2.0 / 50}
+    (run.store("a") / "stats.json").unlink()
+    assert latencies(run, ["one"]) == {}
+
+
+# -- partial dependence -------------------------------------------------------------------
+
+SPACE = {
+    "x": ParameterConfig(low=0.0, high=1.0),
+    "n": ParameterConfig(low=1, high=3),
+    "kind": ParameterConfig(choices=("a", "b")),
+    "only_b": ParameterConfig(low=0.0, high=2.0, when={"kind": "b"}),
+}
+
+
+def known(points: list[dict[str, Any]]) -> np.ndarray:
+    """Give x^2 + 10 n, and the last parameter where it is on."""
+    return np.array([p["x"] ** 2 + 10 * p["n"] + p.get("only_b", 0.0) for p in points])
+
+
+def test_the_dependence_of_a_known_function_is_its_own_part() -> None:
+    background = [
+        {"x": 0.5, "n": 1, "kind": "a", "only_b": 1.0},
+        {"x": 0.1, "n": 3, "kind": "b", "only_b": 2.0},
+    ]
+    n = dependence(SPACE, "n", known, background)
+    assert n is not None
+    # Mean of x^2 is (0.25 + 0.01) / 2; the last parameter adds 2 in one of two.
+    assert n.values == (1, 2, 3)
+    assert n.expected == pytest.approx([10 + 1.13, 20 + 1.13, 30 + 1.13])
+    x = dependence(SPACE, "x", known, background)
+    assert x is not None
+    assert x.expected == pytest.approx([v**2 + 20 + 1.0 for v in x.values])
+    kind = dependence(SPACE, "kind", known, background)
+    assert kind is not None
+    assert kind.expected == pytest.approx([20 + 0.13, 20 + 0.13 + 1.5])  # 'b' turns it on
+    only = dependence(SPACE, "only_b", known, background)
+    assert only is not None
+    assert only.expected == pytest.approx([0.01 + 30 + v for v in only.values])
+    assert dependence(SPACE, "only_b", known, background[:1]) is None
+
+
+def test_grids_name_all_choices_and_spread_over_ranges() -> None:
+    assert grid(SPACE["kind"]) == ["a", "b"]
+    assert grid(SPACE["n"]) == [1, 2, 3]
+    fine = grid(ParameterConfig(low=1e-4, high=1e-1, log=True))
+    assert np.diff(np.log10(np.array(fine, float))) == pytest.approx(3 / 11, rel=1e-3)
+    full = filled(SPACE, [{"x": 0.5, "n": 2, "kind": "a"}], seed=1)[0]
+    assert {k: full[k] for k in ("x", "n", "kind")} == {"x": 0.5, "n": 2, "kind": "a"}
+    assert 0.0 <= full["only_b"] <= 2.0
+
+
+def test_slices_follow_the_planted_effect_and_noise_is_doubted(tmp_path: Path) -> None:
+    planted = SECTIONS["slices"](read_facts(make_campaign(tmp_path / "a", trials=120)))
+    assert planted is not None
+    charts = blocks(planted, Figure)
+    over = [t for t in charts["slice.training.learning_rate"].data if "dependence" in t["name"]]
+    # The planted best rate is at 0.4 of three decades from 1e-4.
+    assert over[0]["x"][int(np.argmin(over[0]["y"]))] == pytest.approx(10 ** (-4 + 1.2), rel=0.9)
+    noise = SECTIONS["slices"](
+        read_facts(make_campaign(tmp_path / "b", trials=60, noise_only=True))
+    )
+    assert noise is not None
+    doubt = [block for block in noise.blocks if isinstance(block, Doubtful)]
+    assert "not to be trusted" in doubt[0].why
+    assert not any("dependence" in t["name"] for f in noise.blocks[:9] for t in f.data)
+
+
+def test_a_slice_shows_each_trial_at_its_first_rung(made: Facts) -> None:
+    section = SECTIONS["slices"](made)
+    assert section is not None
+    dots = blocks(section, Figure)["slice.model.layers"].data[0]
+    expected = {
+        k + 1: (t.trial.values["model.layers"], t.trial.rests[3])
+        for k, t in enumerate(made.trials.values())
+        if 3 in t.trial.rests
+    }
+    found = zip(dots["marker"]["color"], zip(dots["x"], dots["y"], strict=True), strict=True)
+    assert dict(found) == expected
+
+
+# -- heads and members ---------------------------------------------------------------------
+
+
+def test_parity_shows_which_intervals_miss(made: Facts, sections: dict[str, Section]) -> None:
+    arrays = load_file(made.run.report / "test_predictions.safetensors")
+    charts = blocks(sections["heads"], Figure)
+    assert made.ensemble is not None
+    for name, scores in made.ensemble["heads"].items():
+        inside, outside, _ = charts[f"parity.{name}"].data
+        share = len(inside["x"]) / (len(inside["x"]) + len(outside["x"]))
+        assert share == pytest.approx(scores["coverage90"])
+        far = np.abs(arrays[f"{name}/truth"] - arrays[f"{name}/mean"])
+        far = far[far > arrays[f"{name}/half90"]]
+        assert sorted(np.abs(outside["x"] - outside["y"])) == pytest.approx(sorted(far))
+        assert f"MAE {scores['test_mae']:.3g} " in charts[f"parity.{name}"].title
+
+
+def test_the_calibration_curve_is_that_of_a_loop(made: Facts, sections: dict[str, Section]) -> None:
+    arrays = load_file(made.run.report / "test_predictions.safetensors")
+    charts = blocks(sections["heads"], Figure)
+    lines = {t["name"]: t for t in charts["calibration.gap"].data}
+    for name, key in (("calibrated", "sigma"), ("raw", "raw_sigma")):
+        z = np.abs(arrays["gap/truth"] - arrays["gap/mean"]) / arrays[f"gap/{key}"]
+        for level, share in zip(lines[name]["x"], lines[name]["y"], strict=True):
+            count = sum(math.erf(value / math.sqrt(2.0)) <= level for value in z.ravel())
+            assert share == pytest.approx(count / len(z), abs=1.5 / len(z))
+
+
+def test_an_ensemble_of_before_is_still_shown(tmp_path: Path) -> None:
+    run = make_campaign(tmp_path / "run", trials=20)
+    table = json.loads((run.report / "ensemble.json").read_text())
+    for key in ("curves", "by_size", "candidates"):
+        del table[key]
+    (run.report / "ensemble.json").write_text(json.dumps(table))
+    (run.report / "test_predictions.safetensors").write_bytes(b"torn")
+    facts = read_facts(run)
+    for name in ("heads", "members"):
+        section = SECTIONS[name](facts)
+        assert section is not None
+        assert any("built before" in getattr(block, "text", "") for block in section.blocks)
+
+
+def test_the_error_against_k_has_a_line_for_what_is_known(sections: dict[str, Section]) -> None:
+    figure = blocks(sections["members"], Figure)["by_size.gap"]
+    names = [trace["name"] for trace in figure.data]
+    assert names == ["the best K, on sel", "greedy, on sel", "the best K, on test"]
+    assert figure.data[0]["x"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert figure.layout["shapes"][0]["x0"] == 6
