@@ -85,14 +85,13 @@ def _table(heads: Mapping[str, Any]) -> Table:
 
 
 def _parity(name: str, scores: Mapping[str, Any], parts: Mapping[str, np.ndarray]) -> Figure:
-    shown = evenly(parts["truth"], POINTS)
+    shown, unit = evenly(parts["truth"], POINTS), scores["unit"]
     truth, mean = parts["truth"][shown], parts["mean"][shown]
     half = parts.get("half90", np.zeros(len(parts["truth"])))[shown]
     inside = np.abs(truth - mean) <= half
     low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
     room = 0.05 * (high - low) or 0.5
-    ends = [low - room, high + room]
-    unit = scores["unit"]
+    ends = (low - room, high + room)
     traces = [
         _points("inside the interval", (truth, mean, half), inside, "c0"),
         _points("outside", (truth, mean, half), ~inside, "bad"),
@@ -103,29 +102,25 @@ def _parity(name: str, scores: Mapping[str, Any], parts: Mapping[str, np.ndarray
         f"{len(shown)} of {len(parts['truth'])} values, evenly chosen" if many else "All values"
     )
     number = f"MAE {scores['test_mae']:.3g}{'' if unit == '1' else ' ' + unit}"
+    labels = with_unit("reference", unit), with_unit("predicted", unit)
     return Figure(
         key=f"parity.{name}",
         title=f"{name}: {number}",
         says=f"{sample}: predicted against reference with 90 % intervals, which hold "
         f"{100 * scores['coverage90']:.0f} %. Intervals that miss are red.",
         data=tuple(traces),
-        layout={
-            "xaxis": {
-                "title": {"text": with_unit("reference", unit)},
-                "range": ends,
-                "constrain": "domain",
-            },
-            "yaxis": {
-                "title": {"text": with_unit("predicted", unit)},
-                "range": ends,
-                "scaleanchor": "x",
-                "constrain": "domain",
-            },
-            "hovermode": "closest",
-            "legend": {"orientation": "h", "y": 1.1},
-        },
+        layout=_square(labels, ends) | {"hovermode": "closest"},
         height=440,
     )
+
+
+def _square(labels: tuple[str, str], ends: tuple[float, float]) -> dict[str, Any]:
+    """Give two axes of the same length and range."""
+    across, up = (
+        {"title": {"text": label}, "range": list(ends), "constrain": "domain"} for label in labels
+    )
+    legend = {"orientation": "h", "y": 1.1}
+    return {"xaxis": across, "yaxis": up | {"scaleanchor": "x"}, "legend": legend}
 
 
 def _points(
@@ -173,20 +168,7 @@ def _calibration(name: str, curves: Mapping[str, Any]) -> Figure:
         says="Share of test values inside the intervals against the share that they promise; on "
         f"the diagonal is honest. The raw spread is {'over' if below else 'under'}confident.",
         data=tuple(traces),
-        layout={
-            "xaxis": {
-                "title": {"text": "promised share"},
-                "range": [0, 1],
-                "constrain": "domain",
-            },
-            "yaxis": {
-                "title": {"text": "share found inside"},
-                "range": [0, 1],
-                "scaleanchor": "x",
-                "constrain": "domain",
-            },
-            "legend": {"orientation": "h", "y": 1.1},
-        },
+        layout=_square(("promised share", "share found inside"), (0.0, 1.0)),
         height=440,
     )
 
@@ -195,24 +177,10 @@ def _errors(
     name: str, scores: Mapping[str, Any], curves: Mapping[str, Any], parts: Mapping[str, np.ndarray]
 ) -> Figure:
     bins, unit = curves["bins"], scores["unit"]
-    across = np.array(bins["sigma"])
-    traces = []
+    across, traces = np.array(bins["sigma"]), []
     if "sigma" in parts:
-        sigma, error = parts["sigma"], np.abs(parts["truth"] - parts["mean"])
-        shown, across = evenly(sigma, POINTS), sigma
-        least = max(1e-3 * float(np.quantile(error, 0.99)), 1e-12)
-        dots = {"color": "c8", "size": 4, "opacity": 0.35}
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "values",
-                "x": sigma[shown],
-                "y": np.maximum(error[shown], least),
-                "marker": dots,
-                "hovertemplate": "sigma %{x:.3g}, error %{y:.3g}",
-            }
-        )
+        across = parts["sigma"]
+        traces.append(_dots(across, np.abs(parts["truth"] - parts["mean"])))
     ends = [0.9 * min(bins["sigma"]), 1.1 * max(bins["sigma"])]
     traces.append(_line("error = sigma", ends, ends, color="ink", width=1))
     binned = _line("RMSE of bins", bins["sigma"], bins["rms_error"], color="c1", width=2)
@@ -232,3 +200,18 @@ def _errors(
         },
         height=440,
     )
+
+
+def _dots(sigma: np.ndarray, error: np.ndarray) -> dict[str, Any]:
+    """Give errors over sigma; those of almost nothing stand at the lower end."""
+    least = max(1e-3 * float(np.quantile(error, 0.99)), 1e-12)
+    shown = evenly(sigma, POINTS)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "values",
+        "x": sigma[shown],
+        "y": np.maximum(error[shown], least),
+        "marker": {"color": "c8", "size": 4, "opacity": 0.35},
+        "hovertemplate": "sigma %{x:.3g}, error %{y:.3g}<extra></extra>",
+    }

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.config.search import ParameterConfig, Scalar
+from hydragnn_hpo.report.importance.analysis import LEAST_SKILL
 from hydragnn_hpo.report.importance.design import design_of, uniform
 from hydragnn_hpo.report.importance.forest import fit
 from hydragnn_hpo.report.importance.targets import Observed, Target, column, observed, targets_of
@@ -28,8 +29,6 @@ POINTS = 2000
 """Most points of a chart."""
 CHARTS = 30
 """Most parameters that have a chart, in the order of the campaign."""
-TRUST = 0.3
-"""Out-of-bag R2 from which on a forest is believed."""
 FEWEST = 10
 """Trials that a forest is fitted to at least."""
 BACKGROUND = 150
@@ -57,7 +56,7 @@ def section(facts: Facts) -> Section | None:
         return None
     rows, names = [every[k] for k in order], list(facts.config.space)[:CHARTS]
     learnt = _learn(facts, rows, names) if len(rows) >= FEWEST else None
-    sure = learnt is not None and learnt.skill >= TRUST
+    sure = learnt is not None and learnt.skill >= LEAST_SKILL
     drawn = Drawn(facts, rows, np.array(order) + 1.0)
     blocks: list[Block] = []
     for name in names:
@@ -90,7 +89,7 @@ def _doubtful(drawn: "Drawn", learnt: Learnt) -> Doubtful:
     why = (
         "Partial dependence is not to be trusted here: the forest explains "
         f"{100 * max(learnt.skill, 0.0):.0f} % of the variance of trials that it has not seen "
-        f"(out-of-bag R2 {learnt.skill:.2f}, trusted from {TRUST:g} on)."
+        f"(out-of-bag R2 {learnt.skill:.2f}, trusted from {LEAST_SKILL:g} on)."
     )
     return Doubtful(why, tuple(drawn.figure("dependence", n, d) for n, d in learnt.of.items()))
 
