@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: demo test test-fast lint wheelhouse clean
+.PHONY: demo test test-fast lint reference wheelhouse clean
 
 demo: $(READY)
 	$(BIN)/hydragnn-hpo run workflows/quickstart.toml --run runs/quickstart
@@ -18,6 +18,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The pages of all settings and commands, from the code; a test says when they are out of date.
+reference: $(READY)
+	$(BIN)/hydragnn-hpo reference --out .
 
 # For machines without a network, see launch/offline.md. EXTRAS='[chem]' adds an extra's wheels.
 CONSTRAINTS ?= constraints.txt

@@ -8,16 +8,15 @@ import typer
 from hydragnn_hpo import __version__
 from hydragnn_hpo.cli import batch, dataset, ensemble, machine
 from hydragnn_hpo.cli.check_layer import check_layer
-from hydragnn_hpo.cli.compare import compare
 from hydragnn_hpo.cli.control import add_trials, cancel, pause, retry, stop
 from hydragnn_hpo.cli.doctor import doctor
-from hydragnn_hpo.cli.export_run import export
 from hydragnn_hpo.cli.importance import importance
 from hydragnn_hpo.cli.init import init
 from hydragnn_hpo.cli.leaderboard import leaderboard
 from hydragnn_hpo.cli.pack import pack
 from hydragnn_hpo.cli.plan import plan
 from hydragnn_hpo.cli.predict import predict
+from hydragnn_hpo.cli.reference.verb import reference
 from hydragnn_hpo.cli.run import run
 from hydragnn_hpo.cli.serve import serve
 from hydragnn_hpo.cli.status import status
@@ -45,13 +44,12 @@ app.command()(cancel)
 app.command("add-trials")(add_trials)
 app.command()(leaderboard)
 app.command()(importance)
-app.command()(compare)
-app.command()(export)
 app.command()(predict)
 app.command()(serve)
 app.command()(pack)
 app.command()(trial)
 app.command("check-layer")(check_layer)
+app.command()(reference)
 app.add_typer(dataset.app, name="dataset", help="Build and look at graph stores.")
 app.add_typer(batch.app, name="batch", hidden=True)
 app.add_typer(ensemble.app, name="ensemble", help="Build and look at ensembles.")
