@@ -1,0 +1,75 @@
+"""How tutorials are read, and that no block of them stands unexamined."""
+
+import re
+
+import pytest
+from tutorials import MARKS, PAGES, agrees, blocks, steps
+
+NAMES = sorted(path.name for path in PAGES.glob("*.md") if path.name != "README.md")
+
+PAGE = """\
+**`my.toml`**, beside the data:
+
+```toml
+name = "my"
+```
+
+<!-- output varies: it is a draw -->
+```console
+$ draw 1   # a comment
+3
+$ draw 2
+4
+```
+
+<!-- not run: it costs money -->
+```console
+$ buy
+```
+"""
+
+
+def test_a_page_falls_into_files_and_commands() -> None:
+    file, draws, buys = blocks(PAGE)
+    assert (file.file, file.text, file.language) == ("my.toml", 'name = "my"\n', "toml")
+    assert [(one.command, one.shown) for one in steps(draws)] == [("draw 1", "3"), ("draw 2", "4")]
+    assert (draws.varies, draws.skipped) == (True, False)
+    assert (buys.varies, buys.skipped) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("shown", "said", "alike"),
+    [
+        ("best 0.25 eV", "best 17.125 eV", True),
+        ("best 0.25 eV", "best 17 eV", False),
+        ("6 trials", "6  trials  ", True),
+        ("6 trials", "7 trials", False),
+        ("a\n...\nd", "a\nb\nc\nd", True),
+        ("a\n...\nd", "a\nb\nc", False),
+        ("took ... s", "took 3 s", True),
+        ("\u2502 a   \u2502", "\u2502 a \u2502", True),
+        ("a.b", "axb", False),
+        ("", "", True),
+        ("", "something", False),
+    ],
+)
+def test_what_may_vary_varies_and_nothing_else(shown: str, said: str, alike: bool) -> None:
+    assert agrees(shown, said) is alike
+
+
+def test_the_five_pages_are_there() -> None:
+    wanted = ("ensemble_in_ase", "first_campaign", "own_conv", "own_data", "slurm")
+    assert [name.removesuffix(".md") for name in NAMES] == list(wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_block_is_run_or_says_why_not(name: str) -> None:
+    page = (PAGES / name).read_text()
+    found = blocks(page)
+    assert len(found) == len(re.findall(r"^```", page, re.MULTILINE)) / 2, "a fence is not closed"
+    for block in found:
+        where = f"{name}:{block.line}"
+        assert not block.mark or block.mark.startswith(MARKS), f"{where}: unknown mark"
+        assert not (block.skipped or block.varies) or len(block.mark.split()) > 4, f"{where}: why?"
+        runs = block.skipped or block.file or (block.language == "console" and list(steps(block)))
+        assert runs, f"{where}: neither a file with a name nor commands"
