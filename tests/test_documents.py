@@ -1,0 +1,175 @@
+"""What the pages of the house say can be checked: files, links, anchors, commands, maps."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from hydragnn_hpo.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+TRACKED = [
+    ROOT / name
+    for name in subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+]
+PAGES = [path for path in TRACKED if path.suffix == ".md" and path.exists()]
+MODULES = [path for path in TRACKED if path.suffix == ".py" and "hydragnn_hpo" in path.parts]
+OUTSIDE = ("http://", "https://", "mailto:")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture(params=PAGES, ids=name_of)
+def page(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def prose(text: str) -> str:
+    """Give a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def slug(title: str) -> str:
+    """Give the anchor that GitHub makes of a heading."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|<[^>]+>", r"\1", title).replace("`", "")
+    return re.sub(r"[^\w -]", "", plain.strip().lower()).replace(" ", "-")
+
+
+def anchors(path: Path) -> set[str]:
+    """Give what links into a page can name."""
+    text = path.read_text()
+    titles = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
+    return {slug(title) for title in titles} | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text())):
+        if target.startswith(OUTSIDE):
+            continue
+        where, _, anchor = target.partition("#")
+        found = (page.parent / where).resolve() if where else page
+        assert found.exists(), f"{target} is not there"
+        if anchor:
+            assert anchor in anchors(found), f"{target}: no such place on that page"
+
+
+NAMED = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|sh|toml|md|def))`")
+FOREIGN = {
+    *("trial.toml", "placement.toml", "campaign.toml", "card.toml", "my.toml", "search.toml"),
+    *("mine.toml", "001.toml", "001.sh", "job.sh", "MODEL_CARD.md", "gpu_tile_compact.sh"),
+    *("members/TRIAL.toml", "data/CARD.toml"),
+}
+"""Names of files that users or others write."""
+
+
+def places(page: Path) -> Iterator[Path]:
+    """Give where a file that a page names may lie."""
+    yield from (page.parent, *page.parent.parents)
+    yield from (ROOT / room for room in ("hydragnn_hpo", "tests", "launch", "workflows"))
+
+
+def rooms(page: Path) -> Iterator[Path]:
+    """Give the rooms below a page: a table may name a file by the heading of its room."""
+    yield from (path for path in page.parent.iterdir() if path.is_dir())
+
+
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    if page.name in ("CHANGELOG.md", "REFERENCE.md"):
+        return
+    text = prose(page.read_text())
+    own = set(re.findall(r"^\*\*`([^`]+)`\*\*", text, re.MULTILINE))
+    for name in set(NAMED.findall(text)) - FOREIGN - own:
+        if "NAME" in name:
+            continue
+        around = [*places(page), *rooms(page)]
+        assert any((place / name).exists() for place in around), f"`{name}` is nowhere near"
+
+
+def test_every_module_has_its_place_on_a_map() -> None:
+    """A README of its folder, or of one above, names it; there by name, or in code by its stem."""
+    missing = []
+    for module in MODULES:
+        above = [path for path in module.parents if path.is_relative_to(ROOT / "hydragnn_hpo")]
+        maps = [folder / "README.md" for folder in above if (folder / "README.md").exists()]
+        if not module.name.startswith("__") and not any(names(path, module) for path in maps):
+            missing.append(f"{name_of(module)}: add a line in {name_of(maps[0])}")
+    assert not missing
+
+
+def names(page: Path, module: Path) -> bool:
+    """Say whether a page names a module."""
+    stem = re.escape(module.stem)
+    said = rf"(?<!\w){stem}\.py(?!\w)|`[^`\n]*(?<!\w){stem}(?!\w)[^`\n]*`"
+    return re.search(said, page.read_text()) is not None
+
+
+COMMAND = re.compile(r"^(?: {4}|\$ )(?:\$ )?(?:\w+=\S+ )*(hydragnn-hpo .*)$", re.MULTILINE)
+
+
+def commands(text: str) -> Iterator[str]:
+    """Give the commands that a page shows, without what is said beside them."""
+    for shown in COMMAND.findall(text):
+        line = re.split(r"\s{2,}|\s#\s|;| \| | > ", shown)[0].strip()
+        if "[" not in line and "..." not in line:
+            yield line
+
+
+def parse(line: str) -> None:
+    """Have the command line read a command, without running it."""
+    command: Any = typer.main.get_command(app)
+    words = shlex.split(line)[1:]
+    context = None
+    while getattr(command, "commands", None) is not None:
+        assert words, "names no command"
+        assert words[0] in command.commands, f"no command '{words[0]}'"
+        name, *words = words
+        if name == "--version":
+            return
+        context = command.make_context(command.name, [name], parent=context, resilient_parsing=True)
+        command = command.commands[name]
+    if "--help" not in words:
+        command.make_context(command.name, words, parent=context)
+
+
+def test_commands_that_a_page_shows_are_commands(page: Path) -> None:
+    wrong = []
+    for line in commands(page.read_text()):
+        try:
+            parse(line)
+        except Exception as error:  # whatever the command line's parser raises
+            wrong.append(f"{line}: {error}")
+    assert not wrong
+
+
+def test_a_wrong_command_is_seen() -> None:
+    """Else the test above would prove nothing."""
+    for line in (
+        "hydragnn-hpo rnu x.toml",
+        "hydragnn-hpo run x.toml --slotz 2",
+        "hydragnn-hpo run",
+    ):
+        with pytest.raises(Exception, match=r".+"):
+            parse(line)
+    parse("hydragnn-hpo run x.toml --slots 2")
+
+
+def test_the_door_names_every_command() -> None:
+    names = set(typer.main.get_command(app).commands) - {"batch"}
+    door = (ROOT / "README.md").read_text()
+    table = door[door.index("## Commands") : door.index("## When something breaks")]
+    missing = {name for name in names if not re.search(rf"`{name}[ `]", table)}
+    assert not missing, f"add {missing} to the table of commands"
