@@ -1,0 +1,150 @@
+"""Progress, curves, failures, costs and provenance, on journals of a few lines."""
+
+import hashlib
+
+import pytest
+from unit.report.tiny_run import at, ended, facts_of, placed, trained
+
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.page.blocks import Code, Numbers, Table, Text
+from hydragnn_hpo.report.sections import costs, curves, failures, headline, progress, provenance
+from hydragnn_hpo.report.sections.axes import unit_of
+
+
+def proposed(*trials):
+    yield at(0, "opened", units={"gap": "eV"}, slots=["a:0", "a:1"])
+    for name in trials:
+        yield at(0, "proposed", name, values={"model.features": 3}, until=4)
+
+
+def texts(section):
+    return [block.text for block in section.blocks if isinstance(block, Text)]
+
+
+def test_the_best_so_far_by_trials_and_by_slot_seconds(tmp_path):
+    events = [*proposed("t0", "t1", "t2")]
+    events += [placed(10, "t0", "a:0", "a:1"), placed(10, "t1", "a:0")]
+    events += [ended(20, "t0", "stopped", 0.5), ended(30, "t1", "failed")]
+    events += [placed(30, "t2", "a:0"), ended(35, "t2", "stopped", 0.7)]
+    events += [at(35, "promoted", trials=["t0"], until=8, last=False)]
+    events += [placed(40, "t0", "a:0", until=8), ended(41, "t0", "completed", 0.4)]
+    found = progress.results_of(facts_of(tmp_path, events))
+    said = [(r.trial, r.score, r.trials, r.seconds, r.best) for r in found]
+    assert said == [
+        ("t0", 0.5, 1, 20.0, 0.5),
+        ("t2", 0.7, 3, 20.0 + 20.0 + 5.0, 0.5),  # t1 failed, but it was a trial
+        ("t0", 0.4, 3, 46.0, 0.4),
+    ]
+    assert progress.first_within(found, 1.3).trial == "t0"
+    assert progress.first_within(found, 1.3).seconds == 20.0
+    assert progress.first_within(found, 1.0).seconds == 46.0
+
+
+def test_nothing_to_tell_yet(tmp_path):
+    facts = facts_of(tmp_path, [*proposed("t0")])
+    assert texts(progress.section(facts)) == ["No trial has a result yet."]
+    assert texts(curves.section(facts)) == ["No epoch has ended yet."]
+    assert texts(costs.section(facts)) == ["No epoch with a predicted time has ended yet."]
+    assert len(texts(failures.section(facts))) == 1
+    said = " ".join(texts(headline.section(facts)))
+    assert "not finished" in said
+    assert "no trial has a result" in said
+    assert "Energy was not counted" in said
+
+
+def test_an_epoch_that_was_trained_twice_counts_once(tmp_path):
+    events = [*proposed("t0"), placed(1, "t0", "a:0"), trained(2, "t0", 1, 0.9, 1.0)]
+    events += [trained(3, "t0", 2, 0.8, 1.0), ended(4, "t0", "interrupted", reason="host_lost")]
+    events += [placed(5, "t0", "a:0", attempt=2), trained(6, "t0", 2, 0.7, 1.0)]
+    facts = facts_of(tmp_path, events)
+    assert curves.curve_of(facts.trials["t0"]) == ([1, 2], [0.9, 0.7])
+
+
+def test_of_many_curves_the_best_and_an_even_sample_are_drawn():
+    known = {f"t{k}": (list(range(10)), [1.0] * 10) for k in range(3000)}
+    best = [f"t{k}" for k in range(500)]
+    found = curves.chosen(known, best)
+    assert found[:120] == best[:120]
+    assert 200 <= len(found) == len(set(found)) <= curves.MOST_TRIALS
+    assert curves.chosen({"t1": ([1], [2.0])}, []) == ["t1"]
+
+
+def failed_run(tmp_path):
+    events = [*proposed("t0", "t1"), placed(1, "t0", "a:0")]
+    events += [ended(4, "t0", "failed", reason="bug", message="Traceback\nKeyError: <b>x</b>")]
+    events += [placed(5, "t1", "a:0"), ended(6, "t1", "interrupted", reason="stale")]
+    events += [at(7, "host_lost", host="a", reason="silent")]
+    return facts_of(tmp_path, events)
+
+
+def test_failures_show_the_last_lines_of_the_log_or_the_message(tmp_path):
+    facts = failed_run(tmp_path)
+    said = next(b for b in failures.section(facts).blocks if isinstance(b, Code))
+    assert said.text.startswith("Traceback\nKeyError: <b>x</b>")
+    assert said.text.endswith(f"$ hydragnn-hpo retry {tmp_path} t0")
+    log = facts.run.trial("t0").attempt(1) / "log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"".join(b"line %d\n" % k for k in range(99_999)) + b"\xff" + 900 * b"x")
+    said = next(b for b in failures.section(facts).blocks if isinstance(b, Code)).text
+    lines = said.splitlines()
+    assert lines[0] == "line 99992"
+    assert len(lines[7]) == failures.WIDTH
+    assert len(lines) == 10
+
+
+def test_failures_are_counted(tmp_path):
+    tables = {
+        b.key: b.rows for b in failures.section(failed_run(tmp_path)).blocks if isinstance(b, Table)
+    }
+    assert tables["reasons"][0][:3] == ("bug", 1, pytest.approx(3 / 3600))
+    assert tables["interruptions"][0][:3] == ("stale", 1, 1)
+    assert tables["hosts"] == (("a", "lost", "silent"),)
+
+
+def test_a_path_with_a_blank_is_quoted():
+    assert failures.retry_command(RunDir("a b").path, "t1") == "hydragnn-hpo retry 'a b' t1"
+
+
+def test_predicted_and_actual_seconds(tmp_path):
+    predicted = {"predicted_epoch_seconds": 2.0, "predicted_seconds": 8.0}
+    events = [*proposed("t0"), placed(0, "t0", "a:0", **predicted)]
+    events += [trained(3, "t0", 1, 0.9, 3.0), trained(8, "t0", 2, 0.8, 5.0)]
+    events += [ended(9, "t0", "interrupted", reason="paused")]
+    events += [placed(20, "t0", "a:0", attempt=2, **predicted), trained(21, "t0", 3, 0.7, 1.0)]
+    events += [ended(36, "t0", "stopped", 0.7, attempt=2)]
+    facts = facts_of(tmp_path, events)
+    found = [(pair.predicted, pair.actual) for pair in costs.epoch_pairs(facts)]
+    assert found == [(2.0, 4.0), (2.0, 1.0)]
+    assert [(p.predicted, p.actual) for p in costs.attempt_pairs(facts)] == [(8.0, 16.0)]
+    assert costs.spread(costs.epoch_pairs(facts)) == pytest.approx((0.65, 1.25, 1.85))
+
+
+def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
+    software = {"python": "3.12.1", "torch": "2.9"}
+    later = at(5, "opened", epoch=2, units={}, slots=["a:0"], software={"python": "3.12.2"})
+    facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=["a:0"], software=software), later])
+    facts.run.ensemble.write_bytes(b"abc")
+    section = provenance.section(facts)
+    codes = {block.title: block.text for block in section.blocks if isinstance(block, Code)}
+    assert f"hydragnn-hpo run {tmp_path}/campaign.toml --run {tmp_path}" in codes.values()
+    assert codes["Ensemble, SHA-256"].startswith(hashlib.sha256(b"abc").hexdigest())
+    tables = {b.key: b.rows for b in section.blocks if isinstance(b, Table)}
+    assert tables["software"] == (("python", "3.12.1, 3.12.2"), ("torch", "2.9"))
+    assert tables["openings"][0] == ("controller 1", "1970-01-01 00:00:00 UTC", 1, 1)
+
+
+def test_an_old_journal_holds_no_versions(tmp_path):
+    section = provenance.section(facts_of(tmp_path, [*proposed("t0")]))
+    assert any("no versions" in text for text in texts(section))
+
+
+def test_without_an_ensemble_the_best_trial_speaks(tmp_path):
+    end = {"reached": 4, "val_mae": {"gap": 0.25}}
+    events = [*proposed("t0"), placed(1, "t0", "a:0"), ended(4, "t0", "stopped", 0.5, **end)]
+    section = headline.section(facts_of(tmp_path, events))
+    first = next(b for b in section.blocks if isinstance(b, Numbers)).numbers[0]
+    assert (first.key, first.value, first.unit, first.note) == ("val_mae.gap", 0.25, "eV", "t0")
+
+
+def test_units_of_time():
+    assert [unit_of(s)[0] for s in (10, 3000, 40_000, 900_000)] == ["s", "min", "h", "days"]
