@@ -81,6 +81,11 @@ def test_every_trial_rests_at_the_first_rung_and_the_best_climb(run):
         assert all(score == trial.values["x"] + 1.0 / rung for rung, score in trial.rests.items())
 
 
+def test_the_journal_says_what_software_its_controller_ran_with(run):
+    (opened,) = run(campaign()).events("opened")
+    assert {"hydragnn-hpo", "python", "numpy"} <= opened["software"].keys()
+
+
 @pytest.mark.parametrize("promotion", ["asynchronous", "together"])
 def test_there_are_as_many_finalists_as_were_asked_for(run, promotion):
     ran = run(campaign(trials=8, rungs=[1, 3], finalists=4, promotion=promotion))
