@@ -30,7 +30,10 @@ def export(
     trust: TrustOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write one target as a program that gives mean and spread without this package."""
+    """Write one target as a program that gives mean and spread without this package.
+
+    Trials and epochs of a campaign for other programs: hydragnn-hpo export.
+    """
     from hydragnn_hpo.ensemble.export.write import export as write
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 

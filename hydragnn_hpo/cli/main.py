@@ -8,8 +8,10 @@ import typer
 from hydragnn_hpo import __version__
 from hydragnn_hpo.cli import batch, dataset, ensemble, machine
 from hydragnn_hpo.cli.check_layer import check_layer
+from hydragnn_hpo.cli.compare import compare
 from hydragnn_hpo.cli.control import add_trials, cancel, pause, retry, stop
 from hydragnn_hpo.cli.doctor import doctor
+from hydragnn_hpo.cli.export_run import export
 from hydragnn_hpo.cli.importance import importance
 from hydragnn_hpo.cli.init import init
 from hydragnn_hpo.cli.leaderboard import leaderboard
@@ -44,6 +46,8 @@ app.command()(cancel)
 app.command("add-trials")(add_trials)
 app.command()(leaderboard)
 app.command()(importance)
+app.command()(compare)
+app.command()(export)
 app.command()(predict)
 app.command()(serve)
 app.command()(pack)

@@ -42,7 +42,12 @@ EpochsOption = Annotated[
 
 
 def trial(
-    directory: Annotated[Path, typer.Argument(help="Trial directory with a trial.toml.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            help="Directory with a trial.toml; or a NAME.toml, which trains in NAME/ beside it."
+        ),
+    ],
     dry_run: DryRunOption = False,
     profile: ProfileOption = False,
     profile_ranks: RanksOption = None,
@@ -55,13 +60,16 @@ def trial(
     from hydragnn_hpo.config.trial import TrialConfig
     from hydragnn_hpo.layout import TrialDir
 
-    place = TrialDir(directory)
-    config = load(place.config, TrialConfig)
+    alone = directory.is_file() and directory.name != "trial.toml"
+    place = TrialDir(directory.parent if directory.is_file() and not alone else directory)
+    config = _placed(directory) if alone else load(place.config, TrialConfig)
     if dry_run:
         typer.echo(dump(config), nl=False)
         return
     if as_json and io is None:
         raise ConfigError("--json goes with --io: add --io real, or drop it.")
+    if alone:
+        place = _beside(directory, config)
     from hydragnn_hpo.launching.ranks.started import find_ranks
     from hydragnn_hpo.training.ranks.mpi import adopt_ranks
 
@@ -72,6 +80,43 @@ def trial(
     wanted = profile or profile_ranks is not None or profile_epochs is not None
     plan = _plan(config, profile_ranks, profile_epochs) if wanted else None
     _train(place, plan)
+
+
+def _placed(file: Path) -> "TrialConfig":
+    """Read a configuration whose paths are relative to its own folder."""
+    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.config.trial import TrialConfig
+    from hydragnn_hpo.report.exporting.best_config import placed
+
+    return placed(load(file, TrialConfig), file.parent)
+
+
+def _beside(file: Path, config: "TrialConfig") -> "TrialDir":
+    """Make a trial directory for a configuration, or find the one that was made for it.
+
+    All ranks of a trial may do so at the same time: they write the same.
+
+    Raises:
+        ConfigError: the directory's name is taken by something else.
+    """
+    from hydragnn_hpo.config.loading import dump, load
+    from hydragnn_hpo.config.trial import TrialConfig
+    from hydragnn_hpo.files import storage, write_text
+    from hydragnn_hpo.layout import TrialDir
+
+    place = TrialDir(file.with_suffix(""))
+    if not file.suffix or (place.path.exists() and not place.path.is_dir()):
+        raise ConfigError(f"{file}: trains in a directory beside it: name it NAME.toml.")
+    if not place.config.exists():
+        with storage(place.path):
+            place.path.mkdir(exist_ok=True)
+        write_text(place.config, dump(config))
+    elif load(place.config, TrialConfig) != config:
+        raise ConfigError(
+            f"{place.path}: holds another trial than {file}: rename the file, or remove the "
+            "directory."
+        )
+    return place
 
 
 def _plan(config: "TrialConfig", ranks: str | None, epochs: str | None) -> "ProfilePlan":

@@ -1,0 +1,102 @@
+"""``hydragnn-hpo compare``: campaigns side by side."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hydragnn_hpo.cli.arguments import JsonOption
+from hydragnn_hpo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.report.comparing.comparison import Comparison
+    from hydragnn_hpo.report.page.blocks import Cell, Table
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, two or more.")],
+    reach: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HEAD=MAE",
+            help="What did it cost to reach this? objective=VALUE too; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw the best so far: NAME.png.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set campaigns side by side: spaces, winners, what it cost to reach an error."""
+    from hydragnn_hpo.report.comparing.campaigns import read_campaigns
+    from hydragnn_hpo.report.comparing.comparison import compare as find
+
+    levels = [_level(text) for text in reach or ()]
+    if out is not None and out.suffix != ".png":
+        raise ConfigError(f"{out}: name it NAME.png.")
+    found = find(read_campaigns(runs), levels)
+    if out is not None:
+        _write(found, out)
+    if as_json:
+        typer.echo(json.dumps({**found.to_plain(), "file": None if out is None else str(out)}))
+        return
+    _show(found)
+    if out is not None:
+        typer.echo(f"wrote {out}")
+
+
+def _level(text: str) -> tuple[str, float]:
+    name, equals, value = text.rpartition("=")
+    try:
+        level = float(value)
+    except ValueError:
+        level = float("nan")
+    if not equals or not name or level != level:
+        raise ConfigError(f"--reach {text!r}: write HEAD=MAE, as --reach energy=0.02.")
+    return name, level
+
+
+def _write(found: "Comparison", out: Path) -> None:
+    from hydragnn_hpo.report.comparing.picture import draw_comparison
+
+    if not found.quantities:
+        raise ConfigError(f"{out}: these runs have no result in common that could be drawn.")
+    draw_comparison(found, out)
+
+
+def _show(found: "Comparison") -> None:
+    from hydragnn_hpo.cli.tables import console
+    from hydragnn_hpo.report.comparing.sections import sections_of
+    from hydragnn_hpo.report.page.blocks import Table, Text
+
+    for section in sections_of(found):
+        typer.echo(section.title)
+        for block in section.blocks:
+            if isinstance(block, Table):
+                console().print(_laid_out(block))
+            elif isinstance(block, Text):
+                typer.echo(block.text)
+        typer.echo("")
+
+
+def _laid_out(table: "Table") -> object:
+    """Lay out a table of a page for a terminal; what repeats the row above is left out."""
+    from rich.table import Table as Rich
+    from rich.text import Text
+
+    made = Rich()
+    for column in table.columns:
+        side = column.key.startswith("run")
+        made.add_column(Text(column.label), justify="right" if side else "left")
+    above: Cell = None
+    for first, *rest in table.rows:
+        made.add_row(Text("" if first == above else _said(first)), *(Text(_said(c)) for c in rest))
+        above = first
+    return made
+
+
+def _said(cell: "Cell") -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:,.4g}" if abs(cell) < 1000.0 else f"{cell:,.0f}"
+    return f"{cell:,}" if isinstance(cell, int) else cell

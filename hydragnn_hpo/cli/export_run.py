@@ -1,0 +1,41 @@
+"""``hydragnn-hpo export``: a campaign for other programs."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
+
+WAYS = "parquet, csv, optuna, tensorboard, mlflow, wandb, or best: the best trial's configuration"
+
+
+def export(
+    run_dir: RunArgument,
+    to: Annotated[str, typer.Option(metavar="FORMAT", help=f"{WAYS}.")],
+    out: Annotated[
+        Path, typer.Option(help="What to make: NAME.db or NAME.log, NAME.toml, else a folder.")
+    ],
+    trial: Annotated[
+        str | None, typer.Option(metavar="TRIAL", help="With --to best: take this trial.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a campaign's trials and epochs for other programs, also while it runs.
+
+    Its ensemble as a program that needs torch alone: hydragnn-hpo ensemble export.
+    """
+    from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.report.exporting.formats import export as write
+    from hydragnn_hpo.report.reading.facts import read_facts
+
+    written = write(read_facts(RunDir(run_dir)), to, out, trial=trial)
+    if as_json:
+        typer.echo(json.dumps({"run": str(run_dir), "format": to, **written.to_plain()}))
+        return
+    counts = f" ({written.trials:,} trials, {written.epochs:,} epochs)" if written.epochs else ""
+    typer.echo(f"wrote {', '.join(map(str, written.files))}{counts}")
+    typer.echo(f"open with: {written.open_with}")
+    if written.note:
+        typer.echo(written.note)

@@ -1,0 +1,127 @@
+"""``compare``, ``export``, and ``trial NAME.toml``: what a person types, and what comes of it."""
+
+import csv
+import json
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_campaign import make_campaign
+
+from hydragnn_hpo.config.loading import to_toml
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    made = [make_campaign(tmp_path / f"r{n}", trials=24, seed=n, name=f"n{n}") for n in (0, 1)]
+    return made[0].path, made[1].path
+
+
+def test_campaigns_are_compared(hpo: Any, two: tuple[Path, Path], tmp_path: Path) -> None:
+    done = hpo.here("compare", *two, "--out", tmp_path / "both.png")
+    assert done.code == 0, done.err
+    for word in ("Campaigns", "Winners", "Cost to reach an error", "Spaces", "host-seconds", "n1"):
+        assert word in done.out
+    assert (tmp_path / "both.png").stat().st_size > 10_000
+    plain = hpo.json("compare", *two, "--reach", "gap=0.3")
+    assert [run["label"] for run in plain["runs"]] == ["n0", "n1"]
+    assert [(each["quantity"], each["level"]) for each in plain["reached"]] == [
+        ("val_mae.gap", 0.3)
+    ]
+
+
+def test_comparisons_that_make_no_sense(hpo: Any, two: tuple[Path, Path]) -> None:
+    hpo.refused("compare", two[0], says=("needs two run directories", "report RUN"))
+    hpo.refused("compare", two[0], two[0], says=("named twice",))
+    hpo.refused("compare", *two, "--reach", "gap", says=("write HEAD=MAE",))
+    hpo.refused("compare", *two, "--reach", "gap=nan", says=("write HEAD=MAE",))
+    hpo.refused("compare", *two, "--reach", "gup=1", says=("Did you mean 'gap'?",))
+    hpo.refused("compare", *two, "--out", "x.pdf", says=("NAME.png",))
+
+
+def test_a_campaign_is_exported(hpo: Any, two: tuple[Path, Path], tmp_path: Path) -> None:
+    told = hpo.json("export", two[0], "--to", "csv", "--out", tmp_path / "tables")
+    assert told["files"] == [str(tmp_path / "tables" / f"{n}.csv") for n in ("trials", "epochs")]
+    with (tmp_path / "tables" / "trials.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == told["trials"] == 24
+    done = hpo.here("export", two[0], "--to", "optuna", "--out", tmp_path / "study.db")
+    assert f"optuna-dashboard sqlite:///{tmp_path / 'study.db'}" in done.out
+    hpo.refused("export", two[0], "--to", "csv", "--out", tmp_path / "tables", says=("already",))
+    hpo.refused("export", two[0], "--to", "exel", "--out", "x", says=("unknown format",))
+    hpo.refused("export", tmp_path, "--to", "csv", "--out", "x", says=("holds no campaign",))
+
+
+def test_both_exports_point_to_each_other(hpo: Any) -> None:
+    told = " ".join(hpo.here("export", "--help").out.split())
+    assert "hydragnn-hpo ensemble export" in told
+    told = " ".join(hpo.here("ensemble", "export", "--help").out.split())
+    assert "hydragnn-hpo export" in told
+
+
+def plain_trial(folder: Path, **changes: Any) -> Path:
+    """Write a configuration by itself, beside its store."""
+    values = {
+        "trial": "alone",
+        "data": {"store": "tiny.bp"},
+        "model": {"conv": "schnet", "features": 8, "layers": 1, "cutoff": 4.0},
+        "heads": {"energy_like": {}},
+        "training": {"epochs": 1, "global_batch": 8},
+    }
+    path = folder / "alone.toml"
+    path.write_text(to_toml(values | changes))
+    return path
+
+
+def test_a_file_by_itself_is_a_trial(hpo: Any, tmp_path: Path) -> None:
+    path = plain_trial(tmp_path)
+    done = hpo.here("trial", path, "--dry-run")
+    assert done.code == 0, done.err
+    assert tomllib.loads(done.out)["data"][0]["store"] == str(tmp_path.resolve() / "tiny.bp")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["alone.toml"]
+
+
+def test_its_folder_belongs_to_it(hpo: Any, tmp_path: Path) -> None:
+    path = plain_trial(tmp_path)
+    other = hpo.toml("alone/trial.toml", tomllib.loads(path.read_text()) | {"seed": 7})
+    hpo.refused("trial", path, says=("holds another trial", "rename the file"))
+    assert tomllib.loads(other.read_text())["seed"] == 7
+    bare = path.rename(tmp_path / "alone2")
+    hpo.refused("trial", bare, says=("name it NAME.toml",))
+
+
+@pytest.mark.slow
+def test_the_best_configuration_trains(finished: SimpleNamespace, hpo: Any, tmp_path: Path) -> None:
+    """As it is, and to the result that the campaign had: Law 5."""
+    board = hpo.json("leaderboard", finished.run)["trials"][0]
+    told = hpo.json("export", finished.run, "--to", "best", "--out", tmp_path / "best_config.toml")
+    assert told["open_with"] == f"hydragnn-hpo trial {tmp_path / 'best_config.toml'}"
+    done = hpo("trial", tmp_path / "best_config.toml")
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "best_config/attempts/001/result.json").read_text())
+    assert result["status"] == "completed"
+    assert result["trial"] == board["trial"]
+    assert result["epochs"] == board["epochs"]
+    if board["width"] == 1:
+        assert result["objective"] == pytest.approx(board["objective"], rel=1e-6)
+    again = hpo("trial", tmp_path / "best_config.toml", "--dry-run")
+    assert again.code == 0, again.err
+
+
+@pytest.mark.slow
+def test_a_real_campaign_is_exported_with_errors_by_head(
+    finished: SimpleNamespace, hpo: Any, tmp_path: Path
+) -> None:
+    """Its trials are there, so that each epoch has the MAE of each head."""
+    hpo.json("export", finished.run, "--to", "csv", "--out", tmp_path / "t")
+    with (tmp_path / "t" / "epochs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows
+    for row in rows:
+        folder = finished.run / "trials" / row["trial"] / "attempts" / f"{int(row['attempt']):03d}"
+        told = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        (epoch,) = [r for r in told if r["record"] == "epoch" and r["epoch"] == int(row["epoch"])]
+        for head, error in epoch["val_mae"].items():
+            (title,) = [key for key in row if key.startswith(f"val_mae.{head} [")]
+            assert float(row[title]) == error

@@ -1,0 +1,183 @@
+"""Campaigns side by side: costs counted by hand, and what must be said before they are read."""
+
+import doctest
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_campaign import make_campaign
+
+from hydragnn_hpo.errors import ConfigError, HydraError
+from hydragnn_hpo.report.comparing import comparison
+from hydragnn_hpo.report.comparing.campaigns import read_campaigns
+from hydragnn_hpo.report.comparing.comparison import Comparison, compare
+from hydragnn_hpo.report.comparing.picture import draw_comparison
+from hydragnn_hpo.report.comparing.sections import NEVER, sections_of
+from hydragnn_hpo.report.page.blocks import Table, Text
+
+
+def compared(*paths: Path, asked: tuple[tuple[str, float], ...] = ()) -> Comparison:
+    return compare(read_campaigns(paths), asked)
+
+
+def table(found: Comparison, key: str) -> dict[str, tuple[Any, ...]]:
+    every = [b for s in sections_of(found) for b in s.blocks if isinstance(b, Table)]
+    (one,) = [block for block in every if block.key == key]
+    return {str(row[0]): row[1:] for row in one.rows}
+
+
+def costs(found: Comparison, key: str, level: float) -> list[tuple[float, float, int] | None]:
+    """Give host-seconds, wall seconds and trials by run."""
+    (one,) = [r for r in found.levels if (r.quantity.key, r.level) == (key, pytest.approx(level))]
+    return [f and (f.host_seconds, f.seconds, f.trials) for f in one.first]
+
+
+def test_costs_are_those_counted_by_hand(run: Any, faster: Any) -> None:
+    """0.3 after 30 s of two hosts and two trials; 0.25 after 20 s; the worst of both is 0.3."""
+    found = compared(run("one"), run("two", "quick", events=faster))
+    assert costs(found, "objective", 0.3) == [(60.0, 30.0, 2), (40.0, 20.0, 1)]
+    # 5 % above the best of all, 0.25: only the second came there
+    assert costs(found, "objective", 0.2625) == [None, (40.0, 20.0, 1)]
+    # the worst of 0.1 and 0.15 eV: the first run needs all its four trials, one of which failed
+    assert costs(found, "val_mae.gap", 0.15) == [(100.0, 50.0, 4), (40.0, 20.0, 1)]
+    assert found.same_data
+    assert not found.warnings
+
+
+def test_levels_may_be_asked_for(run: Any, faster: Any) -> None:
+    paths = run("one"), run("two", "quick", events=faster)
+    found = compared(*paths, asked=(("gap", 0.2), ("objective", 0.01)))
+    assert costs(found, "val_mae.gap", 0.2) == [(20.0, 10.0, 1), (40.0, 20.0, 1)]
+    assert costs(found, "objective", 0.01) == [None, None]
+    rows = [r for r in table(found, "levels").items() if "0.01" in r[0]]
+    assert rows[0][1][1:] == (NEVER, NEVER)
+    with pytest.raises(ConfigError, match=r"unknown quantity 'gp'. Did you mean 'gap'\?"):
+        compared(*paths, asked=(("gp", 0.2),))
+
+
+def test_tables_say_what_the_runs_are(run: Any, faster: Any) -> None:
+    paths = run("one"), run("two", "quick", events=faster, space="[1, 2]")
+    found = compared(*paths)
+    seen = table(found, "overview")
+    assert seen["host-hours [h]"] == (pytest.approx(100 / 3600), pytest.approx(40 / 3600))
+    assert seen["trials failed"] == (1, 0)
+    assert seen["trials completed"] == (3, 1)
+    assert seen["hosts"] == (2, 2)
+    assert table(found, "errors")["val MAE gap [eV]"] == (0.3, 0.15)  # of the best trial each
+    assert table(found, "errors")["best trial"] == ("t1", "t0")
+    assert table(found, "values")["model.layers"] == (2, 1)
+    assert table(found, "ranges")["model.layers"] == ("differs", "1 to 4", "1, 2")
+
+
+def test_plain_data_says_the_same(run: Any, faster: Any) -> None:
+    found = compared(run("one"), run("two", "quick", events=faster))
+    plain = json.loads(json.dumps(found.to_plain()))
+    assert [each["host_seconds"] for each in plain["runs"]] == [100.0, 40.0]
+    first = plain["reached"][0]
+    assert first["by"]["hand"] == {
+        "trial": "t1",
+        "trials": 2,
+        "seconds": 30.0,
+        "host_seconds": 60.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data": "e" * 64}, "different data"),
+        ({"data": None}, "data of some runs is not known"),
+        ({"unit": "meV"}, "Head gap has different units (eV, meV)"),
+        ({"weight": 2.0}, "weigh heads differently"),
+        ({"finished": False}, "quick is not finished"),
+    ],
+)
+def test_what_makes_runs_unlike_is_said(changes: dict[str, Any], says: str, run: Any) -> None:
+    found = compared(run("one"), run("two", "quick", **changes))
+    assert any(says in warning for warning in found.warnings), found.warnings
+    shown = [b.text for s in sections_of(found) for b in s.blocks if isinstance(b, Text)]
+    assert any(says in text for text in shown)
+
+
+def test_errors_on_different_data_have_no_cost(run: Any) -> None:
+    found = compared(run("one"), run("two", "quick", data="e" * 64))
+    assert not found.same_data
+    assert not found.levels
+    shown = [b.text for s in sections_of(found) for b in s.blocks if isinstance(b, Text)]
+    assert any("not comparable" in text for text in shown)
+
+
+def test_heads_that_not_all_have_are_named(run: Any, tmp_path: Path) -> None:
+    other = make_campaign(tmp_path / "made", trials=12)
+    found = compared(run("one"), other.path)
+    (said,) = [w for w in found.warnings if "not all runs have them" in w]
+    assert "energy_per_atom" in said
+    assert "gap" not in said.replace("energy_per_atom", "")
+    assert [q.key for q in found.quantities] == ["val_mae.gap"]
+
+
+def test_commands_are_compared_by_their_goal(run: Any, command_text: str, commanded: Any) -> None:
+    one = run("one", "a", text=command_text, data=None, events=commanded(9.0))
+    two = run("two", "b", text=command_text, data=None, events=commanded(4.0))
+    found = compared(one, two)
+    assert "commands" in found.warnings[0]
+    assert costs(found, "score", 9.0) == [(20.0, 10.0, 1), (20.0, 10.0, 1)]
+    assert costs(found, "score", 4.2) == [None, (20.0, 10.0, 1)]
+
+
+def test_what_is_no_comparison_is_refused(run: Any, tmp_path: Path) -> None:
+    one, empty = run("one"), run("empty", events=[{"time": 1.0, "event": "draining"}])
+    for paths, says in [
+        ((one,), "needs two run directories or more"),
+        ((one, tmp_path / "x" / ".." / "one"), "is named twice"),
+        ((one, tmp_path / "none"), "holds no campaign"),
+        ((one, empty), "nothing has run there yet"),
+    ]:
+        with pytest.raises(HydraError, match=says):
+            compared(*paths)
+
+
+@pytest.mark.parametrize(
+    ("folders", "names", "labels"),
+    [
+        (("x/1", "x/2"), ("a", "b"), ["a", "b"]),
+        (("x/1", "x/2"), ("a", "a"), ["1", "2"]),
+        (("x/r", "y/r"), ("a", "b"), ["a", "b"]),
+    ],
+)
+def test_runs_are_told_apart(folders: Any, names: Any, labels: list[str], run: Any) -> None:
+    paths = [run(folder, name) for folder, name in zip(folders, names, strict=True)]
+    assert [each.label for each in read_campaigns(paths)] == labels
+
+
+def test_made_campaigns_agree_with_their_journals(tmp_path: Path) -> None:
+    """Best so far, read with plain code; host-seconds are slot-seconds by two slots a host."""
+    paths = [make_campaign(tmp_path / f"r{n}", trials=40, seed=n).path for n in (0, 1)]
+    found = compared(*paths)
+    for run_, path in zip(found.runs, paths, strict=True):
+        raw = [json.loads(line)["e"] for line in (path / "events.jsonl").read_bytes().splitlines()]
+        best, course = float("inf"), SimpleNamespace(points=[])
+        begin = next(e["time"] for e in raw if e["event"] == "placed")
+        for e in raw:
+            if e["event"] == "ended" and e["outcome"] in ("completed", "stopped"):
+                best = min(best, e["objective"])
+                course.points.append((e["time"] - begin, best))
+        seen, least = [], float("inf")
+        for result in run_.course:
+            least = min(least, result.numbers["objective"])
+            seen.append((result.seconds, least))
+        assert seen == course.points
+        assert run_.host_seconds == pytest.approx(run_.facts.losses.slot_seconds / 2)
+        assert run_.course[-1].host_seconds <= run_.host_seconds + 1e-6
+
+
+def test_a_picture_is_drawn(run: Any, faster: Any, tmp_path: Path) -> None:
+    found = compared(run("one"), run("two", "quick", events=faster))
+    draw_comparison(found, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_examples_hold() -> None:
+    assert doctest.testmod(comparison).failed == 0
