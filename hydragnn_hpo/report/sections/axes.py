@@ -14,6 +14,11 @@ def unit_of(seconds: float) -> tuple[str, float]:
     return "days", 86_400.0
 
 
+def spent_unit(seconds: float) -> tuple[str, float]:
+    """Give the unit for a time that something cost: hours, as one pays them, if it is not short."""
+    return unit_of(min(seconds, UNITS[-1][0] - 1.0))
+
+
 def rung_colour(number: int) -> str:
     """Name the colour of a rung, counted from 0."""
     return RUNGS[number % len(RUNGS)]

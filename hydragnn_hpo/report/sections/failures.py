@@ -8,6 +8,7 @@ from pathlib import Path
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.page.blocks import Block, Code, Column, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
+from hydragnn_hpo.report.sections.axes import spent_unit
 
 MEANINGS = {
     "diverged": "the loss was no number any more; the brain learns to avoid it",
@@ -72,11 +73,12 @@ def interruptions_of(facts: Facts) -> dict[str, list[str]]:
 
 
 def _reasons(failed: Sequence[TrialFacts]) -> Table:
+    unit, size = spent_unit(sum(trial.trial.slot_seconds for trial in failed))
     rows = [
         (
             reason,
             len(trials),
-            sum(trial.trial.slot_seconds for trial in trials) / 3600.0,
+            sum(trial.trial.slot_seconds for trial in trials) / size,
             MEANINGS.get(reason, ""),
         )
         for reason, trials in by_reason(failed).items()
@@ -84,7 +86,7 @@ def _reasons(failed: Sequence[TrialFacts]) -> Table:
     columns = (
         Column("reason", "reason"),
         Column("trials", "failed trials"),
-        Column("hours", "slot time", "slot h"),
+        Column("time", "slot time", f"slot {unit}"),
         Column("meaning", "meaning"),
     )
     return Table("reasons", columns, tuple(rows))

@@ -16,6 +16,7 @@ from hydragnn_hpo.report.page.blocks import (
 )
 from hydragnn_hpo.report.reading.course import slots_per_host
 from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
 
 JOULES_PER_KWH = 3.6e6
 
@@ -114,16 +115,23 @@ def _counts(facts: Facts) -> Numbers:
 
 def _cost(facts: Facts) -> Numbers:
     figures = facts.figures
-    joules = figures["energy_joules"]
-    hours = figures["slot_seconds"] / 3600.0
-    kwh = None if joules is None else joules / JOULES_PER_KWH
-    parts = ", ".join(figures["energy_parts"] or ()) or "not counted"
-    end = (facts.end or 0.0) - (facts.begin or facts.end or 0.0)
+    duration = (facts.end or 0.0) - (facts.begin or facts.end or 0.0)
+    long, second = unit_of(duration)
+    hosts = figures["slot_seconds"] / slots_per_host(facts)
+    unit, size = spent_unit(hosts)
     return Numbers(
         (
-            Number("hours", "duration", end / 3600.0, "h", "from the first start"),
-            Number("host_hours", "host time", hours / slots_per_host(facts), "host h"),
-            Number("energy", "energy", kwh, "kWh", parts),
+            Number("duration", "duration", duration / second, long, "from the first start"),
+            Number("host_time", "host time", hosts / size, f"host {unit}"),
+            _energy(figures),
             Number("utilization", "utilization", figures["utilization"], "%", "in training"),
         )
     )
+
+
+def _energy(figures: Mapping[str, Any]) -> Number:
+    joules = figures["energy_joules"]
+    if joules is None:
+        return Number("energy", "energy", None, note="not counted")
+    unit, size = ("kWh", JOULES_PER_KWH) if joules >= JOULES_PER_KWH else ("kJ", 1e3)
+    return Number("energy", "energy", joules / size, unit, ", ".join(figures["energy_parts"]))

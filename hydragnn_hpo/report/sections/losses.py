@@ -4,7 +4,7 @@ from hydragnn_hpo.campaign.records.losses import CAUSES
 from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
 from hydragnn_hpo.report.reading.course import Course
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.sections.axes import unit_of
+from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
 
 BINS = 240
 
@@ -46,11 +46,12 @@ def section(facts: Facts) -> Section | None:
 
 def _numbers(facts: Facts) -> Numbers:
     losses = facts.losses
-    largest = losses.largest
+    largest, total = losses.largest, losses.slot_seconds
+    unit, size = spent_unit(total)
     return Numbers(
         (
             Number("utilization", "utilization", losses.share("training"), "%", "in training"),
-            Number("slot_hours", "slot time", losses.slot_seconds / 3600.0, "slot h"),
+            Number("slot_time", "slot time", total / size, f"slot {unit}"),
             Number(
                 "largest",
                 "largest loss",
@@ -135,13 +136,14 @@ def _over_time(facts: Facts) -> Figure:
 
 def _table(facts: Facts) -> Table:
     losses = facts.losses
+    unit, size = spent_unit(losses.slot_seconds)
     rows = [
-        (cause, losses.by_cause[cause] / 3600.0, losses.share(cause), said)
+        (cause, losses.by_cause[cause] / size, losses.share(cause), said)
         for cause, said in CAUSES.items()
     ]
     columns = (
         Column("cause", "cause"),
-        Column("hours", "slot time", "slot h"),
+        Column("time", "slot time", f"slot {unit}"),
         Column("share", "share", "%"),
         Column("meaning", "meaning"),
     )

@@ -19,7 +19,7 @@ from hydragnn_hpo.report.page.blocks import (
 )
 from hydragnn_hpo.report.reading.course import slots_per_host
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.sections.axes import rung_colour
+from hydragnn_hpo.report.sections.axes import rung_colour, spent_unit
 from hydragnn_hpo.search.objective import goals, named
 
 TOP = 10
@@ -97,14 +97,15 @@ def first_within(found: Sequence[Result], times: float) -> Result:
 
 def _numbers(found: Sequence[Result], slots: float) -> Numbers:
     best, close = first_within(found, 1.0), first_within(found, CLOSE)
-    hours = 3600.0 * slots
+    unit, size = spent_unit(best.seconds / slots)
+    size *= slots
     return Numbers(
         (
             Number("best", "best score", best.score, note=f"trial {best.trial}"),
             Number("trials_to_best", "trials until then", best.trials),
-            Number("hours_to_best", "time until then", best.seconds / hours, "host h"),
+            Number("time_to_best", "time until then", best.seconds / size, f"host {unit}"),
             Number("trials_to_close", "trials to within 1 %", close.trials),
-            Number("hours_to_close", "time to within 1 %", close.seconds / hours, "host h"),
+            Number("time_to_close", "time to within 1 %", close.seconds / size, f"host {unit}"),
         )
     )
 
@@ -158,6 +159,8 @@ def _traces(found: Sequence[Result], x: Sequence[float]) -> Iterator[dict[str, A
 
 def _table(facts: Facts) -> Table:
     board = leaderboard_of(facts.state)
+    best = board.best(TOP).rows
+    unit, size = spent_unit(max(row.slot_seconds for row in best))
     heads = list(dict.fromkeys(head for row in board.rows for head in row.val_mae))
     columns = (
         Column("trial", "trial"),
@@ -168,7 +171,7 @@ def _table(facts: Facts) -> Table:
             Column(f"val_mae.{head}", f"val. MAE {head}", facts.units.get(head, ""))
             for head in heads
         ),
-        Column("hours", "slot time", "slot h"),
+        Column("time", "slot time", f"slot {unit}"),
         Column("values", "values"),
     )
     rows: list[tuple[Cell, ...]] = [
@@ -178,10 +181,10 @@ def _table(facts: Facts) -> Table:
             row.epochs,
             row.objective,
             *(row.val_mae.get(head) for head in heads),
-            row.slot_seconds / 3600.0,
+            row.slot_seconds / size,
             ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row.values.items()),
         )
-        for row in board.best(TOP).rows
+        for row in best
         if row.rank is not None
     ]
     note = "Trials trained furthest come first; MAEs are of the validation split."

@@ -16,7 +16,7 @@ from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Sec
 from hydragnn_hpo.report.page.palette import SERIES
 from hydragnn_hpo.report.reading.course import IDLE, Course
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.sections.axes import rung_colour, unit_of
+from hydragnn_hpo.report.sections.axes import rung_colour, spent_unit, unit_of
 from hydragnn_hpo.report.sections.losses import COLOURS, word
 
 ROWS, CELLS, COLUMNS = 192, 120_000, 1200
@@ -47,13 +47,14 @@ def section(facts: Facts) -> Section | None:
 
 def _numbers(facts: Facts, course: Course) -> Numbers:
     hosts = {slot.rpartition(":")[0] for slot in course.slots}
+    unit, size = unit_of(course.seconds)
     attempts = facts.figures
     first = attempts["first_step_seconds"]
     return Numbers(
         (
             Number("hosts", "hosts", len(hosts), note="that ever were there"),
             Number("slots", "slots", len(course.slots), note="that ever were there"),
-            Number("hours", "duration", course.seconds / 3600.0, "h", "first start to last end"),
+            Number("duration", "duration", course.seconds / size, unit, "first start to last end"),
             Number("attempts", "attempts", attempts["attempts"]),
             Number("wide_attempts", "of two ranks or more", attempts["wide_attempts"]),
             Number("first_step", "start-up", first, "s", "median from placed to first step"),
@@ -63,13 +64,13 @@ def _numbers(facts: Facts, course: Course) -> Numbers:
 
 def _idle(facts: Facts) -> Table:
     losses = facts.losses
+    unit, size = spent_unit(losses.slot_seconds)
     rows = [
-        (cause, losses.by_cause[cause] / 3600.0, losses.share(cause), CAUSES[cause])
-        for cause in IDLE
+        (cause, losses.by_cause[cause] / size, losses.share(cause), CAUSES[cause]) for cause in IDLE
     ]
     columns = (
         Column("cause", "idle because"),
-        Column("hours", "slot time", "slot h"),
+        Column("time", "slot time", f"slot {unit}"),
         Column("share", "share of all slot time", "%"),
         Column("meaning", "meaning"),
     )
@@ -122,7 +123,9 @@ def _layout(unit: str, end: float, rows: int) -> dict[str, Any]:
         {"label": label, "method": "restyle", "args": [{"visible": seen}, [0, 1]]}
         for label, seen in (("by rung", [True, False]), ("by trial", [False, True]))
     ]
-    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "showactive": True}
+    # Plotly paints the active button in a pale colour of its own: so all are pale, in any theme.
+    look = {"bgcolor": "#dfe3e8", "font": {"color": "#1a1f27"}, "bordercolor": "#a9b3bf"}
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, **look}
     place = {"x": 0.0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
     named = {"type": "category"} if rows <= 24 else {"type": "category", "nticks": 8}
     return {

@@ -42,6 +42,15 @@ def arrays_of(run):
     }
 
 
+def size_of(seconds, days=False):
+    """Give the seconds of the unit of a time: s below 5 min, min below 5 h, then h, or days."""
+    if seconds < 300:
+        return 1
+    if seconds < 5 * 3600:
+        return 60
+    return 86_400 if days and seconds >= 5 * 86_400 else 3600
+
+
 def host_of(slot):
     return slot.rpartition(":")[0]
 
@@ -58,7 +67,7 @@ def trials_of(events):
             case "proposed":
                 found[e["trial"]] = {
                     **{"name": e["trial"], "until": e["until"], "parent": e.get("parent")},
-                    **{"status": "queued", "values": e["values"], "hours": 0.0, "attempt": 0},
+                    **{"status": "queued", "values": e["values"], "seconds": 0.0, "attempt": 0},
                     **{"score": None, "objective": None, "mae": {}, "epoch": 0, "saved": 0},
                     **{"reason": None},
                 }
@@ -79,7 +88,7 @@ def trials_of(events):
 
 def take_end(trial, e):
     if trial["status"] == "running":
-        trial["hours"] += len(trial["slots"]) * (e["time"] - trial["placed"]) / 3600.0
+        trial["seconds"] += len(trial["slots"]) * (e["time"] - trial["placed"])
     trial["reason"] = e.get("reason")
     if e["outcome"] == "interrupted":
         trial |= {"status": "queued", "epoch": trial["saved"]}
@@ -254,6 +263,7 @@ def headline(run):
     status = Counter(trial["status"] for trial in trials.values())
     begin = next(e["time"] for e in events if e["event"] == "placed")
     seconds = slot_seconds(events, more=False)
+    duration, hosts = events[-1]["time"] - begin, sum(seconds.values()) / slots_per_host(events)
     energy = [e for e in events if e["event"] == "energy"]
     joules = sum(e["idle"] + sum(j for j, _ in e["trials"].values()) for e in energy)
     return found | {
@@ -262,9 +272,9 @@ def headline(run):
         "stopped": status["stopped"],
         "failed": status["failed"],
         "open": status["queued"] + status["running"],
-        "hours": (events[-1]["time"] - begin) / 3600.0,
-        "host_hours": sum(seconds.values()) / 3600.0 / slots_per_host(events),
-        "energy": joules / 3.6e6 if energy else None,
+        "duration": duration / size_of(duration, days=True),
+        "host_time": hosts / size_of(hosts),
+        "energy": joules / (3.6e6 if joules >= 3.6e6 else 1e3) if energy else None,
         "utilization": seconds["training"] / sum(seconds.values()),
     }
 
@@ -288,7 +298,9 @@ def heads(run, table):
 
 
 def best_trial(trials):
-    return {f"val_mae.{head}": mae for head, mae in ranking(trials)[0]["mae"].items()}
+    best = ranking(trials)[0]
+    found = {f"val_mae.{head}": mae for head, mae in best["mae"].items()}
+    return found or {"objective": best["objective"]}
 
 
 def progress(run):
@@ -307,15 +319,17 @@ def progress(run):
             continue
         told.add(e["trial"])
         if e.get("score") is not None:
-            results.append((e["score"], len(told), spent / 3600.0 / slots))
+            results.append((e["score"], len(told), spent / slots))
     best = min(results)
     close = next(r for r in results if r[0] <= 1.01 * best[0])
-    found = {"best": best[0], "trials_to_best": best[1], "hours_to_best": best[2]}
-    found |= {"trials_to_close": close[1], "hours_to_close": close[2]}
+    size = size_of(best[2])
+    found = {"best": best[0], "trials_to_best": best[1], "time_to_best": best[2] / size}
+    found |= {"trials_to_close": close[1], "time_to_close": close[2] / size}
+    size = size_of(max(trial["seconds"] for trial in ranking(trials)[:10]))
     for rank, trial in enumerate(ranking(trials)[:10], start=1):
         row = f"top.{trial['name']}"
         found |= {f"{row}.rank": rank, f"{row}.epochs": trial["epoch"]}
-        found |= {f"{row}.objective": trial["objective"], f"{row}.hours": trial["hours"]}
+        found |= {f"{row}.objective": trial["objective"], f"{row}.time": trial["seconds"] / size}
         found |= {f"{row}.val_mae.{head}": mae for head, mae in trial["mae"].items()}
     return found
 
@@ -325,17 +339,18 @@ def slots(run):
     attempts = attempts_of(events)
     known = all_slots(events)
     first = [e["seconds"] for e in events if e["event"] == "first_step"]
+    duration = max(a["end"] for a in attempts if a["end"] > a["time"]) - attempts[0]["time"]
     found = {
         "hosts": len({host_of(slot) for slot in known}),
         "slots": len(known),
-        "hours": (max(a["end"] for a in attempts) - attempts[0]["time"]) / 3600.0,
+        "duration": duration / size_of(duration, days=True),
         "attempts": len(attempts),
         "wide_attempts": sum(a["width"] > 1 for a in attempts),
         "first_step": statistics.median(first),
     }
     accounted = losses(run)
     for cause in ("held", "brain", "tail", "away"):
-        found[f"idle.{cause}.hours"] = accounted[f"causes.{cause}.hours"]
+        found[f"idle.{cause}.time"] = accounted[f"causes.{cause}.time"]
         found[f"idle.{cause}.share"] = accounted[f"causes.{cause}.share"]
     return found
 
@@ -344,10 +359,10 @@ def losses(run):
     events = events_of(run)
     seconds = slot_seconds(events, unfinished(run, events))
     total = sum(seconds.values())
-    found = {"utilization": seconds["training"] / total, "slot_hours": total / 3600.0}
+    found = {"utilization": seconds["training"] / total, "slot_time": total / size_of(total)}
     found["largest"] = max(s for c, s in seconds.items() if c != "training") / total
     for cause in CAUSES:
-        found[f"causes.{cause}.hours"] = seconds[cause] / 3600.0
+        found[f"causes.{cause}.time"] = seconds[cause] / size_of(total)
         found[f"causes.{cause}.share"] = seconds[cause] / total
     return found
 
@@ -382,9 +397,10 @@ def failures(run):
     events = events_of(run)
     found = Counter()
     failed = [t for t in trials_of(events).values() if t["status"] == "failed"]
+    size = size_of(sum(trial["seconds"] for trial in failed))
     for trial in failed:
         found[f"reasons.{trial['reason']}.trials"] += 1
-        found[f"reasons.{trial['reason']}.hours"] += trial["hours"]
+        found[f"reasons.{trial['reason']}.time"] += trial["seconds"] / size
     for trial in failed[:200]:
         found[f"trials.{trial['name']}.attempts"] = trial["attempt"]
     names = defaultdict(set)

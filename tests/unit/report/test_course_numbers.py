@@ -1,9 +1,12 @@
 """Every number of the sections on a campaign's course equals the one computed independently."""
 
+import shutil
+
 import pytest
 from made_campaign import make_campaign
 from unit.report.independent_course import COURSE
 
+from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.page.blocks import Doubtful, Numbers, Table
 from hydragnn_hpo.report.reading.facts import read_facts
 from hydragnn_hpo.report.sections.contents import SECTIONS
@@ -38,6 +41,28 @@ def made(request, tmp_path_factory):
     return run, read_facts(run)
 
 
+def test_all_numbers_are_right_whenever_the_journal_is_read(made):
+    run, facts = made
+    lines = run.journal.read_bytes().splitlines(keepends=True)
+    path = run.path.with_name("growing")
+    shutil.copytree(run.path, path, dirs_exist_ok=True)
+    (path / "report" / "ensemble.json").unlink(missing_ok=True)
+    for count in range(0, len(lines), max(1, len(lines) // 9)):
+        (path / "events.jsonl").write_bytes(b"".join(lines[:count]))
+        growing = read_facts(RunDir(path))
+        for key in COURSE:
+            section = SECTIONS[key](growing)
+            if section is not None and growing.state.ranked():
+                assert_right(numbers_of(section.blocks), COURSE[key](path))
+
+
+def assert_right(shown, expected):
+    for name, value in shown.items():
+        assert name in expected, name
+        assert (value is None) == (expected[name] is None), name
+        assert value is None or value == pytest.approx(expected[name], rel=1e-6, abs=1e-9), name
+
+
 @pytest.mark.parametrize("key", COURSE)
 def test_all_numbers_are_right(made, key):
     run, facts = made
@@ -48,7 +73,4 @@ def test_all_numbers_are_right(made, key):
     expected = COURSE[key](run.path)
     missing = {k: v for k, v in expected.items() if v is not None and k not in shown}
     assert not missing
-    for name, value in shown.items():
-        assert name in expected, name
-        assert (value is None) == (expected[name] is None), name
-        assert value is None or value == pytest.approx(expected[name], rel=1e-6, abs=1e-9), name
+    assert_right(shown, expected)

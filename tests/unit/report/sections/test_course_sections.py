@@ -8,7 +8,7 @@ from unit.report.tiny_run import at, ended, facts_of, placed, trained
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.page.blocks import Code, Numbers, Table, Text
 from hydragnn_hpo.report.sections import costs, curves, failures, headline, progress, provenance
-from hydragnn_hpo.report.sections.axes import unit_of
+from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
 
 
 def proposed(*trials):
@@ -96,7 +96,7 @@ def test_failures_are_counted(tmp_path):
     tables = {
         b.key: b.rows for b in failures.section(failed_run(tmp_path)).blocks if isinstance(b, Table)
     }
-    assert tables["reasons"][0][:3] == ("bug", 1, pytest.approx(3 / 3600))
+    assert tables["reasons"][0][:3] == ("bug", 1, pytest.approx(3.0))
     assert tables["interruptions"][0][:3] == ("stale", 1, 1)
     assert tables["hosts"] == (("a", "lost", "silent"),)
 
@@ -148,3 +148,4 @@ def test_without_an_ensemble_the_best_trial_speaks(tmp_path):
 
 def test_units_of_time():
     assert [unit_of(s)[0] for s in (10, 3000, 40_000, 900_000)] == ["s", "min", "h", "days"]
+    assert [spent_unit(s)[1] for s in (10, 3000, 40_000, 9e7)] == [1.0, 60.0, 3600.0, 3600.0]
