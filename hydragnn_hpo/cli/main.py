@@ -19,6 +19,7 @@ from hydragnn_hpo.cli.pack import pack
 from hydragnn_hpo.cli.plan import plan
 from hydragnn_hpo.cli.predict import predict
 from hydragnn_hpo.cli.reference.verb import reference
+from hydragnn_hpo.cli.report import report
 from hydragnn_hpo.cli.run import run
 from hydragnn_hpo.cli.serve import serve
 from hydragnn_hpo.cli.status import status
@@ -45,6 +46,7 @@ app.command()(retry)
 app.command()(cancel)
 app.command("add-trials")(add_trials)
 app.command()(leaderboard)
+app.command()(report)
 app.command()(importance)
 app.command()(compare)
 app.command()(export)

@@ -290,7 +290,19 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     if trains:
         draw_parity(opened.path, opened.report / "parity.png")
     controller.finish()
+    _report(opened)
     return result
+
+
+def _report(opened: "RunDir") -> None:
+    """Write the report; a campaign that has its result does not fail for want of a page."""
+    from hydragnn_hpo.errors import HydraError
+    from hydragnn_hpo.report.page.write import write_report
+
+    try:
+        write_report(opened)
+    except HydraError as error:
+        typer.echo(f"warning: no report was written ({error})", err=True)
 
 
 def _print(opened: "RunDir", result: dict[str, Any]) -> None:
@@ -307,9 +319,12 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
         for warning in ensemble["warnings"]:
             out.print(f"warning: {warning}", highlight=False)
     out.print(_used(figures))
+    page = opened.report / "report.html"
+    if page.exists():
+        out.print(f"Report: {page} (open it in a browser)", soft_wrap=True)
     if not ensemble:
         return
-    out.print(f"Figure: {opened.report / 'parity.png'}")
+    out.print(f"Figure: {opened.report / 'parity.png'}", soft_wrap=True)
     out.print("Try next:", style="bold")
     file = _example(opened)
     out.print(f"  {_program()} predict {file} --ensemble {opened.ensemble}", soft_wrap=True)

@@ -53,10 +53,14 @@ def style() -> str:
 
 
 def policy() -> str:
-    """Give the content policy of a page that is one file."""
+    """Give the content policy of a page that is one file.
+
+    ``unsafe-eval`` is for plotly's parallel coordinates, which make their shaders' code themselves;
+    without them no text of the page reaches it.
+    """
     script = bundle.digest_of(asset("page.js").encode())
     return (
-        f"default-src 'none'; script-src '{script}' '{bundle.digest()}'; "
+        f"default-src 'none'; script-src 'unsafe-eval' '{script}' '{bundle.digest()}'; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 

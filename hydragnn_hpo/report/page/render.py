@@ -24,6 +24,9 @@ from hydragnn_hpo.report.page.encode import plain
 LONG = 16
 """Tables with more rows scroll in a frame of their own."""
 
+WIDE = 32
+"""Longer texts get room in their column."""
+
 
 @dataclass
 class Rendered:
@@ -134,7 +137,8 @@ def _row(key: str, table: Table, row: tuple[Cell, ...]) -> str:
     for place, (column, cell) in enumerate(zip(table.columns, row, strict=True)):
         tag = 'th scope="row"' if place == 0 else "td"
         numeric = not isinstance(cell, str) and cell is not None
-        kind = ' class="number"' if numeric else ""
+        wide = isinstance(cell, str) and len(cell) > WIDE
+        kind = ' class="number"' if numeric else ' class="wide"' if wide else ""
         value = _data(f"{key}.{row[0]}.{column.key}", cell, column.unit)
         cells.append(f"<{tag}{kind}>{value}</{tag[:2]}>")
     return f"<tr>{''.join(cells)}</tr>"
