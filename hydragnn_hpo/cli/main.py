@@ -10,6 +10,7 @@ from hydragnn_hpo.cli import batch, dataset, ensemble, machine
 from hydragnn_hpo.cli.check_layer import check_layer
 from hydragnn_hpo.cli.compare import compare
 from hydragnn_hpo.cli.control import add_trials, cancel, pause, retry, stop
+from hydragnn_hpo.cli.dashboard import dashboard
 from hydragnn_hpo.cli.doctor import doctor
 from hydragnn_hpo.cli.export_run import export
 from hydragnn_hpo.cli.importance import importance
@@ -40,6 +41,7 @@ app.command()(plan)
 app.command()(run)
 app.command()(submit)
 app.command()(status)
+app.command()(dashboard)
 app.command()(stop)
 app.command()(pause)
 app.command()(retry)

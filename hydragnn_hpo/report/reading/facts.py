@@ -123,6 +123,13 @@ def read_facts(run: RunDir) -> Facts:
         raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
     events = tuple(read(run.journal))
     reckoning = Reckoning(events)
+    return facts_of(run, events, reckoning, trials_of(reckoning.state, events))
+
+
+def facts_of(
+    run: RunDir, events: tuple[Event, ...], reckoning: Reckoning, trials: dict[str, TrialFacts]
+) -> Facts:
+    """Put together what was read of a journal, and the files beside it."""
     state = reckoning.state
     config = load(run.campaign, CampaignConfig)
     more = not state.finished and state.searched < config.search.trials + state.added
@@ -135,20 +142,34 @@ def read_facts(run: RunDir) -> Facts:
         figures=reckoning.figures(),
         losses=reckoning.ledger.losses(more=more),
         events=events,
-        trials=trials_of(state, events),
+        trials=trials,
         ensemble=read_json(ensemble) if ensemble.exists() else None,
     )
 
 
 def trials_of(state: State, events: Iterable[Event]) -> dict[str, TrialFacts]:
     """Collect attempts and epochs of every trial."""
-    found = {name: TrialFacts(trial) for name, trial in state.trials.items()}
-    for event in events:
-        trial = found.get(event.get("trial", ""))
-        take = _TAKERS.get(event["event"])
-        if trial is not None and take is not None:
-            take(trial, event)
+    found: dict[str, TrialFacts] = {}
+    take_trials(found, state, events)
     return found
+
+
+def take_trials(found: dict[str, TrialFacts], state: State, events: Iterable[Event]) -> None:
+    """Take attempts and epochs in that are new.
+
+    Args:
+        found: what is known so far; grows.
+        state: the campaign's state after the events.
+        events: that were not taken in yet.
+    """
+    for name, trial in state.trials.items():
+        if name not in found:
+            found[name] = TrialFacts(trial)
+    for event in events:
+        known = found.get(event.get("trial", ""))
+        take = _TAKERS.get(event["event"])
+        if known is not None and take is not None:
+            take(known, event)
 
 
 def _cards(run: RunDir) -> dict[str, CardConfig]:

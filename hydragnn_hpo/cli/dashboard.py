@@ -1,0 +1,51 @@
+"""``hydragnn-hpo dashboard``: the report of a run, kept up to date in a browser."""
+
+import socket
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from hydragnn_hpo.cli.arguments import RunArgument
+
+PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser of this computer.")]
+
+
+def dashboard(run_dir: RunArgument, port: PortOption = 0, open_it: OpenOption = False) -> None:
+    """Show the report of a run in a browser and keep it up to date, until Ctrl-C."""
+    from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.log import configure
+    from hydragnn_hpo.report.dashboard.serve import serve_dashboard
+
+    configure()
+    with TemporaryDirectory(prefix="hydragnn-hpo-") as folder:
+        door = Path(folder) / "open.html"
+        links: list[str] = []
+
+        def told(link: str, taken: int) -> None:
+            links.append(link)
+            door.unlink(missing_ok=True)
+            if len(links) > 1:
+                typer.echo(f"opened; for another browser: {link}")
+                return
+            typer.echo(f"dashboard of {run_dir}: {link}")
+            typer.echo(
+                f"from another computer: ssh -L {taken}:127.0.0.1:{taken} {socket.gethostname()} "
+                "there, then the same link; Ctrl-C ends it"
+            )
+            if open_it:
+                write_door(door, link)
+                typer.launch(door.as_uri())
+
+        serve_dashboard(RunDir(Path(run_dir)), port, told)
+    typer.echo("stopped")
+
+
+def write_door(door: Path, link: str) -> None:
+    """Write a page that leads to a link: on a command line others could read its key."""
+    from hydragnn_hpo.files import write_text
+
+    head = f'<meta http-equiv="refresh" content="0;url={link}"><meta name="referrer" content="no-referrer">'
+    write_text(door, f'<!doctype html><html lang="en">{head}<title>hydragnn-hpo</title></html>')

@@ -1,0 +1,1 @@
+"""A report that keeps up with its campaign, for one person on this computer."""

@@ -1,0 +1,52 @@
+"""The facts of a run directory that grows: its journal is read once, however often they are asked."""
+
+from pathlib import Path
+
+from hydragnn_hpo.campaign.records.following import Following
+from hydragnn_hpo.campaign.records.journal import Event
+from hydragnn_hpo.campaign.records.summary import Reckoning
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.reading.facts import Facts, TrialFacts, facts_of, take_trials
+
+
+class Growing:
+    """Follows a run directory and gives its facts; opens nothing for writing."""
+
+    def __init__(self, run: RunDir) -> None:
+        """Begin before the first line of the journal."""
+        self.run = run
+        self._following, self._reckoning = Following(run.journal), Reckoning()
+        self._events: list[Event] = []
+        self._trials: dict[str, TrialFacts] = {}
+
+    def mark(self) -> tuple[object, ...]:
+        """Give what changes when there is something new to read."""
+        return tuple(map(_stamp, (self.run.campaign, self.run.journal, self._ensemble)))
+
+    @property
+    def _ensemble(self) -> Path:
+        return self.run.report / "ensemble.json"
+
+    def read(self) -> Facts:
+        """Read what is new; the facts given before change with it.
+
+        Raises:
+            Replaced: another journal stands in its place: begin anew.
+            RunError: there is no campaign, or its journal is damaged.
+        """
+        if not self.run.campaign.exists():
+            raise RunError(f"{self.run.path}: holds no campaign; give the directory of a run.")
+        new = self._following.new()
+        self._reckoning.take(new)
+        self._events += new
+        take_trials(self._trials, self._reckoning.state, new)
+        return facts_of(self.run, tuple(self._events), self._reckoning, self._trials)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
