@@ -1,5 +1,6 @@
 """``hydragnn-hpo dashboard``: the report of a run, kept up to date in a browser."""
 
+import logging
 import socket
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +11,7 @@ import typer
 from hydragnn_hpo.cli.arguments import RunArgument
 
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")]
-OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser of this computer.")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Open it in a browser here.")]
 
 
 def dashboard(run_dir: RunArgument, port: PortOption = 0, open_it: OpenOption = False) -> None:
@@ -20,6 +21,7 @@ def dashboard(run_dir: RunArgument, port: PortOption = 0, open_it: OpenOption = 
     from hydragnn_hpo.report.dashboard.serve import serve_dashboard
 
     configure()
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with TemporaryDirectory(prefix="hydragnn-hpo-") as folder:
         door = Path(folder) / "open.html"
         links: list[str] = []
@@ -32,8 +34,8 @@ def dashboard(run_dir: RunArgument, port: PortOption = 0, open_it: OpenOption = 
                 return
             typer.echo(f"dashboard of {run_dir}: {link}")
             typer.echo(
-                f"from another computer: ssh -L {taken}:127.0.0.1:{taken} {socket.gethostname()} "
-                "there, then the same link; Ctrl-C ends it"
+                f"on another computer: ssh -L {taken}:127.0.0.1:{taken} {socket.gethostname()}, "
+                "then the same link there; Ctrl-C ends it"
             )
             if open_it:
                 write_door(door, link)
@@ -47,5 +49,6 @@ def write_door(door: Path, link: str) -> None:
     """Write a page that leads to a link: on a command line others could read its key."""
     from hydragnn_hpo.files import write_text
 
-    head = f'<meta http-equiv="refresh" content="0;url={link}"><meta name="referrer" content="no-referrer">'
-    write_text(door, f'<!doctype html><html lang="en">{head}<title>hydragnn-hpo</title></html>')
+    head = '<!doctype html><html lang="en"><title>hydragnn-hpo</title>'
+    quiet = '<meta name="referrer" content="no-referrer">'
+    write_text(door, f'{head}{quiet}<meta http-equiv="refresh" content="0;url={link}"></html>')

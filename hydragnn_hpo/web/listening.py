@@ -76,6 +76,7 @@ def listen(host: str, port: int) -> socket.socket:
         try:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             opened.bind(address)
+            opened.listen()  # who comes before we serve has to wait, and is not sent away
         except OSError:
             opened.close()
             raise

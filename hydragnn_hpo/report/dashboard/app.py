@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.report.dashboard.board import Board
-from hydragnn_hpo.report.dashboard.drawing import page
+from hydragnn_hpo.report.dashboard.drawing import asset, page
 from hydragnn_hpo.report.dashboard.gate import Gate, Keys, refusal
 from hydragnn_hpo.report.dashboard.stream import Crowded, Stream
 
@@ -35,6 +35,8 @@ class Desk:
         routes = [
             Route("/", self._page),
             Route("/enter", self._enter),
+            Route("/live.js", _script),
+            Route("/live.css", _style),
             Route("/news", self._news),
             Route("/sections/{key}", self._section),
             Route("/report.html", self._document),
@@ -90,3 +92,11 @@ class Desk:
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", self.board.run.path.resolve().name) or "run"
         headers = {"content-disposition": f'attachment; filename="{name}-report.html"'}
         return Response(content, media_type="text/html", headers=headers)
+
+
+async def _script(request: Request) -> Response:
+    return Response(asset("live.js"), media_type="text/javascript")
+
+
+async def _style(request: Request) -> Response:
+    return Response(asset("live.css"), media_type="text/css")

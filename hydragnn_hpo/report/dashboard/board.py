@@ -1,4 +1,4 @@
-"""What an open page shows: sections, each made anew when there is something new and its turn has come.
+"""What an open page shows: sections, each made anew when there is news and its turn has come.
 
 One thread reads and makes; nobody else touches the facts. It has a fraction of a core at most: a
 section that takes long is made seldom.

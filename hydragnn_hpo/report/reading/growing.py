@@ -1,4 +1,4 @@
-"""The facts of a run directory that grows: its journal is read once, however often they are asked."""
+"""The facts of a run directory that grows: its journal is read once, however often one asks."""
 
 from pathlib import Path
 

@@ -1,0 +1,142 @@
+/* Keeps an open report up to date: hears of new versions of sections, fetches those, and changes in
+   the page only what is different, so that scroll position, focus, folds and charts stay. */
+"use strict";
+(() => {
+  const bar = document.getElementById("live");
+  const told = bar.querySelector("[data-live=state]");
+  const clock = bar.querySelector("[data-live=time]");
+  const versions = new Map(Object.entries(JSON.parse(bar.dataset.versions)));
+  const AGAIN = 3000;
+  const SET_BY_READERS = new Set(["open", "aria-sort", "tabindex", "style"]);
+  let newest = null;
+  let busy = false;
+
+  function say(state, kind) {
+    if (told.textContent !== state) told.textContent = state;
+    bar.dataset.kind = kind;
+  }
+
+  function listen() {
+    const source = new EventSource("news");
+    source.addEventListener("news", (event) => {
+      newest = JSON.parse(event.data);
+      say(newest.state, "well");
+      catchUp();
+    });
+    source.onerror = () => {
+      say("no connection; trying again", "lost");
+      if (source.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN);
+    };
+  }
+
+  async function catchUp() {
+    if (busy) return;
+    busy = true;
+    try {
+      for (let key = outdated(); key !== null; key = outdated()) await bring(key);
+      clock.textContent = new Date().toLocaleTimeString();
+    } catch {
+      say("no connection; trying again", "lost");
+      setTimeout(catchUp, AGAIN);
+    } finally {
+      busy = false;
+    }
+  }
+
+  function outdated() {
+    const found = Object.entries(newest.sections).find(([key, is]) => versions.get(key) !== is);
+    return found ? found[0] : null;
+  }
+
+  async function bring(key) {
+    const answer = await fetch(`sections/${key}`, { cache: "no-store" });
+    if (answer.status === 401) {
+      say("the dashboard was started anew: open its new link", "lost");
+      newest = { state: "", sections: {} };
+      return;
+    }
+    if (!answer.ok) throw new Error(answer.statusText);
+    const { version, section } = await answer.json();
+    versions.set(key, version);
+    if (newest.sections[key]) newest.sections[key] = version;
+    put(key, section);
+  }
+
+  function put(key, section) {
+    const there = document.getElementById(key);
+    if (section === null) {
+      there?.remove();
+    } else {
+      const fresh = new DOMParser().parseFromString(section.html, "text/html").body.firstElementChild;
+      const node = document.importNode(fresh, true);
+      const focused = document.activeElement;
+      if (there) patch(there, node);
+      else enter(key, node);
+      if (focused?.isConnected && document.activeElement !== focused) {
+        focused.focus({ preventScroll: true });
+      }
+    }
+    document.dispatchEvent(new CustomEvent("report:section", { detail: key }));
+  }
+
+  /* A section that was not there before takes its place in the order of the report. */
+  function enter(key, node) {
+    const order = Object.keys(newest.sections);
+    const later = order.slice(order.indexOf(key) + 1);
+    const next = later.map((other) => document.getElementById(other)).find(Boolean);
+    const place = document.querySelector("main");
+    place.insertBefore(node, next?.parentNode === place ? next : null);
+  }
+
+  function keyOf(node) {
+    if (node.nodeType !== Node.ELEMENT_NODE) return "";
+    if (node.nodeName === "TR") return node.cells[0]?.textContent ?? "";
+    return node.dataset.key ?? node.id ?? "";
+  }
+
+  function patch(old, fresh) {
+    if (old.nodeName !== fresh.nodeName || keyOf(old) !== keyOf(fresh)) {
+      old.replaceWith(fresh);
+      return;
+    }
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.data !== fresh.data) old.data = fresh.data;
+      return;
+    }
+    for (const { name, value } of fresh.attributes) {
+      if (old.getAttribute(name) !== value && !SET_BY_READERS.has(name)) old.setAttribute(name, value);
+    }
+    for (const { name } of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && !SET_BY_READERS.has(name)) old.removeAttribute(name);
+    }
+    patchChildren(old, fresh);
+  }
+
+  function patchChildren(old, fresh) {
+    const known = new Map();
+    for (const child of old.childNodes) {
+      if (keyOf(child)) known.set(child.nodeName + keyOf(child), child);
+    }
+    let place = old.firstChild;
+    for (const next of [...fresh.childNodes]) {
+      const key = keyOf(next);
+      const alike = place && !keyOf(place) && place.nodeName === next.nodeName ? place : null;
+      const match = key ? known.get(next.nodeName + key) : alike;
+      if (!match || match.parentNode !== old) {
+        old.insertBefore(next, place);
+        continue;
+      }
+      known.delete(next.nodeName + key);
+      if (match === place) place = place.nextSibling;
+      else old.insertBefore(match, place);
+      patch(match, next);
+    }
+    while (place) {
+      const after = place.nextSibling;
+      place.remove();
+      place = after;
+    }
+  }
+
+  listen();
+})();

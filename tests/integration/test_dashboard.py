@@ -1,0 +1,237 @@
+"""The dashboard in a real browser, beside a campaign that goes on; and who is turned away."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from made_campaign import make_campaign
+
+from hydragnn_hpo.cli.dashboard import write_door
+from hydragnn_hpo.layout import RunDir
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    run = make_campaign(tmp_path_factory.mktemp("dashboard") / "run", trials=40)
+    return SimpleNamespace(run=run, lines=run.journal.read_bytes().splitlines(keepends=True))
+
+
+class Growing:
+    """A run directory whose journal is written bit by bit, as its controller would."""
+
+    def __init__(self, path: Path, whole: SimpleNamespace) -> None:
+        self.run, self._lines = RunDir(path), whole.lines
+        path.mkdir()
+        self.run.campaign.write_bytes(whole.run.campaign.read_bytes())
+        self._written = 0
+
+    def grow(self, share: float, torn: int = 0) -> None:
+        """Go on to a share of the journal; of the next line some bytes are there, too."""
+        until = round(share * len(self._lines))
+        content = b"".join(self._lines[:until]) + (self._lines[until][:torn] if torn else b"")
+        with self.run.journal.open("ab", buffering=0) as file:
+            file.write(content[self._written :])
+        self._written = len(content)
+
+    def ended(self) -> int:
+        """Count the trials that ended, from the lines alone."""
+        bodies = [json.loads(line)["e"] for line in self._whole_lines()]
+        return sum(e["event"] == "ended" for e in bodies)
+
+    def _whole_lines(self) -> list[bytes]:
+        return [x for x in self.run.journal.read_bytes().splitlines(True) if x.endswith(b"\n")]
+
+
+@pytest.fixture
+def growing(whole, tmp_path):
+    found = Growing(tmp_path / "run", whole)
+    found.grow(0.4, torn=25)
+    return found
+
+
+@pytest.fixture
+def dashboard(growing):
+    with serving(growing.run.path) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def serving(run: Path):
+    """Start the command, and give its link, its port and its process."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hydragnn_hpo", "dashboard", str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"COLUMNS": "200"},
+    )
+    try:
+        said = process.stdout.readline()
+        link = re.search(r"http://127\.0\.0\.1:\d+/enter\?key=[\w-]+", said)
+        assert link, said + process.stdout.read()
+        port = urlsplit(link[0]).port
+        assert f"ssh -L {port}:127.0.0.1:{port} " in process.stdout.readline()
+        yield SimpleNamespace(link=link[0], port=port, process=process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def asking(port: int, path: str, method: str = "GET", **headers: str):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as line:
+        line.request(method, path, headers=headers)
+        with line.getresponse() as answer:
+            yield answer
+
+
+def ask(*args: Any, **headers: str) -> SimpleNamespace:
+    with asking(*args, **headers) as answer:
+        return SimpleNamespace(status=answer.status, headers=answer.headers, body=answer.read())
+
+
+def cookie_of(served) -> str:
+    answer = ask(served.port, served.link.partition(str(served.port))[2])
+    assert answer.status == 303
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+def test_it_answers_those_who_have_the_cookie_on_this_computer_alone(growing, dashboard):
+    port = dashboard.port
+    addresses = {line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]}
+    assert f"0100007F:{port:04X}" in addresses
+    assert f"00000000:{port:04X}" not in addresses
+    assert ask(port, "/").status == 401
+    assert ask(port, "/enter?key=guess").status == 403
+    cookie = cookie_of(dashboard)
+    assert ask(port, "/", cookie=cookie).status == 200
+    assert ask(port, "/", cookie=cookie, host="evil.org").status == 421
+    assert ask(port, "/", "POST", cookie=cookie).status == 405
+    for path in ("/sections/../../../etc/passwd", "/sections/%2e%2e%2fevents.jsonl", "/x"):
+        assert ask(port, path, cookie=cookie).status == 404
+    answer = ask(port, "/report.html", cookie=cookie)
+    assert answer.headers["content-disposition"] == 'attachment; filename="run-report.html"'
+    assert answer.body.lower().startswith(b"<!doctype html>")
+    assert sorted(p.name for p in growing.run.path.rglob("*")) == ["campaign.toml", "events.jsonl"]
+
+
+def test_ctrl_c_ends_it_at_once_with_pages_open(dashboard):
+    cookie = cookie_of(dashboard)
+    with asking(dashboard.port, "/news", cookie=cookie) as answer:
+        assert answer.read(14) == b"retry: 2000\n\ne"
+        began = time.monotonic()
+        dashboard.process.send_signal(signal.SIGINT)
+        assert dashboard.process.wait(timeout=20) == 0
+        assert time.monotonic() - began < 5.0
+    rest = dashboard.process.stdout.read()
+    assert rest.endswith("stopped\n")
+    assert "Traceback" not in rest
+
+
+def test_a_port_that_is_taken_and_a_folder_without_a_campaign_are_sentences(tmp_path, growing):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for arguments, says in (
+            ((growing.run.path, "--port", port), f"cannot listen on 127.0.0.1 port {port}"),
+            ((tmp_path,), "holds no campaign"),
+        ):
+            command = [sys.executable, "-m", "hydragnn_hpo", "dashboard", *map(str, arguments)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 2
+            assert says in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_key_of_a_link_is_on_no_command_line(tmp_path):
+    write_door(tmp_path / "open.html", "http://127.0.0.1:1/enter?key=secret")
+    assert (tmp_path / "open.html").stat().st_mode & 0o077 == 0
+    assert "url=http://127.0.0.1:1/enter?key=secret" in (tmp_path / "open.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no {CHROMIUM}")
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page that notes what is wrong and what is asked for."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    opened.wrong, opened.asked = [], []
+    opened.on("console", lambda m: m.type in ("error", "warning") and opened.wrong.append(m.text))
+    opened.on("pageerror", lambda error: opened.wrong.append(str(error)))
+    opened.on("request", lambda request: opened.asked.append(request.url))
+    yield opened
+    context.close()
+
+
+NUMBERS = (
+    "() => [...document.querySelectorAll('data[data-key]')].map(d => [d.dataset.key, d.value])"
+)
+
+
+def state_of(page) -> str:
+    return page.inner_text("#live [data-live=state]")
+
+
+def until(page, condition, seconds: float = 30.0) -> None:
+    """Wait for something on a page; its policy forbids what playwright's own waiting does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, page.wrong
+        page.wait_for_timeout(100)
+
+
+@pytest.mark.slow
+def test_a_page_keeps_up_with_its_campaign(page, growing, dashboard, whole, tmp_path):
+    page.goto(dashboard.link)
+    assert page.url == f"http://127.0.0.1:{dashboard.port}/", "the key is gone"
+    page.wait_for_selector("#provenance", timeout=60_000)
+    page.evaluate("document.body.mark = 'not loaded anew'")
+    page.evaluate("window.scrollTo(0, 500)")
+    first = dict(page.evaluate(NUMBERS))
+    growing.grow(0.7, torn=40)
+    until(page, lambda: dict(page.evaluate(NUMBERS)) != first)
+    growing.grow(1.0)
+    until(page, lambda: "finished" in state_of(page))
+    page.wait_for_timeout(1500)
+    last = dict(page.evaluate(NUMBERS))
+    assert last != first
+    assert page.evaluate("document.body.mark") == "not loaded anew"
+    assert page.evaluate("window.scrollY") == 500
+    with serving(growing.run.path) as fresh, contextlib.closing(page.context.new_page()) as other:
+        other.goto(fresh.link)
+        other.wait_for_selector("#provenance", timeout=60_000)
+        other.wait_for_timeout(1000)
+        assert dict(other.evaluate(NUMBERS)) == last, "as a page that was opened now"
+    allowed = f"http://127.0.0.1:{dashboard.port}/"
+    assert [url for url in page.asked if not url.startswith((allowed, "data:", "blob:"))] == []
+    assert page.wrong == []
+    growing.run.path.rename(tmp_path / "aside")
+    until(page, lambda: "no campaign" in state_of(page))
+    assert dict(page.evaluate(NUMBERS)) == last, "what was there stays to be read"
+    dashboard.process.send_signal(signal.SIGINT)
+    until(page, lambda: "no connection" in state_of(page))
