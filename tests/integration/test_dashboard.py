@@ -93,7 +93,7 @@ def serving(run: Path):
 
 @contextlib.contextmanager
 def asking(port: int, path: str, method: str = "GET", **headers: str):
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as line:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as line:
         line.request(method, path, headers=headers)
         with line.getresponse() as answer:
             yield answer
