@@ -146,7 +146,9 @@ def write(texts: Mapping[Path, str]) -> None:
 
 def _is_free(path: Path) -> None:
     if path.exists():
-        raise ConfigError(f"{path}: is there already; choose another place with --out.")
+        raise ConfigError(
+            f"{path}: is there already; remove it, or choose another place with --out."
+        )
 
 
 def _card_of(text: str, path: Path) -> CardConfig:

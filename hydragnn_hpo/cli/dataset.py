@@ -55,7 +55,10 @@ def _asked(card: str, card_option: Path | None, out: Path | None) -> tuple[Path,
     from hydragnn_hpo.shipped import find
 
     if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
-        raise ConfigError(f"{card}: is no card (TOML): name the card of this data with --card.")
+        raise ConfigError(
+            f"{card}: is no card (TOML): name the card of this data with --card; "
+            f"'hydragnn-hpo init {card}' writes one."
+        )
     path = card_option or find(card, "graph_datasets")
     config = load(path, CardConfig)
     files = [card] if card_option else [file.path for file in config.files]

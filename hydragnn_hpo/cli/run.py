@@ -1,6 +1,8 @@
 """``hydragnn-hpo run``: a campaign from data to ensemble."""
 
 import json
+import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -364,4 +366,19 @@ def _example(opened: "RunDir") -> str:
     frames = ase.io.read(shipped(file), ":")
     known = set(read(opened.ensemble).manifest.elements)
     fits = all(known.issuperset(atoms.numbers.tolist()) for atoms in frames)
-    return file if fits else "YOUR_STRUCTURES"
+    return file if fits else _own_file(opened)
+
+
+def _own_file(opened: "RunDir") -> str:
+    """Name the file that the campaign learned from: any other of its kind will do."""
+    from hydragnn_hpo.campaign.setup import find_cards
+    from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.data.build.plan import find_files
+    from hydragnn_hpo.errors import HydraError
+
+    try:
+        card = next(iter(find_cards(load(opened.campaign, CampaignConfig), opened.campaign)))
+        return shlex.quote(os.path.relpath(find_files(card)[0]))
+    except HydraError:  # files were moved: a hint is no reason to fail
+        return "YOUR_STRUCTURES"

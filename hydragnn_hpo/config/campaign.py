@@ -1,5 +1,6 @@
 """A whole campaign, from data to ensemble: the file a user writes. Read by ``campaign``."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -139,6 +140,16 @@ class CampaignConfig(Config):
 
     command: CommandConfig | None = None
     """What a trial runs, if not one of our own trainings."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_card(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and {"files", "targets"} <= set(values):
+            raise ValueError(
+                "is a card, which says what data are; a campaign says what is searched: "
+                "'hydragnn-hpo init CARD --out search.toml' writes one."
+            )
+        return values
 
     @model_validator(mode="after")
     def _trial_has_only_known_parts(self) -> Self:

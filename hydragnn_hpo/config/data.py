@@ -1,6 +1,7 @@
 """Cards of data sets: origin, targets, splits, graphs. Built into stores by ``data.build``."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Len
 from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
@@ -230,6 +231,16 @@ class CardConfig(Config):
 
     split: SplitConfig = SplitConfig()
     """Shares, seed and groups."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_campaign(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and {"space", "search"} <= set(values):
+            raise ValueError(
+                "is a campaign, which says what is searched: name the card, which says what data "
+                "are, or use 'hydragnn-hpo run' with this file."
+            )
+        return values
 
     @model_validator(mode="after")
     def _derivatives_have_an_energy(self) -> Self:

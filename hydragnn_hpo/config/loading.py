@@ -27,9 +27,16 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not a text file ({error.reason}).") from error
+        raise ConfigError(f"{path}: is not a text file ({error.reason}).{_hint(path)}") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}.") from error
+        raise ConfigError(f"{path}: is not valid TOML: {error}.{_hint(path)}") from error
+
+
+def _hint(path: Path) -> str:
+    """Say what to do with a file of structures where settings are wanted."""
+    if path.suffix.lower() == ".toml":
+        return ""
+    return f" If it holds structures: 'hydragnn-hpo init {path}' writes a card and a campaign."
 
 
 def load(path: Path, schema: type[C]) -> C:

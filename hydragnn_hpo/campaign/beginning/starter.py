@@ -193,7 +193,7 @@ def _space(
     yield "model.layers", {"low": scope.layers[0], "high": scope.layers[1]}
     yield (
         "model.cutoff",
-        {"low": min(4.0, reach), "high": reach} if reach > 4 else {"choices": [reach]},
+        {"low": 4.0, "high": reach, "step": 0.25} if reach > 4 else {"choices": [reach]},
     )
     yield "training.learning_rate", {"low": 3e-4, "high": 1e-2, "log": True}
     yield "training.global_batch", {"choices": list(scope.batches)}
