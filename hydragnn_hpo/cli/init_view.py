@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from hydragnn_hpo.cli.tables import console
+from hydragnn_hpo.data.look.card import counted
 from hydragnn_hpo.data.look.files import plain
 from hydragnn_hpo.data.look.units import UNKNOWN
 
@@ -68,8 +69,9 @@ def _shape(made: "Made") -> str:
     few, middle, most = around.sizes
     named = " ".join(around.elements[:24]) + (" ..." if len(around.elements) > 24 else "")
     return (
-        f"{few} to {most} atoms (median {middle}), {around.periodic}, {len(around.elements)} "
-        f"elements: {named}; {around.degree:.0f} neighbours within {around.cutoff:g} angstrom"
+        f"{few} to {most} atoms (median {middle}), {around.periodic}, "
+        f"{counted(len(around.elements), 'element')}: {named}; "
+        f"{around.degree:.0f} neighbours within {around.cutoff:g} angstrom"
     )
 
 

@@ -44,7 +44,8 @@ def _lines(seen: Look, folder: Path) -> Iterator[str]:
     few, middle, most = around.sizes
     yield from _said(
         f"{about}{sample.total:,} structures ({looked}); {few} to {most} atoms, median {middle}; "
-        f"{around.periodic}; {len(around.elements)} elements: {' '.join(around.elements)}."
+        f"{around.periodic}; {counted(len(around.elements), 'element')}: "
+        f"{' '.join(around.elements)}."
     )
     for warning in seen.warnings:
         yield from _said(f"WARNING: {warning}")
@@ -119,6 +120,15 @@ def _pair(key: str, value: object) -> str:
 
 def _word(name: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+
+
+def counted(number: int, word: str) -> str:
+    """Give a number of things in words.
+
+    >>> counted(1, "element"), counted(2, "element")
+    ('1 element', '2 elements')
+    """
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def _column(files: tuple[Opened, ...]) -> str | None:

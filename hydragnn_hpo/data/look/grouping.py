@@ -10,7 +10,8 @@ FEWEST_GROUPS = 20
 CALIBRATING = 9
 """Groups in ``cal`` below which a 90 % interval has no guarantee: ceil(0.9 (9 + 1)) = 9."""
 
-USUAL = (0.6, 0.1, 0.1, 0.1, 0.1)
+PLENTY = 2000
+"""Groups that are enough to judge by: of more, train gets the rest."""
 
 FEWEST = 5
 """Structures below which there are no five splits."""
@@ -59,15 +60,20 @@ def grouping(
 
 
 def shares(groups: int) -> tuple[float, ...]:
-    """Give the shares of the splits: ``cal`` gets what intervals need, if that is at most 25 %.
+    """Give the shares of the splits: a tenth each for what judges, less of very many.
+
+    ``cal`` gets what intervals need, if that is at most a quarter.
 
     >>> shares(1000)
     (0.6, 0.1, 0.1, 0.1, 0.1)
     >>> shares(50)
     (0.5, 0.1, 0.1, 0.2, 0.1)
+    >>> shares(100_000)
+    (0.92, 0.02, 0.02, 0.02, 0.02)
     """
-    cal = min(0.25, max(0.1, math.ceil(100.0 * (CALIBRATING + 1) / max(groups, 1)) / 100.0))
-    return (round(0.7 - cal, 2), 0.1, 0.1, cal, 0.1)
+    each = min(0.1, max(0.02, math.ceil(100.0 * PLENTY / max(groups, 1)) / 100.0))
+    cal = min(0.25, max(each, math.ceil(100.0 * (CALIBRATING + 1) / max(groups, 1)) / 100.0))
+    return (round(1.0 - 3 * each - cal, 2), each, each, cal, each)
 
 
 def _few(groups: int, what: str) -> str | None:

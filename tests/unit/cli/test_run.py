@@ -5,6 +5,8 @@ import sys
 import pytest
 
 from hydragnn_hpo.cli import run
+from hydragnn_hpo.config.loading import to_toml
+from hydragnn_hpo.layout import RunDir
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,18 @@ def test_the_next_command_can_be_typed_as_it_stands(monkeypatch, on_path, called
     monkeypatch.setattr("shutil.which", lambda name: on_path)
     monkeypatch.setattr("sys.argv", [called, "run"])
     assert run._program() == said
+
+
+def test_the_next_command_names_a_file_that_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    card = {"name": "x", "files": [{"path": "my data.xyz"}]}
+    card["targets"] = {"e": {"level": "graph", "unit": "eV"}}
+    campaign = {"name": "c", "data": [{"card": str(tmp_path / "x.toml")}]}
+    campaign |= {"space": {"model.features": [8, 16]}, "search": {"trials": 6, "rungs": [1]}}
+    (tmp_path / "x.toml").write_text(to_toml(card))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "campaign.toml").write_text(to_toml(campaign))
+    opened = RunDir(tmp_path / "run")
+    assert run._own_file(opened) == "YOUR_STRUCTURES"
+    (tmp_path / "my data.xyz").write_text("1\n\nH 0 0 0\n")
+    assert run._own_file(opened) == "'my data.xyz'"

@@ -175,3 +175,30 @@ def test_files_that_cannot_be_read(tmp_path):
     path.write_bytes(b"a = '\xff\xfe'")
     with pytest.raises(ConfigError, match=r"a.toml: is not a text file \(invalid start byte\)"):
         read_toml(path)
+
+
+def test_a_file_of_structures_is_pointed_to_init(tmp_path):
+    path = tmp_path / "data.xyz"
+    path.write_text("1\n\nH 0 0 0\n")
+    with pytest.raises(ConfigError, match="'hydragnn-hpo init .*data.xyz' writes a card"):
+        load(path, CampaignConfig)
+    (tmp_path / "bad.toml").write_text("1")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "bad.toml", CampaignConfig)
+    assert "init" not in str(caught.value)
+
+
+def test_a_card_and_a_campaign_are_not_taken_for_each_other():
+    card = {"name": "x", "files": [{"path": "a"}], "targets": {}}
+    with pytest.raises(ConfigError, match="is a card, which says what data are"):
+        parse(card, CampaignConfig, "f")
+    campaign = {"name": "x", "data": [{"card": "a"}], "space": {}, "search": {}}
+    with pytest.raises(ConfigError, match="is a campaign, which says what is searched"):
+        parse(campaign, CardConfig, "f")
+
+
+def test_a_unit_that_only_the_user_knows_is_asked_for():
+    card = {"name": "x", "files": [{"path": "a"}]}
+    card["targets"] = {"e": {"level": "graph", "unit": "?"}}
+    with pytest.raises(ConfigError, match="targets.e.unit.*a unit that only you know"):
+        parse(card, CardConfig, "f")

@@ -251,7 +251,7 @@ def test_few_compositions_cannot_be_kept_apart():
     assert "8 to calibrate with, fewer than 9" in few.warning
 
 
-@pytest.mark.parametrize("groups", [5, 20, 40, 63, 99, 100, 5000])
+@pytest.mark.parametrize("groups", [5, 20, 40, 63, 99, 100, 5000, 30_000, 10**6])
 def test_shares_sum_to_one_and_calibrate_where_they_can(groups):
     found = shares(groups)
     assert sum(found) == pytest.approx(1.0)
