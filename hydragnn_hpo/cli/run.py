@@ -309,7 +309,7 @@ def _report(opened: "RunDir") -> None:
 
 def _print(opened: "RunDir", result: dict[str, Any]) -> None:
     from hydragnn_hpo.campaign.records.leaderboard import read_leaderboard
-    from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table
+    from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table, not_learned
 
     out = console()
     ensemble, figures = result["ensemble"], result["figures"]
@@ -318,7 +318,7 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
     out.print(leaderboard_table(read_leaderboard(opened), weights))
     if ensemble:
         out.print(ensemble_table(ensemble["heads"]))
-        for warning in ensemble["warnings"]:
+        for warning in (*ensemble["warnings"], *not_learned(ensemble["heads"])):
             out.print(f"warning: {warning}", highlight=False)
     out.print(_used(figures))
     page = opened.report / "report.html"

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 110
 """Columns of a table that goes to a file or a pipe."""
 
+LEARNED = 0.95
+"""Error over that of predicting the mean from which nothing counts as learned."""
+
 MOST_KEYS = 6
 """Searched keys of a command that a table shows."""
 
@@ -124,6 +127,16 @@ def ensemble_table(heads: Mapping[str, Mapping[str, Any]]) -> "Table":
             f"{100 * head['coverage90']:.0f} %",
         )
     return table
+
+
+def not_learned(heads: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Name the heads whose errors are those of predicting the mean."""
+    return [
+        f"{name} was not learned: the ensemble's error is {head['ratio_to_mean']:.2f} of that of "
+        "predicting the mean. Is it a property of the structure alone?"
+        for name, head in heads.items()
+        if head["ratio_to_mean"] > LEARNED
+    ]
 
 
 def feeding_table(found: "Feeding") -> "Table":
