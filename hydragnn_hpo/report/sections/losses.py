@@ -93,9 +93,8 @@ def _accounting(facts: Facts) -> Figure:
             "xaxis": {"title": {"text": "share of all slot time (%)"}, "range": [0, 100]},
             "yaxis": {"showticklabels": False},
             "showlegend": True,
-            "legend": {"orientation": "h", "traceorder": "normal"},
         },
-        height=220,
+        height=210,
     )
 
 

@@ -1,5 +1,6 @@
 """How the best trial came about: against trials, and against what they cost."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,9 @@ import numpy as np
 
 from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
 from hydragnn_hpo.report.page.blocks import (
+    Block,
     Cell,
+    Code,
     Column,
     Figure,
     Number,
@@ -57,7 +60,7 @@ def section(facts: Facts) -> Section | None:
         said = Text("No trial has a result yet.")
         return Section("progress", "Progress of the search", lead, (said,))
     hosts = slots_per_host(facts)
-    blocks = (_numbers(found, hosts), *_figures(facts, found, hosts), _table(facts))
+    blocks = (_numbers(found, hosts), *_figures(facts, found, hosts), _table(facts), _best(facts))
     return Section("progress", "Progress of the search", lead, blocks)
 
 
@@ -157,10 +160,19 @@ def _traces(found: Sequence[Result], x: Sequence[float]) -> Iterator[dict[str, A
     }
 
 
+def _best(facts: Facts) -> Block:
+    """Give the values of the first in the table."""
+    ranked = facts.state.ranked()
+    if not ranked:
+        return Text("The best trial is being trained again.")
+    lines = [f"{key} = {json.dumps(value)}" for key, value in ranked[0].values.items()]
+    return Code("\n".join(lines), f"Searched values of {ranked[0].name}, the first of them")
+
+
 def _table(facts: Facts) -> Table:
     board = leaderboard_of(facts.state)
     best = board.best(TOP).rows
-    unit, size = spent_unit(max(row.slot_seconds for row in best))
+    unit, size = spent_unit(max((row.slot_seconds for row in best), default=0.0))
     heads = list(dict.fromkeys(head for row in board.rows for head in row.val_mae))
     columns = (
         Column("trial", "trial"),
@@ -172,7 +184,6 @@ def _table(facts: Facts) -> Table:
             for head in heads
         ),
         Column("time", "slot time", f"slot {unit}"),
-        Column("values", "values"),
     )
     rows: list[tuple[Cell, ...]] = [
         (
@@ -182,7 +193,6 @@ def _table(facts: Facts) -> Table:
             row.objective,
             *(row.val_mae.get(head) for head in heads),
             row.slot_seconds / size,
-            ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row.values.items()),
         )
         for row in best
         if row.rank is not None
