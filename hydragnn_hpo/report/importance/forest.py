@@ -3,6 +3,7 @@
 SHAP values of a trial sum to its prediction minus that of the average point of the space.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +55,11 @@ def shap_values(forest: Forest, points: Matrix, background: Matrix) -> Matrix:
     the search has settled would seem to be of no importance.
     Source: Lundberg et al. (2020), doi:10.1038/s42256-019-0138-9 (interventional).
     """
-    import shap
+    with warnings.catch_warnings():  # it loads its plots, too, with colours of an old kind
+        warnings.simplefilter("ignore")
+        from shap import TreeExplainer
 
-    explainer = shap.TreeExplainer(
-        forest.model, data=background, feature_perturbation="interventional"
-    )
+    explainer = TreeExplainer(forest.model, data=background, feature_perturbation="interventional")
     found = [
         explainer.shap_values(points[begin : begin + AT_A_TIME], check_additivity=False)
         for begin in range(0, len(points), AT_A_TIME)

@@ -1,0 +1,83 @@
+"""``hydragnn-hpo importance``: a table, JSON, a picture, and one sentence for what is wrong."""
+
+import json
+
+import pytest
+from made_campaign import make_campaign
+from typer.testing import CliRunner
+
+from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.errors import HydraError
+
+INVOKE = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_campaign(tmp_path_factory.mktemp("importance") / "run", trials=60).path
+
+
+def ask(*words):
+    return INVOKE.invoke(app, ["importance", *map(str, words)])
+
+
+def test_all_targets_as_tables(run):
+    done = ask(run)
+    assert done.exit_code == 0, done.exception
+    for said in ("objective (weighted MAE)", "cost (slot-seconds", "peak memory", "P(failure)"):
+        assert said in done.output
+    assert "PED-ANOVA, how much the best" in done.output
+    assert "training.learning_rate" in done.output
+
+
+def test_json_holds_every_number(run, tmp_path):
+    out = tmp_path / "picture.png"
+    done = ask(run, "--target", "cost", "--json", "--out", out)
+    told = json.loads(done.output)
+    (cost,) = told["targets"]
+    assert cost["target"] == "cost"
+    assert cost["trusted"] is True
+    assert cost["out_of_bag_r2"] > 0.5
+    assert next(iter(cost["parameters"])) == "model.features"
+    shares = [found["shap_share"] for found in cost["parameters"].values()]
+    assert sum(shares) == pytest.approx(1.0)
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_head(run):
+    told = json.loads(ask(run, "--head", "gap", "--json").output)
+    assert [each["label"] for each in told["targets"]] == ["MAE of gap"]
+
+
+def test_runs_are_pooled(run):
+    one, two = (json.loads(ask(*runs, "--target", "mae", "--json").output)
+                for runs in ((run,), (run, run)))  # fmt: skip
+    assert two["targets"][0]["trials"] == 2 * one["targets"][0]["trials"]
+
+
+def test_noise_is_said_to_be_noise(tmp_path):
+    run = make_campaign(tmp_path / "run", trials=40, noise_only=True).path
+    assert "NOT TO BE TRUSTED: The model explains too little" in ask(run, "--target", "mae").output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--target", "costs"], "unknown target 'costs'. Did you mean 'cost'"),
+        (["--head", "gab"], "unknown head 'gab'. Did you mean 'gap'"),
+        (["--head", "gap", "--target", "cost"], "--head goes with --target mae"),
+        (["--out", "x.pdf"], "'x.pdf' is no PNG"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(run, words, said):
+    done = ask(run, *words)
+    assert isinstance(done.exception, HydraError)
+    assert said in str(done.exception)
+
+
+def test_no_run_and_a_run_without_results_are_one_sentence(run, tmp_path):
+    assert "holds no campaign" in str(ask(tmp_path).exception)
+    fresh = make_campaign(tmp_path / "fresh", trials=12)
+    lines = fresh.journal.read_bytes().splitlines(keepends=True)
+    fresh.journal.write_bytes(b"".join(lines[:3]))
+    assert "no trial has come to rest" in str(ask(fresh.path).exception)
