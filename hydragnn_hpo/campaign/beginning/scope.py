@@ -48,17 +48,6 @@ class Scope:
     why: tuple[str, ...] = ()
     """Reasons, for comments."""
 
-    @property
-    def full(self) -> int:
-        """Trials that go to the full budget."""
-        return max(self.finalists or 6, math.ceil(self.trials / 3))
-
-    @property
-    def epochs(self) -> int:
-        """Epochs of all trials together."""
-        first, last = self.rungs
-        return self.trials * first + self.full * (last - first)
-
 
 def whole_epochs(training: int) -> int:
     """Give the epochs at which a training of so many graphs has mostly learned what it will.

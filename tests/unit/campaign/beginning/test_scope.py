@@ -124,8 +124,8 @@ def test_a_campaign_fits_its_time_in_the_simulation(count, minutes):
 
 def test_more_time_means_more_search():
     short, long = fitted(1000, 5)[0], fitted(1000, 120)[0]
-    assert long.trials * long.epochs * max(long.features) > (
-        short.trials * short.epochs * max(short.features)
+    assert long.trials * long.rungs[1] * max(long.features) > (
+        short.trials * short.rungs[1] * max(short.features)
     )
 
 
