@@ -23,7 +23,9 @@ def compare(
             help="What did it cost to reach this? objective=VALUE too; repeatable.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also draw the best so far: NAME.png.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write a page, NAME.html, or a chart, NAME.png.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Set campaigns side by side: spaces, winners, what it cost to reach an error."""
@@ -31,8 +33,8 @@ def compare(
     from hydragnn_hpo.report.comparing.comparison import compare as find
 
     levels = [_level(text) for text in reach or ()]
-    if out is not None and out.suffix != ".png":
-        raise ConfigError(f"{out}: name it NAME.png.")
+    if out is not None and out.suffix not in (".html", ".png"):
+        raise ConfigError(f"{out}: name it NAME.html or NAME.png.")
     found = find(read_campaigns(runs), levels)
     if out is not None:
         _write(found, out)
@@ -56,8 +58,12 @@ def _level(text: str) -> tuple[str, float]:
 
 
 def _write(found: "Comparison", out: Path) -> None:
+    from hydragnn_hpo.report.comparing.page import write_comparison
     from hydragnn_hpo.report.comparing.picture import draw_comparison
 
+    if out.suffix == ".html":
+        write_comparison(found, out)
+        return
     if not found.quantities:
         raise ConfigError(f"{out}: these runs have no result in common that could be drawn.")
     draw_comparison(found, out)
@@ -79,7 +85,7 @@ def _show(found: "Comparison") -> None:
 
 
 def _laid_out(table: "Table") -> object:
-    """Lay out a table of a page for a terminal; what repeats the row above is left out."""
+    """Lay out a table of a page for a terminal."""
     from rich.table import Table as Rich
     from rich.text import Text
 
@@ -87,10 +93,8 @@ def _laid_out(table: "Table") -> object:
     for column in table.columns:
         side = column.key.startswith("run")
         made.add_column(Text(column.label), justify="right" if side else "left")
-    above: Cell = None
-    for first, *rest in table.rows:
-        made.add_row(Text("" if first == above else _said(first)), *(Text(_said(c)) for c in rest))
-        above = first
+    for row in table.rows:
+        made.add_row(*(Text(_said(cell)) for cell in row))
     return made
 
 

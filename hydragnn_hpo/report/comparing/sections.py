@@ -16,6 +16,9 @@ Of = Callable[[Campaign], Cell]
 
 NEVER = "not reached"
 
+COSTS = {"host_seconds": "host-seconds", "trials": "trials", "seconds": "wall seconds"}
+"""What it took to reach a level: fields of ``Result``, and their names."""
+
 
 def sections_of(found: Comparison) -> list[Section]:
     """Give the sections of a page about some runs."""
@@ -117,7 +120,9 @@ def _lead(found: Comparison) -> str:
 
 def _reach(found: Comparison) -> Iterator[Block]:
     if found.levels:
-        yield Table("levels", _reach_columns(found), tuple(_reach_rows(found)))
+        for attribute, said in COSTS.items():
+            rows = tuple(_reach_rows(found, attribute))
+            yield Table(attribute, _columns(found, f"{said} until"), rows)
     elif not found.same_data:
         yield Text("Left out: errors on different data are not comparable.")
     else:
@@ -126,19 +131,11 @@ def _reach(found: Comparison) -> Iterator[Block]:
         yield _figure(found.runs, quantity)
 
 
-def _reach_columns(found: Comparison) -> tuple[Column, ...]:
-    runs = (Column(f"run{n}", run.label) for n, run in enumerate(found.runs, start=1))
-    return (Column("what", "level"), Column("cost", "cost"), *runs)
-
-
-def _reach_rows(found: Comparison) -> Iterator[Row]:
+def _reach_rows(found: Comparison, attribute: str) -> Iterator[Row]:
     for level in found.levels:
         unit = f" {level.quantity.unit}" if level.quantity.unit else ""
         name = f"{level.quantity.label} {level.level:.4g}{unit} ({level.why})"
-        costs = {"host-seconds": "host_seconds", "trials": "trials", "wall seconds": "seconds"}
-        for said, attribute in costs.items():
-            cells = (NEVER if first is None else getattr(first, attribute) for first in level.first)
-            yield (name, said, *cells)
+        yield (name, *(NEVER if f is None else getattr(f, attribute) for f in level.first))
 
 
 def _figure(runs: Sequence[Campaign], quantity: Quantity) -> Figure:

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.report.comparing import comparison
 from hydragnn_hpo.report.comparing.campaigns import read_campaigns
 from hydragnn_hpo.report.comparing.comparison import Comparison, compare
+from hydragnn_hpo.report.comparing.page import write_comparison
 from hydragnn_hpo.report.comparing.picture import draw_comparison
 from hydragnn_hpo.report.comparing.sections import NEVER, sections_of
 from hydragnn_hpo.report.page.blocks import Table, Text
@@ -51,8 +53,10 @@ def test_levels_may_be_asked_for(run: Any, faster: Any) -> None:
     found = compared(*paths, asked=(("gap", 0.2), ("objective", 0.01)))
     assert costs(found, "val_mae.gap", 0.2) == [(20.0, 10.0, 1), (40.0, 20.0, 1)]
     assert costs(found, "objective", 0.01) == [None, None]
-    rows = [r for r in table(found, "levels").items() if "0.01" in r[0]]
-    assert rows[0][1][1:] == (NEVER, NEVER)
+    seen = table(found, "host_seconds")
+    assert seen["val MAE gap 0.2 eV (asked for)"] == (20.0, 40.0)
+    assert seen["objective 0.01 (asked for)"] == (NEVER, NEVER)
+    assert table(found, "trials")["val MAE gap 0.2 eV (asked for)"] == (1, 1)
     with pytest.raises(ConfigError, match=r"unknown quantity 'gp'. Did you mean 'gap'\?"):
         compared(*paths, asked=(("gp", 0.2),))
 
@@ -177,6 +181,18 @@ def test_a_picture_is_drawn(run: Any, faster: Any, tmp_path: Path) -> None:
     found = compared(run("one"), run("two", "quick", events=faster))
     draw_comparison(found, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_is_written_and_names_are_only_text(run: Any, faster: Any, tmp_path: Path) -> None:
+    """Directories tell campaigns of one name apart, and may be called anything."""
+    found = compared(run("<img src=x>"), run("two", events=faster))
+    write_comparison(found, tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text()
+    assert "<img src=x>" not in page
+    assert "&lt;img src=x&gt;" in page
+    said = dict(re.findall(r'data-key="([^"]*)" value="([^"]*)"', page))
+    host_hours = {k: float(v) for k, v in said.items() if k.startswith("runs.overview.host-hours")}
+    assert sorted(host_hours.values()) == [pytest.approx(40 / 3600), pytest.approx(100 / 3600)]
 
 
 def test_examples_hold() -> None:

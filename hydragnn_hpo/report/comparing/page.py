@@ -1,0 +1,19 @@
+"""A comparison as one HTML file."""
+
+from pathlib import Path
+
+from hydragnn_hpo.files import write_text
+from hydragnn_hpo.report.comparing.comparison import Comparison
+from hydragnn_hpo.report.comparing.sections import sections_of
+from hydragnn_hpo.report.page.page import Title, document
+
+
+def write_comparison(found: Comparison, out: Path) -> None:
+    """Write a comparison, whole or not at all; it needs no network, as a report.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    labels = ", ".join(run.label for run in found.runs)
+    title = Title(f"{len(found.runs)} campaigns side by side", labels)
+    write_text(out, document(title, sections_of(found)))
