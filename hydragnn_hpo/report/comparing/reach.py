@@ -28,7 +28,7 @@ class Reached:
     quantity: Quantity
     level: float
     why: str
-    """Why this level: ``all reached it``, ``within 5 % of the best``, ``asked for``."""
+    """Why this level: ``the worst of the bests``, ``5 % above the best``, ``asked for``."""
     first: tuple[Result | None, ...]
     """By run; None where it never was."""
 
@@ -102,7 +102,7 @@ def _chosen(runs: Sequence[Campaign], quantity: Quantity) -> list[tuple[Quantity
     near = min(bests) + NEAR * abs(min(bests))
     found = [(quantity, max(bests), "the worst of the bests")]
     if near < max(bests):
-        found.append((quantity, near, f"{NEAR:.0%} above the best"))
+        found.append((quantity, near, f"{100 * NEAR:.0f} % above the best"))
     return found
 
 

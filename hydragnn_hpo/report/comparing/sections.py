@@ -140,9 +140,10 @@ def _reach_rows(found: Comparison, attribute: str) -> Iterator[Row]:
 
 def _figure(runs: Sequence[Campaign], quantity: Quantity) -> Figure:
     unit = f" [{quantity.unit}]" if quantity.unit else ""
-    traces = []
+    traces, least = [], 0.0
     for place, run in enumerate(runs):
         times, values = steps(run, quantity.key)
+        least = min([*values, *([least] if place else [])], default=least)
         line = {"color": series(place), "shape": "hv"}
         traces.append(
             {"type": "scatter", "mode": "lines", "name": run.label, "line": line}
@@ -155,7 +156,10 @@ def _figure(runs: Sequence[Campaign], quantity: Quantity) -> Figure:
         data=tuple(traces),
         layout={
             "xaxis": {"title": {"text": "host-seconds"}, "type": "log"},
-            "yaxis": {"title": {"text": f"{quantity.label}{unit}"}},
+            "yaxis": {
+                "title": {"text": f"{quantity.label}{unit}"},
+                "type": "log" if least > 0.0 else "linear",
+            },
         },
     )
 

@@ -65,7 +65,9 @@ def run(tmp_path: Path) -> MakeRun:
         trials = events or [
             *trial("t0", 1000.0, 1010.0, objective=0.5, val_mae={"gap": 0.2}),
             *trial("t1", 1012.0, 1030.0, objective=0.3, val_mae={"gap": 0.3}),
-            *trial("t2", 1030.0, 1035.0, outcome="failed", reason="bug", message="x"),
+            *trial(
+                "t2", 1030.0, 1035.0, outcome="failed", reason="bug", message="x", objective=0.1
+            ),
             *trial("t3", 1035.0, 1050.0, objective=0.4, val_mae={"gap": 0.1}),
         ]
         done = [{"time": 1050.0, "event": "finished"}] if finished else []
