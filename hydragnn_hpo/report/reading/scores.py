@@ -1,5 +1,6 @@
 """What trials scored, in words and numbers that several sections share."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,9 @@ import numpy as np
 
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
 from hydragnn_hpo.search.objective import Point, goals, named
+
+LEGEND: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+"""Above a chart; where it is narrow, the legend grows upwards."""
 
 _SPAN = 5.0
 """Largest over smallest value from which on an axis is logarithmic."""
@@ -23,7 +27,7 @@ def goal_name(facts: Facts, goal: int = 0) -> str:
     """Name one of the campaign's goals for an axis or a column."""
     wanted = goals(facts.config.search.objective)[goal]
     if wanted == "weighted":
-        return "validation objective"
+        return "objective"
     if isinstance(wanted, str) and wanted.startswith("val_mae."):
         return f"validation MAE of {wanted.removeprefix('val_mae.')}"
     return named(wanted)
@@ -78,8 +82,12 @@ def axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
 
 def log_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
     """Give a logarithmic axis for positive values, with few ticks."""
-    few = max(values) < _DECADES * min(values)
-    return {"title": {"text": title}, "type": "log", **({"dtick": "D2"} if few else {})}
+    found: dict[str, Any] = {"title": {"text": title}, "type": "log"}
+    low, high = float(min(values)), float(max(values))
+    if high < _DECADES * low:
+        tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found["tickvals"] = [float(f"{n}e{ten}") for ten in tens for n in (1, 2, 5)]
+    return found
 
 
 def wide(values: Sequence[float] | np.ndarray) -> bool:

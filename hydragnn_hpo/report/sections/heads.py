@@ -7,7 +7,7 @@ import numpy as np
 
 from hydragnn_hpo.report.page.blocks import Block, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.scores import log_axis, with_unit
+from hydragnn_hpo.report.reading.scores import LEGEND, log_axis, with_unit
 from hydragnn_hpo.report.reading.tested import evenly, tested
 
 POINTS = 1500
@@ -119,8 +119,7 @@ def _square(labels: tuple[str, str], ends: tuple[float, float]) -> dict[str, Any
     across, up = (
         {"title": {"text": label}, "range": list(ends), "constrain": "domain"} for label in labels
     )
-    legend = {"orientation": "h", "y": 1.1}
-    return {"xaxis": across, "yaxis": up | {"scaleanchor": "x"}, "legend": legend}
+    return {"xaxis": across, "yaxis": up | {"scaleanchor": "x"}, "legend": LEGEND}
 
 
 def _points(
@@ -196,7 +195,7 @@ def _errors(
         layout={
             "xaxis": log_axis(across, with_unit("sigma, calibrated", unit)),
             "yaxis": {"title": {"text": with_unit("|error|", unit)}, "type": "log"},
-            "legend": {"orientation": "h", "y": 1.1},
+            "legend": LEGEND,
         },
         height=440,
     )

@@ -7,7 +7,7 @@ import numpy as np
 
 from hydragnn_hpo.report.page.blocks import Block, Cell, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.scores import with_unit
+from hydragnn_hpo.report.reading.scores import LEGEND, with_unit
 
 NAMED = 14
 """Most members whose correlations are written into the cells."""
@@ -180,7 +180,7 @@ def _by_size(name: str, table: Mapping[str, Any]) -> Figure:
         layout={
             "xaxis": {"title": {"text": "members"}, "dtick": 1 if max(sizes) <= 12 else 4},
             "yaxis": {"title": {"text": with_unit("MAE", unit)}},
-            "legend": {"orientation": "h", "y": 1.12},
+            "legend": LEGEND,
             "shapes": [_upright(kept)],
         },
     )

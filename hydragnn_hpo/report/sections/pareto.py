@@ -10,6 +10,7 @@ from hydragnn_hpo.report.page.blocks import Block, Column, Figure, Section, Tabl
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
 from hydragnn_hpo.report.reading.latency import latencies
 from hydragnn_hpo.report.reading.scores import (
+    LEGEND,
     axis,
     goal_name,
     goal_unit,
@@ -157,7 +158,7 @@ def _figure(
             "xaxis": axis(costs, what),
             "yaxis": axis(scores, title),
             "hovermode": "closest",
-            "legend": {"orientation": "h", "y": 1.12},
+            "legend": LEGEND,
         },
     )
 
