@@ -92,7 +92,7 @@ def _bars(found: Importance) -> Figure:
                 "type": "bar",
                 "orientation": "h",
                 "name": method,
-                "y": names,
+                "y": _short(names),
                 "x": np.array(shares, dtype=float),
                 "marker": {"color": series(place)},
                 "hovertemplate": "%{y}: %{x:.1%}",
@@ -139,7 +139,7 @@ def _swarm(found: Importance) -> Figure:
             "xaxis": {"title": {"text": f"SHAP value{unit}"}, "zeroline": True},
             "yaxis": {
                 "tickvals": list(range(len(names))),
-                "ticktext": names,
+                "ticktext": _short(names),
                 "range": [len(names) - 0.4, -0.6],
                 "automargin": True,
                 "zeroline": False,
@@ -190,6 +190,12 @@ def _table(found: Importance) -> Table:
         note="Least at: the choice, or the third of the range, with the least "
         f"{found.target.label}.",
     )
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Give the last part of each name, so that charts fit a phone; all where two would be alike."""
+    last = [name.rpartition(".")[2] for name in names]
+    return [end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)]
 
 
 def _height(count: int) -> int:

@@ -7,7 +7,7 @@ from unit.report.test_course_numbers import numbers_of
 
 from hydragnn_hpo.report.page.blocks import Doubtful
 from hydragnn_hpo.report.reading.facts import read_facts
-from hydragnn_hpo.report.sections.importance import section
+from hydragnn_hpo.report.sections.importance import _short, section
 
 WISHES = {
     "usual": {"trials": 80},
@@ -44,3 +44,7 @@ def test_nothing_is_said_before_a_trial_has_said_something(tmp_path):
     lines = run.journal.read_bytes().splitlines(keepends=True)
     run.journal.write_bytes(b"".join(line for line in lines[:4]))
     assert section(read_facts(run)) is None
+
+
+def test_names_are_short_where_they_stay_different():
+    assert _short(["model.conv", "a.x", "b.x", "rate"]) == ["conv", "a.x", "b.x", "rate"]
