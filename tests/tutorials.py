@@ -93,7 +93,7 @@ def pattern(shown: str) -> str:
 
 def _line(line: str) -> str:
     tokens = re.findall(r"\.\.\.|-?\d+\.\d+|\s+|[\u2500\u2501]+|[^\s\u2500\u2501.\d-]+|.", line)
-    return "".join(map(_token, tokens)) + r"\s*"
+    return r"[ \t]*" + "".join(map(_token, tokens)) + r"[ \t]*"
 
 
 def _token(token: str) -> str:
@@ -102,7 +102,7 @@ def _token(token: str) -> str:
     if re.fullmatch(r"-?\d+\.\d+", token):
         return r"-?\d+\.\d+"
     if not token.strip():
-        return r"\s*"
+        return r"[ \t]*"
     return f"[{token[0]}]+" if token[0] in "\u2500\u2501" else re.escape(token)
 
 

@@ -49,6 +49,8 @@ def test_a_page_falls_into_files_and_commands() -> None:
         ("took ... s", "took 3 s", True),
         ("\u2502 a   \u2502", "\u2502 a \u2502", True),
         ("a.b", "axb", False),
+        ("...\nend", "a\n   end  ", True),
+        ("a\nb", "a\n\nb", False),
         ("", "", True),
         ("", "something", False),
     ],
