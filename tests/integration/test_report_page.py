@@ -1,0 +1,105 @@
+"""The report in a real browser: it draws, asks for nothing, and hands and keys can use it."""
+
+import pytest
+from browser import DESKTOP, PHONE, chromium, missing
+from made_campaign import make_campaign
+
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.page.write import write_report
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+LIGHT_INK, DARK_INK = "rgb(26, 31, 39)", "rgb(232, 235, 240)"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    run = make_campaign(tmp_path_factory.mktemp("made") / "run")
+    return write_report(RunDir(run.path)).as_uri()
+
+
+@pytest.mark.parametrize(
+    ("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desktop", "phone"]
+)
+def test_all_charts_are_drawn_and_nothing_is_asked_for(browser, url, size, scheme):
+    with browser.page(url, size, scheme) as seen:
+        assert seen.draw_all() >= 20
+        assert seen.page.evaluate("report.errors") == []
+        assert seen.errors == []
+        assert seen.requests == []
+        empty = seen.page.evaluate(
+            "[...document.querySelectorAll('.chart')].filter(c => !c.querySelector('svg, canvas'))"
+            ".length"
+        )
+        assert empty == 0
+        assert "WebGL is not supported" not in seen.page.inner_text("main")
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        ink = seen.page.evaluate("getComputedStyle(document.body).color")
+        assert ink == (LIGHT_INK if scheme == "light" else DARK_INK)
+
+
+def test_the_policy_lets_no_request_out_and_no_script_in(browser, url):
+    """What a page may not do is tried, so that the empty list of requests means something."""
+    with browser.page(url) as seen:
+        said = seen.page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'out', () => 'kept in')")
+        assert said == "kept in"
+        seen.page.evaluate(
+            "() => { const s = document.createElement('script');"
+            " s.textContent = 'window.strange = 1'; document.body.append(s) }"
+        )
+        assert seen.page.evaluate("window.strange") is None
+        refused = [error for error in seen.errors if "Content Security Policy" in error]
+        assert any("Connecting" in error for error in refused)
+        assert any("inline" in error for error in refused)
+
+
+def test_it_can_be_used_by_keyboard_alone(browser, url):
+    with browser.page(url) as seen:
+        page = seen.page
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        table = page.locator('.frame[data-key="losses.causes"]').first
+        heads = table.locator("thead button")
+        heads.nth(1).focus()
+        for order, step in (("ascending", 1), ("descending", -1)):
+            page.keyboard.press("Enter")
+            assert table.locator("th").nth(1).get_attribute("aria-sort") == order
+            cells = table.locator("tbody tr td:nth-of-type(1) data")
+            values = [float(v) for v in cells.evaluate_all("all => all.map(d => d.value)")]
+            assert values == sorted(values)[::step]
+        page.locator("#theme").focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("getComputedStyle(document.body).color") == DARK_INK
+
+
+def test_brushing_keeps_the_lines_that_pass(browser, url):
+    with browser.page(url) as seen:
+        page = seen.page
+        chart = page.locator('figure[data-key^="parallel."]').first
+        chart.scroll_into_view_if_needed()
+        chart.locator(".axis-brush").first.wait_for(timeout=60_000)
+        place = chart.locator(".axis-brush .background").first.bounding_box()
+        x = place["x"] + place["width"] / 2
+        page.mouse.move(x, place["y"] + 0.2 * place["height"])
+        page.mouse.down()
+        page.mouse.move(x, place["y"] + 0.7 * place["height"], steps=5)
+        page.mouse.up()
+        page.wait_for_function(
+            "[...document.querySelectorAll('figure[data-key^=\"parallel.\"] .js-plotly-plot')]"
+            ".some(c => c.data[0].dimensions.some(d => d.constraintrange))"
+        )
+
+
+def test_numbers_are_there_without_scripts(browser, url):
+    with browser.page(url, java_script_enabled=False) as seen:
+        assert seen.page.locator("data[data-key]").count() > 100
+        assert "need JavaScript" in seen.page.inner_text("body")
