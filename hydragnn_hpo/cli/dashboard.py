@@ -1,7 +1,9 @@
 """``hydragnn-hpo dashboard``: the report of a run, kept up to date in a browser."""
 
 import logging
+import os
 import socket
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -43,6 +45,8 @@ def dashboard(run_dir: RunArgument, port: PortOption = 0, open_it: OpenOption = 
 
         serve_dashboard(RunDir(Path(run_dir)), port, told)
     typer.echo("stopped")
+    sys.stdout.flush()
+    os._exit(0)  # a section that is just being made is not waited for
 
 
 def write_door(door: Path, link: str) -> None:

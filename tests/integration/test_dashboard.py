@@ -136,7 +136,7 @@ def test_ctrl_c_ends_it_at_once_with_pages_open(dashboard):
         began = time.monotonic()
         dashboard.process.send_signal(signal.SIGINT)
         assert dashboard.process.wait(timeout=20) == 0
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 10.0
     rest = dashboard.process.stdout.read()
     assert rest.endswith("stopped\n")
     assert "Traceback" not in rest

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -13,8 +14,8 @@ from starlette.types import ASGIApp
 
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.report.dashboard.board import Board
-from hydragnn_hpo.report.dashboard.drawing import asset, page
 from hydragnn_hpo.report.dashboard.gate import Gate, Keys, refusal
+from hydragnn_hpo.report.dashboard.shell import ASSETS, own_file, served_policy, shell
 from hydragnn_hpo.report.dashboard.stream import Crowded, Stream
 
 DOCUMENT_SECONDS = 300.0
@@ -35,8 +36,7 @@ class Desk:
         routes = [
             Route("/", self._page),
             Route("/enter", self._enter),
-            Route("/live.js", _script),
-            Route("/live.css", _style),
+            *(Route(f"/{name}", _own(name)) for name in ASSETS),
             Route("/news", self._news),
             Route("/sections/{key}", self._section),
             Route("/report.html", self._document),
@@ -64,8 +64,8 @@ class Desk:
         return self.keys.enter(request)
 
     async def _page(self, request: Request) -> Response:
-        content, policy = page(self.board.run, self.board.parts)
-        headers = {"content-security-policy": policy}
+        content = shell(self.board.title, self.board.made())
+        headers = {"content-security-policy": served_policy()}
         return Response(content, media_type="text/html", headers=headers)
 
     async def _news(self, request: Request) -> Response:
@@ -79,8 +79,12 @@ class Desk:
         part = self.board.parts.get(request.path_params["key"])
         if part is None or not part.version:
             return refusal(404, "there is no such section.")
-        drawn = None if part.drawn is None else part.drawn.to_plain()
-        return JSONResponse({"version": part.version, "section": drawn})
+        told: dict[str, Any] = {"version": part.version, "section": None}
+        if part.drawn is not None:
+            section, drawn = part.drawn
+            inside = {"title": section.title, "html": drawn.html, "figures": drawn.figures}
+            told["section"] = inside
+        return JSONResponse(told)
 
     async def _document(self, request: Request) -> Response:
         asked = asyncio.wrap_future(self.board.document())
@@ -94,9 +98,6 @@ class Desk:
         return Response(content, media_type="text/html", headers=headers)
 
 
-async def _script(request: Request) -> Response:
-    return Response(asset("live.js"), media_type="text/javascript")
-
-
-async def _style(request: Request) -> Response:
-    return Response(asset("live.css"), media_type="text/css")
+def _own(name: str) -> Callable[[Request], Response]:
+    content = own_file(name)
+    return lambda _: Response(content, media_type=ASSETS[name])

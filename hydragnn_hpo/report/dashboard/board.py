@@ -19,7 +19,10 @@ from hydragnn_hpo.campaign.lease import alive
 from hydragnn_hpo.campaign.records.following import Replaced
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.dashboard.drawing import Drawn, draw, failed, whole
+from hydragnn_hpo.report.page.blocks import Section
+from hydragnn_hpo.report.page.page import Title, document
+from hydragnn_hpo.report.page.render import Rendered, render
+from hydragnn_hpo.report.page.write import broken, sections_of, title_of
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.growing import Growing
 from hydragnn_hpo.report.sections.contents import MakeSection
@@ -42,8 +45,10 @@ class Part:
 
     version: str = ""
     """Changes with what is in it; empty before it is made."""
-    drawn: Drawn | None = None
+    drawn: tuple[Section, Rendered] | None = None
     """None: it has nothing to say."""
+    wrong: str = ""
+    """Why it could not be made; said once in the log."""
     made_from: int = 0
     """Number of the reading that it was made from."""
     due: float = 0.0
@@ -71,6 +76,7 @@ class Board:
         self._reading, self._read_due = 0, 0.0
         self._facts: Facts | None = None
         self._state = "reading the journal"
+        self.title = Title(run.path.resolve().name, self._state)
         self._thread = threading.Thread(target=self._follow, name="board", daemon=True)
 
     def start(self, changed: Callable[[], None]) -> None:
@@ -89,7 +95,11 @@ class Board:
     def news(self) -> dict[str, Any]:
         """Say what there is: versions of sections in order, and how the campaign stands."""
         said = {key: part.version for key, part in self.parts.items() if part.version}
-        return {"state": self._state, "sections": said}
+        return {"state": self._state, "about": self.title.about, "sections": said}
+
+    def made(self) -> list[tuple[Section, Rendered]]:
+        """Give the sections that were made and have something to say, in order."""
+        return [part.drawn for part in self.parts.values() if part.drawn is not None]
 
     def document(self) -> "Future[bytes]":
         """Ask for the whole report as one file; it is made from what is there then."""
@@ -134,6 +144,8 @@ class Board:
             raise
         self._mark = mark
         self._reading += 1
+        self.title = title_of(self._facts)
+        self._changed()
         self._read_due = _next(now, LOOK_SECONDS)
 
     def _is_due(self, key: str) -> bool:
@@ -147,17 +159,23 @@ class Board:
     def _make(self, key: str, facts: Facts) -> None:
         part, began = self.parts[key], time.monotonic()
         part.made_from = self._reading
-        try:
-            section = self._sections[key](facts)
-            part.drawn = None if section is None else draw(section)
-        except Exception:
-            logger.exception("section %s could not be made", key)
-            part.drawn = failed(key)
+        section = self._section(key, part, facts)
+        part.drawn = None if section is None else (section, render(section))
         version = _version(part.drawn)
         part.due = _next(began, LEAST_SECONDS)
         if version != part.version:
             part.version = version
             self._changed()
+
+    def _section(self, key: str, part: Part, facts: Facts) -> Section | None:
+        try:
+            section, part.wrong = self._sections[key](facts), ""
+        except Exception as error:
+            if repr(error) != part.wrong:
+                logger.exception("section %s could not be made", key)
+            part.wrong = repr(error)
+            return broken(key, error)
+        return section
 
     def _stands(self) -> str:
         """Say in a few words how the campaign stands."""
@@ -183,7 +201,8 @@ class Board:
         if not asked:
             return
         try:
-            made = whole(self.run)
+            facts = self._growing.read()
+            made = document(title_of(facts), sections_of(facts, self._sections)).encode()
         except Exception as error:
             for each in asked:
                 each.set_exception(error)
@@ -198,6 +217,6 @@ def _next(began: float, least: float) -> float:
     return now + max(least, (now - began) / SECTION_SHARE)
 
 
-def _version(drawn: Drawn | None) -> str:
-    content = None if drawn is None else drawn.to_plain()
+def _version(drawn: tuple[Section, Rendered] | None) -> str:
+    content = None if drawn is None else (drawn[1].html, drawn[1].figures)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

@@ -5,7 +5,11 @@
   const bar = document.getElementById("live");
   const told = bar.querySelector("[data-live=state]");
   const clock = bar.querySelector("[data-live=time]");
-  const versions = new Map(Object.entries(JSON.parse(bar.dataset.versions)));
+  const about = document.querySelector("header p");
+  const content = document.getElementById("content");
+  const links = document.querySelector("nav ol");
+  const versions = new Map();
+  const figures = (window.report.figures = {});
   const AGAIN = 3000;
   const SET_BY_READERS = new Set(["open", "aria-sort", "tabindex", "style"]);
   let newest = null;
@@ -21,6 +25,7 @@
     source.addEventListener("news", (event) => {
       newest = JSON.parse(event.data);
       say(newest.state, "well");
+      if (about.textContent !== newest.about) about.textContent = newest.about;
       catchUp();
     });
     source.onerror = () => {
@@ -52,7 +57,7 @@
     const answer = await fetch(`sections/${key}`, { cache: "no-store" });
     if (answer.status === 401) {
       say("the dashboard was started anew: open its new link", "lost");
-      newest = { state: "", sections: {} };
+      newest.sections = {};
       return;
     }
     if (!answer.ok) throw new Error(answer.statusText);
@@ -67,6 +72,7 @@
     if (section === null) {
       there?.remove();
     } else {
+      keep(section.figures);
       const fresh = new DOMParser().parseFromString(section.html, "text/html").body.firstElementChild;
       const node = document.importNode(fresh, true);
       const focused = document.activeElement;
@@ -76,7 +82,37 @@
         focused.focus({ preventScroll: true });
       }
     }
+    list(key, section);
     document.dispatchEvent(new CustomEvent("report:section", { detail: key }));
+  }
+
+  /* Charts that are as they were keep their object, by which the page knows not to draw them. */
+  function keep(given) {
+    for (const [key, figure] of Object.entries(given)) {
+      const now = JSON.stringify(figure);
+      if (figures[key] && figures[key].text === now) continue;
+      figure.layout.uirevision ??= "kept";  // zoom, legend and brushes outlive new data
+      Object.defineProperty(figure, "text", { value: now, enumerable: false });
+      figures[key] = figure;
+    }
+  }
+
+  /* The contents name every section that is there, in the order of the page. */
+  function list(key, section) {
+    const link = links.querySelector(`a[href="#${CSS.escape(key)}"]`);
+    if (section === null) {
+      link?.closest("li").remove();
+    } else if (!link) {
+      const made = document.createElement("a");
+      made.href = `#${key}`;
+      made.textContent = section.title;
+      const item = document.createElement("li");
+      item.append(made);
+      const place = [...content.querySelectorAll(":scope > section")].findIndex((s) => s.id === key);
+      links.insertBefore(item, links.children[place] ?? null);
+    } else if (link.textContent !== section.title) {
+      link.textContent = section.title;
+    }
   }
 
   /* A section that was not there before takes its place in the order of the report. */
@@ -84,8 +120,7 @@
     const order = Object.keys(newest.sections);
     const later = order.slice(order.indexOf(key) + 1);
     const next = later.map((other) => document.getElementById(other)).find(Boolean);
-    const place = document.querySelector("main");
-    place.insertBefore(node, next?.parentNode === place ? next : null);
+    content.insertBefore(node, next?.parentNode === content ? next : null);
   }
 
   function keyOf(node) {
@@ -103,6 +138,7 @@
       if (old.data !== fresh.data) old.data = fresh.data;
       return;
     }
+    if (old.matches(".chart, .choices")) return;  // those belong to the page's script
     for (const { name, value } of fresh.attributes) {
       if (old.getAttribute(name) !== value && !SET_BY_READERS.has(name)) old.setAttribute(name, value);
     }
@@ -110,6 +146,15 @@
       if (!fresh.hasAttribute(name) && !SET_BY_READERS.has(name)) old.removeAttribute(name);
     }
     patchChildren(old, fresh);
+    if (old.nodeName === "TABLE") sortAgain(old);
+  }
+
+  /* New rows come in their own order; the order that a reader asked for is asked for anew. */
+  function sortAgain(table) {
+    const head = table.querySelector("thead th[aria-sort$=ending]");
+    if (!head) return;
+    head.setAttribute("aria-sort", head.getAttribute("aria-sort") === "ascending" ? "none" : "ascending");
+    head.click();
   }
 
   function patchChildren(old, fresh) {

@@ -45,8 +45,13 @@ def made_or_said(key: str, make: MakeSection, facts: Facts) -> Section | None:
         return make(facts)
     except Exception as error:
         logger.exception("section %s of the report could not be made", key)
-        said = str(error).strip().partition("\n")[0] or type(error).__name__
-        return Section(key, key.capitalize(), "", (Text(f"This could not be made: {said}"),))
+        return broken(key, error)
+
+
+def broken(key: str, error: Exception) -> Section:
+    """Say in place of a section why it could not be made."""
+    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    return Section(key, key.capitalize(), "", (Text(f"This could not be made: {said}"),))
 
 
 def title_of(facts: Facts) -> Title:

@@ -92,7 +92,7 @@
         modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
       await Plotly.react(chart, data, layoutOf(layout, colour), config);
       choices(figure, chart, layout.updatemenus ?? [], Plotly);
-      report.drawn.set(key, true);
+      report.drawn.set(key, given);
     } catch (error) {
       chart.classList.add("failed");
       report.errors.push(`${key}: ${error}`);
@@ -150,7 +150,10 @@
   }, { rootMargin: "600px" });
 
   function watch(within) {
-    within.querySelectorAll("figure[data-key]").forEach((figure) => near.observe(figure));
+    for (const figure of within.querySelectorAll("figure[data-key]")) {
+      const drawn = report.drawn.get(figure.dataset.key);
+      if (!drawn || drawn !== report.figures?.[figure.dataset.key]) near.observe(figure);
+    }
   }
 
   function redraw() {
