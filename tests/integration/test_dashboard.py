@@ -197,11 +197,15 @@ def state_of(page) -> str:
     return page.inner_text("#live [data-live=state]")
 
 
+def is_current(page) -> bool:
+    return page.query_selector("#live[data-current]") is not None
+
+
 def until(page, condition, seconds: float = 30.0) -> None:
     """Wait for something on a page; its policy forbids what playwright's own waiting does."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, page.wrong
+        assert time.monotonic() < end, state_of(page)
         page.wait_for_timeout(100)
 
 
@@ -217,7 +221,7 @@ def test_a_page_keeps_up_with_its_campaign(page, growing, dashboard, whole, tmp_
     until(page, lambda: dict(page.evaluate(NUMBERS)) != first)
     growing.grow(1.0)
     until(page, lambda: "finished" in state_of(page))
-    page.wait_for_timeout(1500)
+    until(page, lambda: is_current(page), 120.0)
     last = dict(page.evaluate(NUMBERS))
     assert last != first
     assert page.evaluate("document.body.mark") == "not loaded anew"
@@ -225,7 +229,7 @@ def test_a_page_keeps_up_with_its_campaign(page, growing, dashboard, whole, tmp_
     with serving(growing.run.path) as fresh, contextlib.closing(page.context.new_page()) as other:
         other.goto(fresh.link)
         other.wait_for_selector("#provenance", timeout=60_000)
-        other.wait_for_timeout(1000)
+        until(other, lambda: is_current(other), 120.0)
         assert dict(other.evaluate(NUMBERS)) == last, "as a page that was opened now"
     allowed = f"http://127.0.0.1:{dashboard.port}/"
     assert [url for url in page.asked if not url.startswith((allowed, "data:", "blob:"))] == []

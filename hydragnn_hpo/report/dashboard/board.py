@@ -95,7 +95,9 @@ class Board:
     def news(self) -> dict[str, Any]:
         """Say what there is: versions of sections in order, and how the campaign stands."""
         said = {key: part.version for key, part in self.parts.items() if part.version}
-        return {"state": self._state, "about": self.title.about, "sections": said}
+        waiting = sum(part.made_from != self._reading for part in self.parts.values())
+        about = self.title.about
+        return {"state": self._state, "about": about, "waiting": waiting, "sections": said}
 
     def made(self) -> list[tuple[Section, Rendered]]:
         """Give the sections that were made and have something to say, in order."""
@@ -163,9 +165,8 @@ class Board:
         part.drawn = None if section is None else (section, render(section))
         version = _version(part.drawn)
         part.due = _next(began, LEAST_SECONDS)
-        if version != part.version:
-            part.version = version
-            self._changed()
+        part.version = version
+        self._changed()
 
     def _section(self, key: str, part: Part, facts: Facts) -> Section | None:
         try:

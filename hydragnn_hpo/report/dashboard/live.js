@@ -24,7 +24,9 @@
     const source = new EventSource("news");
     source.addEventListener("news", (event) => {
       newest = JSON.parse(event.data);
-      say(newest.state, "well");
+      const waiting = newest.waiting ? `, ${newest.waiting} sections to come` : "";
+      say(newest.state + waiting, "well");
+      bar.removeAttribute("data-current");
       if (about.textContent !== newest.about) about.textContent = newest.about;
       catchUp();
     });
@@ -40,6 +42,7 @@
     try {
       for (let key = outdated(); key !== null; key = outdated()) await bring(key);
       clock.textContent = new Date().toLocaleTimeString();
+      bar.toggleAttribute("data-current", !newest.waiting);
     } catch {
       say("no connection; trying again", "lost");
       setTimeout(catchUp, AGAIN);

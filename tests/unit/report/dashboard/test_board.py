@@ -92,7 +92,7 @@ def test_what_is_the_same_is_no_news(run, lines, monkeypatch):
     assert len(told) == 4, "as of when, how it stands, and two sections"
     run.journal.write_bytes(b"".join(lines[:90]))
     turn(board)
-    assert len(told) == 5, "as of when, and nothing else"
+    assert len(told) == 7, "as of when, and two sections that are as they were"
     assert told[-1]["sections"] == told[-2]["sections"]
 
 
