@@ -63,7 +63,12 @@ def _trust(found: Sequence[Importance]) -> Table:
             Column("verdict", "verdict"),
         ),
         rows=tuple(
-            (each.target.key, each.trials, each.skill, each.doubt or "can be trusted")
+            (
+                each.target.key,
+                each.trials,
+                each.skill,
+                "not to be trusted" if each.doubt else "can be trusted",
+            )
             for each in found
         ),
         note="Out-of-bag R2: share of the variance that a forest explains in trials that it has "
