@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from hydragnn_hpo.report.page.blocks import (
     Block,
     Cell,
@@ -51,7 +53,10 @@ def render(section: Section) -> Rendered:
 
 
 def shown(value: Cell, unit: str = "") -> str:
-    """Round a value for a reader: four digits, thousands apart; shares in percent."""
+    """Round a value for a reader: four digits, thousands apart; shares in percent.
+
+    Zeros at the end say that a number was rounded: 3.5 is 3.5, 0.22699 is 0.2270.
+    """
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -62,10 +67,12 @@ def shown(value: Cell, unit: str = "") -> str:
         return f"{100 * value:.1f}"
     if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
         return f"{int(value):,}"
-    if 1e-3 <= abs(value) < 1e5:
-        digits = max(0, 3 - math.floor(math.log10(abs(value))))
-        return f"{value:,.{digits}f}"
-    return f"{value:.3g}"
+    size = abs(value)
+    if not 1e-3 <= size < 1e15:
+        return f"{value:.3g}"
+    text = f"{value:,.{max(0, 3 - math.floor(math.log10(size)))}f}"
+    exact = float(text.replace(",", "")) == value and "." in text
+    return text.rstrip("0") if exact else text
 
 
 # -- blocks --------------------------------------------------------------------------
@@ -88,7 +95,8 @@ def _numbers(key: str, block: Numbers) -> str:
 
 
 def _number(key: str, number: Number) -> str:
-    unit = f' <span class="unit">{escape(number.unit)}</span>' if number.unit else ""
+    known = number.unit and number.value is not None
+    unit = f' <span class="unit">{escape(number.unit)}</span>' if known else ""
     note = f'<dd class="note">{escape(number.note)}</dd>' if number.note else ""
     value = _data(f"{key}.{number.key}", number.value, number.unit)
     return f"<div><dt>{escape(number.label)}</dt><dd>{value}{unit}</dd>{note}</div>"
@@ -100,6 +108,7 @@ def _data(key: str, value: Cell, unit: str = "") -> str:
         return "&ndash;"
     if isinstance(value, str):
         return escape(value)
+    value = value.item() if isinstance(value, np.generic) else value
     exact = repr(float(value)) if isinstance(value, float) else str(int(value))
     return f'<data data-key="{escape(key)}" value="{exact}">{shown(value, unit)}</data>'
 

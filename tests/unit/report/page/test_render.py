@@ -99,7 +99,7 @@ def test_numbers_keep_their_value_and_have_keys():
     section = Section("s", "S", "", (Numbers((Number("n", "n", 1e6 + 1 / 3),)), table))
     found = re.findall(r'<data data-key="([^"]+)" value="([^"]+)">([^<]+)<', render(section).html)
     assert found == [
-        ("s.n", "1000000.3333333334", "1e+06"),
+        ("s.n", "1000000.3333333334", "1,000,000"),
         ("s.t.first.share", "0.12345678901", "12.3"),
     ]
 
@@ -117,6 +117,9 @@ def test_numbers_keep_their_value_and_have_keys():
         (3.0, "", "3"),
         (0.5, "%", "50.0"),
         (1.2e-7, "", "1.2e-07"),
+        (0.22699604, "", "0.2270"),
+        (3.5, "", "3.5"),
+        (99.996, "", "100.00"),
         (0.0, "", "0"),
         (-0.0123456, "", "-0.01235"),
         (float("nan"), "", "nan"),
@@ -124,6 +127,20 @@ def test_numbers_keep_their_value_and_have_keys():
 )
 def test_numbers_are_rounded_for_readers(value, unit, text):
     assert shown(value, unit) == text
+
+
+@pytest.mark.parametrize("value", [np.float32(0.1), np.float64(1 / 3), np.int64(12)], ids=repr)
+def test_numbers_of_numpy_are_numbers(value):
+    section = Section("s", "S", "", (Numbers((Number("n", "n", value),)),))
+    found = re.search(r'value="([^"]+)"', render(section).html)[1]
+    assert float(found) == float(value)
+
+
+def test_what_is_not_known_has_no_value_and_no_unit():
+    html = render(Section("s", "S", "", (Numbers((Number("n", "n", None, "kWh"),)),))).html
+    assert "<data" not in html
+    assert "kWh" not in html
+    assert "&ndash;" in html
 
 
 def test_what_is_doubtful_says_why_and_keeps_its_content():
