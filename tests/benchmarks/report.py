@@ -1,0 +1,143 @@
+"""The report of a small run and of a campaign of 2,000 trials, against plotly's own HTML export.
+
+The command as a user gives it, with its imports; then the page in a headless Chromium: first
+contentful paint (median of several fresh browsers' contexts), requests, errors, charts drawn after
+scrolling. The peer is ``plotly.io.to_html`` with the library inside, of the same charts, opened by
+the same browser in turns; it holds charts alone: no tables, no numbers, no text.
+``--run`` measures a real run as the small one; ``--quick`` makes the large one of 60 trials and opens each page once.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import plotly.io
+from browser import Browser, chromium
+from made_campaign import make_campaign
+from record import finish
+
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.page.blocks import Block, Doubtful, Figure
+from hydragnn_hpo.report.page.palette import LIGHT
+from hydragnn_hpo.report.page.write import sections_of
+from hydragnn_hpo.report.reading.facts import read_facts
+
+
+def build(run: Path, out: Path) -> dict[str, float]:
+    """Write a report with the command; give seconds of the clock and of the processor."""
+    command = [sys.executable, "-m", "hydragnn_hpo", "report", str(run), "--out", str(out)]
+    begin, used = time.monotonic(), processor_seconds()
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    seconds = time.monotonic() - begin
+    cpu, size = processor_seconds() - used, out.stat().st_size / 1e6
+    return {"build_seconds": seconds, "build_cpu_seconds": cpu, "megabytes": size}
+
+
+def processor_seconds() -> float:
+    """Give what all ended children took."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def peer(run: Path, out: Path) -> None:
+    """Write the same charts with plotly's own export."""
+    sections = sections_of(read_facts(RunDir(run)))
+    figures = [f for section in sections for f in figures_of(section.blocks)]
+    parts = []
+    for number, figure in enumerate(figures):
+        plain = {"data": coloured(figure.data), "layout": coloured(figure.layout)}
+        first = number == 0
+        html = plotly.io.to_html(plain, include_plotlyjs=first, full_html=False, validate=False)
+        parts.append(html)
+    inside = "".join(parts)
+    out.write_text(f"<!doctype html><html><meta charset=utf-8><body>{inside}</body></html>")
+
+
+def figures_of(blocks: tuple[Block, ...]) -> list[Figure]:
+    """Give all charts among blocks."""
+    found = []
+    for block in blocks:
+        if isinstance(block, Doubtful):
+            found += figures_of(block.blocks)
+        elif isinstance(block, Figure):
+            found.append(block)
+    return found
+
+
+def coloured(value: Any) -> Any:
+    """Replace names of colours, which the peer does not know."""
+    if isinstance(value, Mapping):
+        return {key: coloured(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [coloured(inner) for inner in value]
+    return LIGHT.get(value, value) if isinstance(value, str) else value
+
+
+def paints(browser: Browser, page: Path, turns: int) -> list[float]:
+    """Give first contentful paints, ms."""
+    found = []
+    for _ in range(turns):
+        with browser.page(page.as_uri()) as seen:
+            seen.page.wait_for_function(
+                "performance.getEntriesByName('first-contentful-paint').length"
+            )
+            found.append(seen.first_paint())
+    return found
+
+
+def looked_at(browser: Browser, page: Path) -> dict[str, float]:
+    """Scroll through a report; give what was drawn and what went wrong."""
+    with browser.page(page.as_uri()) as seen:
+        begin = time.monotonic()
+        charts = seen.draw_all()
+        wrong = json.loads(seen.page.evaluate("JSON.stringify(report.errors)"))
+        return {
+            "charts": charts,
+            "all_charts_seconds": time.monotonic() - begin,
+            "requests": len(seen.requests),
+            "console_errors": len(seen.errors) + len(wrong),
+        }
+
+
+def measure(browser: Browser, run: Path, folder: Path, turns: int) -> dict[str, float]:
+    """Give all figures of one run."""
+    ours, theirs = folder / "ours.html", folder / "theirs.html"
+    found = build(run, ours)
+    peer(run, theirs)
+    pairs = [(paints(browser, ours, 1)[0], paints(browser, theirs, 1)[0]) for _ in range(turns)]
+    found["first_paint_ms"] = statistics.median(own for own, _ in pairs)
+    found["peer_first_paint_ms"] = statistics.median(other for _, other in pairs)
+    found["peer_megabytes"] = theirs.stat().st_size / 1e6
+    return found | looked_at(browser, ours)
+
+
+def main() -> None:
+    """Measure, print, and keep unless it was a quick run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--run", type=Path, help="finished run to take as the small one")
+    given = parser.parse_args()
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name, chromium() as browser:
+        folder = Path(name)
+        small = given.run or make_campaign(folder / "small", trials=24).path
+        trials, hosts = (60, 4) if given.quick else (2000, 32)
+        large = make_campaign(folder / "large", trials=trials, hosts=hosts).path
+        for label, run in {"small": small, f"made{trials}": large}.items():
+            found = measure(browser, run, folder, turns=1 if given.quick else 5)
+            figures |= {f"{label}_{key}": value for key, value in found.items()}
+    finish(__file__, figures, keep=not given.quick)
+
+
+if __name__ == "__main__":
+    main()
