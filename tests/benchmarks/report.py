@@ -1,10 +1,11 @@
 """The report of a small run and of a campaign of 2,000 trials, against plotly's own HTML export.
 
 The command as a user gives it, with its imports; then the page in a headless Chromium: first
-contentful paint (median of several fresh browsers' contexts), requests, errors, charts drawn after
+contentful paint (median of several fresh contexts), requests, errors, charts drawn after
 scrolling. The peer is ``plotly.io.to_html`` with the library inside, of the same charts, opened by
 the same browser in turns; it holds charts alone: no tables, no numbers, no text.
-``--run`` measures a real run as the small one; ``--quick`` makes the large one of 60 trials and opens each page once.
+``--run`` measures a real run as the small one; ``--quick`` makes the large one of 60 trials and opens
+each page once.
 """
 
 import argparse
