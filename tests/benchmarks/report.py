@@ -4,8 +4,8 @@ The command as a user gives it, with its imports; then the page in a headless Ch
 contentful paint (median of several fresh contexts), requests, errors, charts drawn after
 scrolling. The peer is ``plotly.io.to_html`` with the library inside, of the same charts, opened by
 the same browser in turns; it holds charts alone: no tables, no numbers, no text.
-``--run`` measures a real run as the small one; ``--quick`` makes the large one of 60 trials and opens
-each page once.
+``--run`` measures a real run as the small one; ``--quick`` makes the large one of 60 trials
+and opens each page once.
 """
 
 import argparse
