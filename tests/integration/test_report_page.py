@@ -1,5 +1,10 @@
 """The report in a real browser: it draws, asks for nothing, and hands and keys can use it."""
 
+import json
+from collections import Counter
+from pathlib import Path
+from urllib.parse import urlsplit
+
 import pytest
 from browser import DESKTOP, PHONE, chromium, missing
 from made_campaign import make_campaign
@@ -81,22 +86,68 @@ def test_it_can_be_used_by_keyboard_alone(browser, url):
         assert page.evaluate("getComputedStyle(document.body).color") == DARK_INK
 
 
+def lines_of(page):
+    """Give the chart of parallel coordinates, and how many lines are kept at the moment."""
+    chart = page.locator('figure[data-key^="parallel."] .chart').first
+    chart.scroll_into_view_if_needed()
+    chart.locator(".hit").first.wait_for(timeout=60_000)
+    return chart, lambda count: page.wait_for_function(
+        "n => document.querySelector('figure[data-key^=\"parallel.\"] .chart').dataset.kept == n",
+        arg=count,
+    )
+
+
+def counts(run):
+    """Count trials with a score, by their conv; computed from the lines of the journal."""
+    events = [json.loads(line)["e"] for line in (run / "events.jsonl").read_text().splitlines()]
+    convs = {e["trial"]: e["values"]["model.conv"] for e in events if e["event"] == "proposed"}
+    scored = {e["trial"] for e in events if e["event"] == "ended" and e.get("score") is not None}
+    return Counter(convs[trial] for trial in scored)
+
+
 def test_brushing_keeps_the_lines_that_pass(browser, url):
+    """The axis of convs has three places: its upper half holds the last one and half the middle."""
+    by_conv = counts(Path(urlsplit(url).path).parents[1])
+    total = sum(by_conv.values())
     with browser.page(url) as seen:
         page = seen.page
-        chart = page.locator('figure[data-key^="parallel."]').first
-        chart.scroll_into_view_if_needed()
-        chart.locator(".axis-brush").first.wait_for(timeout=60_000)
-        place = chart.locator(".axis-brush .background").first.bounding_box()
+        chart, kept = lines_of(page)
+        kept(total)
+        place = chart.locator(".hit").first.bounding_box()
         x = place["x"] + place["width"] / 2
-        page.mouse.move(x, place["y"] + 0.2 * place["height"])
+        page.mouse.move(x, place["y"] + 3)
         page.mouse.down()
-        page.mouse.move(x, place["y"] + 0.7 * place["height"], steps=5)
+        page.mouse.move(x, place["y"] + 0.25 * place["height"], steps=5)
         page.mouse.up()
-        page.wait_for_function(
-            "[...document.querySelectorAll('figure[data-key^=\"parallel.\"] .js-plotly-plot')]"
-            ".some(c => c.data[0].dimensions.some(d => d.constraintrange))"
-        )
+        kept(by_conv["gat"])  # the last choice stands on top
+        page.mouse.move(x, place["y"] + 0.1 * place["height"])
+        page.mouse.down()
+        page.mouse.move(x, place["y"] + 0.5 * place["height"], steps=5)
+        page.mouse.up()
+        kept(by_conv["painn"])  # the mark was moved down to the middle
+        page.mouse.click(x, place["y"] + 0.95 * place["height"])
+        kept(total)
+
+
+def test_keys_brush_and_order_the_axes(browser, url):
+    by_conv = counts(Path(urlsplit(url).path).parents[1])
+    with browser.page(url) as seen:
+        page = seen.page
+        chart, kept = lines_of(page)
+        chart.locator('[data-axis="0"]').focus()
+        page.keyboard.press("ArrowUp")
+        kept(by_conv["painn"])
+        assert "painn" in chart.locator('[data-axis="0"]').get_attribute("aria-label")
+        for _ in range(7):
+            page.keyboard.press("ArrowDown")
+        page.keyboard.press("Shift+ArrowUp")
+        kept(by_conv["schnet"])
+        page.keyboard.press("ArrowRight")
+        axes = chart.locator("[data-axis]")
+        assert [axes.nth(k).get_attribute("data-axis") for k in range(3)] == ["1", "0", "2"]
+        assert page.evaluate("document.activeElement.dataset.axis") == "0"
+        page.keyboard.press("Escape")
+        kept(sum(by_conv.values()))
 
 
 def test_numbers_are_there_without_scripts(browser, url):

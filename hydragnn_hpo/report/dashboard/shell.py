@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from hydragnn_hpo.report.page import bundle
 from hydragnn_hpo.report.page.blocks import Section
-from hydragnn_hpo.report.page.page import Title, asset, body, head, policy, style
+from hydragnn_hpo.report.page.page import Title, body, head, policy, script, style
 from hydragnn_hpo.report.page.render import Rendered
 
 ASSETS = {"live.js": "text/javascript", "live.css": "text/css"}
@@ -26,7 +26,7 @@ def shell(title: Title, made: Sequence[tuple[Section, Rendered]]) -> str:
         '<div id="live"><span role="status" data-live="state">connecting</span>'
         '<span data-live="time"></span><a href="report.html" download>as a file</a></div>'
         f'<script type="text/plain" id="plotly">{bundle.packed()}</script>'
-        f"<script>{asset('page.js')}</script>"
+        f"<script>{script()}</script>"
         '<script src="live.js"></script></body></html>\n'
     )
 

@@ -34,7 +34,7 @@ class Title:
 
 
 def asset(name: str) -> str:
-    """Give one of our own files: ``page.css``, ``page.js``."""
+    """Give one of our own files: ``page.css``, ``page.js``, ``lines.js``."""
     return (files("hydragnn_hpo.report.page") / "assets" / name).read_text()
 
 
@@ -52,15 +52,17 @@ def style() -> str:
     )
 
 
-def policy() -> str:
-    """Give the content policy of a page that is one file.
+@cache
+def script() -> str:
+    """Give our own script."""
+    return asset("lines.js") + asset("page.js")
 
-    ``unsafe-eval`` is for plotly's parallel coordinates, which make their shaders' code themselves;
-    without them no text of the page reaches it.
-    """
-    script = bundle.digest_of(asset("page.js").encode())
+
+def policy() -> str:
+    """Give the content policy of a page that is one file."""
+    ours = bundle.digest_of(script().encode())
     return (
-        f"default-src 'none'; script-src 'unsafe-eval' '{script}' '{bundle.digest()}'; "
+        f"default-src 'none'; script-src '{ours}' '{bundle.digest()}'; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
@@ -81,7 +83,7 @@ def document(title: Title, sections: Sequence[Section]) -> str:
         f"{body(title, sections, made)}"
         f'<script type="text/plain" id="figures">{packed}</script>'
         f'<script type="text/plain" id="plotly">{bundle.packed()}</script>'
-        f"<script>{asset('page.js')}</script></body></html>\n"
+        f"<script>{script()}</script></body></html>\n"
     )
 
 

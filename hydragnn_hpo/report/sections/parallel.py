@@ -40,7 +40,8 @@ _OFF = 0.12
 _HOW = (
     "To brush: drag along an axis to keep the lines that pass there; drag the mark to move it, "
     "click the axis beside it to let go. Several axes brush together. Drag an axis's name to "
-    "move it."
+    "move it. By keys: Tab goes to an axis, up and down move its mark, with Shift they widen or "
+    "narrow it, Escape lets go, left and right move the axis."
 )
 
 
@@ -87,7 +88,6 @@ def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
         "cmin": low,
         "cmax": high if high > low else low + 1.0,
     }
-    fonts = {"labelfont": {"color": "ink"}, "tickfont": {"color": "ink"}}
     total = len(scored(facts))
     drawn = "all" if len(rows) == total else f"{len(rows)} of the"
     return Figure(
@@ -101,12 +101,9 @@ def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
                 "type": "parcoords",
                 "line": line,
                 "dimensions": dimensions,
-                "labelangle": -25,
-                "rangefont": {"color": "faint", "size": 9},
-                **fonts,
             },
         ),
-        layout={"margin": {"t": 110, "l": 70, "r": 70, "b": 30}},
+        layout={},
         height=480,
     )
 

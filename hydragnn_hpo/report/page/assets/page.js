@@ -79,8 +79,19 @@
     return layout;
   }
 
+  /* On a phone a long legend takes room of its own; elsewhere it fits above the chart. */
+  function legendRoom(data, layout) {
+    const names = data.filter((trace) => trace.name && trace.showlegend !== false).length;
+    return layout.showlegend === false || names < 5 ? 0 : 20 * Math.ceil((names - 4) / 2);
+  }
+
+  function roomOf(chart) {
+    chart.dataset.height ??= parseFloat(chart.style.height);
+    return Number(chart.dataset.height);
+  }
+
   async function draw(figure) {
-    const [Plotly, all] = await Promise.all([plotly(), figures()]);
+    const all = await figures();
     const key = figure.dataset.key;
     const given = all[key];
     const chart = figure.querySelector(".chart");
@@ -88,6 +99,13 @@
     try {
       const colour = theme();
       const { data, layout } = coloured(given, colour);
+      if (data[0]?.type === "parcoords") {
+        window.drawLines(chart, data[0], colour);
+        report.drawn.set(key, true);
+        return;
+      }
+      const Plotly = await plotly();
+      if (narrow.matches) chart.style.height = `${roomOf(chart) + legendRoom(data, layout)}px`;
       const config = { displaylogo: false, responsive: true, displayModeBar: coarse.matches ? false : "hover",
         modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
       await Plotly.react(chart, data, layoutOf(layout, colour), config);
