@@ -5,12 +5,9 @@ duplicates are ours. Its study is built anew whenever there is news, from result
 that it stays small and a restarted brain knows the same.
 """
 
-import contextlib
-import logging
 import random
-import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydragnn_hpo.config.search import Scalar, Space
@@ -18,6 +15,7 @@ from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.known import Known
 from hydragnn_hpo.search.objective import Point, finite, rank
+from hydragnn_hpo.search.quiet_optuna import quiet_optuna
 from hydragnn_hpo.search.sobol import spread_points
 from hydragnn_hpo.search.space import (
     active,
@@ -75,7 +73,7 @@ class OptunaBrain:
         if sum(objective is not None for _, objective in self._results) < self._initial:
             taken = self._known.take(count, self._spread)
         else:
-            with _quiet():
+            with quiet_optuna():
                 taken = self._modelled(count)
             taken += self._known.take(count - len(taken), self._random)
         self._pending |= {key(values): values for values in taken}
@@ -197,17 +195,3 @@ def _thinned(
     others = [place for place in range(len(results)) if place not in best]
     spread = {others[index * len(others) // OTHERS] for index in range(OTHERS)}
     return [results[place] for place in sorted(best | spread)]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Optuna from telling of every study, and of what is experimental in it."""
-    logger = logging.getLogger("optuna")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

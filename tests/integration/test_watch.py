@@ -104,7 +104,10 @@ def test_it_fills_the_terminal_follows_the_journal_and_ends_with_the_campaign(ma
     cut = rest[: len(rest) // 2].rfind(b"\n") + 30  # amid a line, as it may be met
     with run.journal.open("ab", buffering=0) as file:
         file.write(rest[:cut])
-        time.sleep(0.5)
+        end = time.monotonic() + 30.0
+        while len({drawn[1].strip() for drawn in terminal.frames()}) < 2:
+            assert time.monotonic() < end, terminal.said[-3000:]
+            time.sleep(0.02)
         file.write(rest[cut:])
     assert terminal.end() == 0
     for drawn in terminal.frames():
@@ -128,8 +131,8 @@ def test_ctrl_c_leaves_a_clean_terminal_and_a_new_size_is_seen_at_once(made):
     terminal.wait_for("Ctrl-C ends watching")
     time.sleep(0.3)
     terminal.resize(132, 40)
-    terminal.wait_for("  objective  s/epoch", len(terminal.said), seconds=5.0)
-    terminal.wait_for("hosts  ", len(terminal.said) - 4000, seconds=5.0)
+    terminal.wait_for("  objective  s/epoch", len(terminal.said), seconds=20.0)
+    terminal.wait_for("hosts  ", len(terminal.said) - 4000, seconds=20.0)
     assert max(len(line) for line in terminal.frames()[-1]) == 132
     os.write(terminal.ours, b"\x03")
     assert terminal.end() == 0

@@ -5,12 +5,9 @@ for its first start is WAITING. Optuna commits each trial by itself, some 20 ms 
 are therefore written together, through its own table definitions.
 """
 
-import contextlib
 import datetime
 import json
-import logging
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from hydragnn_hpo.report.exporting.rows import (
 )
 from hydragnn_hpo.report.exporting.written import Written, bring, elsewhere
 from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.search.quiet_optuna import quiet_optuna
 from hydragnn_hpo.search.space import is_in
 from hydragnn_hpo.text import printable, shown
 
@@ -46,7 +44,7 @@ def write(facts: Facts, out: Path) -> Written:
     import optuna
 
     rows, told = trial_rows(facts), curves(facts)
-    with elsewhere() as folder, _quiet():
+    with elsewhere() as folder, quiet_optuna():
         path = folder / f"storage{out.suffix}"
         storage = _open(optuna, path)
         study = optuna.create_study(
@@ -224,17 +222,3 @@ def _params(at: int, trial: Any) -> Iterator[dict[str, Any]]:
             "param_value": kind.to_internal_repr(value),
             "distribution_json": distribution_to_json(kind),
         }
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Optuna from telling of every study, and of what is experimental in it."""
-    logger = logging.getLogger("optuna")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -8,11 +8,8 @@ Choices are ours in PED-ANOVA: Optuna 5.0 gives its prior as much weight as one 
 average, however many trials there are, which leaves a third of a choice's importance.
 """
 
-import contextlib
-import logging
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,7 @@ import numpy.typing as npt
 
 from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
 from hydragnn_hpo.report.importance.design import Matrix
+from hydragnn_hpo.search.quiet_optuna import quiet_optuna
 from hydragnn_hpo.search.space import canonical, domain, position_of, same
 
 TOP_SHARE = 0.1
@@ -57,7 +55,7 @@ def ped_anova(
     ranges = {name: one for name, one in space.items() if one.choices is None}
     found: dict[str, float] = {}
     if ranges:
-        with _quiet():
+        with quiet_optuna():
             study = _study(ranges, configurations, values)
             found |= PedAnovaImportanceEvaluator(target_quantile=share).evaluate(study)
     for name in space.keys() - ranges.keys():
@@ -82,7 +80,7 @@ def fanova(
     from optuna.importance import FanovaImportanceEvaluator
 
     full = [canonical(space, chosen) for chosen in configurations]
-    with _quiet():
+    with quiet_optuna():
         study = _study(space, full, values, positions=True)
         evaluator = FanovaImportanceEvaluator(n_trees=TREES, max_depth=DEPTH, seed=seed)
         try:
@@ -183,17 +181,3 @@ def _internal(parameter: ParameterConfig, raw: Scalar) -> Any:
     if parameter.integer:
         return int(raw)
     return min(max(float(raw), float(parameter.low)), float(parameter.high))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Optuna from telling of every study, and of regimes with few trials."""
-    logger = logging.getLogger("optuna")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -11,6 +11,7 @@ from hydragnn_hpo.report.importance.targets import observed, targets_of
 from hydragnn_hpo.report.page.blocks import Block, Column, Doubtful, Figure, Section, Table, Text
 from hydragnn_hpo.report.page.palette import series
 from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.reading.scores import short_names
 
 SHOWN = 12
 """Parameters of a chart, the most important ones; its table has all."""
@@ -97,7 +98,7 @@ def _bars(found: Importance) -> Figure:
                 "type": "bar",
                 "orientation": "h",
                 "name": method,
-                "y": _short(names),
+                "y": list(short_names(names).values()),
                 "x": np.array(shares, dtype=float),
                 "marker": {"color": series(place)},
                 "hovertemplate": "%{y}: %{x:.1%}",
@@ -144,7 +145,7 @@ def _swarm(found: Importance) -> Figure:
             "xaxis": {"title": {"text": f"SHAP value{unit}"}, "zeroline": True},
             "yaxis": {
                 "tickvals": list(range(len(names))),
-                "ticktext": _short(names),
+                "ticktext": list(short_names(names).values()),
                 "range": [len(names) - 0.4, -0.6],
                 "automargin": True,
                 "zeroline": False,
@@ -195,12 +196,6 @@ def _table(found: Importance) -> Table:
         note="Least at: the choice, or the third of the range, with the least "
         f"{found.target.label}.",
     )
-
-
-def _short(names: Sequence[str]) -> list[str]:
-    """Give the last part of each name, so that charts fit a phone; all where two would be alike."""
-    last = [name.rpartition(".")[2] for name in names]
-    return [end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)]
 
 
 def _height(count: int) -> int:

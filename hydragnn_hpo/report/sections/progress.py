@@ -41,7 +41,7 @@ class Result:
 
     trial: str
     until: int
-    """Its rung, in epochs."""
+    """Its rung, in epochs; a stopping rule may have ended it earlier."""
     score: float
     """By the first goal of the campaign."""
     trials: int
@@ -68,18 +68,17 @@ def results_of(facts: Facts) -> list[Result]:
     """Collect all results of the search in order; trials with other seeds are left out."""
     found: list[Result] = []
     told: set[str] = set()
-    placed: dict[str, tuple[float, int]] = {}
+    placed: dict[str, tuple[float, int, int]] = {}
     seconds, best = 0.0, float("inf")
     for event in facts.events:
         name = event.get("trial", "")
         if event["event"] == "placed":
-            placed[name] = event["time"], len(event["slots"])
+            placed[name] = event["time"], len(event["slots"]), event["until"]
         if event["event"] != "ended":
             continue
-        if name in placed:
-            begun, slots = placed.pop(name)
-            seconds += slots * (event["time"] - begun)
         trial = facts.trials[name].trial
+        begun, slots, until = placed.pop(name, (event["time"], 0, trial.until))
+        seconds += slots * (event["time"] - begun)
         if event["outcome"] in ("interrupted", "cancelled") or trial.parent is not None:
             continue
         told.add(name)
@@ -87,7 +86,6 @@ def results_of(facts: Facts) -> list[Result]:
         score = score[0] if isinstance(score, (list, tuple)) else score
         if score is not None:
             best = min(best, score)
-            until = event.get("reached", trial.until)
             found.append(Result(name, until, score, len(told), seconds, best))
     return found
 
@@ -116,10 +114,11 @@ def _numbers(found: Sequence[Result], slots: float) -> Numbers:
 def _figures(facts: Facts, found: Sequence[Result], slots: float) -> tuple[Figure, Figure]:
     goal = named(goals(facts.config.search.objective)[0])
     label = "weighted validation MAE" if goal == "weighted" else goal
-    thin = found[:: max(1, len(found) // MOST)]
+    thin = found[:: -(-len(found) // MOST)]
     positive = min(result.score for result in thin) > 0
     axis = {"title": {"text": label}, "type": "log" if positive else "linear"}
-    says = "Each point is a trial that came to a rung; the line is the best score so far."
+    says = "Each point is the end of an attempt, in the colour of its rung; the line is the best "
+    "score so far, at any rung."
     if goal == "weighted":
         says += " The weighted MAE is in units of each target's standard deviation."
     trials = [float(result.trials) for result in thin]
@@ -145,7 +144,7 @@ def _traces(found: Sequence[Result], x: Sequence[float]) -> Iterator[dict[str, A
             "x": np.array([x[k] for k in here]),
             "y": np.array([found[k].score for k in here]),
             "text": [found[k].trial for k in here],
-            "name": f"at epoch {rung}",
+            "name": f"to epoch {rung}",
             "marker": {"color": rung_colour(number), "size": 5, "opacity": 0.6},
             "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
         }

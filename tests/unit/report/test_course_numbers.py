@@ -47,7 +47,7 @@ def test_all_numbers_are_right_whenever_the_journal_is_read(made):
     path = run.path.with_name("growing")
     shutil.copytree(run.path, path, dirs_exist_ok=True)
     (path / "report" / "ensemble.json").unlink(missing_ok=True)
-    for count in range(0, len(lines), max(1, len(lines) // 9)):
+    for count in range(0, len(lines), max(1, len(lines) // 5)):
         (path / "events.jsonl").write_bytes(b"".join(lines[:count]))
         growing = read_facts(RunDir(path))
         for key in COURSE:

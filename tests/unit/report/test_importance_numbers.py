@@ -7,13 +7,19 @@ from unit.report.test_course_numbers import numbers_of
 
 from hydragnn_hpo.report.page.blocks import Doubtful
 from hydragnn_hpo.report.reading.facts import read_facts
-from hydragnn_hpo.report.sections.importance import _short, section
+from hydragnn_hpo.report.sections.importance import section
 
+# The plain campaign is one of those whose whole page is computed anew: see test_numbers.
 WISHES = {
-    "usual": {"trials": 80},
-    "unfinished, two controllers": {"trials": 60, "controllers": 2, "reseed": 2, "seed": 3},
     "few": {"trials": 9, "hosts": 2, "slots": 1},
-    "several goals": {"trials": 60, "seed": 5, "objective": ["val_mae.gap", "val_mae.charge"]},
+    "several goals, unfinished, two controllers": {
+        "trials": 60,
+        "seed": 5,
+        "objective": ["val_mae.gap", "val_mae.charge"],
+        "finished": False,
+        "controllers": 2,
+        "reseed": 2,
+    },
 }
 
 
@@ -29,7 +35,7 @@ def test_all_numbers_are_right(tmp_path, wishes):
 
 
 def test_what_cannot_be_trusted_is_greyed_out(tmp_path):
-    run = make_campaign(tmp_path / "run", trials=60, noise_only=True)
+    run = make_campaign(tmp_path / "run", trials=40, noise_only=True)
     found = section(read_facts(run))
     grey = [block for block in found.blocks if isinstance(block, Doubtful)]
     keys = {inner.key for block in grey for inner in block.blocks}
@@ -44,7 +50,3 @@ def test_nothing_is_said_before_a_trial_has_said_something(tmp_path):
     lines = run.journal.read_bytes().splitlines(keepends=True)
     run.journal.write_bytes(b"".join(line for line in lines[:4]))
     assert section(read_facts(run)) is None
-
-
-def test_names_are_short_where_they_stay_different():
-    assert _short(["model.conv", "a.x", "b.x", "rate"]) == ["conv", "a.x", "b.x", "rate"]

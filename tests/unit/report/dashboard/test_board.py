@@ -157,7 +157,7 @@ def live(run, lines, monkeypatch):
 
 
 def wait_for(board, state):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while state not in board.news()["state"]:
         assert time.monotonic() < end, board.news()
         time.sleep(0.01)
@@ -172,7 +172,7 @@ def test_a_run_that_is_removed_is_told_and_taken_up_when_it_is_back(live, run, l
     (tmp_path / "aside").rename(run.path)
     wait_for(live, "not running")
     run.journal.write_bytes(b"".join(lines[:10]))  # begun anew
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while live._facts is None or len(live._facts.events) != 10:
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -149,3 +149,14 @@ def test_without_an_ensemble_the_best_trial_speaks(tmp_path):
 def test_units_of_time():
     assert [unit_of(s)[0] for s in (10, 3000, 40_000, 900_000)] == ["s", "min", "h", "days"]
     assert [spent_unit(s)[1] for s in (10, 3000, 40_000, 9e7)] == [1.0, 60.0, 3600.0, 3600.0]
+
+
+def test_a_trial_that_a_rule_ended_early_has_the_colour_of_its_rung(tmp_path):
+    events = [at(0, "opened", units={}, slots=["a:0", "a:1", "a:2"])]
+    for number, (reached, score) in enumerate([(9, 1.0), (9, 0.7), (4, 2.0)]):
+        events += [at(0, "proposed", f"t{number}", values={}, until=9)]
+        events += [placed(1, f"t{number}", f"a:{number}", until=9)]
+        events += [ended(5 + number, f"t{number}", "stopped", score, reached=reached)]
+    by_trials = progress.section(facts_of(tmp_path, events)).blocks[1]
+    assert [trace["name"] for trace in by_trials.data] == ["to epoch 9", "best so far"]
+    assert by_trials.data[0]["y"].tolist() == [1.0, 0.7, 2.0]

@@ -1,7 +1,5 @@
 """The raster of slots, cell by cell."""
 
-import time
-
 import numpy as np
 from unit.report.tiny_run import at, ended, facts_of, placed
 
@@ -52,15 +50,13 @@ def test_slots_are_shown_evenly():
     assert shown_slots(list("abc"), 3) == ["a", "b", "c"]
 
 
-def test_a_whole_machine_takes_seconds_and_little_room(monkeypatch):
+def test_a_whole_machine_takes_little_room():
     names = [f"n{host:04d}:{k}" for host in range(9408) for k in range(8)]
     bars = [
         Bar(f"t{k:04d}@9", tuple(names[k * 37 : k * 37 + 128]), 1.0 * k, k + 400.0, "training")
         for k in range(2000)
     ]
-    begin = time.perf_counter()
     figure = slots._gantt(Told(names, bars, 2400.0))
-    assert time.perf_counter() - begin < 5.0
     assert sum(trace["z"].nbytes for trace in figure.data if "z" in trace) <= 2 * slots.CELLS
     assert "Shown are 192 of 75,264 slots" in figure.says
 
