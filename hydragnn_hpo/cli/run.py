@@ -1,6 +1,7 @@
 """``hydragnn-hpo run``: a campaign from data to ensemble."""
 
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.job import Backend
     from hydragnn_hpo.layout import RunDir
 
+logger = logging.getLogger(__name__)
 
 RunOption = Annotated[
     Path | None, typer.Option("--run", help="Run directory; runs/NAME if left out.")
@@ -298,13 +300,14 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
 
 def _report(opened: "RunDir") -> None:
     """Write the report; a campaign that has its result does not fail for want of a page."""
-    from hydragnn_hpo.errors import HydraError
     from hydragnn_hpo.report.page.write import write_report
 
     try:
         write_report(opened)
-    except HydraError as error:
-        typer.echo(f"warning: no report was written ({error})", err=True)
+    except Exception as error:
+        logger.debug("no report", exc_info=True)
+        again = f"try '{_program()} report {opened.path}'"
+        typer.echo(f"warning: no report was written ({error}); {again}.", err=True)
 
 
 def _print(opened: "RunDir", result: dict[str, Any]) -> None:

@@ -91,6 +91,14 @@ def test_a_dry_run_misses_the_files_that_a_run_would_miss(hpo):
 
 
 @pytest.mark.slow
+def test_a_finished_run_has_its_report(finished):
+    text = (finished.run / "report" / "report.html").read_text()
+    assert ", finished, as of " in text
+    assert "could not be made" not in text
+    for head in finished.printed["ensemble"]["heads"].values():
+        assert f'value="{head["test_mae"]!r}"' in text
+
+
 def test_warnings_of_an_ensemble_are_printed_with_it(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished.run, run)

@@ -74,6 +74,10 @@
         automargin: true, ...layout[axis],
       };
     }
+    if (narrow.matches) {
+      layout.legend = { entrywidth: 0.48, entrywidthmode: "fraction", maxheight: 300,
+        font: { size: 11 }, ...layout.legend };
+    }
     if (coarse.matches) layout.dragmode = false;  // fingers scroll the page
     delete layout.updatemenus;
     return layout;

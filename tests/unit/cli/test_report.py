@@ -1,0 +1,57 @@
+"""``hydragnn-hpo report``, and the report that ``run`` leaves at its end."""
+
+import json
+from pathlib import Path
+
+import pytest
+from made_campaign import make_campaign
+from typer.testing import CliRunner
+
+from hydragnn_hpo.cli import run as run_command
+from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.page import write
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A campaign that is still at work, with a torn line at the end of its journal."""
+    run = make_campaign(tmp_path_factory.mktemp("made") / "run", trials=12, finished=False)
+    with run.journal.open("ab") as file:
+        file.write(b'{"c":"00')
+    return run
+
+
+def test_the_file_is_where_it_says_and_the_journal_is_left_alone(made, tmp_path):
+    before = made.journal.read_bytes()
+    done = CliRunner().invoke(app, ["report", str(made.path)])
+    assert done.exit_code == 0, done.output
+    path = made.report / "report.html"
+    assert done.output.strip() == f"wrote {path}"
+    assert "not finished" in path.read_text()
+    out = tmp_path / "else" / "where.html"
+    said = CliRunner().invoke(app, ["report", str(made.path), "--out", str(out), "--json"])
+    assert json.loads(said.output) == {"report": str(out)}
+    assert out.read_bytes() == path.read_bytes()
+    assert made.journal.read_bytes() == before
+
+
+def test_a_folder_without_a_campaign_is_refused_in_a_sentence(tmp_path):
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code != 0
+    assert isinstance(done.exception, RunError)
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("error", [RunError("the disk is full."), KeyError("a fault of ours")])
+def test_a_finished_campaign_does_not_fail_for_want_of_a_page(error, monkeypatch, capsys):
+    def fail(run):
+        raise error
+
+    monkeypatch.setattr(write, "write_report", fail)
+    run_command._report(RunDir(Path("runs/x")))
+    said = capsys.readouterr().err
+    assert said.startswith(f"warning: no report was written ({error})")
+    assert "report runs/x" in said
+    assert len(said.splitlines()) == 1
