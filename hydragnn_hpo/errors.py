@@ -1,7 +1,7 @@
 """The errors a user can meet: one sentence each, with where, what was found, what to do.
 
 Different cures are different classes. The command line prints the sentence and exits
-with ``exit_code``; anything that is not a ``HydraError`` is a bug and shows its traceback.
+with ``exit_code``; anything else but a refused permission is a bug and shows its traceback.
 """
 
 import difflib

@@ -69,8 +69,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Fill a file under a temporary name; it takes its name only when all went well.
 
     Raises:
-        StorageError: see ``write_bytes``; nothing is left behind.
+        StorageError: see ``write_bytes``; nothing is left behind. Or a device or the like stands
+            there, which the renaming would remove.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise StorageError(f"{path}: is no ordinary file; choose another place.")
     with storage(path):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
         try:
@@ -117,7 +120,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror}).") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{path}: is damaged ({error}); remove it and run again.") from error
 
 

@@ -88,3 +88,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
+    except PermissionError as error:
+        said = f"{error.filename}: {error.strerror}; it belongs to somebody else."
+        typer.echo(f"error: {shown(said)}", err=True)
+        sys.exit(2)

@@ -13,7 +13,7 @@ def report(
     run: Annotated[Path, typer.Argument(help="Run directory; the campaign may be at work.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write; RUN/report/report.html if left out."),
+        typer.Option(help="File to write, NAME.html; RUN/report/report.html if left out."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

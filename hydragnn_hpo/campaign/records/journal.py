@@ -10,7 +10,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import storage
@@ -57,7 +57,7 @@ def _scan(path: Path) -> Iterator[tuple[Event, int]]:
     if not path.exists():
         return
     offset = 0
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             event = decode(line)
             if event is None:
@@ -70,6 +70,13 @@ def _scan(path: Path) -> Iterator[tuple[Event, int]]:
                 return
             offset += len(line)
             yield event, offset
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror}).") from error
 
 
 class Journal:

@@ -74,6 +74,8 @@ def opened(paths: Sequence[Path]) -> tuple[Opened, ...]:
 def _files(path: Path) -> Iterator[Path]:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; correct the path.")
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path}: is neither a file nor a folder; save the data as a file first.")
     if path.is_file() or _is_one(path):
         yield path
         return

@@ -13,7 +13,7 @@ from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import dump, load, read_toml, to_toml
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import RunError, unknown
-from hydragnn_hpo.files import write_text
+from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.exporting.written import Written
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
@@ -31,7 +31,8 @@ def write(facts: Facts, out: Path, *, trial: str | None = None) -> Written:
     ours = facts.config.command is None
     text, lost = _training(facts, chosen) if ours else (_command(facts, chosen), [])
     path = out.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with storage(out):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, _heading(facts, chosen, ours=ours) + text)
     note = "" if ours else "Its trials are a command of yours: this is the file it reads."
     if lost:

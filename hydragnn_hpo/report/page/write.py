@@ -5,7 +5,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from hydragnn_hpo.files import write_text
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.page.blocks import Section, Text
 from hydragnn_hpo.report.page.page import Title, document
@@ -20,15 +21,19 @@ def write_report(run: RunDir, out: Path | None = None) -> Path:
 
     Args:
         run: the campaign may be at work.
-        out: the file; ``RUN/report/report.html`` if left out.
+        out: the file, NAME.html; ``RUN/report/report.html`` if left out.
 
     Raises:
+        ConfigError: the file would have another name: it might be one of the run's own.
         RunError: there is no campaign, or its journal is damaged.
         StorageError: the file cannot be written.
     """
+    path = run.report / "report.html" if out is None else out
+    if path.suffix != ".html":
+        raise ConfigError(f"--out '{path}': the report is a page: name it NAME.html.")
     facts = read_facts(run)
-    path = out or run.report / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, document(title_of(facts), sections_of(facts)))
     return path
 
@@ -50,8 +55,15 @@ def made_or_said(key: str, make: MakeSection, facts: Facts) -> Section | None:
 
 def broken(key: str, error: Exception) -> Section:
     """Say in place of a section why it could not be made."""
-    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    said = _said(error)
     return Section(key, key.capitalize(), "", (Text(f"This could not be made: {said}"),))
+
+
+def _said(error: Exception) -> str:
+    """Say in one line what went wrong; a key alone would say nothing."""
+    said = str(error).strip().partition("\n")[0]
+    bare = not said or isinstance(error, KeyError)
+    return f"{type(error).__name__} {said}".strip() if bare else said
 
 
 def title_of(facts: Facts) -> Title:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.records.journal import Event, read
@@ -11,7 +12,7 @@ from hydragnn_hpo.campaign.records.summary import Reckoning
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.errors import RunError, StorageError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
 
@@ -143,8 +144,20 @@ def facts_of(
         losses=reckoning.ledger.losses(more=more),
         events=events,
         trials=trials,
-        ensemble=read_json(ensemble) if ensemble.exists() else None,
+        ensemble=_table(ensemble) if ensemble.exists() else None,
     )
+
+
+def _table(path: Path) -> Mapping[str, Any]:
+    """Read what an ensemble is made of.
+
+    Raises:
+        StorageError: it is unreadable, or something else.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("heads"), dict):
+        raise StorageError(f"{path}: names no heads; remove it, and build the ensemble again.")
+    return found
 
 
 def trials_of(state: State, events: Iterable[Event]) -> dict[str, TrialFacts]:

@@ -22,10 +22,17 @@ def tested(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
         if part == "truth":
             shape = arrays[name].shape
             known = {p: arrays.get(f"{head}/{p}") for p in _PARTS}
-            found[head] = {
-                p: np.broadcast_to(a, shape).ravel() for p, a in known.items() if a is not None
-            }
-    return {head: parts for head, parts in found.items() if {"truth", "mean"} <= set(parts)}
+            try:
+                found[head] = {
+                    p: np.broadcast_to(a, shape).ravel() for p, a in known.items() if a is not None
+                }
+            except ValueError:
+                continue  # of another shape than the truth
+    return {
+        head: parts
+        for head, parts in found.items()
+        if {"truth", "mean"} <= set(parts) and parts["truth"].size
+    }
 
 
 _PARTS = ("truth", "mean", "half90", "sigma", "raw_sigma")

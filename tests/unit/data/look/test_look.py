@@ -1,5 +1,6 @@
 """Every format is looked at; broken, empty, tiny and hostile files end in one sentence."""
 
+import os
 import tomllib
 
 import numpy as np
@@ -280,3 +281,9 @@ def test_a_huge_molecule_among_others_does_not_take_minutes(tmp_path):
     write(tmp_path / "huge.extxyz", structures)
     seen = look([tmp_path / "huge.extxyz"])
     assert seen.surroundings.sizes == (6, 6, 32**3)
+
+
+def test_what_is_neither_file_nor_folder_is_a_sentence(tmp_path):
+    os.mkfifo(tmp_path / "pipe.xyz")
+    with pytest.raises(DataError, match="neither a file nor a folder"):
+        look([tmp_path / "pipe.xyz"])
