@@ -18,7 +18,8 @@ from hydragnn_hpo.config.search import Objective, Scalar
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.report.importance.design import Matrix
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
-from hydragnn_hpo.search.objective import Point, goals, named
+from hydragnn_hpo.report.reading.scores import first_goal
+from hydragnn_hpo.search.objective import goals, named
 
 FAILED = ("diverged", "out_of_memory", "bad_config", "bug")
 """Reasons of a failure that tell of the configuration (Law 9)."""
@@ -134,8 +135,7 @@ def _rested(events: Iterable[Event], rung: int) -> dict[str, Event]:
 
 def _errors(event: Event) -> dict[str, float]:
     """Give the first goal and the MAE of each head."""
-    score: Point | None = event.get("score", event.get("objective"))
-    first = score[0] if isinstance(score, (list, tuple)) else score
+    first = first_goal(event.get("score", event.get("objective")))
     found = {} if first is None else {"mae": float(first)}
     for head, error in event.get("val_mae", {}).items():
         if error is not None:

@@ -18,9 +18,9 @@ _DECADES = 50.0
 """Below this ratio a logarithmic axis has ticks at 1, 2, 5 as well."""
 
 
-def first_goal(score: Point | None) -> float | None:
-    """Give what a trial scored for the first goal."""
-    return score[0] if isinstance(score, tuple) else score
+def first_goal(score: Point | list[float] | None) -> float | None:
+    """Give what a trial scored for the first goal; journals hold several goals as a list."""
+    return score[0] if isinstance(score, (tuple, list)) else score
 
 
 def goal_name(facts: Facts, goal: int = 0) -> str:
@@ -33,6 +33,10 @@ def goal_name(facts: Facts, goal: int = 0) -> str:
     return named(wanted)
 
 
+_ENDS = {"seconds": "s", "joules": "J", "bytes": "B"}
+"""Units of numbers of a result, by how their names end."""
+
+
 def goal_unit(facts: Facts, goal: int = 0) -> str:
     """Give the unit of a goal: MAEs are mixed in standard deviations of their targets."""
     wanted = goals(facts.config.search.objective)[goal]
@@ -40,7 +44,7 @@ def goal_unit(facts: Facts, goal: int = 0) -> str:
         return "MAE / std"
     if wanted.startswith("val_mae."):
         return facts.units.get(wanted.removeprefix("val_mae."), "")
-    return "s" if wanted.endswith("seconds") else ""
+    return next((unit for end, unit in _ENDS.items() if wanted.endswith(end)), "")
 
 
 def with_unit(name: str, unit: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hydragnn_hpo.report.page.blocks import Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
+from hydragnn_hpo.report.reading.scores import first_goal
 from hydragnn_hpo.report.sections.axes import rung_colour
 
 MOST_TRIALS, MOST_POINTS = 240, 12_000
@@ -125,7 +126,7 @@ def _table(facts: Facts) -> Table:
     for rung in facts.config.search.rungs:
         rested = facts.state.results.get(rung, [])
         scores = [r.objective for r in rested if r.objective is not None]
-        firsts = [s[0] if isinstance(s, tuple) else s for s in scores]
+        firsts = [first for score in scores if (first := first_goal(score)) is not None]
         rows.append(
             (
                 f"epoch {rung}",

@@ -79,7 +79,7 @@ def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
         for key, parameter in facts.config.space.items()
     ]
     dimensions.append(_plain("epochs", np.array([t.trial.epoch for t, _ in rows], float)))
-    dimensions.append(_plain("objective", scores))
+    dimensions.append(_plain(goal_name(facts), scores))
     good = -np.log10(scores) if wide(scores) else -scores
     low, high = float(np.quantile(good, 0.1)), float(good.max())
     line = {
@@ -94,8 +94,8 @@ def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
         key="coordinates",
         title="Parallel coordinates",
         says=f"Lines of {drawn} {total} trials with a score, "
-        "coloured by the objective: orange is good, grey is not. A parameter that a trial does not "
-        "have stands at 'not active'.",
+        f"coloured by the {goal_name(facts)}: orange is good, grey is not. A parameter that a "
+        "trial does not have stands at 'not active'.",
         data=(
             {
                 "type": "parcoords",

@@ -22,6 +22,7 @@ from hydragnn_hpo.report.page.blocks import (
 )
 from hydragnn_hpo.report.reading.course import slots_per_host
 from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.reading.scores import first_goal
 from hydragnn_hpo.report.sections.axes import rung_colour, spent_unit
 from hydragnn_hpo.search.objective import goals, named
 
@@ -82,8 +83,7 @@ def results_of(facts: Facts) -> list[Result]:
         if event["outcome"] in ("interrupted", "cancelled") or trial.parent is not None:
             continue
         told.add(name)
-        score = event.get("score", event.get("objective"))
-        score = score[0] if isinstance(score, (list, tuple)) else score
+        score = first_goal(event.get("score", event.get("objective")))
         if score is not None:
             best = min(best, score)
             found.append(Result(name, until, score, len(told), seconds, best))
