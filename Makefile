@@ -12,7 +12,7 @@ test: lint
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 test-fast: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not gpu"
 
 lint: $(READY)
 	$(BIN)/ruff check .

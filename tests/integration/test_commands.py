@@ -83,14 +83,20 @@ class Stage:
             self.events += self.backend.poll(0.2)
         return found[0].data
 
+    def until(self, name: str) -> Path:
+        """Wait for a file of the command, serving the agent all the while, as a controller does."""
+        path, deadline = self.folder / name, time.monotonic() + SECONDS
+        while not path.exists():
+            assert time.monotonic() < deadline, f"no {name}; {self.events}"
+            self.events += self.backend.poll(0.05)
+        return path
+
     def seen(self, rank: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / f"seen.{rank}").read_text())
         return found
 
     def family(self) -> list[int]:
-        path = self.folder / "pids"
-        until(path.exists, "family", seconds=SECONDS)
-        return [int(pid) for pid in path.read_text().split()]
+        return [int(pid) for pid in self.until("pids").read_text().split()]
 
     @property
     def log(self) -> str:
@@ -136,7 +142,7 @@ def test_one_process_for_all_ranks_gets_all_their_cores_and_no_rank(stage):
 
 def test_a_request_to_end_reaches_the_command(stage):
     stage.start(POLITE)
-    until((stage.folder / "ready").exists, "command", seconds=SECONDS)
+    stage.until("ready")
 
     stage.backend.stop("t0000.1", grace=20.0)
 

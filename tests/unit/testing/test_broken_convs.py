@@ -11,6 +11,8 @@ from torch.autograd import Function
 from hydragnn_hpo.model.edges import pair_vectors
 from hydragnn_hpo.testing import CHECKS, check_conv
 
+pytestmark = pytest.mark.slow  # all together they take longer than most rooms
+
 BROKEN = {}
 
 

@@ -16,6 +16,8 @@ from hydragnn_hpo.training.memory.micro import Halved, MicroBatches, recalled
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.trial import rank_main, run_by_hand
 
+pytestmark = pytest.mark.slow  # all together they take longer than most rooms
+
 FULL = {
     "gpu": torch.OutOfMemoryError("CUDA out of memory."),
     "cpu": RuntimeError(f"[enforce fail at alloc_cpu.cpp:119] . {CPU_IS_FULL}: you tried ..."),
