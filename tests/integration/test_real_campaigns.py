@@ -5,6 +5,7 @@ import random
 import signal
 import time
 
+import psutil
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(290)]
@@ -124,6 +125,26 @@ def test_slurm_outlives_whatever_is_killed_or_frozen(hpo, slurm, at_home):
     slurm.signal_host("node2", signal.SIGSTOP)
     out, err = controller.communicate(timeout=280.0)
     assert controller.returncode == 0, err
+    judge(hpo, run, at_home)
+
+
+def test_the_ensemble_is_built_on_another_host_when_its_own_is_lost(hpo, slurm, at_home):
+    """The last job of all: a campaign that lost it would have trained for nothing."""
+    campaign, run = fixed_campaign(hpo, backend="slurm"), hpo.folder / "run"
+    controller = hpo.start("run", campaign, "--run", run, **slurm.allocate(4))
+
+    def its_rank():
+        return (run / "ensemble.log").exists() and hpo.named(run, "hpo-rank")
+
+    [rank] = hpo.wait_for(its_rank, "the rank that builds the ensemble", 200.0)
+    os.kill(rank, signal.SIGSTOP)
+    [agent] = [
+        p.pid for p in psutil.Process(rank).parents() if p.pid in hpo.named(run, "hpo-agent")
+    ]
+    os.kill(agent, signal.SIGKILL)
+    out, err = controller.communicate(timeout=90.0)
+    assert controller.returncode == 0, err
+    assert "it is sent again" in err
     judge(hpo, run, at_home)
 
 

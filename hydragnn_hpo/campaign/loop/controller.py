@@ -16,7 +16,7 @@ from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
 from hydragnn_hpo.campaign.loop.attempts import PATIENCE_SECONDS, Attempts
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.dispatch import Dispatch
-from hydragnn_hpo.campaign.loop.errand import Errand, run_here
+from hydragnn_hpo.campaign.loop.errand import TRIES, Errand, run_here
 from hydragnn_hpo.campaign.loop.ladder import Ladder
 from hydragnn_hpo.campaign.loop.metering import Metering
 from hydragnn_hpo.campaign.loop.pause import NEVER, Drained, Pause
@@ -161,24 +161,47 @@ class Controller:
     def job(self, kind: str, spec: dict[str, Any]) -> Any:
         """Run one job that is not a trial, on one slot, and give its answer.
 
+        One whose host is lost is sent again, to another host where there is one.
+
         Raises:
             JobError: it ended without an answer.
             ConfigError: its answer is an error for the user.
         """
-        self.errands += 1
-        name = f"{kind}.{self.lease.epoch}.{self.errands}"
-        errand = Errand(self.run_dir.path, kind, name)
-        if not self.config.machine.shared_files:
-            run_here(errand, spec)
-            return errand.answer()
-        self._wait_for_hosts()
-        bad, slots = self.state.hosts.quarantined, self.backend.slots
-        chosen = next((slot for slot in slots if slot.host not in bad), slots[0])
-        self.backend.start(errand.job(spec, chosen))
-        while not any(e.kind == "ended" and e.job == name for e in self._wait()):
-            self.watch(self.state, self)
+        hosts: list[str] = []
+        for left in reversed(range(TRIES)):
+            self.errands += 1
+            name = f"{kind}.{self.lease.epoch}.{self.errands}"
+            errand = Errand(self.run_dir.path, kind, name)
+            if self.config.machine.shared_files:
+                ended = self._run_there(errand, spec, hosts)
+            else:
+                ended = run_here(errand, spec)
+            if not (left and errand.was_lost(ended)):
+                break
+            logger.warning("the %s job was lost; it is sent again.", kind)
         self.metering.flush()
         return errand.answer()
+
+    def _run_there(
+        self, errand: Errand, spec: dict[str, Any], hosts: list[str]
+    ) -> Mapping[str, Any]:
+        """Run an errand on a host, one that had no try if there is one, and say how it ended.
+
+        Args:
+            errand: the job.
+            spec: its order.
+            hosts: those of earlier tries; this one's is added.
+        """
+        self._wait_for_hosts()
+        bad = self.state.hosts.quarantined
+        slot = min(self.backend.slots, key=lambda s: (s.host in bad, hosts.count(s.host)))
+        hosts.append(slot.host)
+        self.backend.start(errand.job(spec, slot))
+        while True:
+            for event in self._wait():
+                if event.kind == "ended" and event.job == errand.name:
+                    return event.data
+            self.watch(self.state, self)
 
     # -- opening ---------------------------------------------------------------------
 
