@@ -16,7 +16,7 @@ from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
 from hydragnn_hpo.campaign.loop.attempts import PATIENCE_SECONDS, Attempts
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.dispatch import Dispatch
-from hydragnn_hpo.campaign.loop.errand import TRIES, Errand, run_here
+from hydragnn_hpo.campaign.loop.errand import Errand, Errands, run_here
 from hydragnn_hpo.campaign.loop.ladder import Ladder
 from hydragnn_hpo.campaign.loop.metering import Metering
 from hydragnn_hpo.campaign.loop.pause import NEVER, Drained, Pause
@@ -94,9 +94,9 @@ class Controller:
         self.ready, self.stopping, self._left = False, False, FAILED
         self.ends_in: float | None = None
         """Predicted seconds until all trials that are known have ended."""
-        self.errands, self._plan_due, self._heard, self._idle_since = 0, 0.0, 0.0, math.inf
-        self._adopted: set[str] = set()
-        self._unheard: list[Event] = []
+        self.errands = Errands(run.path, self.lease.epoch, self._send)
+        self._plan_due, self._heard, self._idle_since = 0.0, 0.0, math.inf
+        self._adopted, self._unheard = set[str](), list[Event]()
         self._assemble(work_of(config, run, cards))
 
     def _assemble(self, work: Work) -> None:
@@ -167,31 +167,14 @@ class Controller:
             JobError: it ended without an answer.
             ConfigError: its answer is an error for the user.
         """
-        hosts: list[str] = []
-        for left in reversed(range(TRIES)):
-            self.errands += 1
-            name = f"{kind}.{self.lease.epoch}.{self.errands}"
-            errand = Errand(self.run_dir.path, kind, name)
-            if self.config.machine.shared_files:
-                ended = self._run_there(errand, spec, hosts)
-            else:
-                ended = run_here(errand, spec)
-            if not (left and errand.was_lost(ended)):
-                break
-            logger.warning("the %s job was lost; it is sent again.", kind)
+        answer = self.errands.answer(kind, spec)
         self.metering.flush()
-        return errand.answer()
+        return answer
 
-    def _run_there(
-        self, errand: Errand, spec: dict[str, Any], hosts: list[str]
-    ) -> Mapping[str, Any]:
-        """Run an errand on a host, one that had no try if there is one, and say how it ended.
-
-        Args:
-            errand: the job.
-            spec: its order.
-            hosts: those of earlier tries; this one's is added.
-        """
+    def _send(self, errand: Errand, spec: dict[str, Any], hosts: list[str]) -> Mapping[str, Any]:
+        """Run an errand on a host, one that had no try if there is one, and say how it ended."""
+        if not self.config.machine.shared_files:  # other hosts would not see its files
+            return run_here(errand, spec)
         self._wait_for_hosts()
         bad = self.state.hosts.quarantined
         slot = min(self.backend.slots, key=lambda s: (s.host in bad, hosts.count(s.host)))

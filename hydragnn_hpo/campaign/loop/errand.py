@@ -1,6 +1,7 @@
 """A job that is not a trial: it runs in a warm rank and answers in a file."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job, Slot
+
+logger = logging.getLogger(__name__)
 
 TRIES = 3
 """How often an errand is sent before its campaign gives up: hosts are lost now and then."""
@@ -65,8 +68,44 @@ class Errand:
         return values
 
 
+Send = Callable[[Errand, dict[str, Any], list[str]], Mapping[str, Any]]
+"""Runs an errand with its order on a host, not on one of earlier tries if there is another, adds
+the host to those, and gives the data of the ``ended`` event."""
+
+
+class Errands:
+    """Has errands run one by one; one that is lost is sent again."""
+
+    def __init__(self, run: Path, epoch: int, send: Send) -> None:
+        """Take who sends them.
+
+        Args:
+            run: the run directory.
+            epoch: number of the controller, which makes their names its own.
+            send: runs an errand somewhere.
+        """
+        self._run, self._epoch, self._send, self._count = run, epoch, send, 0
+
+    def answer(self, kind: str, spec: dict[str, Any]) -> Any:
+        """Run one and give its answer.
+
+        Raises:
+            JobError: it ended without an answer.
+            ConfigError: its answer is an error for the user.
+        """
+        hosts: list[str] = []
+        for left in reversed(range(TRIES)):
+            self._count += 1
+            errand = Errand(self._run, kind, f"{kind}.{self._epoch}.{self._count}")
+            ended = self._send(errand, spec, hosts)
+            if not (left and errand.was_lost(ended)):
+                break
+            logger.warning("the %s job was lost; it is sent again.", kind)
+        return errand.answer()
+
+
 def run_here(errand: Errand, spec: dict[str, Any]) -> Mapping[str, Any]:
-    """Run an errand on this computer, as other hosts would not see its files; say how it ended."""
+    """Run an errand on this computer, and give the data of its ``ended`` event."""
     run = errand.file.parent / "errands"
     with storage(run):
         run.mkdir(mode=0o700, exist_ok=True)
