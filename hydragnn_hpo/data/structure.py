@@ -28,6 +28,9 @@ WIDEST = 300
 as wide as the cutoff, and divides by zero where more would be needed in a plane.
 Source: vesin/src/cpu_cell_list.cpp, https://github.com/Luthaf/vesin, 2026-11-21."""
 
+LARGEST = 1e30
+"""Largest value of a property: single precision ends at 3e38, and squares must not overflow."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -229,15 +232,25 @@ def target_of(
     except (TypeError, ValueError):
         raise place.error(f"has '{key}' = {_short(found)}, which is no number", "mend it") from None
     value = _shaped(value, len(atoms), key, target, place)
-    bad = np.isinf(value) if target.optional else ~np.isfinite(value)
-    if bad.any():
-        row = int(np.flatnonzero(bad.any(axis=-1))[0]) + 1 if target.level == "node" else 0
-        where = f" at atom {row}" if row else ""
-        cure = "mend or remove it" if target.optional else "mend it, or set optional = true"
-        raise place.error(f"has '{key}' = {value[bad][0]}{where}", cure)
+    _check_values(value, key, target, place)
     if np.isnan(value).all():
         return None
     return value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
+
+
+def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, place: Place) -> None:
+    """Refuse what is missing where it must not be, infinite, or too large to be learned."""
+    missing, large = np.isnan(value), np.abs(value) > LARGEST
+    bad = large if target.optional else large | missing
+    if not bad.any():
+        return
+    row = int(np.flatnonzero(bad.any(axis=-1))[0]) + 1 if target.level == "node" else 0
+    where = f" at atom {row}" if row else ""
+    first = value[bad][0]
+    cure = "mend it, or set optional = true" if np.isnan(first) else "mend or remove it"
+    if np.isfinite(first):
+        where, cure = f"{where}, more than {LARGEST:g}", "mend it, or give it in a larger unit"
+    raise place.error(f"has '{key}' = {first:g}{where}", cure)
 
 
 def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:
@@ -265,8 +278,8 @@ def _attribute(atoms: Atoms, name: str, attribute: AttributeConfig, place: Place
         value = float(found)
     except (TypeError, ValueError):
         raise place.error(f"has '{key}' = {_short(found)}, which is no number", "mend it") from None
-    if not np.isfinite(value):
-        raise place.error(f"has '{key}' = {value}", "mend it")
+    if not abs(value) <= LARGEST:
+        raise place.error(f"has '{key}' = {value}, no number up to {LARGEST:g}", "mend it")
     return value * inside(attribute.unit)[0]
 
 

@@ -104,12 +104,31 @@ def test_attributes_are_looked_up_converted_or_given_their_default() -> None:
         ({}, "has no 'q' for attribute 'charge'"),
         ({"q": "minus one"}, "has 'q' = 'minus one', which is no number"),
         ({"q": float("nan")}, "has 'q' = nan"),
+        ({"q": 1e300}, "no number up to 1e\\+30"),
         ({"q": [1.0, 2.0]}, "which is no number"),
     ],
 )
 def test_an_attribute_that_is_missing_or_no_number_is_refused(info: dict, says: str) -> None:
     with pytest.raises(DataError, match=says):
         graph_of(water(**info), PLACE, Rules(4.0, 0.1, {}, attributes=ATTRIBUTES))
+
+
+@pytest.mark.parametrize(
+    ("value", "optional", "says"),
+    [
+        (float("nan"), False, "has 'y' = nan; mend it, or set optional = true"),
+        (float("inf"), False, "has 'y' = inf; mend or remove it"),
+        (float("-inf"), True, "has 'y' = -inf; mend or remove it"),
+        (-1e31, False, r"has 'y' = -1e\+31, more than 1e\+30; .* larger unit"),
+        (1e300, True, r"has 'y' = 1e\+300, more than 1e\+30"),
+    ],
+)
+def test_a_value_that_cannot_be_learned_is_refused_with_its_cure(
+    value: float, optional: bool, says: str
+) -> None:
+    target = TargetConfig(level="graph", unit="eV", optional=optional)
+    with pytest.raises(DataError, match=says):
+        graph_of(water(y=value), PLACE, Rules(4.0, 0.1, {"y": target}))
 
 
 FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy"}
