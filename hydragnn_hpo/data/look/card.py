@@ -1,12 +1,14 @@
 """A card with comments, from a look at files."""
 
+import itertools
 import os
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.config.loading import to_toml
 from hydragnn_hpo.data.look.files import Opened, plain
+from hydragnn_hpo.data.look.kinds import slug
 from hydragnn_hpo.data.look.look import Look
 from hydragnn_hpo.data.look.targets import Proposal
 from hydragnn_hpo.data.look.units import UNKNOWN
@@ -62,9 +64,9 @@ def _lines(seen: Look, folder: Path) -> Iterator[str]:
             yield _pair("reader", one.said)
     for target in seen.judged.targets:
         yield from _target(target)
-    for name in seen.judged.attributes:
+    for word, name in _words(seen.judged.attributes).items():
         yield from ("", *_said("known beforehand and told to the model; nothing to predict"))
-        yield f"[attributes.{_word(name)}]"
+        yield f"[attributes.{word}]"
         yield _pair("key", name)
     yield from _rest(seen)
 
@@ -118,8 +120,14 @@ def _pair(key: str, value: object) -> str:
     return to_toml({key: value}).strip()
 
 
-def _word(name: str) -> str:
-    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+def _words(names: Sequence[str]) -> dict[str, str]:
+    """Give each attribute a name that a card may use and that no other has."""
+    found: dict[str, str] = {}
+    for name in names:
+        word = slug(name, "attribute")
+        others = (f"{word}_{number}" for number in itertools.count(2))
+        found[word if word not in found else next(o for o in others if o not in found)] = name
+    return found
 
 
 def counted(number: int, word: str) -> str:

@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class Opened:
     """The column with the structures, where the card must say it."""
     keys: tuple[str, ...] = ()
     """Names that we give to columns that have none, in their order."""
+    found: bool = False
+    """Whether it was found in a folder; nobody named it."""
 
     @property
     def source(self) -> Source:
@@ -61,14 +63,33 @@ class Opened:
         return Source(self.path, self.keys, self.column)
 
 
-def opened(paths: Sequence[Path]) -> tuple[Opened, ...]:
+Stray = tuple[Path, str]
+"""A file of a folder that holds no structure, and why it is believed to hold none."""
+
+
+def opened(paths: Sequence[Path]) -> tuple[tuple[Opened, ...], tuple[Stray, ...]]:
     """Find out how files and folders are read; a folder of plain files becomes its files.
+
+    Returns:
+        The files, and those of folders that cannot hold structures.
 
     Raises:
         ConfigError: a path is one of our stores, or a folder of too many files.
         DataError: it is missing, empty, or a table without structures.
     """
-    return tuple(_opened(path) for given in paths for path in _files(given))
+    files: list[Opened] = []
+    strays: list[Stray] = []
+    for given in paths:
+        for path in _files(given):
+            try:
+                files.append(replace(_opened(path), found=path != given))
+            except DataError as error:
+                if path == given:
+                    raise
+                strays.append((path, str(error)))
+    if not files:
+        raise DataError(strays[0][1])
+    return tuple(files), tuple(strays)
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -156,9 +177,11 @@ def _table(path: Path) -> Opened:
         if not is_json and cells and _are_smiles(name, cells):
             named = None if name.lower() == "smiles" else name
             return Opened(path, smiles, "smiles", said="smiles", column=named)
+    hint = next((s for s in ";\t|" if len(header) == 1 and s in header[0]), None)
     raise DataError(
         f"{path}: no column holds structures (CIF texts, names of files beside the table, SMILES); "
-        f"columns: {', '.join(header)[:200]}."
+        f"columns: {plain(', '.join(header))[:200]}"
+        + (f"; separate them by commas, not by {hint!r}." if hint else ".")
     )
 
 

@@ -4,8 +4,9 @@ import re
 
 import numpy as np
 
-from hydragnn_hpo.data.look.properties import Property
+from hydragnn_hpo.data.look.properties import ALIKE, Property
 from hydragnn_hpo.data.look.units import normal
+from hydragnn_hpo.data.structure import LARGEST
 
 _COUNTERS = re.compile(
     r"(^|_)(id|index|idx|uid|fold|frame|seed|spg|spacegroup|space_group|split)(_number)?$|"
@@ -33,7 +34,9 @@ def useless(one: Property) -> str | None:
     """Say why a property is no target, if it is none."""
     known = one.values[one.known]
     if not len(known):
-        return "holds no number"
+        return "holds no number" if not one.infinite else f"holds no number up to {LARGEST:g}"
+    if one.constant and np.ptp(known, axis=0).max() > 1e-6 * np.abs(known).max():
+        return f"varies by {ALIKE:g} at most: if that is no rounding, give it in another unit"
     if one.constant:
         return f"is {known[0][0]:g} everywhere"
     if normal(one.name).startswith("initial_"):

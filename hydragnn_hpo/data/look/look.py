@@ -1,12 +1,12 @@
 """A first look at files: how they are read, what they hold, and what a card should say."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hydragnn_hpo.data.look.files import Opened, opened, plain
+from hydragnn_hpo.data.look.files import Opened, Stray, opened, plain
 from hydragnn_hpo.data.look.grouping import FEWEST, Grouping, grouping
-from hydragnn_hpo.data.look.kinds import slug
+from hydragnn_hpo.data.look.kinds import slug, useless
 from hydragnn_hpo.data.look.properties import Found, properties_of
 from hydragnn_hpo.data.look.sample import Sample, sampled
 from hydragnn_hpo.data.look.surroundings import Surroundings, surroundings_of
@@ -44,8 +44,10 @@ def look(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Look:
         ConfigError: what was asked for makes no sense.
         DataError: they cannot be read, or hold nothing that can be learned.
     """
-    files = opened(paths)
+    files, strays = opened(paths)
     sample = sampled(files)
+    strays += sample.strays
+    files = tuple(one for one in files if one.path not in {path for path, _ in strays})
     if sample.exact and sample.total - sample.bad < FEWEST:
         raise DataError(
             f"{paths[0]}: holds {len(sample.structures)} usable structures; five splits need at "
@@ -54,22 +56,25 @@ def look(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Look:
     found = properties_of(sample.structures)
     _known(units or {}, found)
     made = _judged(files, sample, found, units or {})
-    if not made.targets:
-        raise DataError(_no_target(paths[0], made, files))
+    if all(found.numbers[target.key].constant for target in made.targets):
+        raise DataError(_no_target(paths[0], made, found, files))
     around = surroundings_of(sample.structures, sample.names)
     everywhere = {k for k, n in found.text_counts.items() if n == len(sample.structures)}
     split = grouping(
         sample.total, len(sample.structures), around.compositions, found.texts, everywhere
     )
-    warnings = [*_warnings(sample, around), *made.warnings]
+    id_key = _id_key(found, sample)
+    told = {id_key, split.published, *(name for name, _ in made.left_out), *found.numbers}
+    texts = [(name, "is text, a head predicts numbers") for name in found.texts if name not in told]
+    warnings = [*_strays(strays), *_warnings(sample, around), *made.warnings]
     return Look(
         slug(_stem(paths), "data"),
         files,
         sample,
         around,
         split,
-        made,
-        _id_key(found, sample),
+        replace(made, left_out=(*made.left_out, *texts)),
+        id_key,
         (*warnings, *([split.warning] if split.warning else [])),
     )
 
@@ -99,9 +104,12 @@ def _known(units: Mapping[str, str], found: Found) -> None:
             raise ConfigError(f"--unit: {unknown('property', name, found.numbers)}")
 
 
-def _no_target(path: Path, made: Judged, files: Sequence[Opened]) -> str:
+def _no_target(path: Path, made: Judged, found: Found, files: Sequence[Opened]) -> str:
     """Say that there is nothing to learn."""
-    listed = "; ".join(f"{plain(name)} {why}" for name, why in made.left_out[:6])
+    forced = [(target.key, useless(found.numbers[target.key])) for target in made.targets]
+    texts = [(name, "is text") for name in found.texts if name not in found.numbers]
+    left = [*forced, *made.left_out, *texts]
+    listed = "; ".join(f"{plain(name)[:60]} {why}" for name, why in left[:6])
     said = f"what there is: {listed}" if listed else "there are atoms and cells only"
     if len(files) > 1 and not listed:
         said += ", put an id_prop.csv beside the files (file name, value)"
@@ -121,6 +129,19 @@ def _id_key(found: Found, sample: Sample) -> str | None:
         if len(set(values)) == count and all(values):
             return key
     return None
+
+
+def _strays(strays: Sequence[Stray]) -> list[str]:
+    """Say which files of a folder are no part of the data."""
+    if not strays:
+        return []
+    path, reason = strays[0]
+    if len(strays) == 1:
+        return [f"{path.name} is left out, it holds no structure that could be read: {reason}"]
+    return [
+        f"{len(strays)} files are left out, they hold no structure that could be read, as "
+        f"{path.name}: {reason}"
+    ]
 
 
 def _warnings(sample: Sample, around: Surroundings) -> list[str]:

@@ -11,6 +11,8 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
+from hydragnn_hpo.data.structure import LARGEST
+
 Level = Literal["graph", "node"]
 
 MOST_ROWS = 400_000
@@ -26,7 +28,10 @@ _WHOLE = {"stress", "dipole", "energy", "free_energy", "magmom"}
 """Results of calculators for a whole structure, however long they are."""
 
 _OF_FILES = {"occupancy", "spacegroup", "unit_cell", "pbc", "spacegroup_kinds", "smiles"}
-"""What readers put beside properties."""
+"""What readers put beside properties, of structures and of atoms."""
+
+ALIKE = 1e-12
+"""Spread up to which values are the same: less may be rounding."""
 
 
 @dataclass
@@ -57,7 +62,7 @@ class Property:
         if not len(found):
             return True
         spread = float(np.ptp(found, axis=0).max())
-        return spread <= 1e-12 * max(1.0, float(np.abs(found).max()))
+        return spread <= ALIKE * max(1.0, float(np.abs(found).max()))
 
     @property
     def missing(self) -> int:
@@ -66,7 +71,7 @@ class Property:
 
     @property
     def infinite(self) -> int:
-        """Values that are infinite."""
+        """Values that are infinite, or too large to be learned."""
         return int(np.isinf(self.values).any(axis=1).sum())
 
 
@@ -119,7 +124,7 @@ def _of_each_atom(atoms: Atoms) -> Iterator[tuple[str, Any]]:
     results = atoms.calc.results if atoms.calc is not None else {}
     each = {name: value for name, value in results.items() if name not in _WHOLE}
     for name, value in {**each, **atoms.arrays}.items():
-        if name not in _OF_ATOMS and np.shape(value)[:1] == (len(atoms),):
+        if name not in _OF_ATOMS | _OF_FILES and np.shape(value)[:1] == (len(atoms),):
             yield str(name), value
 
 
@@ -176,6 +181,7 @@ def _put(
         kept.append((number, array))
         total += len(array)
     values = np.concatenate([array for _, array in kept])
+    values = np.where(np.abs(values) > LARGEST, np.inf, values)
     where = np.repeat([number for number, _ in kept], [len(array) for _, array in kept])
     result = name in RESULTS
     found.numbers[name] = Property(name, level, width, values, where, len(rows), result)

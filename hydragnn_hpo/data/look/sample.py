@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ase import Atoms
 
-from hydragnn_hpo.data.look.files import Opened, count_of, guessed_count
+from hydragnn_hpo.data.look.files import Opened, Stray, count_of, guessed_count
 from hydragnn_hpo.errors import DataError
 
 QUICK = ("extxyz", "database", "pyg", "hydragnn_bp")
@@ -40,6 +40,8 @@ class Sample:
     """Why, of the first ones."""
     torn: str | None
     """Why a file could not be read on, if so."""
+    strays: tuple[Stray, ...]
+    """Files of folders that hold no structure at all."""
 
 
 def sampled(files: Sequence[Opened]) -> Sample:
@@ -52,29 +54,35 @@ def sampled(files: Sequence[Opened]) -> Sample:
     each = max(2, limit // len(files))
     good: list[tuple[str, Atoms]] = []
     bad: list[str] = []
+    strays: list[Stray] = []
     torn, total, exact = None, 0, True
     for one in files:
         if len(good) + len(bad) >= limit:
             total, exact = total * len(files) // (files.index(one)), False
             break
-        count = count_of(one) if len(files) <= MOST_COUNTED else None
-        before = len(good) + len(bad)
+        before, count = len(good) + len(bad), None
         try:
+            count = count_of(one) if len(files) <= MOST_COUNTED else None
             for name, found in _some(one, count, each):
                 if isinstance(found, DataError):
                     bad.append(str(found))
                 else:
                     good.append((name, found))
         except DataError as error:
+            if one.found and len(good) + len(bad) == before:
+                strays.append((one.path, str(error)))
+                continue
             torn = torn or str(error)
         read = len(good) + len(bad) - before
         ended = count is not None or read < each
         exact &= ended
         total += count or (read if ended else max(read, guessed_count(one) or 0))
     if not good:
-        raise DataError(torn or (bad[0] if bad else f"{files[0].path}: holds no structure."))
+        stray = strays[0][1] if strays else f"{files[0].path}: holds no structure."
+        raise DataError(torn or (bad[0] if bad else stray))
     names, structures = zip(*good, strict=True)
-    return Sample(structures, names, total, exact, len(bad), tuple(bad[:MOST_REASONS]), torn)
+    reasons = tuple(bad[:MOST_REASONS])
+    return Sample(structures, names, total, exact, len(bad), reasons, torn, tuple(strays))
 
 
 def _some(one: Opened, count: int | None, limit: int) -> Iterator[tuple[str, Atoms | DataError]]:

@@ -22,6 +22,7 @@ from hydragnn_hpo.data.look.units import (
     says_per_atom,
     unit_of,
 )
+from hydragnn_hpo.data.structure import LARGEST
 from hydragnn_hpo.units import inside
 
 MOST_HEADS = 8
@@ -133,7 +134,7 @@ def _enter(judge: _Judge, one: Property, found: Found) -> None:
     forced = one.name in judge.forced
     why = None if forced else useless(one)
     if why is None and not forced and is_attribute(one):
-        if one.present == len(judge.structures) and not one.missing:
+        if one.present == len(judge.structures) and one.known.all():
             judge.attributes.append(one.name)
         else:
             judge.left_out.append((one.name, "is a known property that some structures lack"))
@@ -145,10 +146,10 @@ def _enter(judge: _Judge, one: Property, found: Found) -> None:
         if why is not None:
             judge.left_out.append((one.name, why))
         return
-    _warn(judge, one)
+    _warn(judge, one, found)
     lacking = one.present < len(judge.structures) or bool(one.missing)
     share = 100.0 * (1.0 - _share(judge, one))
-    why_optional = (f"missing in {share:.2g} % of what was read",) if lacking else ()
+    why_optional = (f"missing in {share:.3g} % of what was read",) if lacking else ()
     judge.targets.append(
         replace(
             proposal,
@@ -183,6 +184,8 @@ def _proposal(judge: _Judge, one: Property) -> Proposal | None:
         return _forces(judge, one)
     if is_stress(one):
         return _stress(judge, one)
+    if not one.known.any():
+        return Proposal("", one.name, "graph", "scalar", Unit("1", "unknown", "there is no number"))
     if one.level == "graph":
         return _of_structure(judge, one)
     unit = _unit(judge, one)
@@ -209,7 +212,7 @@ def _forces(judge: _Judge, one: Property) -> Proposal | None:
     unit = _unit_like(judge, one, "eV/angstrom")
     if energy.unit.name != "eV" and unit.sure == "guessed":
         judge.left_out.append(
-            (one.name, f"forces in an unknown unit beside an energy in {energy.unit.name}")
+            (one.name, f"is in an unknown unit, beside an energy in {energy.unit.name}")
         )
         return None
     why = (f"minus the gradient of {energy.name}",)
@@ -223,10 +226,13 @@ def _stress(judge: _Judge, one: Property) -> Proposal | None:
         unit = replace(unit, name=f"{unit.name}(stress)")
     if not energies or not all(atoms.pbc.all() for atoms in judge.structures):
         missing = "a total energy" if not energies else "three periodic directions everywhere"
-        judge.left_out.append((one.name, f"stress needs {missing}"))
+        judge.left_out.append((one.name, f"needs {missing}"))
         return None
     if energies[0].unit.name != "eV" and unit.sure == "guessed":
-        judge.left_out.append((one.name, "stress in an unknown unit"))
+        unit_of_energy = energies[0].unit.name
+        judge.left_out.append(
+            (one.name, f"is in an unknown unit, beside an energy in {unit_of_energy}")
+        )
         return None
     why = (
         f"the strain derivative of {energies[0].name}, positive when tensile, as in ASE",
@@ -315,12 +321,21 @@ def _energy(
     return None, ("an energy of structures that are alike in size: total or per atom is not known",)
 
 
-def _warn(judge: _Judge, one: Property) -> None:
-    """Notice infinities and values that stand far from all others."""
+def _warn(judge: _Judge, one: Property, found: Found) -> None:
+    """Notice infinities, texts, and values that stand far from all others."""
     name = plain(one.name)
     if one.infinite:
-        judge.warnings.append(f"{name} is infinite in {one.infinite} places: those are set aside.")
-    if one.level != "graph" or one.width != 1:
+        judge.warnings.append(
+            f"{name} is infinite, or more than {LARGEST:g}, in {one.infinite} places: up to 1 % of "
+            "the structures are set aside by themselves, mend more."
+        )
+    if texts := found.texts.get(one.name):
+        judge.warnings.append(
+            f"{name} is text in {found.text_counts[one.name]} structures, as "
+            f"'{plain(min(texts))[:40]}': up to 1 % are set aside by themselves; where a value is "
+            "missing, leave the cell empty."
+        )
+    if one.level != "graph" or one.width != 1 or not one.known.any():
         return
     values = one.values[one.known, 0]
     if is_energy(one.name):
@@ -338,6 +353,8 @@ def _warn(judge: _Judge, one: Property) -> None:
 
 def _spread(one: Property) -> str:
     values = one.values[one.known]
+    if not len(values):
+        return "no number"
     if one.width == 1:
         return f"{values.min():.4g} to {values.max():.4g}, mean {values.mean():.4g}"
     return f"components {values.min():.3g} to {values.max():.3g}"

@@ -105,6 +105,61 @@ def test_poscars_with_a_table_that_has_no_header(tmp_path):
     assert list(card.targets) == ["property_1", "property_2"]
 
 
+def test_files_of_a_folder_that_hold_no_structure_are_left_out(tmp_path):
+    write(tmp_path / "a.extxyz", frames(8))
+    (tmp_path / "notes.txt").write_text("what we did")
+    (tmp_path / "results.csv").write_text("step,value\n1,2\n3,4\n")
+    seen = look([tmp_path])
+    assert [one.path.name for one in seen.files] == ["a.extxyz"]
+    assert any("2 files are left out" in said and "results.csv" in said for said in seen.warnings)
+    assert [entry.path for entry in card_of(seen, tmp_path).files] == ["a.extxyz"]
+    named = look([tmp_path / "a.extxyz", tmp_path / "notes.txt"])
+    assert [one.path.name for one in named.files] == ["a.extxyz", "notes.txt"]
+    (tmp_path / "a.extxyz").unlink()
+    (tmp_path / "results.csv").unlink()
+    with pytest.raises(DataError, match="notes.txt: structure 1 cannot be read"):
+        look([tmp_path])
+
+
+def test_a_folder_whose_property_is_the_same_everywhere_is_refused(tmp_path):
+    for number in range(6):
+        write(tmp_path / f"P{number}.vasp", bulk("Cu", a=3.6 + 0.01 * number), format="vasp")
+    (tmp_path / "id_prop.csv").write_text("".join(f"P{n}.vasp,3.0\n" for n in range(6)))
+    with pytest.raises(DataError, match="what there is: property is 3 everywhere"):
+        look([tmp_path])
+
+
+def test_texts_are_said_to_be_no_targets(tmp_path):
+    structures = frames(8)
+    for number, atoms in enumerate(structures):
+        atoms.info |= {"solvent": "water" if number % 2 else "octanol", "name": f"m{number}"}
+    write(tmp_path / "a.extxyz", structures)
+    left = dict(look([tmp_path / "a.extxyz"]).judged.left_out)
+    assert left["solvent"] == "is text, a head predicts numbers"
+    assert "name" not in left  # it is the id
+    for atoms in structures:
+        del atoms.info["gap"]
+    write(tmp_path / "a.extxyz", structures)
+    with pytest.raises(DataError, match="what there is: .*solvent is text"):
+        look([tmp_path / "a.extxyz"])
+
+
+def test_attributes_of_alike_names_stay_apart(tmp_path):
+    structures = frames(12)
+    for number, atoms in enumerate(structures):
+        atoms.info |= {"total charge": number % 3, "total_charge": number % 2}
+    write(tmp_path / "a.extxyz", structures)
+    card = card_of(look([tmp_path / "a.extxyz"]), tmp_path)
+    keys = {name: attribute.key for name, attribute in card.attributes.items()}
+    assert keys == {"total_charge": "total charge", "total_charge_2": "total_charge"}
+
+
+def test_a_table_with_semicolons_is_told_what_separates_cells(tmp_path):
+    (tmp_path / "a.csv").write_text("smiles;gap\nCC;1\n")
+    with pytest.raises(DataError, match="separate them by commas, not by ';'"):
+        look([tmp_path / "a.csv"])
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

@@ -158,7 +158,35 @@ def test_infinite_values_are_named():
     values = [float(n % 5) for n in range(30)]
     values[3] = float("inf")
     _, made = look_at(with_info(values, "gap"))
-    assert "gap is infinite in 1 places: those are set aside." in made.warnings
+    assert any(
+        said.startswith("gap is infinite, or more than 1e+30, in 1") for said in made.warnings
+    )
+    values[3] = 1e200  # its square is infinite
+    _, made = look_at(with_info(values, "gap"))
+    assert any(
+        said.startswith("gap is infinite, or more than 1e+30, in 1") for said in made.warnings
+    )
+
+
+def test_what_is_too_large_or_too_small_to_be_learned_is_no_target():
+    _, made = look_at(with_info([1e300 * (n % 5 + 1) for n in range(30)], "gap"))
+    assert dict(made.left_out)["gap"] == "holds no number up to 1e+30"
+    _, made = look_at(with_info([1e-20 * (n % 5) for n in range(30)], "gap"))
+    assert dict(made.left_out)["gap"].startswith("varies by 1e-12 at most")
+
+
+def test_words_among_numbers_are_named():
+    values = [["1.5", "n/a"][n % 2] if n % 3 else 0.25 * n for n in range(30)]
+    _, made = look_at(with_info(values, "gap"))
+    assert any("gap is text in 20 structures, as '1.5'" in said for said in made.warnings)
+
+
+def test_what_a_reader_puts_beside_atoms_is_no_target():
+    structures = [a.copy() for a in metals()]
+    for number, atoms in enumerate(structures):
+        atoms.arrays["spacegroup_kinds"] = np.arange(len(atoms)) + number
+    targets, made = look_at(structures)
+    assert "spacegroup_kinds" not in {*targets, *dict(made.left_out)}
 
 
 def test_copies_and_long_properties_are_left_out():
@@ -212,6 +240,14 @@ def test_a_ninth_head_waits():
 def test_a_property_of_a_table_without_a_header_stays_even_if_it_is_constant():
     targets, _ = look_at(with_info([1.0] * 30, "property"), reader="folder", forced=("property",))
     assert not targets["property"].head
+
+
+def test_a_column_without_a_header_and_without_a_number_stays_but_is_no_head():
+    values = [float("nan")] * 30
+    targets, _ = look_at(with_info(values, "property"), reader="folder", forced=("property",))
+    found = targets["property"]
+    assert (found.head, found.optional, found.spread) == (False, True, "no number")
+    assert found.why == ("missing in 100 % of what was read",)
 
 
 def test_names_become_names_of_targets():
