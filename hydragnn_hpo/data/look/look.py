@@ -55,6 +55,7 @@ def look(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Look:
         )
     found = properties_of(sample.structures)
     _known(units or {}, found)
+    _filled(files, found)
     made = _judged(files, sample, found, units or {})
     if all(found.numbers[target.key].constant for target in made.targets):
         raise DataError(_no_target(paths[0], made, found, files))
@@ -77,6 +78,17 @@ def look(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Look:
         id_key,
         (*warnings, *([split.warning] if split.warning else [])),
     )
+
+
+def _filled(files: Sequence[Opened], found: Found) -> None:
+    """Refuse columns that have neither a name nor a number: a card could not leave them out."""
+    for one in files:
+        for key in one.keys:
+            if key not in found.numbers or not found.numbers[key].known.any():
+                raise DataError(
+                    f"{one.path}: '{key}', a column without a name, holds no number: remove it, or "
+                    "write a header that names the columns."
+                )
 
 
 def _judged(

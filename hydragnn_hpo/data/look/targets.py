@@ -184,8 +184,6 @@ def _proposal(judge: _Judge, one: Property) -> Proposal | None:
         return _forces(judge, one)
     if is_stress(one):
         return _stress(judge, one)
-    if not one.known.any():
-        return Proposal("", one.name, "graph", "scalar", Unit("1", "unknown", "there is no number"))
     if one.level == "graph":
         return _of_structure(judge, one)
     unit = _unit(judge, one)
@@ -335,7 +333,7 @@ def _warn(judge: _Judge, one: Property, found: Found) -> None:
             f"'{plain(min(texts))[:40]}': up to 1 % are set aside by themselves; where a value is "
             "missing, leave the cell empty."
         )
-    if one.level != "graph" or one.width != 1 or not one.known.any():
+    if one.level != "graph" or one.width != 1:
         return
     values = one.values[one.known, 0]
     if is_energy(one.name):
@@ -353,8 +351,6 @@ def _warn(judge: _Judge, one: Property, found: Found) -> None:
 
 def _spread(one: Property) -> str:
     values = one.values[one.known]
-    if not len(values):
-        return "no number"
     if one.width == 1:
         return f"{values.min():.4g} to {values.max():.4g}, mean {values.mean():.4g}"
     return f"components {values.min():.3g} to {values.max():.3g}"

@@ -129,6 +129,16 @@ def test_a_folder_whose_property_is_the_same_everywhere_is_refused(tmp_path):
         look([tmp_path])
 
 
+@pytest.mark.parametrize("cell", ["nan", ""])
+def test_a_column_without_a_name_and_a_number_is_refused(cell, tmp_path):
+    for number in range(6):
+        write(tmp_path / f"P{number}.vasp", bulk("Cu", a=3.6 + 0.01 * number), format="vasp")
+    lines = [f"P{n}.vasp,{cell},{0.5 * n}\n" for n in range(6)]
+    (tmp_path / "id_prop.csv").write_text("".join(lines))
+    with pytest.raises(DataError, match="'property_1', a column without a name, holds no number"):
+        look([tmp_path])
+
+
 def test_texts_are_said_to_be_no_targets(tmp_path):
     structures = frames(8)
     for number, atoms in enumerate(structures):

@@ -242,14 +242,6 @@ def test_a_property_of_a_table_without_a_header_stays_even_if_it_is_constant():
     assert not targets["property"].head
 
 
-def test_a_column_without_a_header_and_without_a_number_stays_but_is_no_head():
-    values = [float("nan")] * 30
-    targets, _ = look_at(with_info(values, "property"), reader="folder", forced=("property",))
-    found = targets["property"]
-    assert (found.head, found.optional, found.spread) == (False, True, "no number")
-    assert found.why == ("missing in 100 % of what was read",)
-
-
 def test_names_become_names_of_targets():
     assert slug("Band gap (eV)", "target") == "Band_gap_eV"
     assert slug("3d-energy", "target") == "target_3d_energy"
