@@ -1,7 +1,8 @@
 """The errors a user can meet: one sentence each, with where, what was found, what to do.
 
 Different cures are different classes. The command line prints the sentence and exits
-with ``exit_code``; anything else but a refused permission is a bug and shows its traceback.
+with ``exit_code``; anything else is a bug and shows its traceback, unless it is the operating
+system that has no room, no permission or the like.
 """
 
 import difflib

@@ -1,5 +1,9 @@
 """``hydragnn-hpo``: few verbs, one file each; slow imports sit inside the functions."""
 
+import contextlib
+import errno
+import io
+import os
 import sys
 from typing import Annotated
 
@@ -79,16 +83,45 @@ def _options(
     pass
 
 
+CURES = {
+    errno.EACCES: "it belongs to somebody else",
+    errno.EPERM: "it belongs to somebody else",
+    errno.ENOSPC: "make room or write elsewhere",
+    errno.EDQUOT: "make room or write elsewhere",
+    errno.EFBIG: "make room or write elsewhere",
+    errno.EROFS: "write elsewhere",
+    errno.EIO: "look at the disk",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "mend the links",
+}
+"""What the operating system may say that is no fault of ours, and what helps."""
+
+
 def main() -> None:
     """Run the command line; errors for a user are one sentence on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names in any letters, on any terminal
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except HydraError as error:
         typer.echo(f"error: {shown(str(error))}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
+        _drop_output()
         sys.exit(1)
-    except PermissionError as error:
-        said = f"{error.filename}: {error.strerror}; it belongs to somebody else."
+    except OSError as error:
+        if error.errno not in CURES:
+            raise
+        where = "standard output" if error.filename is None else error.filename
+        said = f"{where}: {error.strerror}; {CURES[error.errno]}."
         typer.echo(f"error: {shown(said)}", err=True)
+        _drop_output()
         sys.exit(2)
+
+
+def _drop_output() -> None:
+    """Forget what could not be written: Python would try it again at its end, and complain."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

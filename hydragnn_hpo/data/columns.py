@@ -25,7 +25,7 @@ class Names(Sequence[str]):
     @classmethod
     def of(cls, names: Iterable[str]) -> "Names":
         """Lay names end to end."""
-        encoded = [name.encode() for name in names]
+        encoded = [name.encode(errors="backslashreplace") for name in names]
         sizes = np.array([len(name) for name in encoded], dtype=np.int64)
         return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets(sizes))
 

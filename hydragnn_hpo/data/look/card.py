@@ -150,6 +150,13 @@ def _column(files: tuple[Opened, ...]) -> str | None:
 
 
 def named(path: Path, folder: Path) -> str:
-    """Name a file so that a card in a folder finds it: from there if it lies below, else whole."""
+    """Name a file so that a card in a folder finds it: from there if it lies below, else whole.
+
+    Raises:
+        ConfigError: its name is no UTF-8, as a card is.
+    """
     whole, home = Path(os.path.abspath(path)), Path(os.path.abspath(folder))
-    return str(whole.relative_to(home)) if whole.is_relative_to(home) else str(whole)
+    name = str(whole.relative_to(home)) if whole.is_relative_to(home) else str(whole)
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise ConfigError(f"{name}: its name is no UTF-8, a card cannot say it: rename it.")
+    return name

@@ -1,10 +1,14 @@
 """The command line as a whole: what a user is told when something is not his to read."""
 
+import errno
+import io
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from hydragnn_hpo.cli import main as module
 from hydragnn_hpo.cli.main import main
 
 
@@ -20,3 +24,55 @@ def test_a_run_of_somebody_else_is_a_sentence(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert said.startswith("error: theirs/campaign.toml: Permission denied")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.ENAMETOOLONG, "choose a shorter name"),
+        (errno.EROFS, "write elsewhere"),
+        (errno.EIO, "look at the disk"),
+    ],
+)
+def test_what_the_system_refuses_is_a_sentence(number, cure, monkeypatch, capsys):
+    def refuse(path):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    monkeypatch.setattr(sys, "argv", ["hydragnn-hpo", "report", "there"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    said = f"error: there/campaign.toml: {os.strerror(number)}; {cure}.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def refuse(path):
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    monkeypatch.setattr(sys, "argv", ["hydragnn-hpo", "report", "there"])
+    with pytest.raises(FileNotFoundError):
+        main()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_behind_standard_output_is_a_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hydragnn-hpo", "--version"])
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as left:
+            main()
+        monkeypatch.undo()  # closing flushes what is left, which must not fail again
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("error: standard output: No space left on device")
+
+
+def test_letters_that_a_terminal_lacks_are_spelt_out(monkeypatch):
+    written = io.BytesIO()
+    terminal = io.TextIOWrapper(written, encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(module, "app", lambda: print("caf\u00e9 \udcff", flush=True))
+    main()
+    assert written.getvalue() == b"caf\\xe9 \\udcff\n"

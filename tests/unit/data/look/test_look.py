@@ -339,6 +339,13 @@ def test_files_are_named_from_where_the_card_lies(tmp_path):
     assert named(tmp_path / "b.xyz", tmp_path / "a") == str(tmp_path / "b.xyz")
 
 
+def test_a_name_that_a_card_cannot_say_is_a_sentence(tmp_path):
+    path = tmp_path / os.fsdecode(b"b\xffd.extxyz")
+    write(path, frames(6), format="extxyz")
+    with pytest.raises(ConfigError, match="its name is no UTF-8, a card cannot say it"):
+        card_text(look([path]), tmp_path)
+
+
 def test_a_huge_molecule_among_others_does_not_take_minutes(tmp_path):
     structures = frames(6)
     grid = np.stack(np.meshgrid(*[np.arange(32.0)] * 3), axis=-1).reshape(-1, 3) * 1.5
