@@ -19,6 +19,9 @@ TrustOption = Annotated[
 ColumnOption = Annotated[
     str | None, typer.Option(help="For CSV files: column with a structure or a file name.")
 ]
+DeviceOption = Annotated[
+    str, typer.Option(help="Where to predict: auto (a GPU if there is one), cpu, cuda:0.")
+]
 
 
 def ensemble_file(path: Path) -> Path:

@@ -10,6 +10,7 @@ import typer
 
 from hydragnn_hpo.cli.arguments import (
     ColumnOption,
+    DeviceOption,
     EnsembleOption,
     JsonOption,
     TrustOption,
@@ -54,13 +55,15 @@ def evaluate(
     ] = None,
     structure_column: ColumnOption = None,
     trust: TrustOption = None,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Hold predictions and their error bars against labels: one table, JSON, figures."""
     from hydragnn_hpo.ensemble.evaluation.evaluate import evaluate as judge
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.sharing.devices import device_of
 
-    model = Ensemble.load(ensemble_file(ensemble), trust=trust or ())
+    model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
     known = _card(files, card)
     labels = _labels(model, known, target or [])
     column = structure_column or (known.structure_column if known else None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hydragnn_hpo.cli.arguments import (
+    DeviceOption,
     DryRunOption,
     EnsembleOption,
     JsonOption,
@@ -48,6 +49,7 @@ def pick(
     high: HighOption = None,
     unseen: UnseenOption = False,
     trust: TrustOption = None,
+    device: DeviceOption = "auto",
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,10 +59,11 @@ def pick(
     from hydragnn_hpo.ensemble.picking.output import as_plain, check_format, write_picked
     from hydragnn_hpo.ensemble.picking.pick import Wish, ranking_of
     from hydragnn_hpo.ensemble.picking.pick import pick as pick_from
+    from hydragnn_hpo.ensemble.sharing.devices import device_of
     from hydragnn_hpo.ensemble.streaming.lots import lots_of, refuse_to_replace
 
     check_format(out)
-    model = Ensemble.load(ensemble_file(ensemble), trust=trust or ())
+    model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
     wish = Wish(number, by, low, float("inf") if high is None else high, unseen)
     ranking_of(model, wish)
     if dry_run:

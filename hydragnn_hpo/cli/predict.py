@@ -17,6 +17,7 @@ from hydragnn_hpo.cli.arguments import (
 )
 from hydragnn_hpo.cli.predict_options import (
     CompileOption,
+    DevicesOption,
     FilesArgument,
     FormatOption,
     KeepOption,
@@ -55,6 +56,7 @@ def predict(
     structure_column: ColumnOption = None,
     trust: TrustOption = None,
     compiled: CompileOption = False,
+    device: DevicesOption = "auto",
     ranks: RanksOption = None,
     hosts: HostsOption = None,
     backend: BackendOption = None,
@@ -79,28 +81,27 @@ def predict(
         compiled=compiled,
     )
     if dry_run or crowd.is_asked or standing:
-        failed = by_ranks(order, crowd, standing, dry_run=dry_run, quiet=as_json)
+        failed = by_ranks(order, crowd, standing, device, dry_run=dry_run, quiet=as_json)
     else:
-        failed = _alone(order, streamed=out is not None, as_json=as_json)
-    if failed:
-        raise typer.Exit(1)
+        failed = _alone(order, device, streamed=out is not None, as_json=as_json)
+    raise typer.Exit(int(failed))
 
 
-def _alone(order: "Order", *, streamed: bool, as_json: bool) -> bool:
+def _alone(order: "Order", device: str, *, streamed: bool, as_json: bool) -> bool:
     """Predict in this process; tell whether all failed."""
     if order.out:
-        return _to_file(order, quiet=as_json)
-    with order.prepared() as (model, layout, reading):
+        return _to_file(order, device, quiet=as_json)
+    with order.prepared(device) as (model, layout, reading):
         if streamed or as_json:
             return _to_stdout(model, layout, reading, lines=streamed, as_json=as_json)
         return _to_table(model, layout, reading)
 
 
-def _to_file(order: "Order", *, quiet: bool) -> bool:
+def _to_file(order: "Order", device: str, *, quiet: bool) -> bool:
     """Predict piece after piece into a file; tell whether all failed."""
     from hydragnn_hpo.cli.predict_view import Screen, tell_outcome
 
-    with order.opened() as work:
+    with order.opened(device) as work:
         try:
             with Screen(work.count(), quiet=quiet) as screen:
                 work.do_all(lambda header, before: screen.tell(header.structures, before))

@@ -27,3 +27,11 @@ KeepOption = Annotated[
 CompileOption = Annotated[
     bool, typer.Option("--compile", help="Run members as machine code, made once and kept.")
 ]
+DevicesOption = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="Where to predict: auto (a GPU if there is one), cpu, cuda:0; several, as "
+        "cuda:0,cuda:1, divide the members by what each costs. Not with --ranks.",
+    ),
+]

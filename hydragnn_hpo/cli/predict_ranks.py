@@ -51,11 +51,20 @@ class Crowd:
 
 
 def by_ranks(
-    order: "Order", crowd: Crowd, standing: "Standing | None", *, dry_run: bool, quiet: bool
+    order: "Order",
+    crowd: Crowd,
+    standing: "Standing | None",
+    device: str,
+    *,
+    dry_run: bool,
+    quiet: bool,
 ) -> bool:
     """Predict on several ranks; tell whether all failed."""
     from hydragnn_hpo.cli.predict_view import tell_outcome
+    from hydragnn_hpo.ensemble.sharing.devices import AUTO
 
+    if device != AUTO and (crowd.is_asked or standing):
+        raise ConfigError("--device is for one process: each rank has the device of its slot.")
     _check(order, asked=crowd.is_asked)
     if dry_run:
         show_plan(order, crowd)

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hydragnn_hpo.cli.arguments import DryRunOption, EnsembleArgument, TrustOption, ensemble_file
+from hydragnn_hpo.cli.arguments import (
+    DeviceOption,
+    DryRunOption,
+    EnsembleArgument,
+    TrustOption,
+    ensemble_file,
+)
 
 if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
@@ -20,7 +26,6 @@ TokenFileOption = Annotated[
     Path | None,
     typer.Option(help="File (mode 0600) with the token; else HYDRAGNN_HPO_TOKEN, else made."),
 ]
-DeviceOption = Annotated[str, typer.Option(help="Where to predict: cpu, cuda.")]
 LargestOption = Annotated[float, typer.Option(min=0.001, help="Largest body, MB.")]
 StructuresOption = Annotated[int, typer.Option(min=1, help="Most structures in a request.")]
 AtomsOption = Annotated[int, typer.Option(min=1, help="Most atoms in a structure.")]
@@ -33,7 +38,7 @@ def serve(
     host: HostOption = "127.0.0.1",
     port: PortOption = 8765,
     token_file: TokenFileOption = None,
-    device: DeviceOption = "cpu",
+    device: DeviceOption = "auto",
     max_mb: LargestOption = 8.0,
     max_structures: StructuresOption = 1000,
     max_atoms: AtomsOption = 2000,
@@ -46,6 +51,7 @@ def serve(
     _needs_the_extra()
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
     from hydragnn_hpo.ensemble.serving.limits import Limits
+    from hydragnn_hpo.ensemble.sharing.devices import device_of
     from hydragnn_hpo.web.listening import is_loopback
     from hydragnn_hpo.web.tokens import find_token
 
@@ -54,7 +60,7 @@ def serve(
     size = round(max_mb * 1e6)
     limits = Limits(size, max_structures, max_atoms, seconds=seconds, waiting=waiting)
     path = ensemble_file(ensemble)
-    model = Ensemble.load(path, device=device, trust=trust or ())
+    model = Ensemble.load(path, device=device_of(device), trust=trust or ())
     heads = ", ".join(f"{name} [{unit}]" for name, unit in model.manifest.units().items())
     if dry_run:
         typer.echo(f"would serve {heads} of {path} on {_url(host, port)}")

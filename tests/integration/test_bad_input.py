@@ -329,6 +329,10 @@ def test_a_file_to_predict_must_exist_and_its_output_have_a_format(finished, hpo
     molecule(hpo.folder)
     hpo.refused("predict", "co.xyz", *ensemble, "--out", "new.pdf", says=("new.pdf", ".csv"))
     hpo.refused("predict", "co.xyz", *ensemble, "--out", "no/new.csv", says=("no/new.csv",))
+    hpo.refused("predict", "co.xyz", *ensemble, "--device", "gpu", says=("'gpu'", "cpu"))
+    ranks = ("--ranks", "2", "--out", "new.csv", "--device", "cpu")
+    hpo.refused("predict", "co.xyz", *ensemble, *ranks, says=("--device", "slot"))
+    hpo.refused("ensemble", "pick", "co.xyz", *ensemble, "--device", "cpu,cpu", says=("only one",))
     assert hpo.files_of(hpo.folder) == {"co.xyz"}
 
 

@@ -166,6 +166,16 @@ def test_predictions_come_in_every_format(finished):
         assert atoms.info[energy] == pytest.approx(float(row[energy]), rel=1e-5)
 
 
+def test_members_on_several_devices_say_the_same(finished):
+    molecules = finished.hpo.root / "workflows" / "molecules.xyz"
+    asked = ("predict", molecules, "--ensemble", finished.run / "ensemble.zip")
+    alone = finished.hpo.json(*asked)["structures"]
+    divided = finished.hpo.json(*asked, "--device", "cpu,cpu")["structures"]
+    for found, wanted in zip(divided, alone, strict=True):
+        for name, head in wanted["heads"].items():
+            assert found["heads"][name]["mean"] == pytest.approx(head["mean"], rel=1e-6)
+
+
 def test_one_bad_structure_does_not_stop_the_others(finished):
     folder = finished.hpo.folder
     (folder / "mixed.xyz").write_text(

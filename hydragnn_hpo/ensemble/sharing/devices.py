@@ -1,9 +1,11 @@
-"""Unlike members on several devices of one process: each to where it fits by its measured cost."""
+"""The devices of one process: which a user means, and which members each of several gets."""
 
 import heapq
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +16,12 @@ from hydragnn_hpo.ensemble.engines.choose import engine_of
 from hydragnn_hpo.ensemble.inference.engine import Engine
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.ranks.place import DEVICE
 
+AUTO = "auto"
+
+_KINDS = ("cpu", "cuda", "xpu")
 _LOOKS = 3
 """Times that a member is timed; the least counts."""
 
@@ -110,3 +117,86 @@ def spread_members(
         names.append([member.trial for member in members])
     ensemble.engine = Spread(engines)
     return names
+
+
+class Dividing:
+    """Members on several devices once a first batch has shown what each costs."""
+
+    def __init__(self, ensemble: Ensemble, devices: Sequence[str]) -> None:
+        """Take the ensemble, whose engine this becomes until then."""
+        self.ensemble, self.devices = ensemble, devices
+
+    def said(
+        self, graphs: GraphSet, indices: np.ndarray
+    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+        """Divide the members, and let them say what they have to of this batch."""
+        spread_members(self.ensemble, self.devices, graphs, indices)
+        return self.ensemble.engine.said(graphs, indices)
+
+
+def load_on(
+    named: str, archive: Path, *, trust: Collection[str] = (), compiled: bool = False
+) -> Ensemble:
+    """Load an ensemble that predicts on one device, or with its members on several.
+
+    Args:
+        named: devices, see ``devices_of``.
+        archive: the ensemble's file.
+        trust: packages whose convs may run.
+        compiled: predict with machine code.
+
+    Raises:
+        ConfigError: there is no such device.
+        HydraError: the file is not what it says.
+    """
+    devices = devices_of(named)
+    ensemble = Ensemble.load(archive, device=devices[0], trust=trust, compiled=compiled)
+    if len(devices) > 1:
+        ensemble.engine = Dividing(ensemble, devices)
+    return ensemble
+
+
+def device_of(named: str) -> str:
+    """Give the one device that a text names.
+
+    Raises:
+        ConfigError: it is not here, or there are several.
+    """
+    first, *others = devices_of(named)
+    if others:
+        raise ConfigError(f"device {named}: only one will do here, as {first}.")
+    return first
+
+
+def devices_of(named: str) -> list[str]:
+    """Give the devices that a text names.
+
+    Args:
+        named: ``auto`` (that of this rank's slot, else the first accelerator, else the processor),
+            or names as torch has them, with commas between.
+
+    Raises:
+        ConfigError: one of them is not here.
+    """
+    if named == AUTO:
+        return [os.environ.get(DEVICE) or _first_accelerator() or "cpu"]
+    names = [name.strip() for name in named.split(",")]
+    for name in names:
+        _check(name)
+    return names
+
+
+def _first_accelerator() -> str | None:
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return f"{found.type}:0" if found is not None and found.type in _KINDS else None
+
+
+def _check(name: str) -> None:
+    first = _first_accelerator()
+    here = f"cpu, {first}" if first else "cpu alone"
+    if name.partition(":")[0] not in _KINDS:
+        raise ConfigError(f"device {name!r}: not one that can be used; here: {here}.")
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, ValueError):
+        raise ConfigError(f"device {name!r}: torch finds none; here: {here}.") from None

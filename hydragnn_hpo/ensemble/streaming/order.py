@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.output import Layout, format_of
+from hydragnn_hpo.ensemble.sharing.devices import load_on
 from hydragnn_hpo.ensemble.streaming.asked import asked_for
 from hydragnn_hpo.ensemble.streaming.files import Files
 from hydragnn_hpo.ensemble.streaming.lots import identity, lots_of, refuse_to_replace
@@ -65,12 +66,12 @@ class Order:
         """Give what predicts, which columns an output has, and what reads the structures.
 
         Args:
-            device: where to predict.
+            device: where to predict, see ``sharing.devices.devices_of``.
 
         Raises:
             HydraError: something that is asked for is not there.
         """
-        model = Ensemble.load(self.archive, device=device, trust=self.trust, compiled=self.compiled)
+        model = load_on(device, Path(self.archive), trust=self.trust, compiled=self.compiled)
         layout = asked_for(
             model, Path(self.archive), levels=self.levels, members=self.members, keep=self.keep
         )
@@ -84,7 +85,7 @@ class Order:
         """Begin to write the output, or go on with it.
 
         Args:
-            device: where to predict.
+            device: where to predict, see ``sharing.devices.devices_of``.
             begin: called when all is well, with the folder of parts and what decides the output.
 
         Raises:

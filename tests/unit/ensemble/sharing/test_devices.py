@@ -4,6 +4,8 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +13,16 @@ from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.ensemble.engines.compiled import Compiled
 from hydragnn_hpo.ensemble.inference.engine import Eager
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.sharing.devices import Spread, assign, spread_members
+from hydragnn_hpo.ensemble.sharing.devices import (
+    Dividing,
+    Spread,
+    assign,
+    device_of,
+    devices_of,
+    load_on,
+    spread_members,
+)
+from hydragnn_hpo.errors import ConfigError
 
 
 def test_the_longest_goes_first_to_who_is_done_first():
@@ -76,3 +87,43 @@ def test_costs_are_measured(built_zip: Path):
     graphs = open_store(built_zip.parent / "data/toy.bp")
     names = spread_members(ensemble, ["cpu", "cpu", "cpu"], graphs, np.arange(5))
     assert sorted(itertools.chain(*names)) == [member.trial for member in ensemble.members]
+
+
+def test_members_are_divided_at_the_first_batch(built_zip: Path):
+    graphs = open_store(built_zip.parent / "data/toy.bp")
+    one, two = load_on("cpu", built_zip), load_on("cpu,cpu", built_zip)
+    assert isinstance(two.engine, Dividing)
+    for _ in range(2):
+        for name, head in one.predict(graphs).heads.items():
+            found = two.predict(graphs).heads[name]
+            np.testing.assert_allclose(found.mean, head.mean, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(found.hi90, head.hi90, rtol=1e-9, atol=1e-12)
+    assert isinstance(two.engine, Spread)
+    assert len(two.engine.engines) == 2
+
+
+def test_auto_is_the_device_of_a_slot_else_an_accelerator_else_the_processor(monkeypatch):
+    monkeypatch.delenv("HYDRAGNN_HPO_DEVICE", raising=False)
+
+    def found(kind):
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: kind)
+        return devices_of("auto")
+
+    assert found(None) == ["cpu"]
+    assert found(torch.device("cuda")) == ["cuda:0"]
+    assert found(torch.device("mps")) == ["cpu"], "it has no fp64"
+    monkeypatch.setenv("HYDRAGNN_HPO_DEVICE", "cuda:3")
+    assert found(torch.device("cuda")) == ["cuda:3"]
+
+
+@pytest.mark.parametrize("named", ["cuda:99", "gpu", "", "cpu,", "cpu,gpu", "meta", "cuda:x"])
+def test_a_device_that_is_not_here_is_a_sentence(named):
+    with pytest.raises(ConfigError, match=r"^device '.*': .*; here: cpu") as said:
+        devices_of(named)
+    assert "\n" not in str(said.value)
+
+
+def test_several_devices_where_one_is_wanted_are_refused():
+    assert device_of("cpu") == "cpu"
+    with pytest.raises(ConfigError, match="device cpu,cpu: only one will do here, as cpu"):
+        device_of("cpu,cpu")
