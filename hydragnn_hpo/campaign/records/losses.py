@@ -5,7 +5,7 @@ there. Journal events go in one by one, each in constant time, so that a live vi
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -312,14 +312,6 @@ class Ledger:
         if event["host"] in self._here:
             with self._changing((event["host"],)):
                 self._away.add(event["host"])
-
-
-def losses_of(events: Iterable[Event], *, more: bool = False) -> Losses:
-    """Say where the slot-seconds of a journal went; see ``Ledger.losses``."""
-    ledger = Ledger()
-    for event in events:
-        ledger.apply(event)
-    return ledger.losses(more=more)
 
 
 def _add(sums: Sums, parts: Mapping[str, float], times: int = 1) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hydragnn_hpo.campaign.records.losses import CAUSES, Ledger, losses_of
+from hydragnn_hpo.campaign.records.losses import CAUSES, Ledger
 
 
 class Story:
@@ -38,6 +38,14 @@ class Story:
 
     def end(self, time, trial, outcome="stopped", reason=None):
         return self.at(time, "ended", trial=trial, outcome=outcome, reason=reason)
+
+
+def losses_of(events, *, more=False):
+    """Say where the slot-seconds of a journal went."""
+    ledger = Ledger()
+    for event in events:
+        ledger.apply(event)
+    return ledger.losses(more=more)
 
 
 def counted(story, **wanted):
