@@ -125,4 +125,5 @@ def _print(report: "Report", as_json: bool) -> None:
     found = [finding for stage in stages for finding in stage.findings]
     out.print(findings_table(found, f"Acceptance of {report.about['machine']}"))
     said = "accepted" if report.accepted else "not accepted: what is wrong stands above"
-    out.print(f"{report.about['machine']}: {said}; the whole report is {report.path}.")
+    whole = f"{report.about['machine']}: {said}; the whole report is {report.path}."
+    out.print(whole, markup=False, soft_wrap=True)

@@ -122,6 +122,7 @@ def heading(found: "Importance") -> str:
 def table(found: "Importance") -> "Table":
     """Lay out the effects of the parameters on one target."""
     from rich.table import Table
+    from rich.text import Text
 
     unit = f" ({found.target.unit})" if found.target.unit else ""
     laid_out = Table(style="dim" if found.doubt else "")
@@ -135,5 +136,6 @@ def table(found: "Importance") -> "Table":
             f"{effect.shap:.4f}",
             *("-" if s is None else f"{100.0 * s:.0f} %" for s in shares),
         ]
-        laid_out.add_row(name, *cells, effect.least_at, style="dim" if found.doubt else None)
+        least = Text(effect.least_at)
+        laid_out.add_row(Text(name), *cells, least, style="dim" if found.doubt else None)
     return laid_out

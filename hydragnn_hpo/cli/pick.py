@@ -93,6 +93,7 @@ def _pool(files: list[Path], rules: "Rules") -> Iterator["Structures"]:
 
 def _table(plain: dict[str, Any]) -> Any:
     from rich.table import Table
+    from rich.text import Text
 
     picked, counts = plain["picked"], plain["counts"]
     table = Table(title=f"{len(picked)} of {counts['read']} picked", title_justify="left")
@@ -105,7 +106,8 @@ def _table(plain: dict[str, Any]) -> Any:
     for entry in picked[:ROWS]:
         cells = [entry[name] for name in ("score", "distance", *columns)]
         shown = ["-" if value is None else f"{value:.4g}" for value in cells]
-        table.add_row(str(entry["pick"]), entry["id"], *shown, entry["trust"])
+        name = Text(entry["id"])
+        table.add_row(str(entry["pick"]), name, *shown, entry["trust"])
     notes = [f"{count} {_WORDS[name]}" for name, count in counts.items() if count]
     if len(picked) > ROWS:
         notes.append(f"the first {ROWS} are shown")

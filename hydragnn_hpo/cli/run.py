@@ -306,7 +306,7 @@ def _report(opened: "RunDir") -> None:
         write_report(opened)
     except Exception as error:
         logger.debug("no report", exc_info=True)
-        again = f"try '{_program()} report {opened.path}'"
+        again = f"try '{_program()} report {shlex.quote(str(opened.path))}'"
         typer.echo(f"warning: no report was written ({error}); {again}.", err=True)
 
 
@@ -322,17 +322,18 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
     if ensemble:
         out.print(ensemble_table(ensemble["heads"]))
         for warning in (*ensemble["warnings"], *not_learned(ensemble["heads"])):
-            out.print(f"warning: {warning}", highlight=False)
-    out.print(_used(figures))
+            out.print(f"warning: {warning}", highlight=False, markup=False)
+    out.print(_used(figures), markup=False)
+    say = partial(out.print, soft_wrap=True, markup=False)
     page = opened.report / "report.html"
     if page.exists():
-        out.print(f"Report: {page} (open it in a browser)", soft_wrap=True)
+        say(f"Report: {page} (open it in a browser)")
     if not ensemble:
         return
-    out.print(f"Figure: {opened.report / 'parity.png'}", soft_wrap=True)
-    out.print("Try next:", style="bold")
-    file = _example(opened)
-    out.print(f"  {_program()} predict {file} --ensemble {opened.ensemble}", soft_wrap=True)
+    say(f"Figure: {opened.report / 'parity.png'}")
+    say("Try next:", style="bold")
+    archive = shlex.quote(str(opened.ensemble))
+    say(f"  {_program()} predict {_example(opened)} --ensemble {archive}")
 
 
 def _program() -> str:

@@ -38,6 +38,7 @@ def _spaced(name: str) -> str:
 def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None = None) -> "Table":
     """Lay out trials, best first; members of the ensemble carry their weight."""
     from rich.table import Table
+    from rich.text import Text
 
     columns: list[tuple[str, Cell]] = [
         ("#", lambda row: str(row.rank or "-")),
@@ -54,7 +55,7 @@ def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None 
         left = name in ("trial", "conv")
         table.add_column(name, justify="left" if left else "right", no_wrap=name == "trial")
     for row in board.rows:
-        table.add_row(*[text(row) for _, text in columns])
+        table.add_row(*[Text(text(row)) for _, text in columns])
     return table
 
 

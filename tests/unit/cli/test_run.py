@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from made_campaign import make_campaign
 
 from hydragnn_hpo.cli import run
 from hydragnn_hpo.cli.tables import not_learned
@@ -43,3 +44,13 @@ def test_the_next_command_names_a_file_that_is_there(tmp_path, monkeypatch):
     assert run._own_file(opened) == "YOUR_STRUCTURES"
     (tmp_path / "my data.xyz").write_text("1\n\nH 0 0 0\n")
     assert run._own_file(opened) == "'my data.xyz'"
+
+
+def test_brackets_in_the_name_of_a_run_are_no_markup(tmp_path, capsys):
+    opened = make_campaign(tmp_path / "my [red] run[/b]", trials=6)
+    opened.report.mkdir(parents=True, exist_ok=True)
+    (opened.report / "report.html").write_text("a page")
+    figures = {"utilization": 0.5, "trials": 3, "attempts": 3, "wide_attempts": 0}
+    figures |= {"first_step_seconds": None, "cold_start_seconds": None}
+    run._print(opened, {"ensemble": None, "figures": figures})
+    assert f"Report: {opened.report / 'report.html'} (open it" in capsys.readouterr().out

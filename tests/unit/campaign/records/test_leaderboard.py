@@ -2,7 +2,7 @@
 
 from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
 from hydragnn_hpo.campaign.records.state import State, Trial
-from hydragnn_hpo.cli.tables import leaderboard_table
+from hydragnn_hpo.cli.tables import console, leaderboard_table
 
 
 def board(**scores):
@@ -33,4 +33,11 @@ def test_the_table_shows_goals_and_searched_keys_of_a_command():
     table = leaderboard_table(board(a=(0.1, 9.0), d=(0.3, 10.0)))
     names = [column.header for column in table.columns]
     assert names == ["#", "trial", "x", "epochs", "ranks", "goal 1", "goal 2", "front", "status"]
-    assert list(table.columns[7].cells) == ["yes", "", ""]
+    assert [str(cell) for cell in table.columns[7].cells] == ["yes", "", ""]
+
+
+def test_brackets_in_a_value_are_no_markup(capsys):
+    state = State()
+    state.add(Trial("a", {"solver": "[fast]"}, until=4, status="stopped", objective=0.5))
+    console().print(leaderboard_table(leaderboard_of(state)))
+    assert "[fast]" in capsys.readouterr().out
