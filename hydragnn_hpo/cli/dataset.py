@@ -97,10 +97,11 @@ def check(
     figure: FigureOption = None,
     limit: Annotated[int, typer.Option(min=0, help="Most findings named of each kind.")] = 5,
     tolerance: Annotated[
-        float, typer.Option(min=1e-6, help="Structures this near are duplicates (angstrom).")
+        float,
+        typer.Option(min=1e-6, max=10.0, help="Structures this near are duplicates (angstrom)."),
     ] = 0.01,
     z_limit: Annotated[
-        float, typer.Option("--z", min=1.0, help="Robust z-score of an outlier.")
+        float, typer.Option("--z", min=1.0, max=1e6, help="Robust z-score of an outlier.")
     ] = 10.0,
     as_json: JsonOption = False,
 ) -> None:

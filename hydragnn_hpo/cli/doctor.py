@@ -40,7 +40,7 @@ AcceptanceOption = Annotated[
     typer.Option("--acceptance", help="Do all that a site should see once; see acceptance.md."),
 ]
 MinutesOption = Annotated[
-    float, typer.Option(min=0.1, help="Length of the campaign of an acceptance.")
+    float, typer.Option(min=0.1, max=1e5, help="Length of the campaign of an acceptance.")
 ]
 
 

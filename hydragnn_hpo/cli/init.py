@@ -25,7 +25,9 @@ UnitOption = Annotated[
 MinutesOption = Annotated[
     float | None,
     typer.Option(
-        min=1.0, help="Time for the whole campaign on this machine: 10 for data files, as 60, 600."
+        min=1.0,
+        max=1e5,
+        help="Time for the whole campaign on this machine: 10 for data files, as 60, 600.",
     ),
 ]
 OutOption = Annotated[
@@ -52,6 +54,8 @@ def init(
     from hydragnn_hpo.errors import ConfigError
 
     wish = beginning.Wish(tuple(conv or ()), tuple(target or ()), minutes)
+    if not all(files):
+        raise ConfigError("one of the names is empty: name data files, folders, or a card.")
     if beginning.is_card(files):
         if unit:
             raise ConfigError("--unit is for data files: a card says its units itself.")

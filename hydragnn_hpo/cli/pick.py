@@ -29,10 +29,11 @@ ByOption = Annotated[
     str | None, typer.Option(help="A head, or forces (how far members disagree); else all heads.")
 ]
 LowOption = Annotated[
-    float, typer.Option(min=0.0, help="eV/angstrom: below, forces are accurate already.")
+    float, typer.Option(min=0.0, max=1e6, help="eV/angstrom: below, forces are accurate already.")
 ]
 HighOption = Annotated[
-    float | None, typer.Option(min=0.0, help="eV/angstrom: from here on, a structure is too odd.")
+    float | None,
+    typer.Option(min=0.0, max=1e6, help="eV/angstrom: from here on, a structure is too odd."),
 ]
 UnseenOption = Annotated[
     bool, typer.Option("--unseen", help="Also pick structures with elements no member has seen.")

@@ -20,16 +20,20 @@ MachineOption = Annotated[
     str | None, typer.Option("--machine", help="Machine profile: a shipped name or a path.")
 ]
 HostsOption = Annotated[
-    int | None, typer.Option("--hosts", min=1, help="Hosts; all of the machine if left out.")
+    int | None,
+    typer.Option("--hosts", min=1, max=100_000, help="Hosts; all of the machine if left out."),
 ]
 SlotsOption = Annotated[
-    int | None, typer.Option("--slots", min=1, help="Slots of a host; the machine's if left out.")
+    int | None,
+    typer.Option("--slots", min=1, max=10_000, help="Slots of a host; the machine's if left out."),
 ]
 TrialsOption = Annotated[
-    int | None, typer.Option("--trials", min=1, help="Trials; the campaign's if left out.")
+    int | None,
+    typer.Option("--trials", min=1, max=100_000, help="Trials; the campaign's if left out."),
 ]
 StructuresOption = Annotated[
-    int | None, typer.Option("--structures", min=5, help="Structures, if the data is not here.")
+    int | None,
+    typer.Option("--structures", min=5, max=10**12, help="Structures, if the data is not here."),
 ]
 FailuresOption = Annotated[
     float, typer.Option("--failures", min=0.0, max=60.0, help="Hosts lost, per host and hour.")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.ranks.started import Standing
 
 RanksOption = Annotated[
-    int | None, typer.Option(min=1, help="Ranks on each host; one per GPU or core with --backend.")
+    int | None,
+    typer.Option(min=1, max=10_000, help="Ranks on each host; one per GPU or core with --backend."),
 ]
 HostsOption = Annotated[int | None, typer.Option(min=1, help="Hosts to use; all there are.")]
 BackendOption = Annotated[

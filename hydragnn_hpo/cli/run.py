@@ -29,7 +29,8 @@ RunOption = Annotated[
     Path | None, typer.Option("--run", help="Run directory; runs/NAME if left out.")
 ]
 SlotsOption = Annotated[
-    int | None, typer.Option(min=1, help="Ranks at a time; the campaign's own if left out.")
+    int | None,
+    typer.Option(min=1, max=10_000, help="Ranks at a time; the campaign's own if left out."),
 ]
 BackendOption = Annotated[
     str | None,

@@ -26,10 +26,10 @@ TokenFileOption = Annotated[
     Path | None,
     typer.Option(help="File (mode 0600) with the token; else HYDRAGNN_HPO_TOKEN, else made."),
 ]
-LargestOption = Annotated[float, typer.Option(min=0.001, help="Largest body, MB.")]
+LargestOption = Annotated[float, typer.Option(min=0.001, max=1e5, help="Largest body, MB.")]
 StructuresOption = Annotated[int, typer.Option(min=1, help="Most structures in a request.")]
 AtomsOption = Annotated[int, typer.Option(min=1, help="Most atoms in a structure.")]
-SecondsOption = Annotated[float, typer.Option(min=1.0, help="Time for a request.")]
+SecondsOption = Annotated[float, typer.Option(min=1.0, max=86_400.0, help="Time for a request.")]
 WaitingOption = Annotated[int, typer.Option(min=1, help="Most requests at a time.")]
 
 

@@ -20,7 +20,10 @@ WATCH_SECONDS = 2.0
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again until it has ended.")]
 Interval = Annotated[
-    float | None, typer.Option(min=0.1, help="Seconds between two looks of --watch; 2 if left out.")
+    float | None,
+    typer.Option(
+        min=0.1, max=86_400.0, help="Seconds between two looks of --watch; 2 if left out."
+    ),
 ]
 
 
