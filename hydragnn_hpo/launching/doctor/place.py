@@ -75,7 +75,7 @@ def find_place(environment: Mapping[str, str], most: int = 0) -> Place:
         JobError: Slurm does not answer.
     """
     if "SLURM_JOB_ID" in environment and shutil.which("srun"):
-        held = Allocation.find(environment, most)
+        held = Allocation.find(environment, most, asking=ask)
         given = devices_given(ask("scontrol", "show", "job", "-d", held.job))
         return Place("slurm", held.hosts, held.job, unusable(held.hosts), given)
     if hosts := pbs_hosts(environment):

@@ -1,11 +1,14 @@
 """What Slurm tells about the allocation that we are in."""
 
 import datetime
+import logging
 import math
 import re
 import shutil
 import subprocess
-from collections.abc import Container, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from hydragnn_hpo.errors import ConfigError, JobError
@@ -13,7 +16,19 @@ from hydragnn_hpo.launching.doctor.exclusion import left_over
 from hydragnn_hpo.launching.slurm.hostlist import compress, expand
 from hydragnn_hpo.launching.slurm.topology import by_switch
 
+logger = logging.getLogger(__name__)
+
 _ASK_SECONDS = 60.0
+_PAUSES = (2.0, 5.0, 10.0, 30.0, 60.0)
+"""Before a question is asked again as a campaign begins: Slurm's controller may be away for
+minutes, and a chain of jobs is not to end for that."""
+
+_FINAL = "Invalid job id"
+"""What no later answer changes."""
+
+Ask = Callable[..., str]
+"""Gives what a command of Slurm says, or raises ``JobError``."""
+
 _UNUSABLE = ("down", "fail", "power", "reboot")
 """States of hosts on which no step can start; one that drains still works for us."""
 
@@ -34,6 +49,23 @@ def ask(*argv: str) -> str:
     return answer.stdout
 
 
+def ask_again(*argv: str) -> str:
+    """Give what a command of Slurm says, as soon as it says anything.
+
+    Raises:
+        JobError: it has failed for minutes, or will fail for ever.
+    """
+    for pause in _PAUSES:
+        try:
+            return ask(*argv)
+        except JobError as error:
+            if _FINAL in str(error):
+                raise
+            logger.warning("%s It is asked again in %.0f s.", error, pause)
+        time.sleep(pause)
+    return ask(*argv)
+
+
 @dataclass(frozen=True)
 class Allocation:
     """Hosts and time that we hold."""
@@ -52,7 +84,12 @@ class Allocation:
 
     @classmethod
     def find(
-        cls, environment: Mapping[str, str], most: int = 0, *, without: Container[str] = ()
+        cls,
+        environment: Mapping[str, str],
+        most: int = 0,
+        *,
+        without: Container[str] = (),
+        asking: Ask = ask_again,
     ) -> "Allocation":
         """Ask Slurm about the job that the environment names.
 
@@ -60,6 +97,7 @@ class Allocation:
             environment: holds SLURM_JOB_ID.
             most: how many hosts to use; 0: all.
             without: hosts to leave alone.
+            asking: ``ask`` for a person who waits.
 
         Raises:
             ConfigError: we are in no allocation, or may use none of its hosts.
@@ -71,15 +109,15 @@ class Allocation:
                 "machine.backend needs a Slurm allocation, and this is no Slurm allocation "
                 "(SLURM_JOB_ID is unset, or there is no srun): run inside salloc or sbatch."
             )
-        state, names, end = _standing(job)
+        state, names, end = _standing(job, asking)
         if state != "RUNNING":
             raise ConfigError(f"Slurm job {job} is {state.lower()}: run inside one that runs.")
         hosts = left_over(by_switch(expand(names), _topology()), without)
         hosts = hosts[: most or len(hosts)]
-        return cls(job, hosts, _address(hosts[0]), _end(environment, end))
+        return cls(job, hosts, _address(hosts[0], asking), _end(environment, end))
 
 
-def _standing(job: str) -> list[str]:
+def _standing(job: str, asking: Ask) -> list[str]:
     """Give state, hosts and end of a job.
 
     The last task of an array has the array's own number, and squeue then tells of every task.
@@ -88,7 +126,7 @@ def _standing(job: str) -> list[str]:
         ConfigError: it has ended; shells keep the variables of an ``salloc`` that is over.
         JobError: Slurm says something else than it should.
     """
-    answer = ask("squeue", "-h", "-j", job, "-o", "%T|%N|%e|%A").splitlines()
+    answer = asking("squeue", "-h", "-j", job, "-o", "%T|%N|%e|%A").splitlines()
     lines = [line.strip().split("|") for line in answer]
     if not lines:
         raise ConfigError(f"Slurm job {job} has ended: run inside salloc or sbatch.")
@@ -105,8 +143,8 @@ def _topology() -> str:
         return ""
 
 
-def _address(host: str) -> str:
-    found = re.search(r"NodeAddr=(\S+)", ask("scontrol", "show", "node", host))
+def _address(host: str, asking: Ask) -> str:
+    found = re.search(r"NodeAddr=(\S+)", asking("scontrol", "show", "node", host))
     return found[1] if found else host
 
 
@@ -120,16 +158,90 @@ def _end(environment: Mapping[str, str], told: str) -> float:
         return math.inf
 
 
-def unusable(hosts: Sequence[str]) -> dict[str, str]:
+def unusable(hosts: Sequence[str], asking: Ask = ask) -> dict[str, str]:
     """Give those of some hosts on which no step can start, with their state.
+
+    Args:
+        hosts: by Slurm's names.
+        asking: ``ask_again`` where the answer decides whether anything begins.
 
     Raises:
         JobError: Slurm does not answer.
     """
-    lines = ask("sinfo", "-h", "-N", "-n", compress(hosts), "-o", "%N|%T").splitlines()
+    return _unusable_of(asking(*_states(hosts)))
+
+
+def _states(hosts: Sequence[str]) -> tuple[str, ...]:
+    return ("sinfo", "-h", "-N", "-n", compress(hosts), "-o", "%N|%T")
+
+
+def _unusable_of(answer: str) -> dict[str, str]:
+    lines = answer.splitlines()
     states = dict(line.split("|", 1) for line in lines if "|" in line)
     return {
         host: state
         for host, state in states.items()
         if state.endswith("*") or state.startswith(_UNUSABLE)
     }
+
+
+class Question:
+    """``unusable``, asked beside other work: a scheduler may take a minute to say that it is away.
+
+    Whoever waited for it would answer no agent meanwhile, and all ranks would end with their
+    leases.
+    """
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        """Ask, and return at once.
+
+        Args:
+            hosts: as ``unusable``.
+        """
+        self._argv = _states(hosts)
+        self._until = time.monotonic() + _ASK_SECONDS
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
+        self._failure: OSError | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._failure = error
+
+    def answer(self, seconds: float = 0.0) -> dict[str, str] | None:
+        """Give the answer; None while there is none.
+
+        Args:
+            seconds: to wait for it.
+
+        Raises:
+            JobError: Slurm does not answer.
+        """
+        if self._process is None:
+            raise JobError(f"'{self._argv[0]}' gives no answer ({self._failure}): is Slurm there?")
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() < self._until:
+                return None
+            self.close()
+            raise JobError(f"'{self._argv[0]}' gives no answer: is Slurm there?") from None
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace")
+        if code != 0:
+            last = (said.strip().splitlines() or [str(code)])[-1]
+            raise JobError(f"'{' '.join(self._argv)}' fails: {last}.")
+        return _unusable_of(said)
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._said.close()

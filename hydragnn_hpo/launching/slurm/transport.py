@@ -16,12 +16,15 @@ from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
 from hydragnn_hpo.launching.host.network import first_there, own_address
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.ranks.site import UNKNOWN
-from hydragnn_hpo.launching.slurm.allocation import Allocation, unusable
+from hydragnn_hpo.launching.slurm.allocation import Allocation, Question
 from hydragnn_hpo.launching.slurm.hostlist import compress
 from hydragnn_hpo.launching.staging.software import OWN, Software
 
 _CLOSING_SECONDS = 2.0
 """For each of: going by itself (its agents have gone already), SIGTERM, SIGKILL."""
+_MOMENT_SECONDS = 0.2
+"""Slurm mostly says within it how hosts are; then steps start at once."""
+
 _END = "HYDRAGNN_HPO_END"
 
 _GEOMETRY = (
@@ -63,6 +66,16 @@ def step_environment(ours: Mapping[str, str], ends_at: float) -> dict[str, str]:
     kept = {name: value for name, value in ours.items() if name not in _GEOMETRY}
     end = {_END: str(int(ends_at))} if ends_at < float("inf") else {}
     return end | kept
+
+
+@dataclass
+class _Asked:
+    """Hosts whose state Slurm is to tell before a step starts there."""
+
+    hosts: dict[str, str]
+    """Ids by Slurm's names."""
+    call: Call
+    question: Question
 
 
 @dataclass
@@ -118,22 +131,38 @@ class SlurmTransport:
         self.address = own_address(interface, allocation.address)
         self._software, self._shared_files = software, shared_files
         self._logs = run_dir / "agents"
+        self._asked: list[_Asked] = []
         self._steps: list[_Step] = []
         self._news: list[News] = []
         self._count = 0
 
     def start(self, hosts: Sequence[str], call: Call) -> None:
-        """Start a step with an agent on each of these hosts, but for those that are down."""
+        """Start a step with an agent on each of these hosts, but for those that are down.
+
+        Here, or in ``poll`` where Slurm takes its time to say which these are.
+        """
         names = {host.removesuffix(self._suffix): host for host in hosts}
-        try:
-            down = unusable(tuple(names))
-        except JobError as error:
-            self._news += [News(host, "failed", f"has no agent: {error}") for host in hosts]
-            return
-        self._news += [News(names[h], "failed", f"is {s}") for h, s in down.items()]
-        able = [host for name, host in names.items() if name not in down]
-        if able:
-            self._steps.append(self._step(able, call))
+        self._asked.append(_Asked(names, call, Question(tuple(names))))
+        self._hear_slurm(_MOMENT_SECONDS)
+
+    def _hear_slurm(self, seconds: float = 0.0) -> None:
+        """Start the steps that Slurm's answers allow, waiting so long for the newest of them."""
+        for asked in list(self._asked):
+            try:
+                down = asked.question.answer(seconds if asked is self._asked[-1] else 0.0)
+            except JobError as error:
+                self._news += [
+                    News(host, "failed", f"has no agent: {error}") for host in asked.hosts.values()
+                ]
+                down = dict.fromkeys(asked.hosts, "")
+            else:
+                if down is None:
+                    continue
+                self._news += [News(asked.hosts[h], "failed", f"is {s}") for h, s in down.items()]
+            self._asked.remove(asked)
+            asked.question.close()
+            if able := [host for name, host in asked.hosts.items() if name not in down]:
+                self._steps.append(self._step(able, asked.call))
 
     def _step(self, hosts: Sequence[str], call: Call) -> _Step:
         self._count += 1
@@ -170,10 +199,12 @@ class SlurmTransport:
 
     def poll(self) -> list[News]:
         """Tell of steps that ended: there is no agent of theirs any more, whatever its ranks do."""
+        self._hear_slurm()
         for step in list(self._steps):
             if step.process.poll() is not None:
                 self._steps.remove(step)
                 newer = {host for other in self._steps for host in other.hosts}
+                newer |= {host for asked in self._asked for host in asked.hosts.values()}
                 reason = step.reason()
                 missing = [host for host in step.hosts if host not in newer]
                 self._news += [News(host, "failed", reason) for host in missing]
@@ -186,6 +217,9 @@ class SlurmTransport:
 
     def close(self) -> None:
         """Wait for the steps, whose agents were told to go, and have Slurm end the others."""
+        for asked in self._asked:
+            asked.question.close()
+        self._asked.clear()
         deadline = time.monotonic() + _CLOSING_SECONDS
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             for step in self._steps:

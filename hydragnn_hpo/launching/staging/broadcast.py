@@ -12,7 +12,7 @@ from pathlib import Path
 from hydragnn_hpo.config.filling import filled
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.files import storage
-from hydragnn_hpo.launching.slurm.allocation import Allocation, unusable
+from hydragnn_hpo.launching.slurm.allocation import Allocation, ask_again, unusable
 from hydragnn_hpo.launching.slurm.transport import step_argv, step_environment
 from hydragnn_hpo.launching.staging.pack import SUFFIXES, Pack
 from hydragnn_hpo.launching.staging.software import ROOT, arrival_argv
@@ -76,7 +76,7 @@ def deliver(delivery: Delivery, allocation: Allocation) -> Allocation:
         ConfigError: the place is none.
         JobError: it failed on all hosts, or Slurm does not answer.
     """
-    down = unusable(allocation.hosts)
+    down = unusable(allocation.hosts, ask_again)
     failed = {host: f"is {state}" for host, state in down.items()}
     able = [host for host in allocation.hosts if host not in failed]
     target = broadcast_target(delivery.pack, delivery.place, delivery.environment)

@@ -103,6 +103,47 @@ def test_what_slurm_complains_of_is_said(tmp_path, monkeypatch):
         allocation.ask("sinfo")
 
 
+@pytest.fixture
+def flaky(tmp_path, monkeypatch):
+    """Put a squeue first on PATH that fails some times, with a word of its own."""
+    asked = tmp_path / "asked"
+
+    def put(failures, word):
+        tool = tmp_path / "squeue"
+        tool.write_text(
+            f"#!/bin/sh\necho >> {asked}\n[ $(wc -l < {asked}) -gt {failures} ] && "
+            f"echo 'RUNNING|n1|NONE' && exit\necho '{word}' >&2; exit 1\n"
+        )
+        tool.chmod(0o755)
+        return asked
+
+    monkeypatch.setattr(allocation, "_PAUSES", (0.0, 0.0, 0.0))
+    return put
+
+
+def test_a_campaign_begins_although_slurm_is_away_for_a_moment(answers, flaky):
+    answers(scontrol="NodeAddr=n1\n")
+    flaky(2, "slurm_load_jobs error: Socket timed out on send/recv operation")
+    given = {"SLURM_JOB_ID": "17"}
+    assert Allocation.find(given).hosts == ("n1",)
+    asked = flaky(9, "slurm_load_jobs error: Unable to contact slurm controller")
+    asked.unlink()
+    with pytest.raises(JobError, match="Unable to contact slurm controller"):
+        Allocation.find(given)
+    assert len(asked.read_text().splitlines()) == 4
+    asked.unlink()
+    with pytest.raises(JobError, match="Unable to contact"):
+        Allocation.find(given, asking=allocation.ask)
+    assert len(asked.read_text().splitlines()) == 1
+
+
+def test_a_job_that_slurm_has_forgotten_is_not_asked_for_again(answers, flaky):
+    asked = flaky(9, "slurm_load_jobs error: Invalid job id specified")
+    with pytest.raises(JobError, match="Invalid job id"):
+        Allocation.find({"SLURM_JOB_ID": "17"})
+    assert len(asked.read_text().splitlines()) == 1
+
+
 def test_hosts_that_are_down_get_no_step(answers):
     answers(sinfo="n1|allocated\nn2|down*\nn3|mixed*\nn4|draining\nn5|down\n")
 

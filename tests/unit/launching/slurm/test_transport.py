@@ -1,0 +1,78 @@
+"""Steps of agents start once Slurm has said which hosts can have one, and nobody waits for that."""
+
+import math
+import os
+import time
+
+import pytest
+
+from hydragnn_hpo.launching.fleet.transport import Call
+from hydragnn_hpo.launching.slurm import allocation as slurm
+from hydragnn_hpo.launching.slurm.allocation import Allocation
+from hydragnn_hpo.launching.slurm.transport import SlurmTransport
+from hydragnn_hpo.launching.wire.door import DoorPlate
+
+SECONDS = 20.0
+
+
+class Stage:
+    """A transport whose sinfo says nothing until it is told what; its srun ends at once."""
+
+    def __init__(self, folder):
+        self.folder, self.pipe, self.steps = folder, folder / "pipe", folder / "steps"
+        os.mkfifo(self.pipe)
+        self._tool("sinfo", f"exec cat {self.pipe}")
+        self._tool("srun", f'echo "$@" >> {self.steps}')
+        held = Allocation("17", ("n1", "n2"), "127.0.0.1", math.inf)
+        self.transport = SlurmTransport(held, run_dir=folder)
+        plate = DoorPlate("127.0.0.1", 1, 1, "token", 10.0, "tag")
+        self.call = Call(folder, plate)
+        self.news = []
+
+    def _tool(self, name, command):
+        (self.folder / name).write_text(f"#!/bin/sh\n{command}\n")
+        (self.folder / name).chmod(0o755)
+
+    def say(self, text):
+        self.pipe.write_text(text)
+
+    def until(self, look):
+        deadline = time.monotonic() + SECONDS
+        while not look():
+            assert time.monotonic() < deadline, self.news
+            self.news += self.transport.poll()
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    stage = Stage(tmp_path)
+    yield stage
+    stage.transport.close()
+
+
+def test_nobody_waits_for_a_scheduler_that_is_slow(stage):
+    """Whoever did would answer no agent for a minute, and every rank of every host would end."""
+    stage.transport.start(["n1", "n2"], stage.call)
+    assert stage.transport.poll() == []
+    assert not stage.steps.exists()
+    stage.say("n1|allocated\nn2|down*\n")
+    stage.until(lambda: stage.steps.exists() and "--nodelist=n1 " in stage.steps.read_text())
+    stage.until(lambda: [n.reason for n in stage.news if n.host == "n2"] == ["is down*"])
+
+
+def test_a_scheduler_that_never_answers_is_news_of_hosts(stage, monkeypatch):
+    monkeypatch.setattr(slurm, "_ASK_SECONDS", 0.05)
+    stage.transport.start(["n1"], stage.call)
+    stage.until(lambda: stage.news)
+    (news,) = stage.news
+    assert (news.host, news.kind) == ("n1", "failed")
+    assert "'sinfo' gives no answer" in news.reason
+    assert not stage.steps.exists()
+
+
+def test_a_question_that_is_open_at_the_end_is_dropped(stage):
+    stage.transport.start(["n1"], stage.call)
+    (asked,) = stage.transport._asked
+    stage.transport.close()
+    assert asked.question._process.poll() is not None
