@@ -32,6 +32,9 @@ _TRIES = 3
 """Agents in a row that did not come, until their host counts as hopeless."""
 
 _LONGEST_PAUSE = 60.0
+_DOUBLINGS = 6
+"""After so many a pause has its full length; a host may be down for days."""
+
 _OTHER_FILES = 512
 """Files that the controller has open beside lines to hosts."""
 
@@ -117,6 +120,7 @@ class Roster:
         self._wanted: frozenset[str] = frozenset()
         self._ours: frozenset[str] = frozenset()
         self._next_look, self._closing = now, False
+        self._met = False
         self.look(now)
 
     def _open(self, epoch: int) -> tuple[Door, DoorPlate]:
@@ -228,10 +232,22 @@ class Roster:
                 return
         if host.tries and host.channel is None:
             host.why = news.reason
-            host.next_start = now + min(_LONGEST_PAUSE, 2.0 ** (host.tries - 1) - 1.0)
-            possible = [h for h in self.hosts.values() if h.life or h.name in self._wanted]
-            if all(h.tries >= _TRIES and not h.life for h in possible):
+            doubled = 2.0 ** min(host.tries - 1, _DOUBLINGS) - 1.0
+            host.next_start = now + min(_LONGEST_PAUSE, doubled)
+            if self._is_hopeless():
                 raise JobError(f"no agent can start: host {host.name} {news.reason}.")
+
+    def _is_hopeless(self) -> bool:
+        """Say whether no agent will ever come.
+
+        Where one has been, its host may come back: a switch or the scheduler may be away for
+        minutes. How long to wait for that is for others to say, but where slots are fixed nobody
+        hears that they are gone.
+        """
+        if self._met and not self.transport.slots:
+            return False
+        possible = [h for h in self.hosts.values() if h.life or h.name in self._wanted]
+        return all(h.tries >= _TRIES and not h.life for h in possible)
 
     # -- lines -----------------------------------------------------------------------
 
@@ -277,7 +293,7 @@ class Roster:
         return self.hosts.get(name)
 
     def _greet(self, host: Host, channel: Channel, hello: dict[str, Any]) -> None:
-        known = hello["life"] == host.life
+        self._met, known = True, hello["life"] == host.life
         if host.life and not known:  # a new agent comes in once all of the old one is gone
             self._lose(host, f"{host.why or 'had an agent'}, which was replaced")
         self._hang_up(host)

@@ -408,6 +408,32 @@ def test_when_no_host_has_hope_this_is_said(stage):
         fail_for_ever()
 
 
+def test_where_an_agent_has_been_one_may_come_again(stage):
+    """All hosts of a rack, and the scheduler's word for them, may be away for minutes."""
+    stage.transport.hosts = ("a",)
+    stage.open()
+    stage.agent("a").channel.close()
+    stage.wait("host_lost")
+    for failures in range(2, 5):
+        stage.until(lambda n=failures: len(stage.transport.started) == n, "another try")
+        stage.transport.news = [News("a", "failed", "is down")]
+        stage.rest(0.05)
+        stage.fleet._roster.hosts["a"].next_start = 0.0
+    stage.agent("a", life="2")
+    stage.until(lambda: len(stage.fleet.slots) == 2, "slots")
+
+
+def test_a_host_may_be_down_for_days(stage):
+    """A try each minute: after 17 hours the pause was a number that no float can hold."""
+    stage.open()
+    stage.agent("b")
+    host = stage.fleet._roster.hosts["a"]
+    host.tries = 5000
+    stage.transport.news = [News("a", "failed", "is down")]
+    stage.until(lambda: host.why == "is down", "news")
+    assert 0.0 < host.next_start - time.monotonic() <= roster._LONGEST_PAUSE
+
+
 def adopt(stage):
     """Leave the door of a controller that was killed, and open another."""
     plate = DoorPlate("127.0.0.1", 1, 6, "token", LEASE, "tag")
