@@ -14,7 +14,7 @@ from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
 LOG = "ranks.log"
 POLL_SECONDS = 0.1
 HOST_SECONDS = 600.0
-"""How long to wait for the first host."""
+"""How long to wait for the first host, and for one to come back once all were lost."""
 
 MOST_STARTS = 3
 """A slot whose ranks have ended badly so often is left alone."""
@@ -65,12 +65,14 @@ class Crew:
         Raises:
             JobError: there is no host, or every rank has ended badly.
         """
-        began = time.monotonic()
+        busy = time.monotonic()
         while True:
             self._fill()
-            if not self._alive and self._starts:
+            if self._alive:
+                busy = time.monotonic()
+            elif self._done or self._is_given_up():
                 break
-            if not self._alive and time.monotonic() > began + HOST_SECONDS:
+            elif time.monotonic() > busy + HOST_SECONDS:
                 raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see {self._folder}.")
             for event in self._backend.poll(POLL_SECONDS):
                 self._hear(event)
@@ -86,6 +88,11 @@ class Crew:
         free = [slot for slot in self._backend.slots if self._is_free(slot, taken)]
         for some in _groups(free, together=self._together):
             self._start(some)
+
+    def _is_given_up(self) -> bool:
+        """Say whether there are slots, and ranks have ended badly too often on each."""
+        slots = self._backend.slots
+        return bool(slots) and all(self._starts[slot.name] >= MOST_STARTS for slot in slots)
 
     def _is_free(self, slot: Slot, taken: set[str]) -> bool:
         return slot.name not in taken and self._starts[slot.name] < MOST_STARTS

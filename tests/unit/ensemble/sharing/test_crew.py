@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hydragnn_hpo.ensemble.sharing import crew
 from hydragnn_hpo.ensemble.sharing.crew import MOST_STARTS, Crew
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Event, Job, Slot
@@ -67,6 +68,34 @@ def test_who_ends_badly_again_and_again_is_given_up():
 
 def test_a_slot_that_fails_leaves_the_work_to_the_others():
     assert run(Stage(2, [1], [-11], [1], [0], [1])).count([0]) <= MOST_STARTS
+
+
+class Lost(Stage):
+    """Its host goes away with every rank, and comes back some polls later, or never."""
+
+    def __init__(self, *codes: list[int], back: bool) -> None:
+        super().__init__(1, *codes)
+        self.back, self._there, self._away = back, self.slots, 0
+
+    def poll(self, timeout: float) -> list[Event]:
+        if not self.slots:
+            self._away += 1
+            self.slots = self._there if self.back and self._away > 3 else ()
+            return []
+        told = super().poll(timeout)
+        if told and told[0].data["codes"] == [-9]:
+            self.slots = ()
+        return told
+
+
+def test_ranks_go_on_when_the_last_host_that_was_lost_is_back():
+    assert len(run(Lost([-9], [0], back=True))) == 2
+
+
+def test_hosts_that_never_come_back_are_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(crew, "HOST_SECONDS", 0.05)
+    with pytest.raises(JobError, match="no host joined within"):
+        run(Lost([-9], back=False))
 
 
 def test_what_is_told_meanwhile_may_end_it():
