@@ -16,6 +16,9 @@ from hydragnn_hpo.files import storage
 STALE_SECONDS = 30.0
 """A lease on another host that was not renewed for so long is free."""
 
+AWAY_SECONDS = STALE_SECONDS / 2.0
+"""So long a lease may fail to be renewed: nobody else takes it for stale yet."""
+
 FINISHED, DRAINED, PAUSED, FAILED = "finished", "drained", "paused", "failed"
 """With what word controllers give their lease back."""
 
@@ -53,18 +56,26 @@ class Lease:
         self._touched = time.monotonic()
 
     def renew(self) -> None:
-        """Show that we are alive, about once a second.
+        """Show that we are alive, about once a second; a file server may be away for a moment.
 
         Raises:
             RunError: a newer controller has taken over; nothing may be written any more.
+            StorageError: it could not be renewed for so long that one may soon do so.
         """
-        if time.monotonic() - self._touched < 1.0:
+        now = time.monotonic()
+        if now - self._touched < 1.0:
             return
-        if self._next.exists():
-            raise RunError(f"{self.path.parent.parent}: a newer controller has taken over.")
         with storage(self.path):
-            os.utime(self.path)
-        self._touched = time.monotonic()
+            try:
+                newer = self._next.exists()
+                os.utime(self.path)
+            except OSError:
+                if now - self._touched < AWAY_SECONDS:
+                    return
+                raise
+        if newer:
+            raise RunError(f"{self.path.parent.parent}: a newer controller has taken over.")
+        self._touched = now
 
     def release(self, why: str = "") -> None:
         """Give the lease back; the number stays used.

@@ -1,17 +1,19 @@
 """One controller per run directory."""
 
+import errno
 import json
 import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
 from hydragnn_hpo.campaign.joining import Seat
-from hydragnn_hpo.campaign.lease import STALE_SECONDS, Lease, Taken, alive, left
+from hydragnn_hpo.campaign.lease import AWAY_SECONDS, STALE_SECONDS, Lease, Taken, alive, left
 from hydragnn_hpo.campaign.loop.book import Book
-from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.errors import RunError, StorageError
 
 
 def test_epochs_rise_and_a_released_lease_is_free(tmp_path):
@@ -111,3 +113,20 @@ def test_the_name_of_an_allocation_leads_nowhere_else(tmp_path):
     Seat(tmp_path, "../../x$(y)")
     (file,) = (tmp_path / "controller" / "allocations").iterdir()
     assert file.name == "..%2F..%2Fx%24%28y%29.lease"
+
+
+def test_a_file_server_that_is_away_for_a_moment_costs_no_controller(tmp_path, monkeypatch):
+    lease = Lease(tmp_path)
+
+    def fail(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "utime", fail)
+    lease._touched -= AWAY_SECONDS / 2
+    lease.renew()
+    lease._touched -= AWAY_SECONDS / 2  # soon others may take it for stale
+    with pytest.raises(StorageError, match="Stale file handle"):
+        lease.renew()
+    monkeypatch.undo()
+    lease.renew()
+    assert time.monotonic() - lease._touched < AWAY_SECONDS / 2
