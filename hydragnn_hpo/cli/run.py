@@ -279,7 +279,6 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
     from hydragnn_hpo.campaign.records.summary import summarize
     from hydragnn_hpo.files import read_json, write_json
-    from hydragnn_hpo.report.pictures.parity import draw_parity
 
     if controller.state.finished and opened.summary.exists():
         done: dict[str, Any] = read_json(opened.summary)
@@ -292,18 +291,24 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
         "figures": summarize(read(opened.journal)),
     }
     write_json(opened.summary, result)
-    if trains:
-        draw_parity(opened.path, opened.report / "parity.png")
     controller.finish()
-    _report(opened)
+    _report(opened, drawn=trains)
     return result
 
 
-def _report(opened: "RunDir") -> None:
-    """Write the report; a campaign that has its result does not fail for want of a page."""
+def _report(opened: "RunDir", *, drawn: bool) -> None:
+    """Write the report; a campaign that has its result does not fail for want of a page.
+
+    Args:
+        opened: the run directory.
+        drawn: whether it has an ensemble, and so a figure.
+    """
     from hydragnn_hpo.report.page.write import write_report
+    from hydragnn_hpo.report.pictures.parity import draw_parity
 
     try:
+        if drawn:
+            draw_parity(opened.path, opened.report / "parity.png")
         write_report(opened)
     except Exception as error:
         logger.debug("no report", exc_info=True)
@@ -331,7 +336,9 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
         say(f"Report: {page} (open it in a browser)")
     if not ensemble:
         return
-    say(f"Figure: {opened.report / 'parity.png'}")
+    figure = opened.report / "parity.png"
+    if figure.exists():
+        say(f"Figure: {figure}")
     say("Try next:", style="bold")
     archive = shlex.quote(str(opened.ensemble))
     say(f"  {_program()} predict {_example(opened)} --ensemble {archive}")

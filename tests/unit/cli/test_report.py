@@ -12,6 +12,7 @@ from hydragnn_hpo.cli.main import app
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.page import write
+from hydragnn_hpo.report.pictures import parity
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +46,14 @@ def test_a_folder_without_a_campaign_is_refused_in_a_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RunError("the disk is full."), KeyError("a fault of ours")])
-def test_a_finished_campaign_does_not_fail_for_want_of_a_page(error, monkeypatch, capsys):
-    def fail(run):
+@pytest.mark.parametrize("place", [(write, "write_report"), (parity, "draw_parity")])
+def test_a_finished_campaign_does_not_fail_for_want_of_a_page(error, place, monkeypatch, capsys):
+    def fail(*_):
         raise error
 
-    monkeypatch.setattr(write, "write_report", fail)
-    run_command._report(RunDir(Path("runs/x")))
+    monkeypatch.setattr(parity, "draw_parity", lambda run, out: None)
+    monkeypatch.setattr(*place, fail)
+    run_command._report(RunDir(Path("runs/x")), drawn=True)
     said = capsys.readouterr().err
     assert said.startswith(f"warning: no report was written ({error})")
     assert "report runs/x" in said
