@@ -7,6 +7,7 @@ system that has no room, no permission or the like.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class HydraError(Exception):
@@ -35,6 +36,15 @@ class JobError(HydraError):
     """Work that was started did not come to a good end."""
 
     exit_code = 1
+
+
+def answer_of(error: HydraError) -> dict[str, Any]:
+    """Give what a job that fails so leaves as its answer; one of a disk may fare better elsewhere.
+
+    >>> answer_of(ConfigError("no heads."))
+    {'error': 'no heads.'}
+    """
+    return {"error": str(error)} | ({"storage": True} if isinstance(error, StorageError) else {})
 
 
 def unknown(kind: str, found: str, known: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """Files that are written whole or not at all (Law 3)."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,21 @@ from hydragnn_hpo.errors import StorageError
 
 PART = ".part"
 """How the names of files and folders end that are not whole yet."""
+
+
+PASSING = frozenset(
+    (
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN),
+        *(errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EBUSY),
+    )
+)
+"""What a file system says while its server is away: it may be back when somebody asks again."""
+
+
+def passes(error: BaseException) -> bool:
+    """Say whether a file system has failed for a while only; a full disk waits for a person."""
+    cause = error.__cause__ if isinstance(error, StorageError) else error
+    return isinstance(cause, OSError) and cause.errno in PASSING
 
 
 def sweep(folder: Path) -> None:

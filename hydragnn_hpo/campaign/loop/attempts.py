@@ -62,6 +62,7 @@ class Attempts:
         self.rule = rule_of(config, book)
         self.to_launch: deque[Start] = deque()
         """What was placed and is not started yet."""
+        self._adopted: set[str] = set()
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
         self.started = 0
         """Attempts that were started."""
@@ -131,11 +132,51 @@ class Attempts:
 
         It may have noted what it was about to ask, and have had no time to ask it.
         """
+        self._adopted.add(job)
         trial = self._trial_of(job)
         if trial is None:
             self.backend.stop(job, grace=PATIENCE_SECONDS)
         elif trial.asked is not None:
             self._pass_on(trial, trial.asked)
+
+    def recover(self, wait: Callable[[], None]) -> None:
+        """Take over what a lost controller left running, or queue it again.
+
+        Args:
+            wait: takes in what happens meanwhile.
+        """
+        for trial in self.book.state.with_status("running"):
+            folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
+            if (folder / "result.json").exists():
+                self.end(trial)
+        while self._orphans() and not self.backend.settled:
+            wait()
+        wait()
+        for trial in self._orphans():
+            self.end(trial)
+
+    def _orphans(self) -> list[Trial]:
+        running = self.book.state.with_status("running")
+        return [trial for trial in running if trial.job not in self._adopted]
+
+    def rest(self, reason: str, *, spare: frozenset[str], hear: Callable[[], None]) -> None:
+        """Let running trials write a checkpoint and end, and wait for them, but not for ever.
+
+        Args:
+            reason: to be noted.
+            spare: hosts; trials on these alone go on.
+            hear: takes in what happens meanwhile.
+        """
+        state = self.book.state
+        resting = {t.name for t in state.with_status("running") if not spare.issuperset(t.hosts)}
+        for name in resting:
+            self.ask(state.trials[name], reason)
+        self.launch(PATIENCE_SECONDS)  # who was not started yet ends at once
+        deadline = time.monotonic() + PATIENCE_SECONDS + 5.0
+        while time.monotonic() < deadline:
+            if resting.isdisjoint(trial.name for trial in state.with_status("running")):
+                break
+            hear()
 
     def _trial_of(self, job: str) -> Trial | None:
         """Give the trial that runs as this job; None for older attempts, and for errands."""

@@ -3,20 +3,21 @@
 One thread decides; the journal is written before anything is acted on.
 """
 
+import contextlib
 import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.backends import OUTLIVES
 from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
-from hydragnn_hpo.campaign.loop.attempts import PATIENCE_SECONDS, Attempts
+from hydragnn_hpo.campaign.loop.attempts import Attempts
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.dispatch import Dispatch
-from hydragnn_hpo.campaign.loop.errand import Errand, Errands, run_here
+from hydragnn_hpo.campaign.loop.errand import Errands
 from hydragnn_hpo.campaign.loop.ladder import Ladder
 from hydragnn_hpo.campaign.loop.metering import Metering
 from hydragnn_hpo.campaign.loop.pause import NEVER, Drained, Pause
@@ -24,14 +25,16 @@ from hydragnn_hpo.campaign.loop.proposals import Proposals
 from hydragnn_hpo.campaign.loop.reseeding import Reseeding
 from hydragnn_hpo.campaign.loop.roster import Roster
 from hydragnn_hpo.campaign.loop.steering import Steering
+from hydragnn_hpo.campaign.records.leaderboard import why_none
 from hydragnn_hpo.campaign.records.software import opened_with
 from hydragnn_hpo.campaign.records.state import State, Trial
 from hydragnn_hpo.campaign.setup import tidy
 from hydragnn_hpo.campaign.work import Work, work_of
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.errors import JobError, StorageError
-from hydragnn_hpo.launching.job import Backend, Event
+from hydragnn_hpo.errors import HydraError, JobError, StorageError
+from hydragnn_hpo.files import passes
+from hydragnn_hpo.launching.job import Backend, Event, Slot
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement.task import Plan
 from hydragnn_hpo.walltime import WallTime
@@ -92,11 +95,11 @@ class Controller:
         self.walltime = WallTime.of(os.environ)
         self.backend = make_backend()
         self.ready, self.stopping, self._left = False, False, FAILED
+        self._served = self._opened = False
         self.ends_in: float | None = None
         """Predicted seconds until all trials that are known have ended."""
-        self.errands = Errands(run.path, self.lease.epoch, self._send)
         self._plan_due, self._heard, self._idle_since = 0.0, 0.0, math.inf
-        self._adopted, self._unheard = set[str](), list[Event]()
+        self._unheard: list[Event] = []
         self._assemble(work_of(config, run, cards))
 
     def _assemble(self, work: Work) -> None:
@@ -112,6 +115,13 @@ class Controller:
         self.roster = Roster(book, self.dispatch)
         self.metering = Metering(book, lambda: self.backend.slots)
         self.steering = Steering(run, book, self.attempts)
+        self.errands = Errands(
+            run.path,
+            self.backend if config.machine.shared_files else None,
+            epoch=self.lease.epoch,
+            choose=self._slot_beside,
+            wait=self._wait,
+        )
 
     def run(self) -> State:
         """Run the campaign to the end of its last rung.
@@ -121,23 +131,34 @@ class Controller:
             StorageError: the disk is full; the trials that ran may go on.
             ConfigError: the space does not fit the data.
             KeyboardInterrupt: a person asked for a pause; checkpoints are written first.
-            Drained: the allocation ends before the campaign does. What runs on hosts of other
-                allocations goes on; whoever takes over has a lease's time to adopt it.
+            Drained: the allocation ends before the campaign does, or its hosts or files are out
+                of reach. What runs on hosts of other allocations goes on; whoever takes over has a
+                lease's time to adopt it.
         """
-        try:
+        with self._left_in_order():
             self._open()
             while not self._done():
                 self._turn()
             self.metering.flush()
-        except Drained:
-            self._left = DRAINED
-            self._rest("walltime", spare=self.backend.guests)
-            raise
-        except (KeyboardInterrupt, JobError, StorageError) as why:
-            self._left = PAUSED if isinstance(why, KeyboardInterrupt) else FAILED
-            self._rest("paused")
-            raise
         return self.state
+
+    @contextlib.contextmanager
+    def _left_in_order(self) -> Iterator[None]:
+        """Let trials leave checkpoints, and others know why, when something ends the work."""
+        try:
+            yield
+        except (Drained, KeyboardInterrupt, JobError, StorageError, OSError) as why:
+            if self.stopping:  # a job inside of ``run``
+                raise
+            goes_on = isinstance(why, Drained) or passes(why)
+            if goes_on:
+                self._left = DRAINED
+            elif isinstance(why, KeyboardInterrupt):
+                self._left = PAUSED
+            self._rest("walltime" if goes_on else "paused")
+            if goes_on and not isinstance(why, Drained):
+                raise Drained(str(why)) from why
+            raise
 
     @property
     def slots(self) -> int:
@@ -150,41 +171,38 @@ class Controller:
         self._left = FINISHED
 
     def close(self) -> None:
-        """Keep what was learnt, end the backend, and give the lease back."""
-        self.proposals.close()
+        """Keep what was learnt, end the backend, and give the lease back.
+
+        What fails here is told and hides nothing: how the work ended is known already.
+        """
+        steps: list[Callable[[], object]] = [self.proposals.close]
         if self.attempts.started:
-            self.dispatch.costs.save(self.run_dir.costs)
-        self.backend.close()
-        self.book.close()
-        self.lease.release(self._left)
+            steps.append(lambda: self.dispatch.costs.save(self.run_dir.costs))
+        steps += [self.backend.close, self.book.close, lambda: self.lease.release(self._left)]
+        for step in steps:
+            try:
+                step()
+            except (HydraError, OSError) as error:
+                logger.warning("%s", error)
 
     def job(self, kind: str, spec: dict[str, Any]) -> Any:
         """Run one job that is not a trial, on one slot, and give its answer.
 
-        One whose host is lost is sent again, to another host where there is one.
-
         Raises:
             JobError: it ended without an answer.
             ConfigError: its answer is an error for the user.
+            KeyboardInterrupt: as in ``run``; so are Drained and StorageError.
         """
-        answer = self.errands.answer(kind, spec)
-        self.metering.flush()
+        with self._left_in_order():
+            answer = self.errands.send(kind, spec)
+            self.metering.flush()
         return answer
 
-    def _send(self, errand: Errand, spec: dict[str, Any], hosts: list[str]) -> Mapping[str, Any]:
-        """Run an errand on a host, one that had no try if there is one, and say how it ended."""
-        if not self.config.machine.shared_files:  # other hosts would not see its files
-            return run_here(errand, spec)
+    def _slot_beside(self, tried: Sequence[str]) -> Slot:
+        """Choose a slot, on a host that is not among these if there is one."""
         self._wait_for_hosts()
         bad = self.state.hosts.quarantined
-        slot = min(self.backend.slots, key=lambda s: (s.host in bad, hosts.count(s.host)))
-        hosts.append(slot.host)
-        self.backend.start(errand.job(spec, slot))
-        while True:
-            for event in self._wait():
-                if event.kind == "ended" and event.job == errand.name:
-                    return event.data
-            self.watch(self.state, self)
+        return min(self.backend.slots, key=lambda s: (s.host in bad, tried.count(s.host)))
 
     # -- opening ---------------------------------------------------------------------
 
@@ -199,45 +217,37 @@ class Controller:
         self.book.note("opened", units=units, slots=slots, **known)
         self.proposals.wake()
         self.dispatch.lay_out(self.backend.slots, self.state)
-        self._recover()
+        self._opened = True
+        self.attempts.recover(self._wait)
 
     def _wait_for_hosts(self) -> None:
         """Wait for the first host, and for those that come on its heels."""
         seen, now = len(self.backend.slots), time.monotonic()
         changed, deadline = now, now + HOST_SECONDS
         if seen:
+            self._served = True
             return
         while not seen or now < changed + GATHERING_SECONDS:
             if now > deadline and not seen:
-                raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs.")
+                said = f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs."
+                raise self._deserted(said)
             self._wait()
-            self.watch(self.state, self)
             now = time.monotonic()
             if len(self.backend.slots) != seen:
                 seen, changed = len(self.backend.slots), now
+        self._served = True
 
-    def _recover(self) -> None:
-        """Take over what a lost controller left running, or queue it again."""
-        for trial in self.state.with_status("running"):
-            folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
-            if (folder / "result.json").exists():
-                self.attempts.end(trial)
-        while self._orphans() and not self.backend.settled:
-            self._hear()
-            self.watch(self.state, self)
-        self._hear()
-        for trial in self._orphans():
-            self.attempts.end(trial)
+    def _deserted(self, said: str) -> Exception:
+        """Say that there is nothing to run on; where there was, another allocation may fare better.
 
-    def _orphans(self) -> list[Any]:
-        running = self.state.with_status("running")
-        return [trial for trial in running if trial.job not in self._adopted]
+        Args:
+            said: what was found, as a sentence.
+        """
+        return Drained(said) if self._served else JobError(said)
 
     # -- one turn --------------------------------------------------------------------
 
     def _turn(self) -> None:
-        if self.time_left <= 0.0:  # ranks know it, too; this is for those that do not
-            raise Drained("the allocation ends")
         if self.attempts.trouble is not None:
             raise self.attempts.trouble
         self.proposals.turn()
@@ -295,10 +305,11 @@ class Controller:
         self._idle_since = min(self._idle_since, now) if plan.held else math.inf
         if now - self._idle_since > HOST_SECONDS:
             trial, why = next(iter(plan.held.items()))
-            raise JobError(
+            said = (
                 f"nothing could start for {HOST_SECONDS:.0f} s: {trial} {why}; give the campaign "
                 "more slots, or cancel the trial."
             )
+            raise self._deserted(said) if self.state.hosts.lost else JobError(said)
 
     def _hear(self) -> None:
         """Take in what happened since the last turn; ends are durable before they are acted on."""
@@ -314,20 +325,26 @@ class Controller:
         elif not self.dispatch.pool.total and self.backend.slots:
             self.dispatch.lay_out(self.backend.slots, self.state)  # none but quarantined hosts left
 
-    def _wait(self) -> list[Event]:
-        """Give what happens while something else is waited for; it is heard later."""
-        events = self._listen()
-        self._unheard += events
-        return events
+    def _wait(self) -> None:
+        """Let all go on while something else is waited for; before it is known, for later."""
+        if self._opened:
+            self._hear()
+        else:
+            self._unheard += self._listen()
+        self.watch(self.state, self)
 
     def _listen(self) -> list[Event]:
         if not self.stopping:
             self._obey()
         # Turns that wait for some more news at once cost a busy campaign half as much.
         time.sleep(max(0.0, self._heard + TURN_SECONDS - time.monotonic()))
-        events = self.backend.poll(POLL_SECONDS)
+        try:
+            events = self.backend.poll(POLL_SECONDS)
+        except JobError as error:
+            raise self._deserted(str(error)) from error
         self._heard = time.monotonic()
         for event in events:
+            self.errands.hear(event)
             if event.kind == "ready":
                 self.ready = True
                 told = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
@@ -335,59 +352,43 @@ class Controller:
             elif event.kind == "counters":
                 self.metering.hear(event)
             elif event.kind == "adopted" and event.job:
-                self._adopted.add(event.job)
                 self.attempts.adopt(event.job)
             elif event.kind in ("zygote_lost", "agent_lost"):
                 self.book.note(event.kind, durable=False, host=event.data.get("host"))
                 if event.data.get("error"):
-                    self._do_without(str(event.data.get("host")), str(event.data["error"]))
+                    host, there = str(event.data.get("host")), {s.host for s in self.backend.slots}
+                    self.roster.do_without(host, there, str(event.data["error"]))
         self.metering.turn()
         self.lease.renew()
         self.book.flush()
         return events
 
     def _obey(self) -> None:
-        """Leave the loop if somebody wishes so; a person's word comes before a scheduler's."""
+        """Leave if somebody wishes so; a person's word comes before a scheduler's and a clock's."""
         if self.pause.wanted or self.steering.pause_wanted:
             raise KeyboardInterrupt
         if self.pause.draining:
             raise Drained("the scheduler ends the allocation")
-
-    def _do_without(self, host: str, error: str) -> None:
-        """Use a host no more on which nothing can start; without another one there is no way."""
-        others = {slot.host for slot in self.backend.slots} - {host}
-        if others <= self.state.hosts.quarantined.keys():
-            raise JobError(error)
-        self.roster.set_aside(host, f"can start nothing: {error}")
+        if self.time_left <= 0.0:  # ranks know it, too; this is for those that do not
+            raise Drained("the allocation ends")
 
     def _done(self) -> bool:
         state = self.state
         if state.count("queued", "running") or not (state.closed or state.ending):
             return False
         if not state.ranked():
-            raise JobError(f"no trial has a result: {self._why_none()}.")
+            raise JobError(f"no trial has a result: {why_none(self.state)}.")
         return not self.reseeding.missing
 
-    def _why_none(self) -> str:
-        failed = [t for t in self.state.trials.values() if t.reason]
-        if not failed:
-            return "none was proposed"
-        return f"{failed[-1].name} ended as {failed[-1].reason}: {failed[-1].message}"
-
-    def _rest(self, reason: str, spare: frozenset[str] = frozenset()) -> None:
-        """Let running trials write a checkpoint and end, but for those on spared hosts alone."""
+    def _rest(self, reason: str) -> None:
+        """Let trials rest as far as journal and hosts are there; the reason is known already."""
         self.stopping = True
-        if reason == "walltime":
-            self.book.note("draining")
-        resting = {
-            t.name for t in self.state.with_status("running") if not spare.issuperset(t.hosts)
-        }
-        for name in resting:
-            self.attempts.ask(self.state.trials[name], reason)
-        self.attempts.launch(PATIENCE_SECONDS)  # who was not started yet ends at once
-        deadline = time.monotonic() + PATIENCE_SECONDS + 5.0
-        while time.monotonic() < deadline:
-            if resting.isdisjoint(trial.name for trial in self.state.with_status("running")):
-                break
-            self._hear()
-        self.metering.flush()
+        spare = self.backend.guests if reason == "walltime" else frozenset()
+        try:
+            if reason == "walltime":
+                self.book.note("draining")
+            if self._opened:  # else what runs is another controller's, and waits for the next one
+                self.attempts.rest(reason, spare=spare, hear=self._hear)
+            self.metering.flush()
+        except (HydraError, OSError, Drained) as error:
+            logger.warning("%s", error)

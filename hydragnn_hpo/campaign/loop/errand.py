@@ -1,20 +1,33 @@
 """A job that is not a trial: it runs in a warm rank and answers in a file."""
 
+import contextlib
 import logging
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.config.trial import INTERRUPTED, STALE
-from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.job import Job, Slot
+from hydragnn_hpo.launching.host.lease import LAPSED
+from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
 
 logger = logging.getLogger(__name__)
 
 TRIES = 3
 """How often an errand is sent before its campaign gives up: hosts are lost now and then."""
+
+LATE_SECONDS = 60.0
+"""How long the answer of a rank that ended well may stay unseen: network file systems remember
+for so long that there was no such file."""
+
+NOT_ITS_OWN = (INTERRUPTED, STALE, os.EX_OSERR, os.EX_CANTCREAT, LAPSED)
+"""Exit codes that speak of the host alone: asked to end, no fork, no lease file, lease lapsed."""
+
+Wait = Callable[[], None]
 
 
 class Errand:
@@ -24,8 +37,8 @@ class Errand:
         """Name the files it uses: its own, as a host that thaws may still be at an earlier try."""
         self.kind, self.name = kind, name
         self.log, self.lease = run / f"{kind}.log", run / f".{name}.lease"
-        self.file = run / f".{name}.json"
-        for old in (self.file, self.lease, *run.glob(f".{kind}.*.*")):
+        self.file = run / f".{name}.json"  # not asked for before its time, see LATE_SECONDS
+        for old in run.glob(f".{kind}.*.*"):
             old.unlink(missing_ok=True)
 
     def job(self, spec: dict[str, Any], slot: Slot) -> Job:
@@ -48,8 +61,12 @@ class Errand:
             ended: the data of its ``ended`` event.
         """
         codes: Sequence[int] = ended["codes"]
-        own = any(code > 0 and code not in (INTERRUPTED, STALE) for code in codes)
+        own = any(code > 0 and code not in NOT_ITS_OWN for code in codes)
         return not own and not self.file.exists()
+
+    def failed(self) -> bool:
+        """Say whether it failed in a way that another host may not share: a disk, a device."""
+        return not self.file.exists() or bool(read_json(self.file).get("storage"))
 
     def answer(self) -> Any:
         """Read the answer once the job has ended.
@@ -57,6 +74,7 @@ class Errand:
         Raises:
             JobError: there is none.
             ConfigError: it is an error for the user.
+            StorageError: it is one of a disk.
         """
         self.lease.unlink(missing_ok=True)
         if not self.file.exists():
@@ -64,54 +82,105 @@ class Errand:
         values = read_json(self.file)
         self.file.unlink()
         if "error" in values:
-            raise ConfigError(values["error"])
+            raise (StorageError if values.get("storage") else ConfigError)(values["error"])
         return values
 
 
-Send = Callable[[Errand, dict[str, Any], list[str]], Mapping[str, Any]]
-"""Runs an errand with its order on a host, not on one of earlier tries if there is another, adds
-the host to those, and gives the data of the ``ended`` event."""
-
-
 class Errands:
-    """Has errands run one by one; one that is lost is sent again."""
+    """Sends them, each again where its host is lost."""
 
-    def __init__(self, run: Path, epoch: int, send: Send) -> None:
-        """Take who sends them.
+    def __init__(
+        self,
+        run: Path,
+        backend: Backend | None,
+        *,
+        epoch: int,
+        choose: Callable[[Sequence[str]], Slot],
+        wait: Wait,
+    ) -> None:
+        """Send none yet.
 
         Args:
             run: the run directory.
-            epoch: number of the controller, which makes their names its own.
-            send: runs an errand somewhere.
+            backend: runs them; None where its hosts would not see their files.
+            epoch: the controller's, for their names.
+            choose: gives a slot, on a host with no try before if there is one, given those tried.
+            wait: lets all else go on meanwhile, and hands events to ``hear``; what it raises ends
+                the waiting.
         """
-        self._run, self._epoch, self._send, self._count = run, epoch, send, 0
+        self._run, self._backend, self._epoch = run, backend, epoch
+        self._choose, self._wait = choose, wait
+        self._count = 0
+        self._name = ""
+        self._ended: Mapping[str, Any] | None = None
 
-    def answer(self, kind: str, spec: dict[str, Any]) -> Any:
-        """Run one and give its answer.
+    def hear(self, event: Event) -> None:
+        """Hear of the end of the one that is waited for."""
+        if event.kind == "ended" and event.job == self._name:
+            self._ended = event.data
+
+    def send(self, kind: str, spec: dict[str, Any]) -> Any:
+        """Send one, and give its answer.
+
+        One that is lost is sent again. One that fails by itself is tried on one other host, if
+        there is any: a device or a disk may be broken, and this may be the last step of a campaign.
 
         Raises:
             JobError: it ended without an answer.
             ConfigError: its answer is an error for the user.
+            StorageError: its answer is an error of a disk.
         """
-        hosts: list[str] = []
-        for left in reversed(range(TRIES)):
+        tried: list[str] = []
+        while True:
             self._count += 1
             errand = Errand(self._run, kind, f"{kind}.{self._epoch}.{self._count}")
-            ended = self._send(errand, spec, hosts)
-            if not (left and errand.was_lost(ended)):
+            ended = self._end_of(errand, spec, tried)
+            if len(tried) >= TRIES or not self._goes_again(errand, ended, tried):
+                return errand.answer()
+
+    def _goes_again(self, errand: Errand, ended: Mapping[str, Any], tried: Sequence[str]) -> bool:
+        if errand.was_lost(ended):
+            logger.warning("the %s job was lost; it is sent again.", errand.kind)
+            return True
+        first = len(tried) == 1 and self._backend is not None
+        if not (first and errand.failed() and self._choose(tried).host not in tried):
+            return False
+        logger.warning("the %s job failed on host %s; it is sent elsewhere.", errand.kind, tried[0])
+        return True
+
+    def _end_of(self, errand: Errand, spec: dict[str, Any], tried: list[str]) -> Mapping[str, Any]:
+        """Run one; gives how it ended, once its answer can be seen.
+
+        Args:
+            errand: the job.
+            spec: its order.
+            tried: hosts of earlier tries; this one's is added.
+        """
+        self._name, self._ended = errand.name, None
+        with contextlib.ExitStack() as opened:
+            here = None
+            if self._backend is None:
+                here = opened.enter_context(_backend_here(self._run))
+            backend = here or self._backend
+            assert backend is not None
+            slot = here.slots[0] if here else self._choose(tried)
+            tried.append(slot.host)
+            backend.start(errand.job(spec, slot))
+            while self._ended is None:
+                for event in here.poll(0.0) if here else ():
+                    self.hear(event)
+                self._wait()
+        deadline = time.monotonic() + LATE_SECONDS
+        while 0 in self._ended["codes"] and not errand.file.exists():
+            if time.monotonic() > deadline:
                 break
-            logger.warning("the %s job was lost; it is sent again.", kind)
-        return errand.answer()
+            self._wait()
+        return self._ended
 
 
-def run_here(errand: Errand, spec: dict[str, Any]) -> Mapping[str, Any]:
-    """Run an errand on this computer, and give the data of its ``ended`` event."""
-    run = errand.file.parent / "errands"
-    with storage(run):
-        run.mkdir(mode=0o700, exist_ok=True)
-    with LocalBackend(slots=1, run_dir=run) as backend:
-        backend.start(errand.job(spec, backend.slots[0]))
-        while True:
-            for event in backend.poll(1.0):
-                if event.kind == "ended":
-                    return event.data
+def _backend_here(run: Path) -> LocalBackend:
+    """Start a backend of this computer alone: other hosts would not see an errand's files."""
+    folder = run / "errands"
+    with storage(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return LocalBackend(slots=1, run_dir=folder)

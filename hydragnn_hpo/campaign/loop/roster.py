@@ -1,10 +1,12 @@
 """The hosts that a campaign has: who is there, who was lost, who fails too often."""
 
 import logging
+from collections.abc import Collection
 
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.dispatch import Dispatch
 from hydragnn_hpo.campaign.records.state import Trial
+from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Event
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,21 @@ class Roster:
         logger.warning("host %s %s; it gets no more trials.", host, reason)
         self.book.note("quarantined", host=host, reason=reason)
         self.dispatch.pool.close_host(host)
+
+    def do_without(self, host: str, there: Collection[str], error: str) -> None:
+        """Use a host no more on which nothing can start.
+
+        Args:
+            host: its id.
+            there: all hosts that are there.
+            error: why nothing can start.
+
+        Raises:
+            JobError: no other can be used.
+        """
+        if set(there) - {host} <= self.book.state.hosts.quarantined.keys():
+            raise JobError(error)
+        self.set_aside(host, f"can start nothing: {error}")
 
     def _lose(self, host: str, reason: str) -> None:
         times = sum(cause.startswith("lost") for cause in self.book.state.hosts.failures[host])

@@ -8,7 +8,7 @@ from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.records.state import Trial
 from hydragnn_hpo.campaign.requests import Request, answer, read_requests
 from hydragnn_hpo.campaign.wishes import check_wish
-from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.errors import HydraError, StorageError
 from hydragnn_hpo.layout import RunDir
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,12 @@ class Steering:
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         self._looked = time.monotonic()
-        for path, request in read_requests(self.run):
+        try:
+            asked = read_requests(self.run)
+        except (OSError, StorageError) as error:  # they are there at the next look, or the one then
+            logger.warning("requests cannot be read: %s", error)
+            return
+        for path, request in asked:
             try:
                 check_wish(request, self.attempts.config, self.book.state)
             except HydraError as error:

@@ -89,6 +89,14 @@ def read_state(run: RunDir) -> State:
     return fold(read(run.journal))
 
 
+def why_none(state: State) -> str:
+    """Say why no trial has a result."""
+    failed = [trial for trial in state.trials.values() if trial.reason]
+    if not failed:
+        return "none was proposed"
+    return f"{failed[-1].name} ended as {failed[-1].reason}: {failed[-1].message}"
+
+
 def _row(rank: int | None, trial: Trial, front: bool | None) -> Row:
     return Row(
         rank=rank,

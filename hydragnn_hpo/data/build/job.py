@@ -11,7 +11,7 @@ from hydragnn_hpo.data.build.share import shares_of, tie, write_share
 from hydragnn_hpo.data.build.work import finish_work, work_folder
 from hydragnn_hpo.data.build.workers import convert_all
 from hydragnn_hpo.data.store.write import WINDOW, refuse_stranger
-from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.errors import HydraError, answer_of
 from hydragnn_hpo.files import whole_folder, write_json
 
 
@@ -71,6 +71,6 @@ def job_main(spec: Mapping[str, Any]) -> int:
         processes = int(spec.get("processes", 1))
         answer = build_store(Path(spec["card"]), Path(spec["out"]), processes=processes)
     except HydraError as error:
-        answer = {"error": str(error)}
+        answer = answer_of(error)
     write_json(Path(spec["answer"]), answer)
     return 0

@@ -38,7 +38,7 @@ from hydragnn_hpo.ensemble.building.members import (
 from hydragnn_hpo.ensemble.building.select import ScoredHead
 from hydragnn_hpo.ensemble.building.sizes import alone, by_size
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
-from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.errors import HydraError, answer_of
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
 
@@ -97,7 +97,7 @@ def job_main(spec: Mapping[str, Any]) -> int:
         device = os.environ.get("HYDRAGNN_HPO_DEVICE", "cpu")
         answer = build_ensemble(Path(spec["run"]), spec.get("device", device))
     except HydraError as error:
-        answer = {"error": str(error)}
+        answer = answer_of(error)
     write_json(Path(spec["answer"]), answer)
     return 0
 

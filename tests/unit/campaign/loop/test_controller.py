@@ -1,13 +1,15 @@
 """The loop over a backend without processes: rungs, faults, hosts, wishes, and going on."""
 
+import errno
 import itertools
+import os
 import time
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
 
 from hydragnn_hpo.campaign.commands import Command
-from hydragnn_hpo.campaign.lease import DRAINED, alive, left
+from hydragnn_hpo.campaign.lease import DRAINED, FAILED, alive, left
 from hydragnn_hpo.campaign.loop import controller as controller_module
 from hydragnn_hpo.campaign.loop import steering
 from hydragnn_hpo.campaign.loop.book import Book
@@ -20,8 +22,10 @@ from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.command import CommandConfig
 from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.errors import ConfigError, JobError, StorageError
+from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.job import Event
+from hydragnn_hpo.placement.cost import CostModel
 
 
 def campaign(**search):
@@ -538,3 +542,125 @@ def test_what_runs_on_other_allocations_is_left_to_whoever_takes_over(tmp_path):
     assert len(backend.running) == 2
     assert alive(tmp_path / "run") is None
     assert left(tmp_path / "run") == DRAINED
+
+
+def test_a_campaign_whose_hosts_are_all_lost_goes_on_in_another_allocation(tmp_path, monkeypatch):
+    """A switch that fails at night is no word for a person: the next job of a chain goes on."""
+    monkeypatch.setattr(controller_module, "HOST_SECONDS", 0.2)
+    backend = StubBackend(hosts=2, fate=lambda trial, attempt, epoch: "frozen")
+
+    def watch(state, controller):
+        if state.count("running"):
+            for host in {"h0", "h1"} - backend.gone:
+                backend.lose(host)
+
+    with pytest.raises(Drained, match="nothing could start for"):
+        Ran(tmp_path, campaign(), backend, watch=watch)
+    assert left(tmp_path / "run") == DRAINED
+    assert Ran(tmp_path, campaign(), StubBackend()).state.count("stopped") == 6
+
+
+def test_a_backend_that_is_lost_is_no_error_of_the_campaign(tmp_path):
+    class Cluster(StubBackend):
+        def poll(self, timeout):
+            if self.started:
+                raise JobError("the Ray cluster was lost.")
+            return super().poll(timeout)
+
+    backend = Cluster()
+    with pytest.raises(Drained, match="the Ray cluster was lost"):
+        Ran(tmp_path, campaign(), backend)
+    assert backend.closed
+    assert left(tmp_path / "run") == DRAINED
+
+
+def test_a_backend_that_never_came_is_an_error(tmp_path):
+    class Cluster(StubBackend):
+        slots = ()
+
+        def poll(self, timeout):
+            raise JobError("no agent can start: host a is down.")
+
+    with pytest.raises(JobError, match="no agent can start"):
+        Ran(tmp_path, campaign(), Cluster())
+
+
+@pytest.mark.parametrize(("code", "word"), [(errno.EIO, DRAINED), (errno.ENOSPC, FAILED)])
+def test_a_file_system_that_is_away_is_another_thing_than_one_that_is_full(
+    tmp_path, monkeypatch, code, word
+):
+    """Trials leave checkpoints in both cases; only a full disk waits for a person."""
+    backend = StubBackend(fate=lambda t, a, e: "frozen" if e > 1 else None)
+    fails = []
+
+    def flush(book):
+        if book.state.count("running") and not fails:
+            fails.append(True)
+            with storage(book.path):
+                raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Book, "flush", flush)
+    with pytest.raises(Drained if word == DRAINED else StorageError, match=os.strerror(code)):
+        Ran(tmp_path, campaign(), backend)
+    assert fails
+    assert not backend.running
+    assert left(tmp_path / "run") == word
+
+
+def test_what_fails_at_the_end_hides_neither_how_it_ended_nor_keeps_the_lease(
+    tmp_path, monkeypatch, caplog
+):
+    def full(costs, path):
+        raise StorageError(f"{path}: cannot be written (Disk quota exceeded); make room.")
+
+    monkeypatch.setattr(CostModel, "save", full)
+    backend, pause = StubBackend(), Pause()
+
+    def watch(state, controller):
+        pause.draining |= bool(backend.started)
+
+    with pytest.raises(Drained, match="the scheduler ends"):
+        Ran(tmp_path, campaign(trials=60), backend, watch=watch, pause=pause)
+    assert "Disk quota exceeded" in caplog.text
+    assert backend.closed
+    assert left(tmp_path / "run") == DRAINED
+
+
+def test_an_heir_that_is_drained_before_it_knows_the_trials_leaves_them_as_they_are(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def kill(state, controller):
+        if state.count("running"):
+            raise Killed
+
+    dead = StubBackend(fate=lambda t, a, e: "frozen" if e > 1 else None)
+    with pytest.raises(Killed):
+        Ran(tmp_path, campaign(), dead, watch=kill)
+    heir, pause = StubBackend(hosts=0), Pause()
+    for job in dead.running:
+        heir.running[job] = dead.running[job]
+        heir._tell("adopted", job)
+
+    def drain(state, controller):
+        pause.draining = True
+        for job in list(heir.running):
+            heir._end(heir.running[job], [-9])
+
+    with pytest.raises(Drained):
+        Ran(tmp_path, campaign(), heir, watch=drain, pause=pause)
+    assert Ran(tmp_path, campaign(), StubBackend()).state.count("stopped") == 6
+
+
+def test_requests_that_cannot_be_read_now_are_read_later(run, monkeypatch):
+    """A file server that is away for a moment costs no campaign."""
+    real, failures = steering.read_requests, iter([errno.ESTALE, errno.EIO])
+
+    def read_requests(where):
+        if (code := next(failures, None)) is not None:
+            raise OSError(code, os.strerror(code))
+        return real(where)
+
+    monkeypatch.setattr(steering, "read_requests", read_requests)
+    assert run(campaign()).state.count("stopped") == 6
+    assert next(failures, None) is None

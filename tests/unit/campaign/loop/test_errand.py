@@ -1,16 +1,24 @@
 """Jobs that are not trials: one whose host is lost is sent to another."""
 
+import contextlib
+import errno
 import json
+import os
 import time
 
 import pytest
 from unit.campaign.loop.test_controller import campaign
 from unit.campaign.stub_backend import StubBackend
 
+from hydragnn_hpo.campaign.lease import DRAINED, PAUSED, left
+from hydragnn_hpo.campaign.loop import errand
 from hydragnn_hpo.campaign.loop.controller import Controller
+from hydragnn_hpo.campaign.loop.pause import Drained, Pause
+from hydragnn_hpo.campaign.records.journal import read
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.config.trial import DISK_FULL, STALE
-from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.errors import ConfigError, JobError, StorageError, answer_of
+from hydragnn_hpo.launching.host.lease import LAPSED
 from hydragnn_hpo.launching.job import Event
 
 KILLED = -9
@@ -73,12 +81,34 @@ def test_an_errand_is_given_up_once_three_were_lost(sent):
     assert len(backend.started) == 3
 
 
+@pytest.mark.parametrize("code", [os.EX_OSERR, os.EX_CANTCREAT, LAPSED])
+def test_a_host_that_can_start_nothing_is_no_failure_of_an_errand(sent, code):
+    backend = Sent([code, code, {"members": 3}], hosts=1)
+    assert sent(backend) == {"members": 3}
+
+
 @pytest.mark.parametrize("code", [1, DISK_FULL])
-def test_an_errand_that_failed_by_itself_is_not_sent_again(sent, code):
-    backend = Sent([code, {"members": 3}])
+@pytest.mark.parametrize(("hosts", "starts"), [(4, 2), (1, 1)])
+def test_an_errand_that_failed_by_itself_is_tried_on_one_other_host(sent, code, hosts, starts):
+    backend = Sent([code, code, {"members": 3}], hosts=hosts)
     with pytest.raises(JobError, match="ended without an answer"):
         sent(backend)
-    assert len(backend.started) == 1
+    assert len(set(backend.used)) == len(backend.started) == starts
+
+
+def test_a_broken_device_of_one_host_does_not_cost_an_errand(sent):
+    assert sent(Sent([1, {"members": 3}])) == {"members": 3}
+
+
+def test_an_error_of_a_disk_is_one_of_its_host_until_another_has_it_too(sent):
+    error = {"error": "/tmp: cannot be written (No space left on device)."} | {"storage": True}
+    assert sent(Sent([error, {"members": 3}])) == {"members": 3}
+    backend = Sent([error, error, {"members": 3}])
+    with pytest.raises(StorageError, match="No space left"):
+        sent(backend)
+    assert len(backend.started) == 2
+    told = answer_of(StorageError("full.")), answer_of(ConfigError("wrong."))
+    assert [one.get("storage") for one in told] == [True, None]
 
 
 def test_an_error_that_an_errand_answers_is_for_the_user_at_once(sent):
@@ -100,3 +130,154 @@ def test_an_answer_counts_even_if_its_host_died_after_it(sent, tmp_path):
     backend = Late([{"members": 3}, {"members": 4}])
     assert sent(backend) == {"members": 3}
     assert not list((tmp_path / "run").glob(".ensemble*")), "nothing is left behind"
+
+
+def test_an_answer_that_a_file_server_shows_late_is_waited_for(sent):
+    class Slow(Sent):
+        """Shows the answer some polls after the rank ended."""
+
+        polls = 0
+
+        def start(self, job):
+            super().start(job)
+            os.rename(job.spec["answer"], job.spec["answer"] + "~")
+
+        def poll(self, timeout):
+            self.polls += 1
+            if self.started and self.polls == 8:
+                file = self.started[-1].spec["answer"]
+                os.rename(file + "~", file)
+            return super().poll(timeout)
+
+    backend = Slow([{"members": 3}])
+    assert sent(backend) == {"members": 3}
+    assert len(backend.started) == 1
+
+
+def test_an_answer_that_never_shows_is_not_waited_for_without_end(sent, monkeypatch):
+    monkeypatch.setattr(errand, "LATE_SECONDS", 0.05)
+    with pytest.raises(JobError, match="ended without an answer"):
+        sent(Sent([0, 0, 0]))
+
+
+class Busy(StubBackend):
+    """Errands never end; trials do."""
+
+    def start(self, job):
+        if job.kind == "command":
+            super().start(job)
+        else:
+            self.started.append(job)
+
+
+@pytest.fixture
+def ensemble(tmp_path):
+    """Run a campaign with a backend to its errand, which ``meanwhile`` is to end."""
+    config = campaign()
+
+    def build(backend, meanwhile, pause=None):
+        run = open_run(config, tmp_path / "run")
+
+        def watch(state, controller):
+            if backend.started and backend.started[-1].kind == "ensemble":
+                meanwhile(backend)
+
+        controller = Controller(
+            config,
+            run,
+            cards={},
+            make_backend=lambda: backend,
+            watch=watch,
+            pause=pause or Pause(),
+        )
+        try:
+            controller.run()
+            controller.job("ensemble", {})
+        finally:
+            controller.close()
+
+    return build
+
+
+def events(tmp_path, *kinds):
+    return [e for e in read(tmp_path / "run" / "events.jsonl") if e["event"] in kinds]
+
+
+def test_the_end_of_an_allocation_during_an_errand_is_a_drain(ensemble, tmp_path):
+    """Others who serve the campaign take over only from one that was drained."""
+    pause = Pause()
+
+    def drain(backend):
+        pause.draining = True
+
+    with pytest.raises(Drained):
+        ensemble(Busy(), drain, pause)
+    assert left(tmp_path / "run") == DRAINED
+    assert events(tmp_path, "draining")
+
+
+def test_an_errand_is_left_when_the_clock_says_so_where_no_signal_comes(ensemble, tmp_path):
+    def end(backend):
+        backend.ends_at = 0.0
+
+    with pytest.raises(Drained, match="the allocation ends"):
+        ensemble(Busy(), end)
+    assert left(tmp_path / "run") == DRAINED
+
+
+def test_who_interrupts_an_errand_has_paused_the_campaign(ensemble, tmp_path):
+    pause = Pause()
+
+    def interrupt(backend):
+        pause.wanted = True
+
+    with pytest.raises(KeyboardInterrupt):
+        ensemble(Busy(), interrupt, pause)
+    assert left(tmp_path / "run") == PAUSED
+
+
+def test_hosts_that_are_lost_during_an_errand_are_in_the_journal(ensemble, tmp_path):
+    def lose(backend):
+        if "h1" not in backend.gone:
+            backend.lose("h1")
+        elif events(tmp_path, "host_lost"):
+            backend.ends_at = 0.0
+
+    with pytest.raises(Drained):
+        ensemble(Busy(hosts=2), lose)
+    assert [e["host"] for e in events(tmp_path, "host_lost")] == ["h1"]
+
+
+def test_a_file_server_that_is_away_during_an_errand_leaves_the_rest_to_the_next_job(
+    ensemble, tmp_path
+):
+    def fail(backend):
+        raise OSError(errno.ESTALE, "Stale file handle", "RUN")
+
+    with pytest.raises(Drained, match="Stale file handle"):
+        ensemble(Busy(), fail)
+    assert left(tmp_path / "run") == DRAINED
+
+
+def test_a_controller_hears_of_its_end_while_an_errand_runs_beside_it(tmp_path, monkeypatch):
+    """Where hosts do not see our files: it also renews its lease, and answers its agents."""
+    here, backend, pause = Busy(), Busy(), Pause()
+    here.slots_per_host = 1
+    monkeypatch.setattr(errand, "_backend_here", lambda run: contextlib.nullcontext(here))
+    config = campaign()
+    machine = config.machine.model_copy(update={"shared_files": False})
+    config = config.model_copy(update={"machine": machine})
+    polls = []
+
+    def watch(state, controller):
+        polls.append(controller.lease)
+        pause.draining = len(polls) > 3
+
+    run = open_run(config, tmp_path / "run")
+    controller = Controller(
+        config, run, cards={}, make_backend=lambda: backend, watch=watch, pause=pause
+    )
+    with contextlib.closing(controller), pytest.raises(Drained):
+        controller.job("ensemble", {})
+    assert [job.kind for job in here.started] == ["ensemble"]
+    assert backend.started == []
