@@ -31,6 +31,9 @@ checkpoint, with steps in more pieces."""
 STALE = 7
 """Exit code of a rank that waited for another one for too long, and has named it."""
 
+FILES_AWAY = 8
+"""Exit code of a rank whose file server was away: no result, it goes on from its checkpoint."""
+
 
 class TrialDataConfig(MixedConfig):
     """Where graphs are. Read by ``training.trial``."""

@@ -23,6 +23,7 @@ from hydragnn_hpo.config.fit import Heads
 from hydragnn_hpo.config.loading import dump, load, parse
 from hydragnn_hpo.config.trial import (
     DISK_FULL,
+    FILES_AWAY,
     HALVED,
     INTERRUPTED,
     PEER_LOST,
@@ -33,7 +34,15 @@ from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.mixture import close, unite
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
-from hydragnn_hpo.files import read_json, storage, sweep, write_bytes, write_json, write_text
+from hydragnn_hpo.files import (
+    passes,
+    read_json,
+    storage,
+    sweep,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.records import RecordWriter
 from hydragnn_hpo.training.asked import Asked
@@ -51,6 +60,9 @@ from hydragnn_hpo.training.watching.profiling import Profile, ProfilePlan
 from hydragnn_hpo.training.watching.watchdog import watch
 
 logger = logging.getLogger(__name__)
+
+AWAY_SECONDS = 20.0
+"""Before a rank whose file server is away gives its slot back: others would fare no better."""
 
 PREDICTED = ("val", "sel", "cal")
 """Splits a trial predicts; the test split belongs to the ensemble (Law 6)."""
@@ -131,7 +143,8 @@ def rank_main(spec: dict[str, Any]) -> int:
         spec: ``trial_dir``, ``attempt``, and ``one_host``: whether all ranks share a host.
 
     Returns:
-        The rank's exit code: 0, 1 for a failure, ``INTERRUPTED``, ``PEER_LOST`` or ``DISK_FULL``.
+        The rank's exit code: 0, 1 for a failure, ``INTERRUPTED``, ``PEER_LOST``, ``DISK_FULL``,
+        ``HALVED`` or ``FILES_AWAY``.
     """
     trial = TrialDir(Path(spec["trial_dir"]))
     log.configure(rank=int(os.environ.get("RANK", "0")))
@@ -196,6 +209,10 @@ def _guarded(
         if _disk_is_full(error):
             logger.error("%s", error)
             return DISK_FULL
+        if passes(error):
+            logger.error("%s", error)
+            time.sleep(AWAY_SECONDS)
+            return FILES_AWAY
         reason, message = _reason(error)
         logger.error("failed: %s: %s", reason, message)
         _write_failure(trial, attempt, reason, message)

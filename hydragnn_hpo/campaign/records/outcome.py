@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.trial import DISK_FULL, HALVED, INTERRUPTED, STALE
+from hydragnn_hpo.config.trial import DISK_FULL, FILES_AWAY, HALVED, INTERRUPTED, STALE
 from hydragnn_hpo.errors import StorageError
-from hydragnn_hpo.files import read_json
+from hydragnn_hpo.files import passes, read_json
 
 LAST_LINES = 3
 
@@ -70,7 +70,8 @@ def outcome_of(attempt: Attempt) -> dict[str, Any]:
         }
     if STALE in codes:  # the log names the rank that was waited for
         return _interrupted("stale", codes=list(codes), message=said)
-    return _interrupted("host_lost", codes=list(codes), message=attempt.error)
+    message = attempt.error or (said if FILES_AWAY in codes else None)
+    return _interrupted("host_lost", codes=list(codes), message=message)
 
 
 def _interrupted(reason: str, **values: Any) -> dict[str, Any]:
@@ -78,10 +79,16 @@ def _interrupted(reason: str, **values: Any) -> dict[str, Any]:
 
 
 def _of_result(path: Path, asked: str | None) -> dict[str, Any]:
-    """Read a result; one that is none is the fault of whoever wrote it."""
+    """Read a result; one that is none is the fault of whoever wrote it.
+
+    Raises:
+        StorageError: it is there, but its file server is away.
+    """
     try:
         result = read_json(path)
     except StorageError as error:
+        if passes(error):
+            raise
         return _failed("bug", str(error))
     status = result.get("status") if isinstance(result, dict) else None
     if status == "failed":

@@ -1,5 +1,6 @@
 """A trial's directory in, its result and predictions out: one real rank on a tiny store."""
 
+import errno
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import torch
 from safetensors.numpy import load_file
 
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, PEER_LOST, PlacementConfig
+from hydragnn_hpo.config.trial import DISK_FULL, FILES_AWAY, INTERRUPTED, PEER_LOST, PlacementConfig
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.records import read_records
@@ -300,6 +301,27 @@ def test_every_error_has_its_reason():
     for reason, errors in reasons.items():
         assert [_reason(error)[0] for error in errors] == [reason] * len(errors)
     assert _reason(MemoryError())[1] == "no memory left"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_file_server_that_is_away_is_no_failure_of_a_trial(bench, monkeypatch, code):
+    """Three trials that had failed alike ended the campaign, for a hiccup of a minute."""
+    bench.configure(epochs=2)
+    real = checkpoint.write_pieces
+
+    def away(path, pieces):
+        if path.name == "last.safetensors":
+            with storage(path):
+                raise OSError(code, os.strerror(code))
+        real(path, pieces)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "AWAY_SECONDS", 0.0)
+        patch.setattr(checkpoint, "write_pieces", away)
+        assert rank_main(bench.place(1, epochs=2)) == FILES_AWAY
+    assert not (bench.trial.attempt(1) / "result.json").exists()
+    assert rank_main(bench.place(2, epochs=2)) == 0
+    assert result_of(bench, 2)["status"] == "completed"
 
 
 def test_a_lost_peer_is_no_failure(bench, monkeypatch):

@@ -1,12 +1,16 @@
 """How an attempt ended, and what becomes of its trial."""
 
+import errno
 import json
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from hydragnn_hpo.campaign.records.outcome import Attempt, another_try, blamed, outcome_of
-from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, PEER_LOST, STALE
+from hydragnn_hpo.config.trial import DISK_FULL, FILES_AWAY, INTERRUPTED, PEER_LOST, STALE
+from hydragnn_hpo.errors import StorageError
 
 SENTENCE = "rank 0 has not moved for 300 s, rank 3 is at step 120 (data) for 301 s; ending"
 
@@ -36,10 +40,25 @@ def test_who_hangs_again_and_again_is_a_bug(tmp_path):
         ([INTERRUPTED, STALE], "walltime"),
         ([DISK_FULL, STALE], "disk_full"),
         ([PEER_LOST, 1], "host_lost"),
+        ([PEER_LOST, FILES_AWAY], "host_lost"),
     ],
 )
 def test_other_codes_say_more_or_less(tmp_path, codes, reason):
     assert ended(tmp_path, codes)["reason"] == reason
+
+
+def test_a_result_that_a_file_server_keeps_back_is_no_failure(tmp_path, monkeypatch):
+    """The next controller finds it there: no finished result is lost."""
+    (tmp_path / "result.json").write_text('{"status": "completed", "epochs": 4, "objective": 0.5}')
+
+    def away(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", away)
+        with pytest.raises(StorageError, match="Stale file handle"):
+            ended(tmp_path, [0])
+    assert ended(tmp_path, [0])["outcome"] == "completed"
 
 
 @pytest.mark.parametrize(
