@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.errors import HydraError, StorageError
 
 PART = ".part"
 """How the names of files and folders end that are not whole yet."""
@@ -27,17 +27,22 @@ PASSING = frozenset(
 
 def passes(error: BaseException) -> bool:
     """Say whether a file system has failed for a while only; a full disk waits for a person."""
-    cause = error.__cause__ if isinstance(error, StorageError) else error
+    cause = error.__cause__ if isinstance(error, HydraError) else error
     return isinstance(cause, OSError) and cause.errno in PASSING
 
 
 def sweep(folder: Path) -> None:
     """Remove what a killed process left unfinished below a folder; nobody may be writing there."""
     for path in list(folder.rglob(f".*{PART}")):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that can be removed of it, if it is still there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 OUTLIVES = "slurm"
 """The backend whose agents may be alive and well when their controller is not, see ``Fleet``."""
 
+TETHERED = "local"
+"""The backend whose ranks end with their controller, at once; all others' go on for a lease."""
+
 Make = Callable[[MachineConfig, Path, tuple[str, ...]], Backend]
 
 

@@ -5,9 +5,7 @@ hosts to the one that is, and takes over when that one is gone.
 """
 
 import contextlib
-import json
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,12 +13,21 @@ from typing import Literal, Self
 from urllib.parse import quote
 
 from hydragnn_hpo.campaign.backends import OUTLIVES, preload_of, tell_overruled
-from hydragnn_hpo.campaign.lease import FAILED, PAUSED, STALE_SECONDS, Taken, alive, holder, left
+from hydragnn_hpo.campaign.lease import (
+    FAILED,
+    PAUSED,
+    STALE_SECONDS,
+    Taken,
+    alive,
+    holder,
+    left,
+    whoever,
+)
 from hydragnn_hpo.campaign.loop.pause import Pause
 from hydragnn_hpo.campaign.records.leaderboard import read_state
 from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
-from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.files import passes, storage, write_text
 from hydragnn_hpo.launching.fleet.visit import Visit
 from hydragnn_hpo.launching.job import Backend
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend, hold
@@ -69,12 +76,12 @@ class Seat:
                 f"{run}: allocation {allocation} works for it already, by {somebody}; wait for it, "
                 "or end it first."
             )
-        self._ours = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        self._ours = whoever()
         write_text(self._path, self._ours)
         self._touched = time.monotonic()
 
     def renew(self) -> None:
-        """Show that we are alive, about once a second.
+        """Show that we are alive, about once a second, as soon as files can be reached.
 
         Raises:
             Taken: another process has come at the same moment, and later.
@@ -82,7 +89,7 @@ class Seat:
         if time.monotonic() - self._touched < 1.0:
             return
         self._touched = time.monotonic()
-        with storage(self._path):
+        with contextlib.suppress(OSError):  # else an allocation is lost for a moment's silence
             if self._path.read_text() != self._ours:
                 raise Taken(f"{self._path}: another process took this allocation's place.")
             os.utime(self._path)
@@ -181,8 +188,13 @@ class Member:
         self._next_look = time.monotonic() + LOOK_SECONDS
         if alive(self.run.path) is not None:
             return None
-        if read_state(self.run).finished:
-            return "finished"
+        try:
+            if read_state(self.run).finished:
+                return "finished"
+        except RunError as error:
+            if passes(error):
+                return None
+            raise
         word = left(self.run.path)
         if self._served and word == PAUSED:
             return "paused"

@@ -8,7 +8,9 @@ import json
 import os
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import storage
@@ -45,7 +47,7 @@ class Lease:
         self.epoch = newest + 1
         self.path = folder / f"{self.epoch:06d}.lease"
         self._next = folder / f"{self.epoch + 1:06d}.lease"
-        content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        content = whoever()
         with storage(self.path):
             try:
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -124,7 +126,7 @@ def holder(path: Path) -> str | None:
     if "pid" not in found:
         return None
     if found["host"] == socket.gethostname():
-        if not _is_python(int(found["pid"])):
+        if not _is_python(int(found["pid"])) or found.get("born", "") not in ("", _born(found)):
             return None
     elif age > STALE_SECONDS:
         return None
@@ -134,6 +136,22 @@ def holder(path: Path) -> str | None:
 def _refuse_if_alive(path: Path, run: Path) -> None:
     if somebody := holder(path):
         raise Taken(f"{run}: is being run by {somebody}; wait for it, or end it first.")
+
+
+def whoever() -> str:
+    """Say who we are, as what holds a lease; numbers of processes are used again."""
+    who = {"pid": os.getpid(), "host": socket.gethostname()}
+    return json.dumps({**who, "born": _born(who)})
+
+
+def _born(who: Mapping[str, Any]) -> str:
+    """Give the boot of this host, and when after it a process began; empty where there is none."""
+    try:
+        stat = Path(f"/proc/{who['pid']}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+    return f"{boot}/{stat.rpartition(')')[2].split()[19]}"
 
 
 def _is_python(pid: int) -> bool:

@@ -1,7 +1,6 @@
 """Open a run directory for a campaign, and refuse a bad one before anything starts."""
 
 import itertools
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from hydragnn_hpo.config.search import Scalar
 from hydragnn_hpo.config.sizes import epoch_size
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError, RunError
-from hydragnn_hpo.files import PART, storage, sweep, write_text
+from hydragnn_hpo.files import PART, remove, storage, sweep, write_text
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.search import space
 from hydragnn_hpo.search.constraints import Constraint, check_room, completed, read_constraints
@@ -65,7 +64,7 @@ def tidy(run: RunDir, *, trials_may_live: bool) -> None:
         return
     for path in run.path.iterdir():
         if path.name.startswith(".") and path.name.endswith(PART):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+            remove(path)
         elif path.is_dir() and path not in (run.trials, run.jobs):
             sweep(path)
 

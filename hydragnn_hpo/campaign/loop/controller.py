@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.backends import OUTLIVES
+from hydragnn_hpo.campaign.backends import TETHERED
 from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
 from hydragnn_hpo.campaign.loop.attempts import Attempts
 from hydragnn_hpo.campaign.loop.book import Book
@@ -89,7 +89,7 @@ class Controller:
         self.config, self.run_dir = config, run
         self.watch, self.pause = watch, pause
         self.lease = Lease(run.path)
-        tidy(run, trials_may_live=config.machine.backend == OUTLIVES)
+        tidy(run, trials_may_live=config.machine.backend != TETHERED)
         self.book = Book(run.journal, self.lease.epoch, clock, self.lease.renew)
         self.state = self.book.state
         self.walltime = WallTime.of(os.environ)

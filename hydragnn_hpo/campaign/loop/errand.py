@@ -10,7 +10,7 @@ from typing import Any
 
 from hydragnn_hpo.config.trial import INTERRUPTED, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
-from hydragnn_hpo.files import read_json, storage
+from hydragnn_hpo.files import read_json, remove, storage
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.host.lease import LAPSED
 from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
@@ -38,8 +38,8 @@ class Errand:
         self.kind, self.name = kind, name
         self.log, self.lease = run / f"{kind}.log", run / f".{name}.lease"
         self.file = run / f".{name}.json"  # not asked for before its time, see LATE_SECONDS
-        for old in run.glob(f".{kind}.*.*"):
-            old.unlink(missing_ok=True)
+        for old in run.glob(f".{kind}.*.*"):  # a folder, where a launcher kept a lease
+            remove(old)
 
     def job(self, spec: dict[str, Any], slot: Slot) -> Job:
         """Give the order for the backend."""

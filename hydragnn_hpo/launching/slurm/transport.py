@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydragnn_hpo.config.site import SiteConfig
-from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
 from hydragnn_hpo.launching.host.network import first_there, own_address
@@ -162,7 +162,15 @@ class SlurmTransport:
             self._asked.remove(asked)
             asked.question.close()
             if able := [host for name, host in asked.hosts.items() if name not in down]:
-                self._steps.append(self._step(able, asked.call))
+                self._begin(able, asked.call)
+
+    def _begin(self, hosts: Sequence[str], call: Call) -> None:
+        """Start a step; where its log cannot be written, that is no more than news of its hosts."""
+        try:
+            self._steps.append(self._step(hosts, call))
+        except (OSError, StorageError) as error:
+            why = f"has no agent: {error}"
+            self._news += [News(host, "failed", why) for host in hosts]
 
     def _step(self, hosts: Sequence[str], call: Call) -> _Step:
         self._count += 1

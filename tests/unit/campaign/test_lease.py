@@ -130,3 +130,26 @@ def test_a_file_server_that_is_away_for_a_moment_costs_no_controller(tmp_path, m
     monkeypatch.undo()
     lease.renew()
     assert time.monotonic() - lease._touched < AWAY_SECONDS / 2
+
+
+def test_the_number_of_a_process_that_another_has_now_holds_nothing(tmp_path):
+    """A host that was lost and is up again uses the same numbers."""
+    lease = Lease(tmp_path)
+    who = json.loads(lease.path.read_text())
+    lease.path.write_text(json.dumps({**who, "born": "another boot/12345"}))
+    assert alive(tmp_path) is None
+    assert Lease(tmp_path).epoch == 2
+
+
+def test_a_seat_outlasts_a_file_server_that_is_away(tmp_path, monkeypatch):
+    seat = Seat(tmp_path, "12")
+
+    def away(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seat, "_touched", -1e9)
+        patch.setattr(os, "utime", away)
+        seat.renew()
+    with pytest.raises(Taken):
+        Seat(tmp_path, "12")

@@ -25,6 +25,7 @@ from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.job import Event
+from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement.cost import CostModel
 
 
@@ -664,3 +665,15 @@ def test_requests_that_cannot_be_read_now_are_read_later(run, monkeypatch):
     monkeypatch.setattr(steering, "read_requests", read_requests)
     assert run(campaign()).state.count("stopped") == 6
     assert next(failures, None) is None
+
+
+@pytest.mark.parametrize(("backend", "stays"), [("local", False), ("ray", True), ("steps", True)])
+def test_what_a_trial_of_a_lost_controller_may_be_writing_stays(tmp_path, backend, stays):
+    """A checkpoint that vanished below its writer was called a full disk, which ends a campaign."""
+    machine = campaign().machine.model_copy(update={"backend": backend})
+    config = campaign().model_copy(update={"machine": machine})
+    part = open_run(config, tmp_path / "run").path / "trials/t0000/checkpoints/.last.json.2.part"
+    part.parent.mkdir(parents=True)
+    part.touch()
+    Controller(config, RunDir(tmp_path / "run"), cards={}, make_backend=StubBackend).close()
+    assert part.exists() == stays

@@ -281,3 +281,16 @@ def test_a_controller_hears_of_its_end_while_an_errand_runs_beside_it(tmp_path, 
         controller.job("ensemble", {})
     assert [job.kind for job in here.started] == ["ensemble"]
     assert backend.started == []
+
+
+def test_a_folder_that_a_launcher_left_is_no_end_of_an_errand(sent, tmp_path):
+    """On NFS one with files that are still open elsewhere cannot be removed at once."""
+    left_over = tmp_path / "run" / ".ensemble.1.1.lease.ranks" / "0.started"
+
+    class Steps(Sent):
+        def start(self, job):
+            super().start(job)
+            left_over.parent.mkdir(exist_ok=True)
+            left_over.touch()
+
+    assert sent(Steps([KILLED, {"members": 3}])) == {"members": 3}

@@ -76,3 +76,12 @@ def test_a_question_that_is_open_at_the_end_is_dropped(stage):
     (asked,) = stage.transport._asked
     stage.transport.close()
     assert asked.question._process.poll() is not None
+
+
+def test_a_log_that_cannot_be_written_is_no_more_than_news_of_hosts(stage):
+    (stage.folder / "agents").touch()
+    stage.transport.start(["n1"], stage.call)
+    stage.say("n1|allocated\n")
+    stage.until(lambda: stage.news)
+    assert [(news.host, news.kind) for news in stage.news] == [("n1", "failed")]
+    assert "agents: cannot be written" in stage.news[0].reason
