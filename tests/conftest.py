@@ -1,12 +1,15 @@
-"""What every test may use."""
+"""What every test may use, and what makes each begin alike."""
 
 import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from alike import begin, seed
+from hypothesis import HealthCheck, settings
 from ray_cluster import RayCluster
 from virtual_slurm import VirtualSlurm, missing
 
@@ -14,14 +17,34 @@ from hydragnn_hpo.config.data import CardConfig, FileConfig, TargetConfig
 from hydragnn_hpo.data.columns import Columns, Names, offsets
 from hydragnn_hpo.data.store import write
 
+settings.register_profile(
+    "alike", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("alike")
 
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests marked ``gpu`` where torch finds none; torch loads only if there are any."""
+    """Begin alike; skip tests marked ``gpu`` where torch finds none, and load it for them only."""
+    begin()
     if item.get_closest_marker("gpu"):
         import torch
 
         if not torch.cuda.is_available():
             pytest.skip("this machine has no GPU.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
+    """Let a fixture draw the same, whichever test asks for it first."""
+    seed(fixturedef.argname)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Let a test draw the same, whatever was set up for it, or ran before it."""
+    seed(item.nodeid)
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,6 @@ TARGETS = {
 }
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    """With so few atoms threads only wait for each other."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(params=list(CONV_SPECS))
 def conv(request):
     return request.param

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -100,18 +101,24 @@ def toy_columns(count: int = 60, seed: int = 0) -> tuple[Columns, CardConfig]:
     return columns, card
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    """Tests run beside each other: threads of small nets would only wait for cores."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], AbstractContextManager[None]]:
+    """Let stores be staged in a folder of our own, within a block: other rooms have theirs."""
     folder = tmp_path_factory.mktemp("scratch")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HYDRAGNN_HPO_SCRATCH", str(folder))
-        yield folder
+
+    @contextmanager
+    def inside() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HYDRAGNN_HPO_SCRATCH", str(folder))
+            yield
+
+    return inside
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _scratch(scratch: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    with scratch():
+        yield
 
 
 def trial_config(trial: str, seed: int, store: str = "../../data/toy.bp") -> TrialConfig:
@@ -128,13 +135,16 @@ def trial_config(trial: str, seed: int, store: str = "../../data/toy.bp") -> Tri
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, scratch: Path) -> Path:
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, scratch: Callable[[], AbstractContextManager[None]]
+) -> Path:
     """A run directory of six trials with random weights and honest predictions."""
     run = tmp_path_factory.mktemp("finished") / "run"
     columns, card = toy_columns()
     (run / "data").mkdir(parents=True)
     write_store(run / "data/toy.bp", [columns], columns.stats, card)
-    opened = open_store(run / "data/toy.bp")
+    with scratch():
+        opened = open_store(run / "data/toy.bp")
     for number, trial in enumerate(MODELS):
         write_trial(run, opened, trial, number)
     return run
@@ -158,12 +168,17 @@ def make_run(tmp_path: Path, finished: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def built_zip(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
+def built_zip(
+    tmp_path_factory: pytest.TempPathFactory,
+    finished: Path,
+    scratch: Callable[[], AbstractContextManager[None]],
+) -> Path:
     """An ensemble of all six trials, for tests that only read."""
     run = tmp_path_factory.mktemp("built") / "run"
     shutil.copytree(finished, run)
     (run / "campaign.toml").write_text(campaign_text())
-    build_ensemble(run)
+    with scratch():
+        build_ensemble(run)
     return run / "ensemble.zip"
 
 

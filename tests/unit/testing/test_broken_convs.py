@@ -16,15 +16,6 @@ pytestmark = pytest.mark.slow  # all together they take longer than most rooms
 BROKEN = {}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """With so few atoms threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def breaks(*checks):
     """Note which checks a conv must fail; all others it must pass."""
 

@@ -83,18 +83,6 @@ def make_config(*, conv="egnn", heads=None, store="none", seed=3, model=None, **
     )  # fmt: skip
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def _denormals():
-    """Ranks flush denormals in their own process; other tests want them back in this one."""
-    yield
-    torch.set_flush_denormal(False)
-
-
 @pytest.fixture(scope="session")
 def columns():
     return make_columns()

@@ -29,7 +29,6 @@ def _as_before(bench):
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)
-    torch.set_flush_denormal(False)
 
 
 def result_of(bench, attempt=1):
