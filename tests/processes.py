@@ -8,7 +8,7 @@ from typing import Any
 
 from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 
-SECONDS = 30.0
+SECONDS = 50.0
 
 
 def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:

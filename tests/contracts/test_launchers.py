@@ -27,7 +27,9 @@ from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
 
 HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
-SECONDS = 30.0
+SECONDS = 50.0
+"""For what comes at once on a quiet machine; ranks that nobody ends stay for 60."""
+
 NAMES = ("report", "misbehave", "nothing", "emit", "sleep", "polite", "stubborn", "parent")
 TARGETS = {name: f"rank_targets:{name}" for name in NAMES}
 
@@ -159,7 +161,7 @@ def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
     yield stage
     if stage.backend:
         stage.backend.close()
-    until(lambda: find_strays(run_tag(run)) == [], "end of all", seconds=10)
+    until(lambda: find_strays(run_tag(run)) == [], "end of all")
 
 
 only_srun = pytest.mark.parametrize("stage", LAUNCHERS[:1], indirect=True)
@@ -219,10 +221,12 @@ def test_every_rank_has_its_own_exit_code_and_the_log_what_all_said(stage):
 def test_records_come_completely_and_while_the_job_runs(stage):
     stage.open()
 
-    stage.start("emit", lines=1000, stay=True, seconds=1.5)
+    job = stage.start("emit", lines=1000, stay=True)
 
     stage.wait("record", "job")
+    stage.shown(job, "emitted")
     assert not stage.told("ended", "job")
+    stage.backend.stop("job")
     stage.wait("ended", "job")
     numbers = [event.data["number"] for event in stage.told("record", "job")]
     assert numbers == list(range(1000))
@@ -230,11 +234,11 @@ def test_records_come_completely_and_while_the_job_runs(stage):
 
 @pytest.mark.slow
 def test_a_controller_that_does_not_listen_stops_nobody(stage):
-    stage.open(lease_seconds=1.0)
-    job = stage.start("emit", lines=1, stay=True, seconds=2.5)
+    stage.open(lease_seconds=2.0)
+    job = stage.start("emit", lines=1, stay=True, seconds=4.0)
     stage.shown(job, "emitted")
 
-    time.sleep(2.5)
+    time.sleep(4.0)
 
     assert stage.wait("ended", "job").data["codes"] == [0]
 
@@ -250,9 +254,9 @@ def test_stop_lets_a_job_end_by_itself(stage):
     job = stage.start("polite", width=2)
     [stage.shown(job, "pid", rank) for rank in range(2)]
 
-    stage.backend.stop("job", grace=20.0)
+    stage.backend.stop("job", grace=100.0)
 
-    ended = stage.wait("ended", "job", seconds=15)
+    ended = stage.wait("ended", "job")
     assert (ended.data["codes"], ended.data["signal_sent"]) == ([0, 0], True)
 
 
@@ -263,7 +267,7 @@ def test_stop_forces_a_job_after_its_grace(stage):
 
     stage.backend.stop("job", grace=0.5)
 
-    assert stage.wait("ended", "job", seconds=15).data["codes"] == [-9, -9]
+    assert stage.wait("ended", "job").data["codes"] == [-9, -9]
     assert not any(map(is_alive, pids))
 
 
@@ -318,13 +322,13 @@ def test_a_lease_that_is_taken_away_ends_the_ranks(stage):
 
     job.lease.unlink()
 
-    assert stage.wait("ended", "job", seconds=15).data["codes"] == [75, 75]
+    assert stage.wait("ended", "job").data["codes"] == [75, 75]
     assert "lease" in job.log.read_text()
 
 
 @pytest.mark.slow
 def test_ranks_of_frozen_keepers_end_themselves(stage):
-    stage.open(lease_seconds=1.0)
+    stage.open(lease_seconds=4.0)
     job = stage.start("stubborn", width=2)
     pids = [stage.shown(job, "pid", rank) for rank in range(2)]
     keepers = stage.named("hpo-keeper")
@@ -333,7 +337,7 @@ def test_ranks_of_frozen_keepers_end_themselves(stage):
     for keeper in keepers:
         os.kill(keeper, signal.SIGSTOP)
 
-    until(lambda: not any(map(is_alive, pids)), "end of the ranks", seconds=10)
+    until(lambda: not any(map(is_alive, pids)), "end of the ranks")
     for keeper in keepers:
         os.kill(keeper, signal.SIGCONT)
     assert stage.wait("ended", "job").data["codes"] == [75, 75]
@@ -349,7 +353,7 @@ def test_close_ends_everything(stage):
     stage.backend.close()
     stage.backend.close()
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40, "their 60 s are not waited for"
     assert find_strays(run_tag(stage.folder)) == []
 
 
@@ -383,12 +387,19 @@ def test_a_controller_that_is_gone_or_frozen_leaves_no_rank(stage, number):
         until(lambda: all(file.exists() for file in files), "ranks")
         pids = [json.loads(file.read_text()) for file in files]
         os.kill(controller.pid, number)
-        until(lambda: not any(map(is_alive, pids)), "end of the ranks", seconds=15)
+        until(lambda: not any(map(is_alive, pids)), "end of the ranks")
         controller.kill()
 
 
 @only_srun
-def test_few_launchers_are_alive_and_the_others_wait_in_order(stage):
+def test_few_launchers_are_alive_and_the_others_wait_in_order(stage, monkeypatch):
+    begin, began = launched.Launched.begin, []
+
+    def noted(self):
+        began.append((self.job.id, len(stage.backend._alive)))
+        begin(self)
+
+    monkeypatch.setattr(launched.Launched, "begin", noted)
     stage.open(most_alive=2)
     for number in range(5):
         stage.start("sleep", name=f"j{number}", seconds=0.3)
@@ -401,12 +412,13 @@ def test_few_launchers_are_alive_and_the_others_wait_in_order(stage):
     names = [word for _, argv in calls for word in argv or () if word.startswith("--job-name=")]
     started = [int(name[-1]) for name in names]
     assert sorted(started) == [0, 1, 2, 3]
-    assert all(abs(place - number) <= 1 for place, number in enumerate(started)), "two at a time"
+    assert [name for name, _ in began] == ["j0", "j1", "j2", "j3"]
+    assert max(alive for _, alive in began) == 2
     alive = most = 0
     for _, argv in sorted(calls, key=lambda call: call[0]):
         alive += 1 if argv else -1
         most = max(most, alive)
-    assert most == 2
+    assert most <= 2
 
 
 @pytest.mark.slow
@@ -450,7 +462,7 @@ def test_stop_also_ends_the_tries(stage, monkeypatch):
 
     stage.backend.stop("job")
 
-    assert stage.wait("ended", "job", seconds=10).data["codes"] == [-9]
+    assert stage.wait("ended", "job").data["codes"] == [-9]
 
 
 def test_what_cannot_be_rendered_or_written_ends_its_job_alone(stage, monkeypatch):

@@ -89,7 +89,7 @@ def test_one_that_hangs_in_a_driver_is_replaced_and_then_given_up(tree, sampling
     def given_up():
         began = time.monotonic()
         sampling.look(began)
-        assert time.monotonic() - began < 5.0, "the agent waited"
+        assert time.monotonic() - began < 60.0, "the agent waited"
         if sampling.channel is not None:
             seen.add(sampling._process.pid)
         return sampling.channel is None

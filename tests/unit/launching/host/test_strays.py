@@ -74,7 +74,7 @@ def test_the_asker_and_its_parents_are_no_strays(tag):
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=120,
     )
 
     assert answer.stdout == "[]\n", answer.stderr

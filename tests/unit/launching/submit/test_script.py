@@ -151,6 +151,12 @@ echo >{folder}/runs
 for _ in $(seq 600); do sleep 0.1; done
 """
 
+BEGINS_SLOWLY = """\
+[ $2 = begin ] || exit 0
+echo >{folder}/begins
+for _ in $(seq 600); do [ -e {folder}/heard ] && exit 0; sleep 0.1; done
+"""
+
 
 @pytest.fixture
 def job(shell, order, content, profile):
@@ -187,9 +193,10 @@ def test_many_signals_lose_no_exit_code(shell, job):
 
 
 def test_a_signal_before_the_program_keeps_it_from_starting(shell, job):
-    process = job("exit 0\n", batch="[ $2 = end ] || echo >{folder}/begins; sleep 0.5\n")
+    process = job("exit 0\n", batch=BEGINS_SLOWLY)
     until((shell.folder / "begins").exists, "begin")
     process.send_signal(signal.SIGUSR1)
+    (shell.folder / "heard").touch()
     assert process.wait(timeout=60) == 0
     assert [call[:2] for call in shell.calls()] == [["batch", "begin"], ["batch", "end"]]
     assert shell.calls()[-1][-2:] == ["--code", "75"]

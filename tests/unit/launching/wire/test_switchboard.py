@@ -29,7 +29,7 @@ def test_a_line_that_has_news_is_served(board, ends):
     board.add(ends[1], lambda: heard.extend(ends[1].receive()))
     ends[0].send({"a": 1})
 
-    board.wait(5.0)
+    board.wait(60.0)
 
     assert heard == [{"a": 1}]
     began = time.monotonic()
@@ -45,7 +45,7 @@ def test_what_finds_no_room_goes_out_later(board, ends):
         board.send(ends[0], {"number": number, "text": "x" * 100_000})
     assert ends[0].unsent
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(got) < 50 and time.monotonic() < deadline:
         board.wait(0.1)
 
@@ -69,7 +69,7 @@ def test_a_descriptor_that_is_used_again_is_another_line(board):
         board.add(end, lambda: heard.append("second"))
 
     second[0].send({})
-    board.wait(5.0)
+    board.wait(60.0)
 
     assert heard == ["second"]
     for end in second:
