@@ -152,7 +152,7 @@ def live(run, lines, monkeypatch):
     board.start(changed.set)
     yield board
     board.stop()
-    board._thread.join(timeout=10)
+    board._thread.join(timeout=60)
     assert not board._thread.is_alive()
 
 
@@ -168,7 +168,7 @@ def test_a_run_that_is_removed_is_told_and_taken_up_when_it_is_back(live, run, l
     run.path.rename(tmp_path / "aside")
     wait_for(live, "holds no campaign")
     with pytest.raises(RunError):
-        live.document().result(timeout=10)
+        live.document().result(timeout=60)
     (tmp_path / "aside").rename(run.path)
     wait_for(live, "not running")
     run.journal.write_bytes(b"".join(lines[:10]))  # begun anew

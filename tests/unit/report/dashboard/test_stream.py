@@ -20,7 +20,7 @@ def test_an_event_is_two_lines_and_an_empty_one_whatever_is_in_it():
 
 
 async def take(pages, count):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return [await anext(pages) for _ in range(count)]
 
 

