@@ -338,11 +338,24 @@ def test_nothing_starts_when_the_allocation_ends(tmp_path):
     assert backend.started == []
 
 
+def hanging(backend):
+    """Let all trials hang in their second epoch; once all do, 30.2 s are left."""
+
+    def fate(trial, attempt, epoch):
+        if epoch < 2:
+            return None
+        hung.add(trial)
+        if len(hung) == len(backend.slots):
+            backend.ends_at = min(backend.ends_at, time.time() + 30.2)
+        return "frozen"
+
+    hung, backend.fate = set(), fate
+    return backend
+
+
 def test_trials_are_drained_before_the_allocation_ends(tmp_path):
-    """31.5 s are left, of which 30 are kept free: the trial that hangs is asked in time."""
-    backend = StubBackend(
-        ends_at=time.time() + 31.5, fate=lambda t, a, e: "frozen" if e > 1 else None
-    )
+    """30.2 s are left, of which 30 are kept free: the trials that hang are asked in time."""
+    backend = hanging(StubBackend())
     with pytest.raises(Drained, match="the allocation ends"):
         Ran(tmp_path, campaign(), backend)
     assert backend.started
@@ -509,8 +522,17 @@ def test_nothing_starts_on_a_host_that_is_taken_before_a_checkpoint_is_reached(r
 
 
 def test_trials_yield_before_their_host_is_taken_and_go_on_elsewhere(run):
-    backend = leaving(StubBackend(hosts=2), "h1", 31.5)
-    backend.fate = lambda t, a, e: "frozen" if e > 1 and a == 1 else None
+    backend, hung = StubBackend(hosts=2), set()
+
+    def fate(trial, attempt, epoch):
+        if epoch < 2 or attempt > 1:
+            return None
+        hung.add(trial)
+        if len(hung) == 4 and not told:
+            told.append(leaving(backend, "h1", 30.2))
+        return "frozen"
+
+    backend.fate, told = fate, []
     ran = run(campaign(trials=4), backend, watch=lambda s, c: thaw(backend, s))
     yielded = [e for e in ran.events("ended") if e["reason"] == "walltime"]
     assert len(yielded) == 2
@@ -528,12 +550,7 @@ def thaw(backend, state):
 
 
 def test_what_runs_on_other_allocations_is_left_to_whoever_takes_over(tmp_path):
-    backend = StubBackend(
-        hosts=2,
-        guests=frozenset({"h1"}),
-        ends_at=time.time() + 31.5,
-        fate=lambda t, a, e: "frozen" if e > 1 else None,
-    )
+    backend = hanging(StubBackend(hosts=2, guests=frozenset({"h1"})))
     with pytest.raises(Drained):
         Ran(tmp_path, campaign(), backend)
     events = list(read(tmp_path / "run" / "events.jsonl"))

@@ -11,8 +11,10 @@ import httpx
 import numpy as np
 import pytest
 from ase import Atoms
+from processes import until
 
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.serving.worker import Worker
 
 Call = Callable[..., Any]
 WATER = {
@@ -259,15 +261,30 @@ def test_names_that_are_no_utf8_come_back(call: Call) -> None:
     assert answer.json()["structures"][0]["id"] == "\ud800"
 
 
+@pytest.fixture
+def came(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note each request that waits for its answer."""
+    noted: list[str] = []
+    ask = Worker.ask
+
+    def asked(self: Worker, body: bytes, kind: str) -> Any:
+        answer = ask(self, body, kind)
+        noted.append(kind)
+        return answer
+
+    monkeypatch.setattr(Worker, "ask", asked)
+    return noted
+
+
 def test_requests_that_wait_are_answered_together_and_equal(
-    call: Call, ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+    call: Call, ensemble: Ensemble, came: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
     whole = Ensemble.predict
 
     def counted(self: Ensemble, columns: Any, indices: Any) -> Any:
         sizes.append(len(indices))
-        time.sleep(0.2)
+        until(lambda: len(came) == 12, "all requests")
         return whole(self, columns, indices)
 
     async def many(client: httpx.AsyncClient) -> list[Any]:
@@ -277,6 +294,7 @@ def test_requests_that_wait_are_answered_together_and_equal(
     alone = {
         k: call(post(s)).json()["structures"][0]["heads"] for k, s in ((1, WATER), (0, CRYSTAL))
     }
+    came.clear()
     monkeypatch.setattr(Ensemble, "predict", counted)
     for number, heads in enumerate(call(many)):
         for name, parts in alone[number % 2].items():
@@ -301,11 +319,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def test_who_comes_when_all_places_are_taken_is_sent_away(
-    call: Call, gate: threading.Event
+    call: Call, gate: threading.Event, came: list[str]
 ) -> None:
     async def crowd(client: httpx.AsyncClient) -> tuple[httpx.Response, list[httpx.Response]]:
         inside = [asyncio.create_task(post(WATER)(client)) for _ in range(3)]
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(60):
+            while len(came) < 3:
+                await asyncio.sleep(0.01)
         one_more = await post(WATER)(client)
         gate.set()
         return one_more, await asyncio.gather(*inside)
