@@ -1,0 +1,46 @@
+"""Each test begins alike: its draws come from its name, and torch has its defaults."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from alike import begin, seed
+from hypothesis import settings
+
+
+def draw() -> tuple[float, float, float]:
+    return random.random(), np.random.rand(), torch.rand(()).item()
+
+
+@pytest.fixture
+def drawn() -> tuple[float, float, float]:
+    return draw()
+
+
+def test_a_fixture_draws_by_its_name_and_a_test_by_its_own(
+    drawn: tuple[float, float, float], request: pytest.FixtureRequest
+) -> None:
+    first = draw()
+    seed("drawn")
+    assert draw() == drawn
+    seed(request.node.nodeid)
+    assert draw() == first != drawn
+
+
+def test_what_a_test_told_torch_is_taken_back() -> None:
+    torch.set_num_threads(3)
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
+    torch.set_flush_denormal(True)
+    begin()
+    assert torch.get_num_threads() == 1
+    assert torch.get_default_dtype() is torch.float32
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert (torch.tensor(1e-310, dtype=torch.float64) * 1.0).item() > 0.0
+
+
+def test_examples_are_the_same_in_each_run_and_have_no_deadline() -> None:
+    assert settings.default is not None
+    assert settings.default.derandomize
+    assert settings.default.deadline is None
