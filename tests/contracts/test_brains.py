@@ -327,6 +327,7 @@ def test_a_brain_leaves_no_trace_outside_itself(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_thinking_leaves_torch_out() -> None:
     code = (
         "import sys\n"
