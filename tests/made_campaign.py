@@ -10,8 +10,8 @@ import hashlib
 import heapq
 import json
 import math
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -636,3 +636,24 @@ class Simulation:
         )
         self.charged.clear()
         self.metered = self.time
+
+
+def scored_by_conv(lines: Iterable[bytes]) -> Counter[str]:
+    """Count the trials of a journal that stand with a score by their conv, from its lines alone.
+
+    One that was promoted goes on, and has no final score until it rests again.
+    """
+    convs, scored = {}, set()
+    for line in lines:
+        event = json.loads(line)["e"]
+        trial = event.get("trial")
+        match event["event"]:
+            case "proposed":
+                convs[trial] = event["values"]["model.conv"]
+            case "ended" if event.get("score") is not None:
+                scored.add(trial)
+            case "promoted":
+                scored.difference_update(event["trials"])
+            case "rested":
+                scored.add(trial)
+    return Counter(convs[trial] for trial in scored)

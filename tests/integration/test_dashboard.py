@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from made_campaign import make_campaign
+from made_campaign import make_campaign, scored_by_conv
 
 from hydragnn_hpo.cli.dashboard import write_door
 from hydragnn_hpo.layout import RunDir
@@ -51,6 +52,10 @@ class Growing:
         """Count the trials that ended, from the lines alone."""
         bodies = [json.loads(line)["e"] for line in self._whole_lines()]
         return sum(e["event"] == "ended" for e in bodies)
+
+    def scored(self) -> Counter[str]:
+        """Count the trials that have a score, by conv."""
+        return scored_by_conv(self._whole_lines())
 
     def _whole_lines(self) -> list[bytes]:
         return [x for x in self.run.journal.read_bytes().splitlines(True) if x.endswith(b"\n")]
@@ -239,3 +244,41 @@ def test_a_page_keeps_up_with_its_campaign(page, growing, dashboard, whole, tmp_
     assert dict(page.evaluate(NUMBERS)) == last, "what was there stays to be read"
     dashboard.process.send_signal(signal.SIGINT)
     until(page, lambda: "no connection" in state_of(page))
+
+
+@pytest.mark.slow
+def test_brushes_outlive_what_is_new(page, growing, dashboard):
+    """Lines that come later are judged by them, too, also where an axis has grown meanwhile."""
+    page.goto(dashboard.link)
+    chart = page.locator('figure[data-key^="parallel."] .chart').first
+    chart.wait_for(timeout=120_000)
+    chart.scroll_into_view_if_needed()
+    convs = chart.locator('[data-axis="0"]')
+    convs.wait_for(timeout=60_000)
+
+    def kept() -> int:
+        return int(chart.get_attribute("data-kept") or -1)
+
+    until(page, lambda: kept() == growing.scored().total(), 120.0)
+    convs.focus()
+    page.keyboard.press("ArrowUp")
+    [conv] = [c for c in growing.scored() if c in convs.get_attribute("aria-label")]
+    few = growing.scored()[conv]
+    until(page, lambda: kept() == few)
+    growing.grow(0.7)
+    assert few < growing.scored()[conv] < growing.scored().total()
+    until(page, lambda: kept() == growing.scored()[conv], 120.0)
+    page.keyboard.press("Escape")
+    until(page, lambda: kept() == growing.scored().total())
+    objective = chart.locator("[data-axis]").last
+    places = "all => all.map(t => [t.textContent, t.getAttribute('y')])"
+    ticks = objective.locator("text").evaluate_all(places)
+    objective.focus()
+    page.keyboard.press("ArrowUp")
+    until(page, lambda: "brushed from about" in objective.get_attribute("aria-label"))
+    label = objective.get_attribute("aria-label")
+    growing.grow(1.0)
+    until(page, lambda: "finished" in state_of(page) and is_current(page), 120.0)
+    assert objective.locator("text").evaluate_all(places) != ticks, "the axis has not grown"
+    assert objective.get_attribute("aria-label") == label
+    assert page.wrong == []

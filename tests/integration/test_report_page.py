@@ -1,13 +1,11 @@
 """The report in a real browser: it draws, asks for nothing, and hands and keys can use it."""
 
-import json
-from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from browser import DESKTOP, PHONE, chromium, missing
-from made_campaign import make_campaign
+from made_campaign import make_campaign, scored_by_conv
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.page.write import write_report
@@ -97,17 +95,15 @@ def lines_of(page):
     )
 
 
-def counts(run):
-    """Count trials with a score, by their conv; computed from the lines of the journal."""
-    events = [json.loads(line)["e"] for line in (run / "events.jsonl").read_text().splitlines()]
-    convs = {e["trial"]: e["values"]["model.conv"] for e in events if e["event"] == "proposed"}
-    scored = {e["trial"] for e in events if e["event"] == "ended" and e.get("score") is not None}
-    return Counter(convs[trial] for trial in scored)
+def scored_of(url):
+    """Count trials with a score by conv, from the journal of the page."""
+    run = Path(urlsplit(url).path).parents[1]
+    return scored_by_conv((run / "events.jsonl").read_bytes().splitlines())
 
 
 def test_brushing_keeps_the_lines_that_pass(browser, url):
     """The axis of convs has three places: its upper half holds the last one and half the middle."""
-    by_conv = counts(Path(urlsplit(url).path).parents[1])
+    by_conv = scored_of(url)
     total = sum(by_conv.values())
     with browser.page(url) as seen:
         page = seen.page
@@ -130,7 +126,7 @@ def test_brushing_keeps_the_lines_that_pass(browser, url):
 
 
 def test_keys_brush_and_order_the_axes(browser, url):
-    by_conv = counts(Path(urlsplit(url).path).parents[1])
+    by_conv = scored_of(url)
     with browser.page(url) as seen:
         page = seen.page
         chart, kept = lines_of(page)

@@ -41,6 +41,12 @@
     };
   }
 
+  /* Give the share of a new range at which the value of an old one's stands; an axis's ends stay its ends. */
+  function moved(share, [from, to], [low, high]) {
+    if (share <= 0 || share >= 1) return share;
+    return Math.min(1, Math.max(0, (from + share * (to - from) - low) / (high - low || 1)));
+  }
+
   class Lines {
     constructor(chart) {
       this.chart = chart;
@@ -53,10 +59,15 @@
     }
 
     show(trace, colour) {
+      const before = this.axes;
       this.colour = colour;
       this.axes = trace.dimensions.map((d) => ({ label: d.label, names: d.ticktext ?? [],
         values: numbers(d.values), ticks: numbers(d.tickvals), range: d.range }));
       this.order ??= this.axes.map((_, k) => k);
+      for (const [number, ends] of before ? this.brushes : []) {
+        const [from, to] = [before[number].range, this.axes[number].range];
+        this.brushes.set(number, ends.map((end) => moved(end, from, to)));
+      }
       const shades = numbers(trace.line.color);
       const shade = scale(trace.line.colorscale, trace.line.cmin, trace.line.cmax);
       this.strokes = shades.map(shade);
