@@ -57,9 +57,10 @@ class Display:
             self.live.stop()
 
     def begin(self, state: State) -> None:
-        """Say what is about to happen."""
+        """Say what is about to happen; what the trials have become so far is no news."""
         if self.quiet:
             return
+        self._seen = {trial.name: _mark(trial) for trial in state.trials.values()}
         ended = state.count("stopped", "completed", "failed", "cancelled")
         going_on = f"going on, {ended} of {self.trials} trials at rest; " if state.trials else ""
         print(f"{going_on}preparing data and a warm process", flush=True)
@@ -102,7 +103,7 @@ class Display:
 
         It may have come to rest and gone on meanwhile: what it had reached is said, too.
         """
-        now = (trial.status, trial.attempt, len(trial.rests))
+        now = _mark(trial)
         was = self._seen.get(trial.name, ("", 0, 0))
         if now == was:
             return
@@ -115,6 +116,11 @@ class Display:
 
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self._started:6.1f} s  {what}", flush=True)
+
+
+def _mark(trial: Trial) -> tuple[str, int, int]:
+    """Give what changes when there is something to tell of a trial."""
+    return trial.status, trial.attempt, len(trial.rests)
 
 
 def _rested(trial: Trial, rung: int) -> str:

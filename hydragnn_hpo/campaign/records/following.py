@@ -64,6 +64,8 @@ class Following:
             if not self.offset:
                 return []
             raise Replaced(f"{self.path}: was removed; is the run elsewhere now?") from None
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be read ({error.strerror}).") from error
         if not content.startswith(self._last):
             raise Replaced(f"{self.path}: was written anew while it was read; look again.")
         *whole, _ = content[len(self._last) :].split(b"\n")
