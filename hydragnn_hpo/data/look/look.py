@@ -48,17 +48,12 @@ def look(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Look:
     sample = sampled(files)
     strays += sample.strays
     files = tuple(one for one in files if one.path not in {path for path, _ in strays})
-    if sample.exact and sample.total - sample.bad < FEWEST:
-        raise DataError(
-            f"{paths[0]}: holds {len(sample.structures)} usable structures; five splits need at "
-            f"least {FEWEST}, a model worth believing {FEW} or more: add structures."
-        )
+    _enough(paths[0], sample)
     found = properties_of(sample.structures)
     _known(units or {}, found)
     _filled(files, found)
     made = _judged(files, sample, found, units or {})
-    if all(found.numbers[target.key].constant for target in made.targets):
-        raise DataError(_no_target(paths[0], made, found, files))
+    _learnable(paths[0], made, found, files)
     around = surroundings_of(sample.structures, sample.names)
     everywhere = {k for k, n in found.text_counts.items() if n == len(sample.structures)}
     split = grouping(
@@ -78,6 +73,21 @@ def look(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Look:
         id_key,
         (*warnings, *([split.warning] if split.warning else [])),
     )
+
+
+def _enough(path: Path, sample: Sample) -> None:
+    """Refuse what is too little for five splits."""
+    if sample.exact and sample.total - sample.bad < FEWEST:
+        raise DataError(
+            f"{path}: holds {len(sample.structures)} usable structures; five splits need at "
+            f"least {FEWEST}, a model worth believing {FEW} or more: add structures."
+        )
+
+
+def _learnable(path: Path, made: Judged, found: Found, files: Sequence[Opened]) -> None:
+    """Refuse what has no target that varies."""
+    if all(found.numbers[target.key].constant for target in made.targets):
+        raise DataError(_no_target(path, made, found, files))
 
 
 def _filled(files: Sequence[Opened], found: Found) -> None:
