@@ -95,6 +95,19 @@ def test_plain_lines_sum_up_now_and_then(capsys, monkeypatch):
     assert "2 slots on 1 host: 100 % train now, 100 % so far" in last
 
 
+def test_who_goes_on_is_not_told_again_what_happened_before(capsys):
+    display, book = Display(3), book_of(EVENTS[:6])
+    display.begin(book.state)
+    display(book.state, controller_of(book))
+    take(book, EVENTS[6])
+    display(book.state, controller_of(book))
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("going on, 0 of 3 trials at rest")
+    assert [line.split(" s  ")[1] for line in lines] == [
+        "t0000 running   egnn (1 rank, to epoch 8)"
+    ]
+
+
 def test_quiet_says_nothing(capsys):
     display, book = Display(3, quiet=True), book_of(EVENTS)
     display.begin(book.state)

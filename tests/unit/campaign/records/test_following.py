@@ -118,3 +118,9 @@ def test_a_line_whose_end_comes_while_it_is_read_is_no_damage(tmp_path, monkeypa
     whole = journal.decode
     monkeypatch.setattr(journal, "decode", decode)
     assert list(read(path)) == [EVENTS[0]]
+
+
+def test_what_is_no_file_is_a_sentence(tmp_path):
+    (tmp_path / "events.jsonl").mkdir()
+    with pytest.raises(RunError, match="events.jsonl: cannot be read"):
+        Following(tmp_path / "events.jsonl").new()
