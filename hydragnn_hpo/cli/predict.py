@@ -152,7 +152,8 @@ def _to_table(model: "Ensemble", layout: "Layout", reading: "Reading") -> bool:
         some.append(rows)
         if more := found.structures > ROWS:
             break
-    console().print(first_table(model.manifest, some, ROWS, more))
+    if some:
+        console().print(first_table(model.manifest, some, ROWS, more))
     return found.ended()
 
 

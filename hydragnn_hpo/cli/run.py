@@ -390,7 +390,10 @@ def _own_file(opened: "RunDir") -> str:
     from hydragnn_hpo.errors import HydraError
 
     try:
-        card = next(iter(find_cards(load(opened.campaign, CampaignConfig), opened.campaign)))
-        return shlex.quote(os.path.relpath(find_files(card)[0]))
+        cards = find_cards(load(opened.campaign, CampaignConfig), opened.campaign)
+        path, card = next(iter(cards.items()))
+        words = [os.path.relpath(find_files(path)[0])]
+        words += ["--structure-column", card.structure_column] if card.structure_column else []
+        return shlex.join(words)
     except HydraError:  # files were moved: a hint is no reason to fail
         return "YOUR_STRUCTURES"

@@ -12,6 +12,7 @@ from hydragnn_hpo.data.readers import READERS, reader_of
 from hydragnn_hpo.data.readers.database import holds_lmdb
 from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
 from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
+from hydragnn_hpo.data.readers.smiles import NAMES
 from hydragnn_hpo.data.readers.source import (
     OPENERS,
     Reader,
@@ -35,7 +36,7 @@ ROWS = 20
 
 _NOT_STRUCTURES = (".md", ".py", ".pdf", ".png", ".jpg", ".toml", ".yaml", ".yml", ".log", ".sh")
 
-_SMILES_NAMES = ("smiles", "canonical_smiles", "isomeric_smiles", "smile", "mol", "molecule")
+_SMILES_NAMES = (*NAMES, "smile", "mol", "molecule")
 
 _SMILES = re.compile(r"[A-Za-z0-9@+\-\[\]()=#$/\\.%:*]+", re.ASCII)
 
@@ -133,7 +134,7 @@ def _opened(path: Path) -> Opened:
         return Opened(path, reader, name, keys=_unnamed(path / ID_PROP))
     if name == "cfg":
         return Opened(path, reader, name, keys=_bulk(path))
-    if name == "table":
+    if name == "table" or ".csv" in [suffix.lower() for suffix in path.suffixes[-2:]]:
         return _table(path)
     return Opened(path, reader, name)
 

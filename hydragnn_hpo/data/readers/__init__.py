@@ -10,7 +10,7 @@ from hydragnn_hpo.data.readers.folder import FOLDER
 from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
 from hydragnn_hpo.data.readers.hydragnn_bp import HYDRAGNN_BP, is_hydragnn_bp
 from hydragnn_hpo.data.readers.pyg import PYG
-from hydragnn_hpo.data.readers.smiles import SMILES
+from hydragnn_hpo.data.readers.smiles import SMILES, names_smiles
 from hydragnn_hpo.data.readers.source import OPENERS, Reader, Source, in_one_piece
 from hydragnn_hpo.data.readers.table import TABLE
 from hydragnn_hpo.data.readers.text_folder import CFG, LSMS, holds_cfg
@@ -48,8 +48,9 @@ _DATABASE = re.compile(rb'\s*\{\s*"(\d+|ids|nextid)"\s*:')
 def reader_of(source: Source, name: str | None) -> Reader:
     """Choose by name or, without one, by what the path is.
 
-    A folder is known by its files, a file by its suffix (JSON also by how it begins), and
-    anything else is for ASE to know. LSMS text is never guessed.
+    A folder is known by its files, a file by its suffix (JSON also by how it begins, CSV by a
+    column that is named after SMILES), and anything else is for ASE to know. LSMS text is never
+    guessed.
 
     Raises:
         ConfigError: there is no reader of this name.
@@ -66,6 +67,8 @@ def reader_of(source: Source, name: str | None) -> Reader:
     inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
     if inner.suffix.lower() == ".json":
         return READERS["database" if _is_database(path) else "table"]
+    if inner.suffix.lower() == ".csv" and names_smiles(source):
+        return READERS["smiles"]
     return READERS[_BY_SUFFIX.get(inner.suffix.lower(), "ase_file")]
 
 

@@ -1,5 +1,7 @@
 """Molecules as SMILES, one per line or in a table; RDKit gives them three dimensions."""
 
+import csv
+import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ import numpy as np
 from ase import Atoms
 
 from hydragnn_hpo.data.readers.source import (
+    OPENERS,
     Item,
     Reader,
     Source,
@@ -18,6 +21,9 @@ from hydragnn_hpo.data.readers.source import (
     value_of,
 )
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
+
+NAMES = ("smiles", "canonical_smiles", "isomeric_smiles")
+"""Columns that hold SMILES and no names of files."""
 
 _TRIES = 20
 """Conformers that are begun before a molecule counts as bad."""
@@ -52,6 +58,23 @@ def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
 def count_smiles(source: Source) -> int | None:
     """Count the molecules."""
     return len(_entries(source))
+
+
+def names_smiles(source: Source) -> bool:
+    """Tell whether the structures of a CSV file are SMILES, by the name of their column.
+
+    That is ``structure_column``, or without one a column named ``smiles``. What cannot be read is
+    for a reader to refuse.
+    """
+    opener = OPENERS.get(source.path.suffix.lower(), open)
+    try:
+        with opener(source.path, "rt", encoding="utf-8", newline="") as file:
+            header = next(csv.reader(file), [])
+    except (OSError, EOFError, ValueError, csv.Error, lzma.LZMAError, zlib.error):
+        return False
+    known = [name.strip().lower() for name in header]
+    column = (source.structure_column or NAMES[0]).lower()
+    return column in NAMES and column in known
 
 
 SMILES = Reader(count_smiles, read_smiles, extra="chem")

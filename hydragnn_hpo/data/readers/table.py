@@ -139,7 +139,7 @@ def _column(source: Source, header: Sequence[str]) -> str:
             return found[0]
         raise ConfigError(
             f"{path}: is a table: name the column with the structures as structure_column in the "
-            f"card (columns: {', '.join(header)})."
+            f"card, or with --structure-column (columns: {', '.join(header)})."
         )
     if column not in header:
         raise ConfigError(f"{path}: {unknown('column', column, header)}")

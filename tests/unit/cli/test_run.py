@@ -44,6 +44,8 @@ def test_the_next_command_names_a_file_that_is_there(tmp_path, monkeypatch):
     assert run._own_file(opened) == "YOUR_STRUCTURES"
     (tmp_path / "my data.xyz").write_text("1\n\nH 0 0 0\n")
     assert run._own_file(opened) == "'my data.xyz'"
+    (tmp_path / "x.toml").write_text(to_toml(card | {"structure_column": "my cif"}))
+    assert run._own_file(opened) == "'my data.xyz' --structure-column 'my cif'"
 
 
 def test_brackets_in_the_name_of_a_run_are_no_markup(tmp_path, capsys):

@@ -324,3 +324,21 @@ def test_a_damaged_row_of_a_database_leaves_the_others_alone(tmp_path: Path) -> 
     found = [item for _, item in reader_of(source, None).read(source, 0, None)]
     assert [isinstance(item, DataError) for item in found] == [False, True, False]
     assert f"{source.path}: row 2 cannot be read" in str(found[1])
+
+
+@pytest.mark.parametrize(
+    ("header", "column", "name"),
+    [
+        ("SMILES,gap", None, "smiles"),
+        ("id,canonical_smiles", "canonical_smiles", "smiles"),
+        ("id,canonical_smiles", None, "table"),
+        ("smiles,file", "file", "table"),
+        ("mol,gap", "mol", "table"),
+        ("", None, "table"),
+    ],
+)
+def test_a_table_of_smiles_is_known_by_its_column(header, column, name, tmp_path):
+    for path, opener in ((tmp_path / "a.csv", open), (tmp_path / "a.csv.gz", gzip.open)):
+        with opener(path, "wt") as file:
+            file.write(header + "\nCC,1.0\n")
+        assert reader_of(Source(path, structure_column=column), None) is READERS[name]

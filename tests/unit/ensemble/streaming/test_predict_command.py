@@ -129,6 +129,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(predict: Command
         (("a.xyz", "--out", "o.csv", "--levels", "99.5"), "--levels 99.5: the ensemble has"),
         (("a.xyz", "--out", "o.csv", "--keep", "energy"), "--keep energy: the output has"),
         (("empty", "--out", "o.csv"), "there is no structure to predict"),
+        (("empty",), "there is no structure to predict"),
     ):
         code, out, err = predict(*arguments)
         assert (code, out) == (2, "")
