@@ -1,14 +1,17 @@
-"""Waiting for something, and finding processes, for tests that start real ones."""
+"""Waiting for something, finding and freezing processes, for tests that start real ones."""
 
 import contextlib
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 
-SECONDS = 50.0
+SECONDS = 120.0
+"""Patience: nobody waits so long but for a hang, on the slowest machine."""
 
 
 def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
@@ -20,19 +23,73 @@ def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
     return answer
 
 
+def state_of(pid: int) -> str:
+    """Give the kernel's letter for what a process does, ``X`` once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
 def is_alive(pid: int) -> bool:
     """Say whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return state_of(pid) not in "ZX"
+
+
+def named_so(pids: Iterable[int], name: str) -> list[int]:
+    """Choose processes by the name the kernel shows for them.
+
+    A fork has its parent's name until it becomes what it will be: it is left out.
+    """
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            comm, _, rest = stat.partition("(")[2].rpartition(")")
+            if comm == name:
+                found[pid] = int(rest.split()[1])
+    return [pid for pid, parent in found.items() if parent not in found]
 
 
 def tagged(run: Path, name: str) -> list[int]:
     """Find the processes of a run by the name the kernel shows for them."""
-    found = []
-    for pid in find_strays(run_tag(run)):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text().strip() == name:
-                found.append(pid)
-    return found
+    return named_so(find_strays(run_tag(run)), name)
+
+
+def freeze(pids: Iterable[int]) -> list[int]:
+    """Stop processes, and give those that stand still now; the others have ended."""
+    pids = list(pids)
+    send(pids, signal.SIGSTOP)
+    return [pid for pid in pids if until(lambda pid=pid: _rests(pid), "standstill") in "Tt"]
+
+
+def _rests(pid: int) -> str:
+    state = state_of(pid)
+    return state if state in "TtZX" else ""
+
+
+def thaw(pids: Iterable[int]) -> None:
+    """Let frozen processes go on."""
+    send(pids, signal.SIGCONT)
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Signal those of some processes that are there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def creep(pids: Callable[[], Iterable[int]], look: Callable[[], Any], what: str) -> Any:
+    """Let processes run bit by bit, and leave them frozen as soon as there is a true answer.
+
+    However fast they are and however late we look: they stand still while somebody decides.
+    """
+    deadline = time.monotonic() + SECONDS
+    while True:
+        frozen = freeze(pids())
+        if answer := look():
+            return answer
+        thaw(frozen)
+        assert time.monotonic() < deadline, f"no {what} after {SECONDS} s"
+        time.sleep(0.01)

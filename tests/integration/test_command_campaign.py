@@ -39,7 +39,7 @@ def test_the_shipped_campaign_finds_the_layout_that_trying_all_finds(hpo):
     ended = [(made["objective"], one) for made, one in tried if made["status"] == "completed"]
     fastest, best = min(ended, key=lambda found: found[0])
 
-    done = hpo("run", WORKFLOW / "campaign.toml", "--run", "run", "--json", seconds=280)
+    done = hpo("run", WORKFLOW / "campaign.toml", "--run", "run", "--json", seconds=800)
 
     assert done.code == 0, done.err
     printed = json.loads(done.out)
@@ -160,13 +160,20 @@ def test_a_command_without_a_result_ends_the_campaign_after_three(hpo):
 
 @pytest.mark.slow
 def test_a_killed_controller_goes_on_and_runs_nothing_twice_to_the_end(hpo):
-    path = campaign(hpo, TRAIN.format(seconds=0.05))
+    """Two trials are in their second epoch when it dies: they wait there for a file."""
+    go, epoch = hpo.folder / "go", "    time.sleep(0.0)\n"
+    wait = f"    while epoch == 2 and not Path({str(go)!r}).exists(): time.sleep(0.05)\n"
+    code = TRAIN.format(seconds=0.0)
+    assert epoch in code
+    path = campaign(hpo, code.replace(epoch, wait))
     run = hpo.folder / "run"
     process = hpo.start("run", path, "--run", "run", "--json")
-    hpo.wait_for(lambda: (run / "events.jsonl").exists() and hpo.events(run, "epoch"), "epoch")
+    hpo.wait_for(lambda: len(hpo.events(run, "epoch")) == 2, "an epoch of two trials")
     process.kill()
     process.communicate()
     hpo.wait_for(lambda: not hpo.strays(run), "end of all")
+    assert not list(run.rglob("result.json"))
+    go.touch()
 
     done = hpo("run", path, "--run", "run", "--json")
 
@@ -177,6 +184,8 @@ def test_a_killed_controller_goes_on_and_runs_nothing_twice_to_the_end(hpo):
         notes = run / "trials" / row["trial"] / "checkpoints" / "attempts"
         ends = [line.split()[0].split("-")[1] for line in notes.read_text().splitlines()]
         assert ends == (["2", "6"] if row["epochs"] == 6 else ["2"])
+    lost = [e["trial"] for e in hpo.events(run, "ended") if e["reason"] == "host_lost"]
+    assert len(set(lost)) == len(lost) == 2, "what ran when the controller died"
 
 
 @pytest.mark.slow
