@@ -9,6 +9,9 @@ from typing import Any
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
 
+PATIENCE_MS = 180_000
+"""A busy machine draws slowly."""
+
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -38,7 +41,7 @@ class Seen:
             charts.nth(number).scroll_into_view_if_needed()
             self.page.wait_for_timeout(20)
         self.page.wait_for_function(
-            f"report.drawn.size + report.errors.length >= {count}", timeout=120_000
+            f"report.drawn.size + report.errors.length >= {count}", timeout=PATIENCE_MS
         )
         return count
 
@@ -63,6 +66,7 @@ class Browser:
     ) -> Iterator[Seen]:
         """Show a page until the end of the block."""
         context = self.chromium.new_context(viewport=size, color_scheme=scheme, **options)
+        context.set_default_timeout(PATIENCE_MS)
         seen = Seen(context.new_page())
         seen.page.on("console", lambda said: _note(seen, said))
         seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
@@ -80,7 +84,9 @@ def chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as library:
-        started = library.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
+        started = library.chromium.launch(
+            executable_path=PROGRAM, args=["--no-sandbox"], timeout=PATIENCE_MS
+        )
         try:
             yield Browser(started)
         finally:

@@ -160,7 +160,7 @@ class Desk:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=240,
+            timeout=800,
         )
         said = f"{where}: $ {step.command}\n{done.stdout}"
         assert "Traceback" not in done.stdout, said

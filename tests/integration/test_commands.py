@@ -20,7 +20,7 @@ from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.layout import RunDir
 
-SECONDS = 120.0
+SECONDS = 300.0
 """Agent, zygote and command import from a cold disk, perhaps on a busy machine."""
 
 LEASE_SECONDS = 20.0
@@ -181,7 +181,7 @@ def test_nothing_that_a_command_started_outlives_its_rank(stage, victim):
     until(lambda: not any(map(is_alive, family)), "end of the family")
 
 
-@pytest.mark.parametrize("stage", [1.5], indirect=True, ids=["short lease"])
+@pytest.mark.parametrize("stage", [3.0], indirect=True, ids=["short lease"])
 def test_nothing_that_a_command_started_outlives_its_lease(stage):
     """Agent and zygote are frozen, so that only the rank itself can see to it."""
     stage.start(FAMILY)

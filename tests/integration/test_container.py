@@ -15,7 +15,7 @@ from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.staging.equip import software_here
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 @pytest.fixture

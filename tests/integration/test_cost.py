@@ -25,7 +25,7 @@ def ran():
         [sys.executable, str(script), *CONVS],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -90,7 +90,7 @@ def test_broken_hosts_are_found_written_down_and_left_alone(broken_slurm, hpo):
     profile.write_text(PROFILE)
 
     done = hpo(
-        "doctor", "--machine", profile, "--run", "run", "--quick", "--json", seconds=300, **held
+        "doctor", "--machine", profile, "--run", "run", "--quick", "--json", seconds=800, **held
     )
 
     assert done.code == 1, done.err
@@ -116,7 +116,7 @@ def test_broken_hosts_are_found_written_down_and_left_alone(broken_slurm, hpo):
         "machine": {"backend": "slurm", "slots": 1, "lease_seconds": 20.0},
     }
     campaign = hpo.toml("campaign.toml", values)
-    done = hpo("run", campaign, "--run", "run", "--json", seconds=300, **held)
+    done = hpo("run", campaign, "--run", "run", "--json", seconds=800, **held)
 
     assert done.code == 0, done.err
     placed = hpo.events(hpo.folder / "run", "placed")
@@ -130,7 +130,7 @@ def test_broken_hosts_are_found_written_down_and_left_alone(broken_slurm, hpo):
 def test_two_hosts_sum_together(slurm, hpo):
     held = slurm.allocate(2)
 
-    done = hpo("doctor", "--json", seconds=300, **held)
+    done = hpo("doctor", "--json", seconds=800, **held)
 
     assert done.code in (0, 1), done.err  # a busy machine is slow
     told = json.loads(done.out)

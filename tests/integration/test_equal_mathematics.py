@@ -45,7 +45,7 @@ def server():
     ) as started:
         yield started
         started.stdin.close()
-        assert started.wait(30.0) == 0
+        assert started.wait(120.0) == 0
 
 
 @pytest.fixture(scope="module", params=WAYS, ids="-".join)

@@ -19,7 +19,7 @@ def found():
     script, made = Path(__file__).parent / "optimizer_ranks.py", {}
     for world in ("1", "2"):
         command = [sys.executable, str(script), world]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == 0, done.stderr
         made |= json.loads(done.stdout)
     return made

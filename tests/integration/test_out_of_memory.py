@@ -55,7 +55,7 @@ def farthest(one, other):
 def run(folder, *cases):
     """Run cases of ``crowded_ranks.py`` on the trials in a folder, from one warm process."""
     command = [sys.executable, Path(__file__).parent / "crowded_ranks.py", folder, *cases]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 

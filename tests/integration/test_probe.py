@@ -20,7 +20,7 @@ def backend(tmp_path_factory):
         yield made
 
 
-def ended(backend, job, seconds=120.0):
+def ended(backend, job, seconds=400.0):
     """Run a job; gives the codes of its ranks."""
     backend.start(job)
     told = []

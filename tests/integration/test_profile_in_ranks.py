@@ -185,7 +185,7 @@ def test_ranks_of_two_hosts_of_a_real_slurm_find_what_the_profile_says(
         monkeypatch.setenv(name, value)
     backend = SlurmBackend(machine, run_dir=stage.folder, jobs=JOBS, preload=())
     stage.backend = backend
-    until(lambda: stage.poll() or len(backend.slots) == 2, "both hosts", seconds=60)
+    until(lambda: stage.poll() or len(backend.slots) == 2, "both hosts")
     job = stage.folder / "job"
 
     found = stage.look(*backend.slots)["environment"]

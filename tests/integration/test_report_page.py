@@ -88,7 +88,7 @@ def lines_of(page):
     """Give the chart of parallel coordinates, and how many lines are kept at the moment."""
     chart = page.locator('figure[data-key^="parallel."] .chart').first
     chart.scroll_into_view_if_needed()
-    chart.locator(".hit").first.wait_for(timeout=60_000)
+    chart.locator(".hit").first.wait_for()
     return chart, lambda count: page.wait_for_function(
         "n => document.querySelector('figure[data-key^=\"parallel.\"] .chart').dataset.kept == n",
         arg=count,

@@ -19,7 +19,7 @@ from hydragnn_hpo.data.store.windows import Windows
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.files import read_json
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 JOB = """
 import os, signal, sys, time
@@ -91,7 +91,7 @@ def expected(store: Path, how: str) -> str:
 
 
 def ended(job: "subprocess.Popen[str]") -> str:
-    out, err = job.communicate(timeout=50)
+    out, err = job.communicate(timeout=250)
     assert job.returncode == 0, err
     return out
 
@@ -111,7 +111,7 @@ def test_after_a_kill_the_next_one_cleans_up_and_stages(
     many_windows: Path, tmp_path: Path, moment: str
 ) -> None:
     job = start(many_windows, tmp_path / "scratch", moment)
-    job.communicate(timeout=50)
+    job.communicate(timeout=250)
     assert job.returncode == -signal.SIGKILL
     (stage,) = tmp_path.glob("scratch/*/stage")
     torn = list(stage.glob(".*.part"))
@@ -137,7 +137,7 @@ def test_jobs_at_once_stage_once(many_windows: Path, tmp_path: Path, jobs: int) 
 def test_those_who_wait_for_a_killed_one_go_on(many_windows: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     started = [start(many_windows, scratch, m) for m in ("sixth window", "slow", "slow")]
-    started[0].communicate(timeout=50)
+    started[0].communicate(timeout=250)
     assert {ended(job) for job in started[1:]} == {expected(many_windows, "Columns")}
 
 
@@ -150,7 +150,7 @@ def small_files() -> None:
 @pytest.mark.slow
 def test_a_full_place_is_read_around(many_windows: Path, tmp_path: Path) -> None:
     job = start(many_windows, tmp_path / "scratch", "never", limit=small_files)
-    out, err = job.communicate(timeout=50)
+    out, err = job.communicate(timeout=250)
     assert job.returncode == 0, err
     assert out == expected(many_windows, "Windows")
     assert "is read in windows, which is slower" in err

@@ -11,7 +11,7 @@ from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
 
 HERE = Path(__file__).parent
-SECONDS = 120.0
+SECONDS = 400.0
 
 
 def opened(run: Path, store: Path, scratch: str) -> dict:

@@ -36,7 +36,7 @@ def test_ranks_of_mpi_train_what_one_process_trains(hpo, access, monkeypatch):
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", "-m", "hydragnn_hpo", "trial"]
     run = subprocess.run(
         [*map(str, command), str(together)],
-        capture_output=True, text=True, timeout=120, check=False, cwd=hpo.folder,
+        capture_output=True, text=True, timeout=400, check=False, cwd=hpo.folder,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("completed after epoch 4") == 1, "rank 0 alone speaks"
@@ -57,7 +57,7 @@ def test_ranks_of_mpiexec_find_each_other_without_mpi(hpo):
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "hydragnn_hpo", "trial", trial]
     run = subprocess.run(
         list(map(str, command)),
-        capture_output=True, text=True, timeout=120, check=False, cwd=hpo.folder,
+        capture_output=True, text=True, timeout=400, check=False, cwd=hpo.folder,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     result = json.loads((trial / "attempts" / "001" / "result.json").read_text())
@@ -73,7 +73,7 @@ def test_ranks_of_a_step_of_slurm_find_each_other(hpo, slurm):
     command = ["srun", "--nodes=1", "--ntasks=2", sys.executable, "-m", "hydragnn_hpo", "trial"]
     run = subprocess.run(
         [*command, str(trial)],
-        capture_output=True, text=True, timeout=120, check=False, cwd=hpo.folder,
+        capture_output=True, text=True, timeout=400, check=False, cwd=hpo.folder,
         env=os.environ | slurm.allocate(1),
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
@@ -107,7 +107,7 @@ def test_a_rank_that_fails_ends_the_others_at_once(hpo):
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", "-c", ONE_FAILS, trial]
     run = subprocess.run(
         list(map(str, command)),
-        capture_output=True, text=True, timeout=100, check=False, cwd=hpo.folder,
+        capture_output=True, text=True, timeout=400, check=False, cwd=hpo.folder,
     )  # fmt: skip
     assert run.returncode != 0
     result = json.loads((trial / "attempts" / "001" / "result.json").read_text())
@@ -122,7 +122,7 @@ def test_a_store_is_not_spread_over_ranks_that_mpi_does_not_know(hpo):
     code += "see_ranks(pathlib.Path(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(trial / "trial.toml")],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
         env={**os.environ, "WORLD_SIZE": "2"},
     )  # fmt: skip
     said = "trial.toml: data.access is 'distributed', but MPI knows 1 of 2 ranks: start them with"
@@ -143,7 +143,7 @@ def test_a_backend_of_launchers_trains_the_attempt_that_was_placed(hpo):
     with ProcessBackend(launcher, run_dir=hpo.folder) as backend:
         files = (place / "log", place / "lease", place / "metrics.jsonl")
         backend.start(Job("placed.3", "train", 2, spec, *files, backend.slots))
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while not codes and time.monotonic() < deadline:
             codes = [e.data["codes"] for e in backend.poll(0.5) if e.kind == "ended"]
     assert codes == [[0, 0]], (place / "log").read_text()
