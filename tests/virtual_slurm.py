@@ -15,11 +15,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hydragnn_hpo.launching.host.linux import die_with_parent
+from hydragnn_hpo.launching.host.ports import is_free
 from hydragnn_hpo.launching.host.strays import end_tagged, find_tagged
 
 TAG, HOST_TAG = "HPO_TEST_SLURM", "HPO_TEST_SLURM_HOST"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinfo")
-SECONDS = 30.0
+SECONDS = 120.0
+"""Patience with Slurm, which is quick only where it is quiet."""
+
+PORTS, BLOCK = range(61_000, 65_000), 16
+"""Above the ports that the kernel hands out, so that nobody gets one between its being chosen and
+its being used, be it hours later; each cluster has a block, whose first port says that it is taken.
+"""
 
 CONF = """\
 ClusterName=virtual
@@ -48,7 +55,7 @@ ReturnToService=2
 SlurmctldTimeout=10
 SlurmdTimeout=10
 KillWait=3
-MessageTimeout=20
+MessageTimeout=60
 InactiveLimit=0
 CompleteWait=0
 RebootProgram=/bin/true
@@ -64,11 +71,19 @@ def missing() -> str | None:
     return None if os.geteuid() == 0 else "slurmd starts tasks as another user: run as root."
 
 
-def free_ports(count: int) -> list[int]:
-    """Give ports that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        made = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        return [stack.enter_context(server).getsockname()[1] for server in made]
+def take_ports(count: int) -> tuple[socket.socket, list[int]]:
+    """Give ports that are nobody else's as long as a socket is open, and that socket."""
+    assert count < BLOCK
+    for first in PORTS[::BLOCK]:
+        try:
+            guard = socket.create_server(("127.0.0.1", first))
+        except OSError:  # another cluster's
+            continue
+        ports = list(range(first + 1, first + 1 + count))
+        if all(map(is_free, ports)):
+            return guard, ports
+        guard.close()
+    raise AssertionError(f"no {count} free ports in {PORTS}")
 
 
 def until(look: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
@@ -111,7 +126,7 @@ class VirtualSlurm:
 
     def _write_conf(self) -> None:
         name = socket.gethostname().partition(".")[0]
-        control, *ports = free_ports(len(self.hosts) + 1)
+        self._guard, (control, *ports) = take_ports(len(self.hosts) + 1)
         lines = [CONF.format(name=name, port=control, folder=self.folder)]
         for host, port in zip(self.hosts, ports, strict=True):
             where = f"NodeHostname={name} NodeAddr=127.0.0.1 Port={port}"
@@ -202,15 +217,22 @@ class VirtualSlurm:
         for host in self.hosts:
             self.signal_host(host, signal.SIGCONT)
         for job in self._jobs:
-            subprocess.run(["scancel", job], env=self.environment, capture_output=True, timeout=10)
+            subprocess.run(
+                ["scancel", job], env=self.environment, capture_output=True, timeout=SECONDS
+            )
         self._jobs.clear()
         for host in self.hosts:
             if self._daemons[host].poll() is not None:
                 self.start_host(host)
-        for host in set(self.hosts) - set(self.idle()):
+        until(self._all_idle, "idle hosts again", 2 * SECONDS)
+
+    def _all_idle(self) -> bool:
+        """Say whether all hosts are idle; those that Slurm counts as lost may come back."""
+        others = set(self.hosts) - set(self.idle())
+        for host in others:
             update = ("scontrol", "update", f"NodeName={host}", "State=RESUME")
-            subprocess.run(update, env=self.environment, capture_output=True, timeout=10)
-        until(lambda: len(self.idle()) == len(self.hosts), "idle hosts again", 2 * SECONDS)
+            subprocess.run(update, env=self.environment, capture_output=True, timeout=SECONDS)
+        return not others
 
     def processes(self, host: str) -> list[int]:
         """Give all processes of a virtual host: its daemon, its steps, and all below them."""
@@ -220,10 +242,13 @@ class VirtualSlurm:
         return sorted(set(found))
 
     def signal_host(self, host: str, number: int) -> None:
-        """Freeze or thaw a host, or take it away."""
-        for pid in self.processes(host):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        """Freeze or thaw a host, or take it away, with what it starts meanwhile."""
+        reached: set[int] = set()
+        while new := set(self.processes(host)) - reached:
+            for pid in new:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            reached |= new
 
     def end_daemon(self, name: str) -> None:
         """Kill one daemon and nothing else."""
@@ -235,6 +260,7 @@ class VirtualSlurm:
             daemon.kill()
             daemon.wait()
         end_tagged(TAG, str(self.folder))
+        self._guard.close()
 
 
 def children(pid: int) -> list[int]:
