@@ -1,16 +1,25 @@
 """Fork ranks from a process that has only imported: torch must not have run anything before."""
 
-import itertools
 import os
+import random
 import sys
 import traceback
 
-_calls = itertools.count()
+from hydragnn_hpo.launching.host.ports import is_free
+
+PORTS = range(30_000, 32_700)
+"""Between those that campaigns choose from and those that the kernel hands out."""
+
+
+def free_port():
+    """Give a port that nobody listens on; whoever asks in the same moment gets another one."""
+    begin = random.SystemRandom().randrange(len(PORTS))
+    return next(port for port in (*PORTS[begin:], *PORTS[:begin]) if is_free(port))
 
 
 def fork_ranks(world, work):
     """Call ``work()`` in each of ``world`` ranks on this host, and see that all end well."""
-    port = 20000 + (os.getpid() * 64 + next(_calls)) % 8000  # another one each time
+    port = free_port()
     children = [_forked(rank, world, port, work) for rank in range(world)]
     ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert ended == [0] * world, ended

@@ -8,32 +8,47 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 import torch
+from forking import free_port
 from ranks import config, random_columns
 
 from hydragnn_hpo import log
 from hydragnn_hpo.training.ranks.ddp import join
 from hydragnn_hpo.training.trainer import Trainer
-from hydragnn_hpo.training.watching.watchdog import watch
+from hydragnn_hpo.training.watching.watchdog import Watchdog, watch
 
 STOPS_AT = 3
 """Steps that are taken before a rank stops."""
 
-MARKED = 1.5
-"""Seconds after which the others have surely been told where it is."""
+PATIENCE = 60.0
+"""Seconds to wait until the others have been told where a rank is."""
 
-SLOWER = 0.1
+SLOWER = 0.4
 """Seconds that the slow rank needs more for a step."""
+
+
+def told_at(step, phase):
+    """Give an event that is set once the watchdog has told that we are there."""
+    told, say = threading.Event(), Watchdog._say
+
+    def saying(self, mark):
+        say(self, mark)
+        if (mark.step, mark.phase) == (step, phase):
+            told.set()
+
+    Watchdog._say = saying
+    return told
 
 
 def train(rank, way, folder):
     torch.set_num_threads(1)
     log.configure(rank=rank)
     ranks = join(None if way.startswith("port") else folder / "meeting")
-    records = []
+    records, told = [], told_at(STOPS_AT, "data")
     trainer = Trainer(
         config("schnet", 16, 4, "fp64"), random_columns(), ranks,
         lambda kind, **values: records.append({"record": kind, **values}),
@@ -45,7 +60,7 @@ def train(rank, way, folder):
         if way == "slow" and rank == 1:
             time.sleep(SLOWER)
         if way.endswith(f" {rank}") and trainer.progress.step == STOPS_AT:
-            time.sleep(MARKED)
+            assert told.wait(PATIENCE)
             os.kill(os.getpid(), signal.SIGSTOP)
         return made(indices)
 
@@ -57,10 +72,10 @@ def train(rank, way, folder):
     ranks.leave()
 
 
-def rank_main(rank, way, folder):
+def rank_main(rank, way, folder, port):
     os.environ |= {
         "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(21000 + os.getppid() % 8000),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
     said = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
@@ -70,13 +85,13 @@ def rank_main(rank, way, folder):
 
 def main():
     way, folder = sys.argv[1], Path(sys.argv[2])
-    children = []
+    children, port = [], free_port()
     for rank in range(2):
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                rank_main(rank, way, folder)
+                rank_main(rank, way, folder, port)
                 code = 0
             finally:
                 os._exit(code)
