@@ -14,7 +14,7 @@ import json, sys, time
 from pathlib import Path
 folder, epochs = Path(sys.argv[1]), int(sys.argv[2])
 for epoch in range(1, epochs + 1):
-    time.sleep(0.4)
+    time.sleep(0.8)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"record": "epoch", "epoch": epoch, "objective": 1 / epoch}) + "\\n")
 part = folder / "part"
@@ -89,8 +89,9 @@ def test_energy_by_trial_and_what_was_idle_sum_to_what_was_counted(hpo, host):
     for row in rows:
         assert row["energy_share"] > 0.5
         # A trial has one slot of two: half of the host's power, for as long as it was counted.
+        # Neighbours would have none of it, or all. On a busy machine the counters rise late.
         seconds = row["slot_seconds"] * row["energy_share"]
-        assert row["energy_joules"] == pytest.approx(WATTS / 2 * seconds, rel=0.1, abs=15.0)
+        assert row["energy_joules"] == pytest.approx(WATTS / 2 * seconds, rel=0.3)
     shown = hpo.json("status", "run")["standing"]["energy"]
     assert shown["joules"] == pytest.approx(figures["energy_joules"])
     assert shown["best_joules"] == rows[0]["energy_joules"]

@@ -15,20 +15,24 @@ MINE = """
 """
 
 
+TRIALS = 400
+"""More than the fastest machine trains while we look."""
+
+
 def ended(hpo, run, *outcomes):
     return [e["trial"] for e in hpo.events(run, "ended") if e["outcome"] in outcomes]
 
 
 def test_a_live_campaign_is_steered_by_files(hpo):
     hpo.card(hpo.molecules(60))
-    search = {"trials": 40, "initial": 20, "rungs": [1, 2], "finalists": 2}
+    search = {"trials": TRIALS, "initial": 20, "rungs": [1, 2], "finalists": 2}
     file, run = hpo.campaign(search=search), hpo.folder / "run"
     first = hpo.start("run", file, "--run", run)
-    hpo.wait_for(lambda: len(ended(hpo, run, "stopped")) >= 2, "two trials at rest", 120.0)
+    hpo.wait_for(lambda: len(ended(hpo, run, "stopped")) >= 2, "two trials at rest")
 
     done = hpo.here("pause", run)
     assert (done.code, done.out.startswith(f"asked process {first.pid} on ")) == (0, True)
-    assert first.wait(timeout=60.0) == 1
+    assert first.wait(timeout=180.0) == 1
     assert "paused" in first.communicate()[1]
     assert hpo.strays(run) == []
     assert hpo.json("status", run)["controller"] is None
@@ -38,13 +42,13 @@ def test_a_live_campaign_is_steered_by_files(hpo):
     assert hpo.here("cancel", run, waiting).code == 0
     assert hpo.here("add-trials", run, "--values", "mine.toml").code == 0
     second = hpo.start("run", file, "--run", run)
-    hpo.wait_for(lambda: waiting in ended(hpo, run, "cancelled"), "the cancelled trial", 60.0)
-    hpo.wait_for(lambda: hpo.events(run, "added"), "the added trial", 60.0)
+    hpo.wait_for(lambda: waiting in ended(hpo, run, "cancelled"), "the cancelled trial")
+    hpo.wait_for(lambda: hpo.events(run, "added"), "the added trial")
 
     assert hpo.here("stop", run).code == 0
-    out, err = second.communicate(timeout=120.0)
+    out, err = second.communicate(timeout=400.0)
     assert second.returncode == 0, err
     assert (run / "ensemble.zip").exists()
-    assert len(hpo.events(run, "proposed")) < 40, "it did not go on to the end"
+    assert len(hpo.events(run, "proposed")) < TRIALS, "it did not go on to the end"
     assert not list((run / "requests").iterdir()), "every wish was answered"
     hpo.refused("retry", run, waiting, says=("is finished",))

@@ -3,13 +3,12 @@
 import json
 import os
 import socket
-import threading
 
 import pytest
 
 from hydragnn_hpo.campaign.records.journal import encode
 from hydragnn_hpo.campaign.requests import read_requests
-from hydragnn_hpo.cli import status
+from hydragnn_hpo.cli.watch import watching
 from hydragnn_hpo.layout import RunDir
 
 VALUES = {"model.conv": "schnet", "model.layers": 2, "training.learning_rate": 0.005}
@@ -141,14 +140,13 @@ def test_watching_a_campaign_that_nobody_runs_looks_once(hpo, run):
 
 
 def test_watching_ends_with_the_campaign(hpo, run, controller, monkeypatch):
-    monkeypatch.setattr(status, "WATCH_SECONDS", 0.05)
-
-    def finish():
+    def finish(seconds):
+        """What happens while the watcher waits for its next look."""
         rest = [at("ended", trial="t0001", outcome="stopped", score=0.5), at("finished")]
         with run.journal.open("ab") as file:
             file.writelines(map(encode, rest))
 
-    threading.Timer(0.3, finish).start()
+    monkeypatch.setattr(watching.time, "sleep", finish)
     lines = hpo.here("status", "run", "--watch").out.splitlines()
     assert lines[0].startswith("searching: 1 of 6 trials at rest")
     assert lines[-2].startswith("finished: 2 of 6 trials at rest")
