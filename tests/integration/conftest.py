@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.io import write
+from processes import freeze, tagged, thaw
 
 from hydragnn_hpo.campaign.records.journal import read
 from hydragnn_hpo.cli.main import main
@@ -26,7 +27,8 @@ from hydragnn_hpo.launching.host.strays import end_strays, find_strays, run_tag
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "hydragnn_hpo"]
-DEADLINE = 60.0
+DEADLINE = 180.0
+"""Seconds to wait for anything; a quiet machine takes a tenth of it."""
 
 Values = dict[str, Any]
 
@@ -63,16 +65,58 @@ def strays(run: Path) -> list[int]:
     return find_strays(run_tag(run))
 
 
-def named(run: Path, name: str) -> list[int]:
-    """Give the processes of a run by what they call themselves."""
+def training(rank: int) -> SimpleNamespace | None:
+    """Say what a frozen rank trains, as its files have it: trial, epochs, checkpoint; else None."""
+    try:
+        place = Path(os.readlink(f"/proc/{rank}/fd/1")).parent
+        placement = tomllib.loads((place / "placement.toml").read_text())
+        lines = (place / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    except OSError:  # it is no rank of a trial, or has not begun
+        return None
+    records = [json.loads(line) for line in lines if line.endswith(b"\n")]
+    epochs, saved = 0, -1
+    for record in records:
+        match record["record"]:
+            case "ready" if record["resumed"]:
+                epochs = saved = record["reached"]
+            case "epoch":
+                epochs = record["epoch"]
+            case "checkpoint":
+                saved = record["epoch"]
+    left = 0 if (place / "result.json").exists() else placement["epochs"] - epochs
+    return SimpleNamespace(rank=rank, trial=place.parents[1].name, saved=saved, left=left)
 
-    def comm(pid: int) -> str:
-        try:
-            return Path(f"/proc/{pid}/comm").read_text().strip()
-        except OSError:
-            return ""
 
-    return [pid for pid in strays(run) if comm(pid) == name]
+@contextlib.contextmanager
+def held(
+    run: Path, *, ended: int = 0, reached: int = 2, left: int = 6, seconds: float = DEADLINE
+) -> Iterator[SimpleNamespace]:
+    """Freeze all ranks of a campaign while a trial has a checkpoint and epochs to go.
+
+    Whatever is killed meanwhile is killed in the middle of its work, on the fastest machine and on
+    the slowest. Gives a rank of the trial, its name, and all ranks; they are thawed at the end.
+
+    Args:
+        run: the campaign.
+        ended: how many attempts must have ended before.
+        reached: epochs of which the trial must have a checkpoint.
+        left: epochs that it must still have to go, at least.
+        seconds: how long to wait.
+    """
+    deadline = time.monotonic() + seconds
+    wait_for(lambda: len(events(run, "ended")) >= ended, f"{ended} attempts that ended", seconds)
+    while True:
+        ranks = freeze(tagged(run, "hpo-rank"))
+        found = [one for rank in ranks if (one := training(rank))]
+        if now := next((f for f in found if f.saved >= reached and f.left >= left), None):
+            break
+        thaw(ranks)
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for a trial in training"
+        time.sleep(0.03)
+    try:
+        yield SimpleNamespace(trial=now.trial, rank=now.rank, ranks=ranks)
+    finally:
+        thaw(ranks)
 
 
 def molecules(count: int, seed: int = 3) -> list[Atoms]:
@@ -141,7 +185,8 @@ class Commands:
     It is a fixture because test modules cannot import from each other.
     """
 
-    wait_for, events, strays, named = map(staticmethod, (wait_for, events, strays, named))
+    wait_for, events, strays = map(staticmethod, (wait_for, events, strays))
+    named, held = staticmethod(tagged), staticmethod(held)
     merged, ci_campaign = staticmethod(merged), staticmethod(ci_campaign)
     root = ROOT
 
@@ -164,7 +209,7 @@ class Commands:
         self.started.append(process)
         return process
 
-    def __call__(self, *arguments: str | Path, seconds: float = 120.0, **options: Any) -> Any:
+    def __call__(self, *arguments: str | Path, seconds: float = 400.0, **options: Any) -> Any:
         """Run a command to its end."""
         process = self.start(*arguments, **options)
         out, err = process.communicate(timeout=seconds)

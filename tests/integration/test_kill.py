@@ -6,10 +6,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from processes import creep, freeze, thaw
 from safetensors.torch import load_file
 
-GONE_SECONDS = 5.0
-"""Within this time nothing of a killed campaign is left."""
+GONE_SECONDS = 30.0
+"""Within this time nothing of a killed campaign is left, long before a lease could lapse."""
+
+LEASE_SECONDS = 120.0
 
 EPOCHS = 25
 
@@ -19,29 +22,9 @@ def long_campaign(hpo, **search):
     hpo.card(hpo.molecules(150))
     return hpo.campaign(
         trial={"training": {"checkpoint_seconds": 0.0, "global_batch": 8}},
-        machine={"slots": 2, "max_width": 1},
+        machine={"slots": 2, "max_width": 1, "lease_seconds": LEASE_SECONDS},
         search={"trials": 5, "rungs": [EPOCHS], "finalists": 3, **search},
     )
-
-
-def in_training(hpo, run, *, ended=0, reached=2):
-    """Wait until some trials have ended and another has a checkpoint; give its name."""
-
-    def found():
-        if len(hpo.events(run, "ended")) < ended:
-            return None
-        open_trials = {}
-        for event in hpo.events(run, "placed", "checkpoint", "ended"):
-            match event["event"]:
-                case "placed":
-                    open_trials[event["trial"]] = -1
-                case "checkpoint" if event["trial"] in open_trials:
-                    open_trials[event["trial"]] = event["reached"]
-                case "ended":
-                    open_trials.pop(event["trial"], None)
-        return next((t for t, at in open_trials.items() if reached <= at < EPOCHS - 6), None)
-
-    return hpo.wait_for(found, f"{ended} ended trials and one in training")
 
 
 def results(run):
@@ -64,9 +47,9 @@ def nothing_left(hpo, run):
 def test_a_killed_controller_leaves_nothing_and_run_goes_on(hpo):
     campaign, run = long_campaign(hpo), hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
-    in_training(hpo, run, ended=2)
-    controller.kill()
-    controller.wait()
+    with hpo.held(run, ended=2):
+        controller.kill()
+        controller.wait()
     nothing_left(hpo, run)
     before, board = results(run), rows_of(hpo.json("leaderboard", run))
     assert len(before) >= 2
@@ -92,26 +75,27 @@ def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
     controller = hpo.start("run", campaign, "--run", run)
     interrupted = []
     for part in ("hpo-rank", "hpo-zygote", "hpo-agent"):
-        in_training(hpo, run, ended=len(interrupted) + 1)
-        seen = len(hpo.events(run, "ended"))
-        os.kill(hpo.named(run, part)[0], signal.SIGKILL)
+        with hpo.held(run, ended=len(interrupted) + 1) as now:
+            seen = len(hpo.events(run, "ended"))
+            os.kill(now.rank if part == "hpo-rank" else hpo.named(run, part)[0], signal.SIGKILL)
 
-        def lost(seen=seen):
-            new = hpo.events(run, "ended")[seen:]
-            return [e["trial"] for e in new if e["reason"] == "host_lost"]
+        def lost(seen=seen, trial=now.trial):
+            new = [e for e in hpo.events(run, "ended")[seen:] if e["reason"] == "host_lost"]
+            return trial in [e["trial"] for e in new]
 
-        interrupted += hpo.wait_for(lost, f"a trial that lost its {part}")
-    out, err = controller.communicate(timeout=120)
+        hpo.wait_for(lost, f"the loss of {now.trial}, whose {part} was killed")
+        interrupted.append(now.trial)
+    out, err = controller.communicate(timeout=400)
     assert controller.returncode == 0, err
     kinds = [event["event"] for event in hpo.events(run)]
     assert "zygote_lost" in kinds
     assert "agent_lost" in kinds
     last = {event["trial"]: event["outcome"] for event in hpo.events(run, "ended")}
-    assert len(interrupted) >= 3
     assert set(last.values()) == {"completed"}
     assert len(last) == 8
     for trial in set(interrupted):
         starts = sorted((run / "trials" / trial / "attempts").glob("*/metrics.jsonl"))
+        assert len(starts) > 1
         records = [json.loads(line) for line in starts[-1].read_text().splitlines()]
         assert [r["resumed"] for r in records if r["record"] == "ready"] == [True]
     nothing_left(hpo, run)
@@ -121,9 +105,11 @@ def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
 def test_an_interrupt_pauses_and_run_goes_on(hpo):
     campaign, run = long_campaign(hpo, trials=3), hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
-    trial = in_training(hpo, run)
-    controller.send_signal(signal.SIGINT)
-    out, err = controller.communicate(timeout=30)
+    with hpo.held(run) as now:
+        trial = now.trial
+        controller.send_signal(signal.SIGINT)
+        hpo.wait_for(lambda: hpo.events(run, "asked"), "the question to those who train")
+    out, err = controller.communicate(timeout=120)
     assert controller.returncode == 1
     assert "paused" in err
     assert "Traceback" not in err
@@ -145,7 +131,7 @@ def test_an_interrupt_while_the_controller_starts_pauses_too(hpo):
     controller = hpo.start("run", campaign, "--run", run)
     hpo.wait_for(lambda: list(run.glob("controller/*.lease")), "the lease")
     controller.send_signal(signal.SIGINT)
-    assert "paused" in controller.communicate(timeout=30)[1]
+    assert "paused" in controller.communicate(timeout=120)[1]
     assert controller.returncode == 1
     nothing_left(hpo, run)
 
@@ -155,11 +141,13 @@ def test_a_second_controller_is_sent_away(hpo):
     controller = hpo.start("run", campaign, "--run", run)
     hpo.wait_for(lambda: list(run.glob("controller/*.lease")), "the first controller's lease")
     hpo.wait_for(lambda: hpo.json("status", run)["controller"], "the controller in the status")
+    freeze([controller.pid])  # so that it cannot be done before the second comes
     hpo.refused("run", campaign, "--run", run, says=(str(controller.pid), "run", "wait"))
     assert controller.poll() is None
     assert hpo.json("status", run)["controller"]
     controller.send_signal(signal.SIGINT)
-    assert "paused" in controller.communicate(timeout=30)[1]
+    thaw([controller.pid])
+    assert "paused" in controller.communicate(timeout=120)[1]
     nothing_left(hpo, run)
 
 
@@ -179,11 +167,14 @@ def test_a_trial_cut_short_equals_an_unbroken_one(hpo, number):
     metrics = cut / "attempts" / "001" / "metrics.jsonl"
 
     def checkpoints():
-        return metrics.exists() and metrics.read_text().count('"checkpoint"') >= 3
+        return metrics.read_text().count('"checkpoint"') >= 3
 
-    hpo.wait_for(checkpoints, "three checkpoints")
+    hpo.wait_for(metrics.exists, "the first record")
+    creep(lambda: [process.pid], checkpoints, "three checkpoints")
+    assert not (cut / "attempts" / "001" / "result.json").exists(), "it came too late"
     process.send_signal(number)
-    process.communicate(timeout=30)
+    thaw([process.pid])
+    process.communicate(timeout=120)
     assert process.returncode == (-9 if number == signal.SIGKILL else 3)
     assert not (cut / "attempts" / "001" / "result.json").exists(), "it was killed too late"
     done = hpo("trial", cut)
