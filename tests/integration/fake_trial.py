@@ -2,7 +2,7 @@
 
     python fake_trial.py TRIAL.TOML ATTEMPT_FOLDER CHECKPOINTS EPOCHS
 
-Every epoch that ends and every result is noted in ``ran.log`` beside the campaign.
+A result names the process that wrote it: one that is written again is another one.
 """
 
 import json
@@ -19,23 +19,26 @@ def whole(path, content):
     part.replace(path)
 
 
+def goal(config, epoch):
+    return config["x"] + 1.0 / epoch
+
+
 def main():
     config = tomllib.loads(Path(sys.argv[1]).read_text())
     folder, checkpoints, epochs = Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
-    log = os.open(os.environ["RAN_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     last = checkpoints / "last.json"
     epoch = json.loads(last.read_text())["epoch"] if last.exists() else 0
     with (folder / "metrics.jsonl").open("a", buffering=1) as metrics:
         while epoch < epochs:
             time.sleep(config["seconds"])
             epoch += 1
-            objective = config["x"] + 1.0 / epoch
-            row = {"record": "epoch", "epoch": epoch, "objective": objective}
+            row = {"record": "epoch", "epoch": epoch, "objective": goal(config, epoch)}
             metrics.write(json.dumps({**row, "train_seconds": config["seconds"]}) + "\n")
             whole(last, {"epoch": epoch})
             metrics.write(json.dumps({"record": "checkpoint", "epoch": epoch}) + "\n")
-    whole(folder / "result.json", {"status": "stopped", "epochs": epoch, "objective": objective})
-    os.write(log, f"{config['trial']} {epochs}\n".encode())
+    # Also where an earlier process was killed between its last checkpoint and its result.
+    result = {"status": "stopped", "epochs": epoch, "objective": goal(config, epoch)}
+    whole(folder / "result.json", {**result, "pid": os.getpid()})
 
 
 main()

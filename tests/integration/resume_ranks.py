@@ -6,12 +6,15 @@ a start costs what a campaign's zygote needs, not seconds of imports.
 A task: ``trial`` (directory), ``attempt``, ``world``; ``environment`` of the ranks; ``kill``:
 ``{"rank", "step"}``, where a rank kills itself in the middle of a step, or with ``"writing"`` in
 the middle of writing the next checkpoint; ``full``: a step from which on no checkpoint finds
-room; ``signal``: ``{"ranks", "number", "after", "seconds"}``, sent by us so long after the first
-record of a kind.
+room; ``term``: a step before which every rank is asked to end; ``end``: one with which the
+allocation comes to its end; ``signal``: ``{"ranks", "number", "after", "seconds", "most"}``, sent
+by us so long after the first record of a kind, or by the rank itself once it has taken ``most``
+steps, so that a fast one does not get far.
 """
 
 import errno
 import importlib
+import itertools
 import json
 import os
 import signal
@@ -19,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed.checkpoint
@@ -28,8 +32,9 @@ from hydragnn_hpo.launching.job import PRELOAD
 from hydragnn_hpo.training import looks, trial
 from hydragnn_hpo.training.checkpoints import saving, sharded_checkpoint
 from hydragnn_hpo.training.stepper import Stepper
+from hydragnn_hpo.walltime import WallTime
 
-DEADLINE = 60.0
+DEADLINE = 300.0
 
 
 def killed_in(step):
@@ -49,6 +54,35 @@ def killed_in(step):
         return take(self, *arguments, **options)
 
     Stepper._piece, Stepper.take = piece, noted
+
+
+def before_step(do):
+    """Call with the number of every step before it is taken."""
+    take = Stepper.take
+
+    def taking(self, *arguments, **options):
+        do(options["step"])
+        return take(self, *arguments, **options)
+
+    Stepper.take = taking
+
+
+def signalled_after(most, number):
+    """Let this process be signalled once it has taken so many steps."""
+    taken = itertools.count()
+    before_step(lambda _: next(taken) == most and os.kill(os.getpid(), number))
+
+
+def ends_with(step):
+    """Let the allocation, of which an hour is left, be nearly over from a step on."""
+    taken, near = [0], WallTime.near
+    before_step(lambda at: taken.append(at))
+
+    def nearly(self, *seconds):
+        over = replace(self, clock=lambda: self.end) if taken[-1] >= step else self
+        return near(over, *seconds)
+
+    WallTime.near = nearly
 
 
 def killed_writing(step):
@@ -107,6 +141,13 @@ def run(task, rank):
         (killed_writing if kill.get("writing") else killed_in)(kill["step"])
     if task.get("full", {}).get("rank") == rank:
         full_from(task["full"]["step"])
+    if "term" in task:
+        before_step(lambda at: at == task["term"] and os.kill(os.getpid(), signal.SIGTERM))
+    if "end" in task:
+        ends_with(task["end"])
+    sent = task.get("signal", {"ranks": ()})
+    if rank in sent["ranks"]:
+        signalled_after(sent["most"], sent["number"])
     spec = {"trial_dir": task["trial"], "attempt": task["attempt"], "one_host": True}
     return trial.rank_main(spec)
 
@@ -160,7 +201,7 @@ def attempt(task):
             deadline = now + DEADLINE
         time.sleep(0.002)
     first, last = min(ended), max(ended)
-    return {"codes": codes, "apart": last - first, "seconds": None if sent is None else last - sent}
+    return {"codes": codes, "apart": last - first}
 
 
 def main():
