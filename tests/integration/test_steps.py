@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import is_alive
 from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.config.site import SiteConfig
@@ -20,7 +21,9 @@ from hydragnn_hpo.launching.launchers.steps import Steps
 pytestmark = pytest.mark.slow
 
 CONTRACTS = Path(__file__).parents[1] / "contracts"
-LEASE = 2.0
+LEASE = 6.0
+"""Seconds without a turn that processes of a busy machine outlive."""
+
 NAMES = ("place", "sleep", "polite", "stubborn", "nothing", "all_reduce")
 TARGETS = {name: f"rank_targets:{name}" for name in NAMES} | {"place": "step_targets:place"}
 PLACE = """
@@ -33,13 +36,6 @@ def place(spec):
     Path(spec["folder"], f"place.{seen['RANK']}").write_text(json.dumps(seen))
     return int(seen["RANK"])
 """
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class Control:
@@ -68,7 +64,7 @@ class Control:
         self.backend.start(job)
         return job
 
-    def wait(self, kind: str, job: str = "job", seconds: float = 60.0) -> dict[str, Any]:
+    def wait(self, kind: str, job: str = "job", seconds: float = 400.0) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while not (found := [e for e in self.events if (e.kind, e.job) == (kind, job)]):
             assert time.monotonic() < deadline, f"no {kind} of {job} in {self.events}"
@@ -91,7 +87,7 @@ def control(slurm, tmp_path, monkeypatch) -> Iterator[Control]:
     control = Control(slurm, run)
     yield control
     control.backend.close()
-    until(lambda: not find_strays(run_tag(run)), "end of all", seconds=20)
+    until(lambda: not find_strays(run_tag(run)), "end of all")
 
 
 def test_ranks_run_where_their_slots_are_with_the_number_that_slurm_gives(control):
@@ -109,7 +105,7 @@ def test_ranks_run_where_their_slots_are_with_the_number_that_slurm_gives(contro
 def test_ranks_of_two_hosts_compute_together(control):
     job = control.start("all_reduce", "node1:0", "node2:0")
 
-    assert control.wait("ended", seconds=120)["codes"] == [0, 0], job.log.read_text()
+    assert control.wait("ended")["codes"] == [0, 0], job.log.read_text()
     seen = [json.loads((job.log.parent / f"reduced.{rank}").read_text()) for rank in range(2)]
     assert [one["total"] for one in seen] == [3.0, 3.0]
 
@@ -152,9 +148,9 @@ def test_ranks_of_a_frozen_host_do_not_work_on_beside_their_successors(control):
     began = time.monotonic()
     control.backend.stop("job", grace=0.1)
 
-    codes = control.wait("ended", seconds=90)["codes"]
+    codes = control.wait("ended")["codes"]
 
     assert codes == [-9]
     assert time.monotonic() - began > LEASE
     control.slurm.signal_host("node2", signal.SIGCONT)
-    until(lambda: not is_alive(pid), "end of the thawed rank", seconds=10)
+    until(lambda: not is_alive(pid), "end of the thawed rank")
