@@ -1,9 +1,11 @@
 """Ranks share a prediction: whoever starts them, whoever is killed, the output is the same."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from ase import Atoms
 from ase.io import write
+from processes import creep
 from virtual_slurm import missing
 
 pytestmark = pytest.mark.slow
@@ -19,7 +22,7 @@ COMMAND = [sys.executable, "-m", "hydragnn_hpo"]
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 NO_MPI = pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: extra [mpi].")
 NO_SLURM = pytest.mark.skipif(missing() is not None, reason=str(missing()))
-SECONDS = 240.0
+SECONDS = 500.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
@@ -95,8 +98,8 @@ def test_what_a_killed_rank_leaves_another_does(screened, hpo):
         return hpo.start(*screened.arguments, "--out", "many.jsonl", **where)
 
     first = rank(0)
-    hpo.wait_for(lambda: list(parts.glob("[0-9]*.part")), "a piece", SECONDS)
-    first.send_signal(signal.SIGSTOP)
+    hpo.wait_for(parts.exists, "the folder of pieces", SECONDS)
+    creep(lambda: [first.pid], lambda: list(parts.glob("[0-9]*.part")), "a piece")
     assert not (hpo.folder / "many.jsonl").exists(), "it came too late"
     second = rank(1)
     hpo.wait_for(lambda: len(list(claims.glob("rank.*"))) == 2, "a second rank", SECONDS)
@@ -108,23 +111,38 @@ def test_what_a_killed_rank_leaves_another_does(screened, hpo):
     assert [path.name for path in hpo.folder.iterdir()] == ["many.jsonl"]
 
 
+MARK = b"#"
+
+
+def mark(path: Path) -> tuple[bytes, bytes]:
+    """Begin a piece with a letter that nobody would predict; gives what it was, and what it is."""
+    line, _, body = path.read_bytes().partition(b"\n")
+    header = json.loads(line)
+    assert len(header["sections"]) == 1
+    marked = MARK + body[1:]
+    header["crc32"] = zlib.crc32(marked)
+    path.write_bytes(json.dumps(header).encode() + b"\n" + marked)
+    return body, marked
+
+
 def test_ranks_go_on_with_what_a_killed_process_has_left(screened, hpo):
     alone = hpo.start(*screened.arguments, "--out", "many.jsonl", **ONE_THREAD)
     parts = hpo.folder / "many.jsonl.parts"
-    hpo.wait_for(lambda: len(list(parts.glob("[0-9]*.part"))) >= 2, "two pieces", SECONDS)
+    hpo.wait_for(parts.exists, "the folder of pieces", SECONDS)
+    creep(lambda: [alone.pid], lambda: len(list(parts.glob("[0-9]*.part"))) >= 2, "two pieces")
+    assert not (hpo.folder / "many.jsonl").exists(), "it came too late"
     alone.kill()
     alone.wait()
-    kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("[0-9]*.part")}
-    ranks = hpo.start(*screened.arguments, "--out", "many.jsonl", "--ranks", "2", **ONE_THREAD)
-    hpo.wait_for(lambda: not parts.exists() or len(list(parts.glob("[0-9]*.part"))) > len(kept),
-                 "another piece", SECONDS)  # fmt: skip
-    there = {path: parts / path for path in kept}
-    assert not parts.exists() or all(
-        path.stat().st_mtime_ns == kept[name] for name, path in there.items() if path.exists()
-    ), "a piece that was there was predicted again"
-    _, err = ranks.communicate(timeout=SECONDS)
-    assert ranks.returncode == 0, err
-    assert (hpo.folder / "many.jsonl").read_bytes() == screened.wanted
+    wanted = screened.wanted
+    for piece in parts.glob("[0-9]*.part"):
+        was, now = mark(piece)
+        assert wanted.count(was) == 1
+        wanted = wanted.replace(was, now)
+    asked = ["--out", "many.jsonl", "--ranks", "2"]
+    done = hpo(*screened.arguments, *asked, seconds=SECONDS, **ONE_THREAD)
+    assert done.code == 0, done.err
+    found = (hpo.folder / "many.jsonl").read_bytes()
+    assert found == wanted, "a piece that was there was predicted again"
     assert hpo.strays(hpo.folder / "many.jsonl.parts" / "launch") == []
 
 
