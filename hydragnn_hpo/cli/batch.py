@@ -6,6 +6,7 @@ Nobody types these; the scripts of ``submit`` do.
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,9 +29,17 @@ LEASE_SECONDS = 45.0
 """How long it waits for the lease of a controller that was lost with its host."""
 
 
+PAUSES = (2.0, 10.0, 30.0, 60.0)
+"""Before a step is tried again for which the file server was away: a chain is not to end for it."""
+
+
 @app.command()
 def begin(run_dir: RunArgument, script: Annotated[str, typer.Option("--script")]) -> None:
     """Note that this batch job runs, and queue the next one behind it."""
+    _patiently(lambda: _begin(run_dir, script))
+
+
+def _begin(run_dir: Path, script: str) -> None:
     from hydragnn_hpo.campaign.records.progress import progress
     from hydragnn_hpo.errors import JobError
     from hydragnn_hpo.launching.submit import chain
@@ -60,6 +69,10 @@ def begin(run_dir: RunArgument, script: Annotated[str, typer.Option("--script")]
 @app.command()
 def end(run_dir: RunArgument, code: Annotated[int, typer.Option("--code")]) -> None:
     """Note how 'run' ended, and take back jobs that have nothing to do or to gain."""
+    _patiently(lambda: _end(run_dir, code))
+
+
+def _end(run_dir: Path, code: int) -> None:
     from hydragnn_hpo.campaign.records.progress import progress
     from hydragnn_hpo.launching.submit import chain
     from hydragnn_hpo.launching.submit.records import JobRecords
@@ -79,6 +92,23 @@ def end(run_dir: RunArgument, code: Annotated[int, typer.Option("--code")]) -> N
     records.note(own.id, "ended", time=time.time(), code=code, said=said)
     typer.echo(f"batch job {own.id}: {said}", err=True)
     raise typer.Exit(decided.code)
+
+
+def _patiently(step: Callable[[], None]) -> None:
+    """Take a step, again where the file server is away for a moment; each may be taken twice."""
+    from hydragnn_hpo.errors import HydraError
+    from hydragnn_hpo.files import passes
+
+    for pause in PAUSES:
+        try:
+            step()
+            return
+        except (HydraError, OSError) as error:
+            if not passes(error):
+                raise
+            typer.echo(f"{error} It is tried again in {pause:.0f} s.", err=True)
+        time.sleep(pause)
+    step()
 
 
 def _settle(

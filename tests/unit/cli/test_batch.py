@@ -1,0 +1,61 @@
+"""What a batch script says before and after ``run``, while its file server is away."""
+
+import errno
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from hydragnn_hpo.cli import batch
+from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.files import storage
+
+
+@pytest.fixture
+def away(tmp_path, monkeypatch):
+    """Let a step fail some times with an error of the system, and count how often it is taken."""
+
+    def begin(step, failures, code):
+        taken = []
+
+        def fail(*_):
+            taken.append(True)
+            if len(taken) <= failures:
+                with storage(tmp_path):
+                    raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(batch, "PAUSES", (0.0, 0.0))
+        monkeypatch.setattr(batch, f"_{step}", fail)
+        option = ("--script", "1.sh") if step == "begin" else ("--code", "75")
+        done = CliRunner().invoke(app, ["batch", step, str(tmp_path), *option])
+        return done, len(taken)
+
+    return begin
+
+
+@pytest.mark.parametrize("step", ["begin", "end"])
+def test_a_chain_does_not_end_for_a_file_server_that_is_away_for_a_moment(away, step):
+    done, taken = away(step, 2, errno.ESTALE)
+    assert (done.exit_code, taken) == (0, 3)
+    assert "Stale file handle" in done.output
+
+
+@pytest.mark.parametrize(("failures", "code", "times"), [(9, errno.EIO, 3), (9, errno.ENOSPC, 1)])
+def test_what_does_not_pass_is_said(away, failures, code, times):
+    done, taken = away("begin", failures, code)
+    assert (done.exit_code != 0, taken) == (True, times)
+    assert os.strerror(code) in str(done.exception)
+
+
+def test_a_damaged_run_is_looked_at_once(monkeypatch, tmp_path):
+    taken = []
+
+    def damaged(*_):
+        taken.append(True)
+        raise RunError("events.jsonl: line 3 is damaged.")
+
+    monkeypatch.setattr(batch, "_begin", damaged)
+    done = CliRunner().invoke(app, ["batch", "begin", str(tmp_path), "--script", "1.sh"])
+    assert isinstance(done.exception, RunError)
+    assert taken == [True]
