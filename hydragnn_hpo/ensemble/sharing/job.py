@@ -1,8 +1,10 @@
 """A rank of a prediction, as backends start it."""
 
 import contextlib
+import logging
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -15,11 +17,16 @@ from hydragnn_hpo.ensemble.sharing.claims import Claims
 from hydragnn_hpo.ensemble.sharing.sharing import Share
 from hydragnn_hpo.ensemble.streaming.order import Order
 from hydragnn_hpo.errors import HydraError, JobError
-from hydragnn_hpo.files import read_json, write_json
+from hydragnn_hpo.files import passes, read_json, write_json
 from hydragnn_hpo.launching.ranks.cores import THREADS
 from hydragnn_hpo.launching.ranks.place import DEVICE
 
+logger = logging.getLogger(__name__)
+
 _FAILED = "failed.json"
+
+AWAY_SECONDS = 20.0
+"""Before a rank whose file server is away ends: its slot gets few others."""
 
 
 def rank_main(spec: Mapping[str, Any]) -> int:
@@ -29,7 +36,8 @@ def rank_main(spec: Mapping[str, Any]) -> int:
         spec: an ``Order`` as JSON.
 
     Returns:
-        0 once nothing is left to do; 1 after an error, whose sentence is kept for ``failure_of``.
+        0 once nothing is left to do; 1 after an error, whose sentence is kept for ``failure_of``,
+        but for one of a file server that is away: that is one of this host and moment.
     """
     log.configure(rank=int(os.environ.get("RANK", "0")))
     order = Order.from_json(spec)
@@ -38,6 +46,10 @@ def rank_main(spec: Mapping[str, Any]) -> int:
         with order.opened(device_here()) as work, Claims(claims_of(order)) as claims:
             Share(work, claims).do_all()
     except HydraError as error:
+        if passes(error):
+            logger.error("%s", error)
+            time.sleep(AWAY_SECONDS)
+            return 1
         with contextlib.suppress(HydraError):
             write_json(order.parts.folder / _FAILED, {"error": str(error)})
         return 1

@@ -15,8 +15,8 @@ from hydragnn_hpo.ensemble.sharing.together import lost_pieces
 from hydragnn_hpo.ensemble.streaming.order import Order
 from hydragnn_hpo.ensemble.streaming.parts import Header, Parts, Piece
 from hydragnn_hpo.ensemble.streaming.work import Outcome, Work
-from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.files import storage
+from hydragnn_hpo.errors import ConfigError, HydraError, JobError
+from hydragnn_hpo.files import passes, storage
 
 TOGETHER = ("steps", "mpiexec")
 """Backends that start a launcher for every job: one job holds all ranks."""
@@ -88,9 +88,15 @@ class _Watch:
         self._lease.renew()
         if time.monotonic() > self._looked + LOOK_SECONDS:
             self._looked = time.monotonic()
-            if failure := failure_of(self._order):
-                raise failure
-            self.look()
+            try:
+                failure = failure_of(self._order)
+                self.look()
+            except (HydraError, OSError) as error:  # files may be back at the next look
+                if not passes(error):
+                    raise
+            else:
+                if failure:
+                    raise failure
 
     def look(self, before: bool = False) -> None:
         """Tell of what is new."""
