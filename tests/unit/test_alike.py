@@ -1,6 +1,8 @@
 """Each test begins alike: its draws come from its name, and torch has its defaults."""
 
+import logging
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -33,11 +35,25 @@ def test_what_a_test_told_torch_is_taken_back() -> None:
     torch.set_default_dtype(torch.float64)
     torch.use_deterministic_algorithms(True)
     torch.set_flush_denormal(True)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
     begin()
     assert torch.get_num_threads() == 1
     assert torch.get_default_dtype() is torch.float32
+    assert torch.get_float32_matmul_precision() == "highest", "it raises where tf32 was left"
     assert not torch.are_deterministic_algorithms_enabled()
     assert (torch.tensor(1e-310, dtype=torch.float64) * 1.0).item() > 0.0
+
+
+def test_what_a_rank_or_a_command_set_for_itself_is_taken_back() -> None:
+    before, root = signal.getsignal(signal.SIGTERM), logging.getLogger()
+    handlers = list(root.handlers)
+    assert handlers, "those of pytest"
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    root.handlers.append(logging.StreamHandler())
+    root.setLevel(logging.INFO)
+    begin()
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert (root.handlers, root.level) == (handlers, logging.WARNING)
 
 
 def test_examples_are_the_same_in_each_run_and_have_no_deadline() -> None:

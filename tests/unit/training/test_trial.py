@@ -23,14 +23,6 @@ from hydragnn_hpo.training.trial import _reason, load_trial, rank_main, run_by_h
 from hydragnn_hpo.training.watching.guard import Diverged
 
 
-@pytest.fixture(autouse=True)
-def _as_before(bench):
-    kept = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
-
-
 def result_of(bench, attempt=1):
     return json.loads((bench.trial.attempt(attempt) / "result.json").read_text())
 
