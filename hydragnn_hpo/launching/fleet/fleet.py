@@ -1,6 +1,5 @@
 """Run jobs on many hosts: one agent on each, whatever started it."""
 
-import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -209,6 +208,8 @@ class Fleet:
         if self._ferry:
             order = self._ferry.order(name, order, work.job)
         self._tell(name, {**order, "lease": own_lease})
+        for message in work.orders:  # an earlier start was lost, or found its port taken
+            self._tell(name, message)
 
     def _tell(self, name: str, message: dict[str, Any]) -> None:
         """Tell a host about a job; behind the files that are on their way there."""
@@ -378,7 +379,7 @@ class Fleet:
             if name in work.hosts("sent", "started", *self._forsaken(work)):
                 if name == work.first_host:
                     self._ledger.record_rest(work)
-                    _end_lease(work)
+                    self._ledger.end_lease(work)
                 self._lose(work, name)
                 owed |= {work.id} & self._ledger.works.keys()
         if host.announced:
@@ -391,10 +392,3 @@ class Fleet:
         Where slots are fixed another agent comes; hosts of an adopted job may be on their way.
         """
         return () if self._transport.slots or work.waits_for_others else ("waiting",)
-
-
-def _end_lease(work: Work) -> None:
-    """Remove the lease that an agent on this computer kept."""
-    if work.job is not None:
-        with contextlib.suppress(OSError):
-            work.job.lease.unlink()

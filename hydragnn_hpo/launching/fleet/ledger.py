@@ -1,5 +1,6 @@
 """Which jobs run, and what is to be told about them: each thing once and in order."""
 
+import contextlib
 import os
 import time
 from collections import defaultdict
@@ -81,6 +82,12 @@ class Ledger:
             before = tail.offset
             self.record(work, tail.read(), time.time())
         work.offset = tail.offset
+
+    def end_lease(self, work: Work) -> None:
+        """Remove the lease that an agent on this computer kept."""
+        if work.job is not None:
+            with contextlib.suppress(OSError):
+                work.job.lease.unlink()
 
     def end_if_over(self, work: Work) -> None:
         """Tell the end of a job whose ranks are gone everywhere, once."""

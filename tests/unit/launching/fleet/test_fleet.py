@@ -208,6 +208,30 @@ def test_the_other_hosts_start_once_rank_0_has_its_port(stage):
     assert again["watch"].endswith("j.jsonl")
 
 
+@pytest.mark.parametrize("how", ["port taken", "line cut"])
+def test_a_stop_is_not_lost_with_the_start_that_it_followed(stage, how):
+    """The agent knew nothing of the job yet: it is started again, and told again to stop."""
+    stage.open()
+    a = stage.agent("a")
+    stage.until(lambda: stage.fleet.slots, "slots")
+    stage.start("a0")
+    a.await_order("start")
+    stage.fleet.stop("j", grace=7.0)
+    a.await_order("stop")
+    a.heard.clear()
+
+    if how == "port taken":
+        a.say("taken", "j")
+    else:
+        a.channel.close()
+        a.dial([])
+        a.await_order("init")
+        a.join()
+
+    a.await_order("start")
+    assert a.await_order("stop")["grace"] == 7.0
+
+
 def test_jobs_on_one_address_meet_at_different_ports(stage):
     stage.open()
     a, b = stage.both()
