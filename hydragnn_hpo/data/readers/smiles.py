@@ -15,6 +15,7 @@ from hydragnn_hpo.data.readers.source import (
     Item,
     Reader,
     Source,
+    check_header,
     read_rows,
     read_text,
     tried,
@@ -93,6 +94,7 @@ def _entries(source: Source) -> list[tuple[str, str | DataError, dict[str, Any]]
     header, *rows = read_rows(path)
     if not rows:
         raise DataError(f"{path}: holds no structure; get the file again.")
+    check_header(path, header)
     column = source.structure_column or next((h for h in header if h.lower() == "smiles"), "")
     if column not in header:
         raise ConfigError(f"{path}: {unknown('column', column or 'smiles', header)}")

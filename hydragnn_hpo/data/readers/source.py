@@ -8,7 +8,8 @@ import io
 import itertools
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,17 @@ def read_rows(path: Path) -> list[list[str]]:
     except csv.Error as error:
         raise DataError(f"{path}: is not a CSV file ({error}); mend it.") from error
     return [[cell.strip() for cell in row] for row in rows if any(cell.strip() for cell in row)]
+
+
+def check_header(path: Path, header: Sequence[str]) -> None:
+    """Refuse a table in which a name does not say which column is meant.
+
+    Raises:
+        DataError: two columns have one name.
+    """
+    twice = next((n for n, count in Counter(header).items() if n and count > 1), None)
+    if twice is not None:
+        raise DataError(f"{path}: two columns are named '{twice[:60]}'; rename one of them.")
 
 
 def value_of(cell: str) -> float | str:

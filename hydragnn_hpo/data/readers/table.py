@@ -20,6 +20,7 @@ from hydragnn_hpo.data.readers.source import (
     Item,
     Reader,
     Source,
+    check_header,
     read_rows,
     read_text,
     tried,
@@ -100,6 +101,7 @@ def _kept(path: Path, stamp: tuple[int, int]) -> Rows:
         header, rows, names = every[0], list(every[1:]), []
     if not rows:
         raise DataError(f"{path}: holds no structure; get the file again.")
+    check_header(path, header)
     if names and len(names) != len(rows):
         raise DataError(f"{path}: names {len(names)} of {len(rows)} rows; get the file again.")
     return header, rows, names or [f"{path.name}:{n}" for n in range(1, len(rows) + 1)]

@@ -342,3 +342,11 @@ def test_a_table_of_smiles_is_known_by_its_column(header, column, name, tmp_path
         with opener(path, "wt") as file:
             file.write(header + "\nCC,1.0\n")
         assert reader_of(Source(path, structure_column=column), None) is READERS[name]
+
+
+@pytest.mark.parametrize("name", ["table", "smiles"])
+def test_two_columns_of_one_name_are_refused(name, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("smiles,gap,,,gap\nCC,1.0,,,2.0\n")
+    with pytest.raises(DataError, match="a.csv: two columns are named 'gap'; rename one of them"):
+        READERS[name].count(Source(path, structure_column="smiles"))
