@@ -123,6 +123,7 @@ def test_a_file_without_a_part_is_refused(bp: Path, name: str) -> None:
         reader.count(source)
 
 
+@pytest.mark.slow
 def test_another_adios_file_is_refused(tmp_path: Path) -> None:
     with adios2.Stream(str(tmp_path / "x.bp"), "w") as stream:
         stream.write("a", np.ones(3), [3], [0], [3])
@@ -130,6 +131,7 @@ def test_another_adios_file_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "x.bp")
 
 
+@pytest.mark.slow
 def test_a_bad_graph_does_not_stop_the_others(tmp_path: Path) -> None:
     bad = {**SALT, "x": np.array([[0.5, 1, 1], [17, 2, -1]])}
     write_as_hydragnn(tmp_path / "b.bp", {"trainset": [WATER, bad, SALT]})
