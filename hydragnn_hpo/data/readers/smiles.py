@@ -1,6 +1,7 @@
 """Molecules as SMILES, one per line or in a table; RDKit gives them three dimensions."""
 
 import csv
+import functools
 import lzma
 import zlib
 from collections.abc import Iterator
@@ -81,9 +82,21 @@ def names_smiles(source: Source) -> bool:
 SMILES = Reader(count_smiles, read_smiles, extra="chem")
 
 
-def _entries(source: Source) -> list[tuple[str, str | DataError, dict[str, Any]]]:
-    """Give name, SMILES (or why there is none) and properties of every line."""
-    path = source.path
+Entries = list[tuple[str, str | DataError, dict[str, Any]]]
+"""Name, SMILES (or why there is none) and properties of every line."""
+
+
+def _entries(source: Source) -> Entries:
+    """Read the file; the last one is kept, pieces of it are asked for one after the other."""
+    try:
+        stamp = source.path.stat().st_mtime_ns, source.path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{source.path}: cannot be read ({error.strerror}).") from error
+    return _kept(source.path, stamp, source.structure_column)
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(path: Path, stamp: tuple[int, int], structure_column: str | None) -> Entries:
     if ".csv" not in [suffix.lower() for suffix in path.suffixes[-2:]]:
         words = [line.split(maxsplit=1) for line in read_text(path).splitlines() if line.strip()]
         named = [(*word, "")[1].strip() for word in words]
@@ -95,7 +108,7 @@ def _entries(source: Source) -> list[tuple[str, str | DataError, dict[str, Any]]
     if not rows:
         raise DataError(f"{path}: holds no structure; get the file again.")
     check_header(path, header)
-    column = source.structure_column or next((h for h in header if h.lower() == "smiles"), "")
+    column = structure_column or next((h for h in header if h.lower() == "smiles"), "")
     if column not in header:
         raise ConfigError(f"{path}: {unknown('column', column or 'smiles', header)}")
     return [

@@ -20,6 +20,7 @@ from ase.io import write
 
 from hydragnn_hpo.data.readers import READERS, reader_of
 from hydragnn_hpo.data.readers import extxyz as extxyz_reader
+from hydragnn_hpo.data.readers import smiles as smiles_reader
 from hydragnn_hpo.data.readers.source import Reader, Source
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -350,3 +351,16 @@ def test_two_columns_of_one_name_are_refused(name, tmp_path):
     path.write_text("smiles,gap,,,gap\nCC,1.0,,,2.0\n")
     with pytest.raises(DataError, match="a.csv: two columns are named 'gap'; rename one of them"):
         READERS[name].count(Source(path, structure_column="smiles"))
+
+
+def test_pieces_of_a_table_of_smiles_parse_it_once(tmp_path, monkeypatch):
+    parsed = []
+    parse = smiles_reader.read_rows
+    monkeypatch.setattr(smiles_reader, "read_rows", lambda path: parsed.append(path) or parse(path))
+    path = tmp_path / "a.csv"
+    path.write_text("smiles,gap\nC,1.0\nCC,2.0\nCCC,3.0\n")
+    names = [name for n in range(3) for name, _ in READERS["smiles"].read(Source(path), n, n + 1)]
+    assert names == ["a.csv:1", "a.csv:2", "a.csv:3"]
+    assert len(parsed) == 1
+    path.write_text("smiles,gap\nC,1.0\nCC,2.0\n")
+    assert READERS["smiles"].count(Source(path)) == 2
