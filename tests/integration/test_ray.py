@@ -1,6 +1,5 @@
 """A real Ray cluster of four hosts: jobs, other users, and every kind of death."""
 
-import contextlib
 import json
 import os
 import signal
@@ -10,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import is_alive as alive
+from processes import named_so, send
 from ray_cluster import RayCluster
 
 from hydragnn_hpo.config.campaign import MachineConfig
@@ -19,14 +20,17 @@ from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.ray.backend import RayBackend
 from hydragnn_hpo.launching.ray.cluster import CLUSTER, StartedCluster, missing
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
+from hydragnn_hpo.launching.ray.inside import LOGS
 from hydragnn_hpo.launching.ray.member import member_argv
 from hydragnn_hpo.launching.ray.membership import Membership
 
 pytestmark = pytest.mark.slow
 TARGETS = Path(__file__).parents[1] / "contracts"
 KINDS = {name: f"rank_targets:{name}" for name in ("nothing", "sleep", "emit", "all_reduce")}
-LEASE = 4.0
-SECONDS = 60.0
+LEASE = 8.0
+SECONDS = 240.0
+PATIENCE = 8.0
+"""Seconds that a job waits for its slots: more than the cluster needs to give them back."""
 
 
 class Play:
@@ -72,17 +76,11 @@ class Play:
 
     def of_host(self, host: str, name: str) -> int:
         """Find the one process of ours on a host by the name that the kernel shows."""
-        found = []
-        for pid in find_tagged(HOST, host_tag(run_tag(self.folder), host)):
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text().strip() == name:
-                    found.append(pid)
-        (only,) = found
+        (only,) = named_so(find_tagged(HOST, host_tag(run_tag(self.folder), host)), name)
         return only
 
     def driver(self) -> int:
-        pids = find_strays(run_tag(self.folder))
-        (only,) = [p for p in pids if Path(f"/proc/{p}/comm").read_text() == "hpo-ray-driver\n"]
+        (only,) = named_so(find_strays(run_tag(self.folder)), "hpo-ray-driver")
         return only
 
     def works(self, name: str, slots=None) -> None:
@@ -107,13 +105,6 @@ def member_of(address, environment, log):
     return member
 
 
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def test_ranks_on_several_hosts_meet_and_their_slots_are_nobody_elses(play):
     backend = play.open(hosts=2, preload=("torch", "torch.distributed", "torch._dynamo"))
     slots = backend.slots
@@ -127,7 +118,7 @@ def test_ranks_on_several_hosts_meet_and_their_slots_are_nobody_elses(play):
 
 
 def test_others_do_not_get_the_slots_of_a_job_until_it_ends(play, tmp_path):
-    backend = play.open(hosts=2, patience=1.0)
+    backend = play.open(hosts=2, patience=PATIENCE)
     slots = backend.slots
     other = member_of(play.cluster.address, play.cluster.environment, tmp_path / "other.log")
     play.start("sleep", slots[:3], "ours", seconds=60)
@@ -142,15 +133,15 @@ def test_others_do_not_get_the_slots_of_a_job_until_it_ends(play, tmp_path):
 
     try:
         assert asks(slots[0], 1.0) == "refused"
-        assert asks(slots[3], 20.0) == "reserved"
+        assert asks(slots[3], SECONDS) == "reserved"
         play.start("nothing", slots[3:], "refused")
         refused = play.wait("ended", "refused")
         assert refused.data["error"] == (
-            "its slots were not free on the Ray cluster for 1 s: others use them."
+            "its slots were not free on the Ray cluster for 8 s: others use them."
         )
         backend.stop("ours", grace=0.0)
         play.wait("ended", "ours")
-        assert asks(slots[0], 20.0) == "reserved"
+        assert asks(slots[0], SECONDS) == "reserved"
     finally:
         other.close()
     play.works("after", slots[:1])
@@ -183,19 +174,17 @@ def test_a_host_that_hangs_is_fenced_by_its_lease(play):
     stopped = [play.cluster.raylets[host], play.of_host(host, "hpo-agent")]
 
     began = time.monotonic()
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+    send(stopped, signal.SIGSTOP)
     try:
-        play.until(lambda: not any(map(alive, pids)), LEASE + 10)
+        play.until(lambda: not any(map(alive, pids)), LEASE + 30)
         fenced = time.monotonic() - began
         lost = play.wait("host_lost")
         told = time.monotonic() - began
     finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+        send(stopped, signal.SIGCONT)  # whoever has taken its place may have ended the agent
     assert lost.data["host"] == host
     assert len(play.told("ended", job.id)) == 1
-    assert fenced < told < 30
+    assert fenced < told < 50
     assert not play.told("ended", elsewhere.id)
     play.wait("host_joined", count=5)
     play.works("after", slots[-2:])
@@ -239,7 +228,7 @@ from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.ray.backend import RayBackend
 address, folder, token = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-machine = MachineConfig(backend="ray", address=address, hosts=2, lease_seconds=10)
+machine = MachineConfig(backend="ray", address=address, hosts=2, lease_seconds=60)
 kinds = {"sleep": "rank_targets:sleep"}
 backend = RayBackend(machine, run_dir=folder, token=token, jobs=kinds, preload=())
 while len(backend.slots) < 4:
@@ -276,10 +265,10 @@ def test_the_next_controller_takes_over_what_runs(play):
 
 def test_a_wrong_token_is_said_at_once(ray_cluster, tmp_path):
     machine = MachineConfig(backend="ray", address=ray_cluster.address)
-    began = time.monotonic()
+    wrong = make_token(tmp_path / "wrong")
     with pytest.raises(ConfigError, match="refuses our token"):
-        RayBackend(machine, run_dir=tmp_path, token=make_token(tmp_path / "wrong"))
-    assert time.monotonic() - began < 15
+        RayBackend(machine, run_dir=tmp_path, token=wrong)
+    assert not (tmp_path / LOGS / "ray-driver.log").exists(), "Ray itself would try again"
 
 
 def test_a_cluster_of_our_own_names_who_is_missing_and_leaves_nothing(tmp_path):
