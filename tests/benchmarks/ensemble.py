@@ -255,7 +255,7 @@ def quick() -> dict[str, float]:
     nets, alike = members(), members(UNLIKE[1:2] * 2)
     with TemporaryDirectory() as place, ThreadPoolExecutor(1) as pool:
         eager = compare("molecules", 64, 3, {"eager": Eager(nets, CPU)}, nets)
-        peaks = pool.submit(lambda: [peak(how, 240, place) for how in (DEMANDING, "eager")])
+        peaks = pool.submit(lambda: [peak(how, 120, place) for how in (DEMANDING, "eager")])
         machine_code = Compiled(alike, CPU, Path(place))
         together(machine_code, structures("molecules", 8), EDGES_PER_BATCH)
         one, all_of_them = peaks.result()
