@@ -34,6 +34,7 @@ _SAID = {
     "eV": r"ev",
     "log10(GPa)": r"log10_gpa",
     "GPa": r"gpa",
+    "kbar": r"k_?bar",
     "1/cm": r"cm_?1|1_cm|inverse_cm",
     "muB": r"mu_?b",
     "angstrom": r"ang(strom)?s?",

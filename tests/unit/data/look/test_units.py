@@ -14,6 +14,7 @@ SAID = {
     "formation_energy_ev_atom": "eV/atom",
     "e_mev_per_atom": "meV/atom",
     "bulk_gpa": "GPa",
+    "stress_kbar": "kbar",
     "last phdos peak cm-1": "1/cm",
     "moment muB": "muB",
     "F_eV/Ang": "eV/angstrom",
