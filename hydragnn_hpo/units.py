@@ -18,13 +18,13 @@ _CHARGE = {"e": 1.0}
 _MAGNETIC = {"muB": 1.0}
 _PURE = {"1": 1.0}
 _INVERSE_LENGTH = {"1/cm": 1.0}
-_PRESSURE = {"GPa": 1.0, "log10(GPa)": 1.0}
+_PRESSURE = {"GPa": 1.0, "kbar": 0.1, "log10(GPa)": 1.0}
 _STRESS = {
     "eV/angstrom^3": 1.0,
     "GPa(stress)": 0.006241509074460763,
     "kbar(stress)": 6.241509074460763e-4,
 }
-"""GPa and kbar as a derivative of an energy; as a property of its own GPa stays GPa."""
+"""GPa and kbar as a derivative of an energy; as properties of their own they are pressures."""
 _TEMPERATURE = {"K": 1.0}
 
 

@@ -176,6 +176,7 @@ def test_exit_codes():
         ("Hartree/bohr", "eV/angstrom"), ("meV/nm", "eV/angstrom"), ("meV/atom", "eV/atom"),
         ("kcal/mol/angstrom", "eV/angstrom"), ("e", "e"), ("muB", "muB"), ("1", "1"),
         ("muB/atom", "muB/atom"), ("1/cm", "1/cm"), ("GPa", "GPa"), ("log10(GPa)", "log10(GPa)"),
+        ("kbar", "GPa"),
     ],
 )  # fmt: skip
 def test_factors_against_ase(unit, ours):
@@ -186,6 +187,7 @@ def test_factors_against_ase(unit, ours):
         "angstrom": 1.0, "bohr": table["Bohr"], "nm": table["nm"],
         "Hartree/bohr": table["Hartree"] / table["Bohr"], "meV/nm": 1e-3 / table["nm"],
         "meV/atom": 1e-3, "kcal/mol/angstrom": table["kcal"] / table["mol"],
+        "kbar": 1e3 * table["bar"] / table["GPa"],
     }  # fmt: skip
     factor, name = inside(unit)
     assert name == ours
