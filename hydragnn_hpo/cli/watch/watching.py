@@ -84,7 +84,7 @@ def _fill(watcher: Watcher, interval: float, console: "Console") -> None:
     with _ends_cleanly(), Live(picture, console=console, screen=True, auto_refresh=False) as live:
         live.refresh()
         while picture.sight.goes_on:
-            _wait(live.refresh, console, _pause(interval, picture.spent))
+            wait(live.refresh, picture, console, _pause(interval, picture.spent))
             began = time.monotonic()
             picture.sight = watcher.look()
             live.refresh()
@@ -99,9 +99,12 @@ class Picture:
         self.sight, self.name, self.interval = sight, name, interval
         self.spent = 0.0
         """Seconds that the last look took."""
+        self.drawn_for: tuple[int, int] | None = None
+        """Columns and rows of the terminal when it was drawn last."""
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         """Draw it."""
+        self.drawn_for = options.size
         signs = ASCII if options.ascii_only else UNICODE
         page = Page(options.max_width, options.height or options.max_height, signs)
         note = ""
@@ -110,14 +113,13 @@ class Picture:
         yield from frame(self.sight, self.name, page, note)
 
 
-def _wait(redraw: Callable[[], None], console: "Console", seconds: float) -> None:
-    """Wait; a terminal that gets another size is drawn anew at once."""
-    end, size = time.monotonic() + seconds, console.size
+def wait(redraw: Callable[[], None], picture: Picture, console: "Console", seconds: float) -> None:
+    """Wait; a terminal that is not as large as when it was drawn on is drawn anew at once."""
+    end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        time.sleep(min(NAP, left))
-        if console.size != size:
-            size = console.size
+        if console.size != picture.drawn_for:
             redraw()
+        time.sleep(min(NAP, left))
 
 
 def _pause(interval: float, spent: float) -> float:
