@@ -57,10 +57,17 @@ def tagged(run: Path, name: str) -> list[int]:
 
 
 def freeze(pids: Iterable[int]) -> list[int]:
-    """Stop processes, and give those that stand still now; the others have ended."""
-    pids = list(pids)
-    send(pids, signal.SIGSTOP)
-    return [pid for pid in pids if until(lambda pid=pid: _rests(pid), "standstill") in "Tt"]
+    """Stop processes, and give those that stand still now; the others have ended.
+
+    One by one, parents first: a process that starts another waits in ``vfork`` until that one
+    runs, and would never stand still if the child were stopped before it.
+    """
+    still = []
+    for pid in pids:
+        send([pid], signal.SIGSTOP)
+        if until(lambda pid=pid: _rests(pid), "standstill") in "Tt":
+            still.append(pid)
+    return still
 
 
 def _rests(pid: int) -> str:

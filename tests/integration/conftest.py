@@ -15,10 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from ase import Atoms
 from ase.io import write
-from processes import freeze, tagged, thaw
+from processes import freeze, send, tagged, thaw
 
 from hydragnn_hpo.campaign.records.journal import read
 from hydragnn_hpo.cli.main import main
@@ -287,11 +288,14 @@ class Commands:
         return path
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill what still runs, with its children: a frozen one would hold its pipes for ever."""
         for process in self.started:
             if process.poll() is None:
+                family = psutil.Process(process.pid).children(recursive=True)
                 process.kill()
-            process.communicate()
+                send((child.pid for child in family), signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=60.0)
         for run in self.folder.glob("run*"):
             end_strays(run_tag(run))
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -177,8 +177,9 @@ def started(hpo) -> SimpleNamespace:
     def finished() -> set[str]:
         return {path.name for path in work.glob("piece-*.json")}
 
-    def all_of_it() -> list[int]:
-        return [process.pid, *children(process.pid)]
+    def all_of_it() -> Iterator[int]:
+        yield process.pid
+        yield from children(process.pid)  # those it has once it stands still
 
     hpo.wait_for(work.exists, "the work folder")
     creep(all_of_it, lambda: len(finished()) >= 4, "four finished pieces")
