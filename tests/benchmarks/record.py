@@ -6,6 +6,7 @@ import os
 import platform
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 PACKAGES = ("torch", "torch-geometric", "numpy", "deephyper", "adios2", "vesin", "ase", "pymatgen")
 
@@ -16,8 +17,11 @@ def installed() -> dict[str, str]:
     return {name: found[name] for name in PACKAGES if name in found}
 
 
-def finish(script: str, figures: dict[str, float], *, keep: bool) -> None:
-    """Print figures as a table, then as JSON on one line; ``keep`` writes them to ``results/``."""
+def finish(script: str, figures: dict[str, float], *, keep: bool, **more: Any) -> None:
+    """Print figures as a table, then as JSON on one line; ``keep`` writes them to ``results/``.
+
+    ``more`` is written beside the figures and not printed.
+    """
     if keep:
         cpu = next(
             (
@@ -32,6 +36,7 @@ def finish(script: str, figures: dict[str, float], *, keep: bool) -> None:
             "machine": f"{len(os.sched_getaffinity(0))} cores of {cpu}",
             "versions": {"python": platform.python_version(), **installed()},
             "figures": figures,
+            **more,
         }
         path = Path(__file__).parent / "results" / f"{Path(script).stem}.json"
         path.parent.mkdir(exist_ok=True)
