@@ -3,16 +3,25 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: demo test test-fast lint reference wheelhouse clean
+.PHONY: demo test test-fast test-again lint reference wheelhouse clean
 
 demo: $(READY)
 	$(BIN)/hydragnn-hpo run workflows/quickstart.toml --run runs/quickstart
 
+PYTEST := $(BIN)/python -m pytest
+
 test: lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(PYTEST) -n 3 --dist loadfile || { [ $$? = 1 ] && $(MAKE) --no-print-directory test-again; }
+
+# Slow tests run real processes against real clocks, three workers on what cores there are: those that
+# failed are run once more, alone, and named. A fast test that failed has failed.
+test-again:
+	@echo "==== Slow tests that failed run once more, alone: mend those that pass now, too."
+	@! $(PYTEST) -q -m "not slow" --last-failed --last-failed-no-failures none --collect-only | grep ::
+	$(PYTEST) -v -m slow --last-failed --last-failed-no-failures none
 
 test-fast: $(READY)
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not gpu"
+	$(PYTEST) -n 3 --dist loadfile -m "not slow and not gpu"
 
 lint: $(READY)
 	$(BIN)/ruff check .
