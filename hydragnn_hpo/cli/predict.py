@@ -164,6 +164,8 @@ class _Counted:
         self.model, self.layout, self.reading = model, layout, reading
         self.structures = self.failed = 0
         self.reasons: list[str] = []
+        self.kept: set[str] = set()
+        self.whole = False
 
     def __iter__(self) -> "Iterator[Rows]":
         from hydragnn_hpo.ensemble.streaming.reading import stream
@@ -172,8 +174,10 @@ class _Counted:
         for some in stream(self.reading):
             self.structures += len(some.ids)
             self.failed += len(some.errors)
+            self.kept.update(*some.kept)
             self.reasons = [*self.reasons, *some.errors.values()][:MOST_REASONS]
             yield predicted(self.model, some, self.layout)
+        self.whole = True
 
     def ended(self) -> bool:
         """Say what went wrong on stderr, and whether nothing could be predicted."""
@@ -182,7 +186,8 @@ class _Counted:
 
         if not self.structures:
             raise DataError("there is no structure to predict; give a file or folder with one.")
-        for line in endings(self.structures, self.failed, self.reasons):
+        lacking = self.layout.lacking(self.kept) if self.whole else ()
+        for line in endings(self.structures, self.failed, self.reasons, lacking):
             typer.echo(line, err=True)
         return self.failed == self.structures
 

@@ -83,18 +83,21 @@ def tell_outcome(outcome: "Outcome", *, quiet: bool) -> bool:
         print(f"wrote {path}", file=sys.stderr if quiet else sys.stdout, flush=True)
     if outcome.failed and outcome.files[0].suffix in (".extxyz", ".xyz"):
         print(f"{outcome.files[0]} leaves out what could not be predicted", file=sys.stderr)
-    for line in endings(outcome.structures, outcome.failed, outcome.errors):
+    for line in endings(outcome.structures, outcome.failed, outcome.errors, outcome.lacking):
         print(line, file=sys.stderr)
     return outcome.failed == outcome.structures
 
 
-def endings(structures: int, failed: int, reasons: Iterable[str]) -> list[str]:
-    """Say which structures could not be predicted."""
+def endings(
+    structures: int, failed: int, reasons: Iterable[str], lacking: Iterable[str]
+) -> list[str]:
+    """Say which structures could not be predicted, and which keys none of them had."""
     lines = [f"error: {reason}" for reason in reasons]
     if failed > len(lines):
         lines.append(f"and {failed - len(lines)} more, see the column 'error'")
     if failed:
         lines.append(f"{failed} of {count(structures, 'structure')} could not be predicted")
+    lines += [f"warning: --keep {key}: no structure has such a key" for key in lacking]
     return lines
 
 

@@ -61,7 +61,7 @@ class MachineConfig(Config):
     ``ray``: a Ray cluster. ``steps``, ``mpiexec``: a job step of Slurm, or an ``mpiexec``, for
     every trial."""
 
-    slots: NonNegativeInt = 0
+    slots: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Ranks at a time on each host; 0: one per GPU, or per processor core where there is no GPU."""
 
     hosts: NonNegativeInt = 0

@@ -81,7 +81,7 @@ class ProfileConfig(SiteConfig):
     hosts: NonNegativeInt = 0
     """Hosts of the whole machine; 0: as many as there are."""
 
-    slots_per_host: NonNegativeInt = 0
+    slots_per_host: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Slots of a host; 0: as many as the backend finds."""
 
     slot_order: tuple[NonNegativeInt, ...] = ()

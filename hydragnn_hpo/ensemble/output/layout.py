@@ -7,7 +7,7 @@ member says is ``t_TRIAL``. Names carry no unit, so that scripts do not break ov
 Shapes: G graphs, R rows of a head (G or N), w components.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,6 +98,14 @@ class Layout:
         if not self.members:
             return []
         return sorted(m.trial for m in self.manifest.members if name in m.weights)
+
+    def lacking(self, found: Container[str]) -> tuple[str, ...]:
+        """Give the keys to take along that no structure had.
+
+        Args:
+            found: those that some structure had.
+        """
+        return tuple(key for key in self.keep if key not in found)
 
     def provenance(self) -> dict[str, str]:
         """Say where the numbers come from."""

@@ -46,6 +46,8 @@ class Header:
     """Checksum of all shares, end to end."""
     errors: Sequence[str] = ()
     """Some of the reasons why structures could not be predicted."""
+    kept: Sequence[str] = ()
+    """Keys to take along that some structure had."""
 
 
 class Parts:
@@ -117,6 +119,7 @@ class Parts:
         structures: int,
         errors: Sequence[str] = (),
         failed: int = 0,
+        kept: Sequence[str] = (),
         last: bool,
     ) -> Header:
         """Write a part whole, durably.
@@ -127,13 +130,14 @@ class Parts:
             structures: structures of the piece.
             errors: some reasons why structures could not be predicted.
             failed: structures that could not be predicted.
+            kept: keys to take along that some structure had.
             last: no structure of the lot comes after.
         """
         checksum = 0
         for content in sections.values():
             checksum = zlib.crc32(content, checksum)
         sizes = {name: len(content) for name, content in sections.items()}
-        header = Header(structures, failed, last, sizes, checksum, list(errors))
+        header = Header(structures, failed, last, sizes, checksum, list(errors), list(kept))
         line = json.dumps(asdict(header)).encode() + b"\n"
         write_pieces(self._path(piece), (line, *sections.values()))
         return header

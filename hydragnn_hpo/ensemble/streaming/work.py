@@ -31,6 +31,8 @@ class Outcome:
     """The first reasons why."""
     files: tuple[Path, ...]
     """What was written, the main file first."""
+    lacking: tuple[str, ...] = ()
+    """Keys to take along that no structure had."""
 
 
 class Work:
@@ -67,10 +69,12 @@ class Work:
     def finish(self, piece: Piece) -> Header:
         """Predict a piece and keep the result; an empty one where its lot ended before."""
         rows, errors, structures, failed, last = list[Rows](), list[str](), 0, 0, False
+        kept: set[str] = set()
         with Ahead(lambda batch: batch, self._reading.batches(piece), AHEAD) as batches:
             for some, last in batches:  # noqa: B007
                 structures, failed = structures + len(some.ids), failed + len(some.errors)
                 errors += some.errors.values()
+                kept.update(*some.kept)
                 if some.ids:
                     rows.append(predicted(self._model, some, self._layout))
         return self._parts.write(
@@ -79,6 +83,7 @@ class Work:
             structures=structures,
             errors=errors[:MOST_REASONS],
             failed=failed,
+            kept=sorted(kept),
             last=last,
         )
 
@@ -119,7 +124,8 @@ class Work:
         self._parts.remove()
         errors = [error for header in found for error in header.errors][:MOST_REASONS]
         failed = sum(header.failed for header in found)
-        return Outcome(structures, failed, tuple(errors), tuple(files))
+        lacking = self._layout.lacking({key for header in found for key in header.kept})
+        return Outcome(structures, failed, tuple(errors), tuple(files), lacking)
 
 
 def predicted(model: Ensemble, some: Structures, layout: Layout) -> Rows:

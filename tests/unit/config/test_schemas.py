@@ -5,6 +5,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
+from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, Dimensions
 from hydragnn_hpo.config.counting import forward_flops, head_parameters, parameters
 from hydragnn_hpo.config.data import CardConfig, SplitConfig
@@ -293,3 +294,10 @@ def test_a_layer_knows_its_place():
     ]
     assert list(model.dimensions(False, 9.0)) == wanted
     assert all(each.state_is_read for each in model.dimensions(True))
+
+
+@pytest.mark.parametrize("slots", [-1, 10_001, 1e9])
+def test_slots_are_a_number_that_a_host_can_have(slots):
+    """Each becomes an entry of a list: a mistyped one filled the memory."""
+    with pytest.raises(ValidationError, match="equal to"):
+        MachineConfig(slots=slots)

@@ -158,3 +158,16 @@ def test_the_input_is_never_replaced(predict: Command) -> None:
             assert err == "error: a.extxyz: is read from; give --out another name.\n"
     assert Path("a.extxyz").read_bytes() == before
     assert sorted(path.name for path in Path().iterdir()) == ["a.extxyz", "folder"]
+
+
+def test_a_key_that_no_structure_has_is_said(predict: Command) -> None:
+    """The column stays, so that scripts do not break; one key in one structure is enough."""
+    labelled = molecule("H2O")
+    labelled.info["label"] = "new"
+    write("a.extxyz", [molecule("NH3")] * 25 + [labelled])
+    expected = "warning: --keep lable: no structure has such a key\n"
+    for out in (("--out", "o.csv"), ("--out", "-", "--json")):
+        code, _, err = predict("a.extxyz", *out, "--keep", "label,lable")
+        assert (code, err.count("warning")) == (0, 1)
+        assert err.endswith(expected)
+    assert "no structure has" not in predict("a.extxyz", "--keep", "label,lable")[2]  # saw 20 of 26
