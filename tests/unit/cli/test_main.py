@@ -5,9 +5,11 @@ import io
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from hydragnn_hpo.__main__ import main as begun
 from hydragnn_hpo.cli import main as module
 from hydragnn_hpo.cli.main import main
 
@@ -76,3 +78,15 @@ def test_letters_that_a_terminal_lacks_are_spelt_out(monkeypatch):
     monkeypatch.setattr(module, "app", lambda: print("caf\u00e9 \udcff", flush=True))
     main()
     assert written.getvalue() == b"caf\\xe9 \\udcff\n"
+
+
+def test_control_c_while_the_command_is_imported_ends_it_without_a_word(monkeypatch, capsys):
+    class HalfImported(ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, module.__name__, HalfImported(module.__name__))
+    with pytest.raises(SystemExit) as left:
+        begun()
+    assert left.value.code == 130
+    assert capsys.readouterr().err == ""
