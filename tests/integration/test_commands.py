@@ -1,6 +1,5 @@
 """Commands as jobs: real programs in warm ranks, and how they end."""
 
-import contextlib
 import json
 import os
 import signal
@@ -11,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import is_alive, tagged, until
+from processes import freeze, is_alive, tagged, thaw, until
 
 from hydragnn_hpo.config.command import CommandConfig
 from hydragnn_hpo.launching.agent.command import spec_of
 from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching.host import lease
 from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.layout import RunDir
@@ -23,7 +23,7 @@ from hydragnn_hpo.layout import RunDir
 SECONDS = 300.0
 """Agent, zygote and command import from a cold disk, perhaps on a busy machine."""
 
-LEASE_SECONDS = 20.0
+LEASE_SECONDS = 240.0
 """An agent that gets no turn for longer loses its ranks, rightly."""
 
 SHOW = """
@@ -42,29 +42,29 @@ def leave(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
 open("ready", "w").close()
-time.sleep(60)
+time.sleep(1500)
 """
 FAMILY = """
 import os, subprocess, sys, time
-code = "import time; time.sleep(60)"
+code = "import time; time.sleep(1500)"
 pids = [os.getpid(), subprocess.Popen([sys.executable, "-c", code]).pid]
 open("pids.part", "w").write(" ".join(map(str, pids)))
 os.rename("pids.part", "pids")
-time.sleep(60)
+time.sleep(1500)
 """
 
 
 class Stage:
     """A local backend, one trial's folder, and what was told."""
 
-    def __init__(self, folder: Path, lease_seconds: float) -> None:
+    def __init__(self, folder: Path) -> None:
         self.run = RunDir(folder)
         self.trial = self.run.trial("t0000")
         self.folder = self.trial.attempt(1)
         self.folder.mkdir(parents=True)
         self.events: list[Event] = []
         self.backend = LocalBackend(
-            slots=2, lease_seconds=lease_seconds, run_dir=folder, preload=()
+            slots=2, lease_seconds=LEASE_SECONDS, run_dir=folder, preload=()
         )
 
     def start(self, code: str, *more: str, width: int = 1, **changes: Any) -> None:
@@ -104,8 +104,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    stage = Stage(tmp_path, getattr(request, "param", LEASE_SECONDS))
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
     yield stage
     stage.backend.close()
     assert find_strays(run_tag(tmp_path)) == []
@@ -144,14 +144,14 @@ def test_a_request_to_end_reaches_the_command(stage):
     stage.start(POLITE)
     stage.until("ready")
 
-    stage.backend.stop("t0000.1", grace=20.0)
+    stage.backend.stop("t0000.1", grace=SECONDS)
 
     assert stage.wait("ended")["codes"] == [0]
     assert (stage.folder / "asked").exists()
 
 
 def test_a_command_that_takes_too_long_is_ended(stage):
-    stage.start("import time; time.sleep(60)", timeout=0.3)
+    stage.start("import time; time.sleep(1500)", timeout=0.3)
 
     assert stage.wait("ended")["codes"] == [124]
     assert "the command took longer than 0.3 s and was ended." in stage.log
@@ -181,23 +181,21 @@ def test_nothing_that_a_command_started_outlives_its_rank(stage, victim):
     until(lambda: not any(map(is_alive, family)), "end of the family")
 
 
-@pytest.mark.parametrize("stage", [3.0], indirect=True, ids=["short lease"])
 def test_nothing_that_a_command_started_outlives_its_lease(stage):
     """Agent and zygote are frozen, so that only the rank itself can see to it."""
     stage.start(FAMILY)
     family = stage.family()
     frozen = [pid for name in ("hpo-agent", "hpo-zygote") for pid in tagged(stage.run.path, name)]
 
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    assert freeze(frozen) == frozen
+    assert all(map(is_alive, family))
+    lease.grant(stage.folder / "lease", time.monotonic())  # as if nobody had renewed it for long
 
     try:
         until(lambda: not any(map(is_alive, family)), "end of the family")
         assert all(map(is_alive, frozen)), "the controller had not yet done anything"
     finally:
-        for pid in frozen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        thaw(frozen)
 
 
 def test_a_command_dies_with_its_rank_though_nobody_acts(stage):
@@ -205,8 +203,7 @@ def test_a_command_dies_with_its_rank_though_nobody_acts(stage):
     command, _ = stage.family()
     frozen = [pid for name in ("hpo-agent", "hpo-zygote") for pid in tagged(stage.run.path, name)]
     (rank,) = tagged(stage.run.path, "hpo-rank")
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    freeze(frozen)
 
     os.kill(rank, signal.SIGKILL)
 
@@ -214,9 +211,7 @@ def test_a_command_dies_with_its_rank_though_nobody_acts(stage):
         until(lambda: not is_alive(command), "end of the command", seconds=LEASE_SECONDS / 2)
         assert all(map(is_alive, frozen))
     finally:
-        for pid in frozen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        thaw(frozen)
 
 
 def test_only_the_interpreter_that_runs_us_is_meant(stage):
