@@ -202,7 +202,7 @@ class VirtualSlurm:
         lines = self.ask("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
         return sorted({line.split()[0] for line in lines if line.split()[1] == "idle"})
 
-    def allocate(self, hosts: int, minutes: int = 10, *, skip: int = 0) -> dict[str, str]:
+    def allocate(self, hosts: int, minutes: int = 60, *, skip: int = 0) -> dict[str, str]:
         """Get the first hosts behind some; gives what a controller's environment holds then."""
         names = ",".join(self.hosts[skip : skip + hosts])
         options = ("--no-kill", "--no-shell", "-Q", "-w", names, "-t", str(minutes))

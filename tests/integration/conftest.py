@@ -28,8 +28,8 @@ from hydragnn_hpo.launching.host.strays import end_strays, find_strays, run_tag
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "hydragnn_hpo"]
-DEADLINE = 180.0
-"""Seconds to wait for anything; a quiet machine takes a tenth of it."""
+DEADLINE = 300.0
+"""Seconds to wait for anything; a quiet machine takes a twentieth of it."""
 
 Values = dict[str, Any]
 
@@ -210,7 +210,7 @@ class Commands:
         self.started.append(process)
         return process
 
-    def __call__(self, *arguments: str | Path, seconds: float = 400.0, **options: Any) -> Any:
+    def __call__(self, *arguments: str | Path, seconds: float = 800.0, **options: Any) -> Any:
         """Run a command to its end."""
         process = self.start(*arguments, **options)
         out, err = process.communicate(timeout=seconds)

@@ -1,7 +1,8 @@
 """A short fake trial: epochs of hundredths of a second, a checkpoint after each, one result.
 
-    python fake_trial.py TRIAL.TOML ATTEMPT_FOLDER CHECKPOINTS EPOCHS
+    python fake_trial.py TRIAL.TOML ATTEMPT_FOLDER CHECKPOINTS EPOCHS GATE
 
+The later trials wait until the folder GATE holds ``open``, and say in it that one ``waits``.
 A result names the process that wrote it: one that is written again is another one.
 """
 
@@ -19,6 +20,16 @@ def whole(path, content):
     part.replace(path)
 
 
+FREE = 50
+"""Trials that do not wait."""
+
+
+def wait_at(gate, name):
+    while int(name[1:]) >= FREE and not (gate / "open").exists():
+        (gate / "waits").touch()
+        time.sleep(0.02)
+
+
 def goal(config, epoch):
     return config["x"] + 1.0 / epoch
 
@@ -26,6 +37,7 @@ def goal(config, epoch):
 def main():
     config = tomllib.loads(Path(sys.argv[1]).read_text())
     folder, checkpoints, epochs = Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    wait_at(Path(sys.argv[5]), checkpoints.parent.name)
     last = checkpoints / "last.json"
     epoch = json.loads(last.read_text())["epoch"] if last.exists() else 0
     with (folder / "metrics.jsonl").open("a", buffering=1) as metrics:

@@ -116,7 +116,7 @@ def campaign(hpo, code, name="campaign.toml", **changes):
             "argv": ["{python}", "{here}/train.py", "{trial}", "{folder}", "{checkpoints}"]
             + ["{epochs}"]
         },
-        "machine": {"slots": 2},
+        "machine": {"slots": 2, "lease_seconds": 120.0},
     }
     return hpo.toml(name, hpo.merged(values, changes))
 

@@ -100,7 +100,7 @@ def serving(run: Path):
 
 @contextlib.contextmanager
 def asking(port: int, path: str, method: str = "GET", **headers: str):
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as line:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as line:
         line.request(method, path, headers=headers)
         with line.getresponse() as answer:
             yield answer
@@ -141,7 +141,7 @@ def test_ctrl_c_ends_it_at_once_with_pages_open(dashboard):
     with asking(dashboard.port, "/news", cookie=cookie) as answer:
         assert answer.read(14) == b"retry: 2000\n\ne"
         dashboard.process.send_signal(signal.SIGINT)
-        assert dashboard.process.wait(timeout=60) == 0, "while we still read"
+        assert dashboard.process.wait(timeout=SECONDS) == 0, "while we still read"
     rest = dashboard.process.stdout.read()
     assert rest.endswith("stopped\n")
     assert "Traceback" not in rest
@@ -157,7 +157,7 @@ def test_a_port_that_is_taken_and_a_folder_without_a_campaign_are_sentences(tmp_
             ((tmp_path,), "holds no campaign"),
         ):
             command = [sys.executable, "-m", "hydragnn_hpo", "dashboard", *map(str, arguments)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
             assert done.returncode == 2
             assert says in done.stderr
             assert len(done.stderr.splitlines()) == 1
@@ -263,15 +263,15 @@ def test_brushes_outlive_what_is_new(page, growing, dashboard):
     """Lines that come later are judged by them, too, also where an axis has grown meanwhile."""
     page.goto(dashboard.link)
     chart = page.locator('figure[data-key^="parallel."] .chart').first
-    chart.wait_for(timeout=120_000)
+    chart.wait_for()
     chart.scroll_into_view_if_needed()
     convs = chart.locator('[data-axis="0"]')
-    convs.wait_for(timeout=60_000)
+    convs.wait_for()
 
     def kept() -> int:
         return int(chart.get_attribute("data-kept") or -1)
 
-    until(page, lambda: kept() == growing.scored().total(), 120.0)
+    until(page, lambda: kept() == growing.scored().total())
     convs.focus()
     page.keyboard.press("ArrowUp")
     until(page, lambda: "brushed" in convs.get_attribute("aria-label"))
@@ -280,7 +280,7 @@ def test_brushes_outlive_what_is_new(page, growing, dashboard):
     until(page, lambda: kept() == few)
     growing.grow(0.7)
     assert few < growing.scored()[conv] < growing.scored().total()
-    until(page, lambda: kept() == growing.scored()[conv], 120.0)
+    until(page, lambda: kept() == growing.scored()[conv])
     page.keyboard.press("Escape")
     until(page, lambda: kept() == growing.scored().total())
     objective = chart.locator("[data-axis]").last
@@ -289,7 +289,7 @@ def test_brushes_outlive_what_is_new(page, growing, dashboard):
     until(page, lambda: "brushed" in objective.get_attribute("aria-label"))
     ticks, mark = places_of(objective)
     growing.grow(1.0)
-    until(page, lambda: "finished" in state_of(page) and is_current(page), 120.0)
+    until(page, lambda: "finished" in state_of(page) and is_current(page))
     moved, still = places_of(objective)
     assert moved != pytest.approx(ticks), "the axis has not grown"
     share = (mark - ticks[0]) / (ticks[1] - ticks[0])

@@ -113,7 +113,7 @@ def test_broken_hosts_are_found_written_down_and_left_alone(broken_slurm, hpo):
         "space": {"rate": {"low": 1.0, "high": 2.0}},
         "search": {"brain": "random", "trials": 6, "rungs": [1], "finalists": 1},
         "command": {"argv": ["{python}", "{here}/train.py", "{folder}"]},
-        "machine": {"backend": "slurm", "slots": 1, "lease_seconds": 20.0},
+        "machine": {"backend": "slurm", "slots": 1, "lease_seconds": 120.0},
     }
     campaign = hpo.toml("campaign.toml", values)
     done = hpo("run", campaign, "--run", "run", "--json", seconds=800, **held)

@@ -34,6 +34,9 @@ from hydragnn_hpo.launching.wire.package import TOP
 from hydragnn_hpo.layout import TrialDir
 
 SECONDS = 300.0
+LEASE = 120.0
+"""Agents that get no turn for longer lose their jobs, rightly."""
+
 TARGETS = """
 import json, os, time
 from pathlib import Path
@@ -132,7 +135,7 @@ class Stage:
         self.fleet = Fleet(
             self.islands,
             run_dir=self.run,
-            lease_seconds=10.0,
+            lease_seconds=LEASE,
             slots=2,
             shared_files=False,
             jobs=jobs,
@@ -215,7 +218,7 @@ def test_ranks_on_two_hosts_bring_home_what_each_of_them_made(stage):
 
 
 def test_a_checkpoint_is_here_before_its_host_is_lost(stage):
-    made = job(stage, "first", "a:0", seconds=60)
+    made = job(stage, "first", "a:0", seconds=1500)
     stage.start(made)
     kept = made.folder / "checkpoints" / "last.0"
     stage.until(kept.exists, "checkpoint")
@@ -304,7 +307,7 @@ def test_hosts_of_slurm_work_without_the_run_directory_too(slurm, tmp_path, monk
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     run = tmp_path / "run"
     run.mkdir()
-    machine = MachineConfig(backend="slurm", slots=1, lease_seconds=10.0, shared_files=False)
+    machine = MachineConfig(backend="slurm", slots=1, lease_seconds=LEASE, shared_files=False)
     with SlurmBackend(machine, run_dir=run, jobs={"work": "targets:work"}, preload=()) as fleet:
         fleet.await_hosts(SECONDS)
         stage = Stage.__new__(Stage)

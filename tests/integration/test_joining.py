@@ -15,7 +15,7 @@ from hydragnn_hpo.launching.host.strays import HOST, find_tagged, host_tag, run_
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 TRIALS = 8
-LEASE = 15.0
+LEASE = 45.0
 """Seconds that agents wait for a controller to take over, which starts anew on a busy machine."""
 
 SECONDS = 300.0
@@ -26,7 +26,7 @@ from pathlib import Path
 folder, checkpoints, epochs = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 def note(what):
     with (checkpoints / "diary").open("a") as file:
-        file.write(f"{what} {os.getpid()} {time.time()}\\n")
+        file.write(f"{what} {os.getpid()} {time.monotonic()}\\n")
 def leave(*_):
     note("end")
     sys.exit(1)
@@ -110,7 +110,7 @@ def judge(hpo, run):
 @pytest.fixture
 def pair(hpo, slurm):
     """Two allocations of two hosts each, and the run directory."""
-    a, b = slurm.allocate(2), slurm.allocate(2, minutes=20, skip=2)
+    a, b = slurm.allocate(2), slurm.allocate(2, minutes=90, skip=2)
     yield a, b, hpo.folder / "run"
     hpo.end()
 

@@ -9,10 +9,10 @@ import pytest
 from processes import creep, freeze, thaw
 from safetensors.torch import load_file
 
-GONE_SECONDS = 30.0
+GONE_SECONDS = 120.0
 """Within this time nothing of a killed campaign is left, long before a lease could lapse."""
 
-LEASE_SECONDS = 120.0
+LEASE_SECONDS = 600.0
 
 EPOCHS = 25
 
@@ -109,7 +109,7 @@ def test_an_interrupt_pauses_and_run_goes_on(hpo):
         trial = now.trial
         controller.send_signal(signal.SIGINT)
         hpo.wait_for(lambda: hpo.events(run, "asked"), "the question to those who train")
-    out, err = controller.communicate(timeout=120)
+    out, err = controller.communicate(timeout=300)
     assert controller.returncode == 1
     assert "paused" in err
     assert "Traceback" not in err
@@ -131,7 +131,7 @@ def test_an_interrupt_while_the_controller_starts_pauses_too(hpo):
     controller = hpo.start("run", campaign, "--run", run)
     hpo.wait_for(lambda: list(run.glob("controller/*.lease")), "the lease")
     controller.send_signal(signal.SIGINT)
-    assert "paused" in controller.communicate(timeout=120)[1]
+    assert "paused" in controller.communicate(timeout=300)[1]
     assert controller.returncode == 1
     nothing_left(hpo, run)
 
@@ -147,7 +147,7 @@ def test_a_second_controller_is_sent_away(hpo):
     assert hpo.json("status", run)["controller"]
     controller.send_signal(signal.SIGINT)
     thaw([controller.pid])
-    assert "paused" in controller.communicate(timeout=120)[1]
+    assert "paused" in controller.communicate(timeout=300)[1]
     nothing_left(hpo, run)
 
 
@@ -174,7 +174,7 @@ def test_a_trial_cut_short_equals_an_unbroken_one(hpo, number):
     assert not (cut / "attempts" / "001" / "result.json").exists(), "it came too late"
     process.send_signal(number)
     thaw([process.pid])
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     assert process.returncode == (-9 if number == signal.SIGKILL else 3)
     assert not (cut / "attempts" / "001" / "result.json").exists(), "it was killed too late"
     done = hpo("trial", cut)

@@ -21,9 +21,10 @@ def fake_campaign(hpo, *, trials, seconds, **search):
             "trial": {"seconds": seconds},
             "space": {"x": {"low": 0.0, "high": 1.0}},
             "command": {
-                "argv": ["{python}", str(FAKE), "{trial}", "{folder}", "{checkpoints}", "{epochs}"],
+                "argv": ["{python}", str(FAKE), "{trial}", "{folder}", "{checkpoints}", "{epochs}"]
+                + [str(hpo.folder)],
             },
-            "machine": {"slots": 4},
+            "machine": {"slots": 4, "lease_seconds": 120.0},
             "search": {"brain": "random", "trials": trials, "rungs": [2, 4], **search},
         },
     )
@@ -37,14 +38,19 @@ def results(run):
 def kill_somewhere(hpo, run, controller, moments):
     """Kill a controller while it starts, or once it has written down a few events more.
 
-    However fast it is, it comes on a little only: the campaign is not over after all kills.
+    It is never over before: however fast it is, and late we are, its last trials wait for us. Where
+    they are all that is left a controller is killed at some moment.
     """
     before, more = len(hpo.events(run)), moments.randrange(1, 25)
-    if moments.random() < 0.3:
+    if moments.random() < 0.3 or (hpo.folder / "waits").exists():
         time.sleep(moments.uniform(0.0, 1.0))  # no state is waited for: any moment will do
     else:
         hpo.wait_for(
-            lambda: controller.poll() is not None or len(hpo.events(run)) >= before + more,
+            lambda: (
+                controller.poll() is not None
+                or len(hpo.events(run)) >= before + more
+                or (hpo.folder / "waits").exists()
+            ),
             f"{more} events",
         )
     assert controller.poll() is None, controller.stderr.read()
@@ -64,6 +70,7 @@ def test_thirty_kills_lose_nothing_and_repeat_nothing(hpo):
         known = found
         hpo.events(run)
     assert known, "no trial came to its end between the kills"
+    (hpo.folder / "open").touch()
     done = hpo("run", campaign, "--run", run)
     assert done.code == 0, done.err
     found = results(run)
