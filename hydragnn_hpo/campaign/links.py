@@ -15,7 +15,7 @@ from hydragnn_hpo.launching.doctor.pairs import Pair, choose_pairs, judge_pairs
 from hydragnn_hpo.launching.probing.order import Probe
 
 ROUND_SECONDS = 90.0
-"""For all pairs of a round, side by side."""
+"""For all pairs of a round, side by side, and the lease of their ranks: a busy host is not lost."""
 
 
 def look_at_links(name: str, profile: ProfileConfig, folder: Path, hosts: int) -> list[Finding]:
@@ -28,7 +28,8 @@ def look_at_links(name: str, profile: ProfileConfig, folder: Path, hosts: int) -
         hosts: how many we hold.
     """
     try:
-        machine = on_machine(MachineConfig(), {"profile": name, "hosts": hosts})
+        patient = MachineConfig(lease_seconds=ROUND_SECONDS)
+        machine = on_machine(patient, {"profile": name, "hosts": hosts})
         with meeting_place(folder) as met:
             site = Site(profile, machine, met, 0.0)
             with make_backend(campaign_of(site), met) as backend:

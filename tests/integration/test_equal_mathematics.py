@@ -30,9 +30,9 @@ everything a net can be told: attention, forces, variances, learned weights. The
 random, steps taken in four pieces, and both in fp32. In all of them some graphs lack the energy."""
 
 
-LIMITS = {"whole": 1e-10, "mace": 1e-11, "single random pieces": 1e-6}
+LIMITS = {"whole": 1e-10, "mace": 1e-11, "single random pieces": 1e-5}
 """Biases of attention keys have no true gradient, of which AdamW makes steps of rounding; products
-of products grow it. In fp32 a rounding is 6e-8."""
+of products grow it. In fp32 a rounding is 6e-8, and a few of them add up."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def server():
     ) as started:
         yield started
         started.stdin.close()
-        assert started.wait(120.0) == 0
+        assert started.wait(300.0) == 0
 
 
 @pytest.fixture(scope="module", params=WAYS, ids="-".join)

@@ -16,7 +16,7 @@ MINE = """
 
 
 TRIALS = 400
-"""More than the fastest machine trains while we look."""
+"""More than two slots of the fastest machine train while we look."""
 
 
 def ended(hpo, run, *outcomes):
@@ -26,13 +26,13 @@ def ended(hpo, run, *outcomes):
 def test_a_live_campaign_is_steered_by_files(hpo):
     hpo.card(hpo.molecules(60))
     search = {"trials": TRIALS, "initial": 20, "rungs": [1, 2], "finalists": 2}
-    file, run = hpo.campaign(search=search), hpo.folder / "run"
+    file, run = hpo.campaign(search=search, machine={"slots": 2}), hpo.folder / "run"
     first = hpo.start("run", file, "--run", run)
     hpo.wait_for(lambda: len(ended(hpo, run, "stopped")) >= 2, "two trials at rest")
 
     done = hpo.here("pause", run)
     assert (done.code, done.out.startswith(f"asked process {first.pid} on ")) == (0, True)
-    assert first.wait(timeout=180.0) == 1
+    assert first.wait(timeout=300.0) == 1
     assert "paused" in first.communicate()[1]
     assert hpo.strays(run) == []
     assert hpo.json("status", run)["controller"] is None

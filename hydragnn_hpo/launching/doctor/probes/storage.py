@@ -136,12 +136,15 @@ def _sync_seconds(path: Path) -> float:
 
 
 def _ahead(path: Path) -> float:
-    """Give by how many seconds this host's clock is ahead of the file server's."""
+    """Give by how many seconds this host's clock is ahead of the file server's, at least.
+
+    A host that stood still meanwhile, or waited for its files, is not ahead for that.
+    """
     before = time.time()
     path.write_bytes(b"x")
     after = time.time()
     stamp = path.stat().st_mtime
-    return 0.0 if before <= stamp <= after else (before + after) / 2 - stamp
+    return max(0.0, before - stamp) + min(0.0, after - stamp)
 
 
 def _locks(path: Path) -> str:

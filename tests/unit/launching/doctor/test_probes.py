@@ -115,6 +115,13 @@ def test_a_file_server_whose_clock_is_late_is_noticed(tmp_path, monkeypatch):
     assert found["ahead_seconds"] == pytest.approx(100.0, abs=40.0)
 
 
+def test_a_host_that_stood_still_while_it_wrote_is_not_ahead_for_that(tmp_path, monkeypatch):
+    asked, began = order(folder=str(tmp_path), sample=(host_id(),)), storage.time.time()
+    moments = iter((began + 1.0, began + 201.0))
+    monkeypatch.setattr(storage.time, "time", lambda: next(moments))
+    assert 0.0 <= look_at_shared(asked)["ahead_seconds"] < 2.0
+
+
 def test_thousands_of_hosts_leave_the_shared_folder_and_torch_alone(tmp_path):
     asked = order(folder=str(tmp_path), sample=("another",))
     assert "won" not in look_at_shared(asked)
