@@ -59,7 +59,10 @@ def test_a_port_that_a_job_brings_is_not_given_to_another(clock, monkeypatch):
 
 
 def test_a_port_that_someone_listens_on_is_not_free():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert not ports.is_free(port)
-    assert ports.is_free(port)
+    rested = []
+    for _ in range(20):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            assert not ports.is_free(port)
+        rested.append(ports.is_free(port))
+    assert any(rested), "of 20 one is not taken by others meanwhile"

@@ -5,14 +5,13 @@ import os
 import time
 
 import pytest
+from processes import SECONDS
 
 from hydragnn_hpo.launching.fleet.transport import Call
 from hydragnn_hpo.launching.slurm import allocation as slurm
 from hydragnn_hpo.launching.slurm.allocation import Allocation
 from hydragnn_hpo.launching.slurm.transport import SlurmTransport
 from hydragnn_hpo.launching.wire.door import DoorPlate
-
-SECONDS = 20.0
 
 
 class Stage:

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from processes import SECONDS, until
 
 from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.launching.wire import door as doors
@@ -16,6 +17,11 @@ from hydragnn_hpo.launching.wire.channel import Channel, wait
 from hydragnn_hpo.launching.wire.door import Door, DoorPlate, dial, door_file
 
 TOKEN = "a token of our own"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(doors, "STRANGER_SECONDS", SECONDS)
 
 
 @pytest.fixture
@@ -30,7 +36,7 @@ def plate(door):
     return DoorPlate(door.address, door.port, 1, TOKEN, 10.0, "tag")
 
 
-def serve(door, seconds=60.0, until=None):
+def serve(door, seconds=SECONDS, until=None):
     """Be a controller's loop for a while; gives who came in."""
     admitted = []
     end = time.monotonic() + seconds
@@ -45,7 +51,7 @@ def serve(door, seconds=60.0, until=None):
 def call(plate):
     """Dial in a thread; gives a list that will hold the answer."""
     answer = []
-    thread = threading.Thread(target=lambda: answer.append(dial(plate, 60.0)), daemon=True)
+    thread = threading.Thread(target=lambda: answer.append(dial(plate, SECONDS)), daemon=True)
     thread.start()
     return answer, thread
 
@@ -152,8 +158,7 @@ def test_a_proof_is_good_for_one_connection_only(door, plate):
         b"",
     ],
 )
-def test_strangers_are_shown_out_at_once(door, plate, said, monkeypatch):
-    monkeypatch.setattr(doors, "STRANGER_SECONDS", 60.0)
+def test_strangers_are_shown_out_at_once(door, plate, said):
     with socket.create_connection((plate.address, plate.port)) as stranger:
         stranger.sendall(said)
         if not said:
@@ -162,8 +167,7 @@ def test_strangers_are_shown_out_at_once(door, plate, said, monkeypatch):
         assert json.loads(said_to_them[4:]).keys() == {"nonce"}
 
 
-def test_who_says_nothing_is_shown_out_in_time_and_blocks_nobody(door, plate, monkeypatch):
-    monkeypatch.setattr(doors, "STRANGER_SECONDS", 120.0)
+def test_who_says_nothing_is_shown_out_in_time_and_blocks_nobody(door, plate):
     silent = [socket.create_connection((plate.address, plate.port)) for _ in range(20)]
     answer, thread = call(plate)
 
@@ -172,7 +176,7 @@ def test_who_says_nothing_is_shown_out_in_time_and_blocks_nobody(door, plate, mo
     assert len(door.strangers) == 20
     door.drop_slow(time.monotonic())
     assert len(door.strangers) == 20, "their time is not over"
-    door.drop_slow(time.monotonic() + 120.0)
+    door.drop_slow(time.monotonic() + SECONDS)
 
     assert door.strangers == {}
     for connection in silent:
@@ -185,10 +189,10 @@ def test_who_says_nothing_is_shown_out_in_time_and_blocks_nobody(door, plate, mo
 
 def test_a_crowd_of_strangers_loses_its_eldest(door, plate, monkeypatch):
     monkeypatch.setattr(doors, "_STRANGERS", 3)
-    crowd = []
-    for _ in range(5):
+    crowd, came = [], []
+    for number in range(1, 6):
         crowd.append(socket.create_connection((plate.address, plate.port)))
-        door.admit()
+        until(lambda n=number: came.extend(door.admit()) or len(came) == n, "stranger")
 
     assert len(door.strangers) == 3
     crowd[0].settimeout(60)

@@ -18,7 +18,10 @@ def board():
 
 @pytest.fixture
 def ends():
-    pair = [Channel(end) for end in socket.socketpair()]
+    sockets = socket.socketpair()
+    for end in sockets:  # some sites let them hold megabytes
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    pair = [Channel(end) for end in sockets]
     yield pair
     for end in pair:
         end.close()
