@@ -1,5 +1,6 @@
 """Jobs of an acceptance: run to their end, or ended when their time is up."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,14 +88,14 @@ class Bench:
         began = changed = time.monotonic()
         seen = 0
         while not (expected and seen >= expected):
-            now = time.monotonic()
-            if seen and now > changed + GATHERING_SECONDS:
-                return
-            if not seen and now > began + HOST_SECONDS:
-                raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs.")
             self._poll({}, {}, lambda _: None)
+            now = time.monotonic()
             if (count := len(self.hosts)) != seen:
                 seen, changed = count, now
+            elif seen and now > changed + GATHERING_SECONDS:
+                return
+            elif not seen and now > began + HOST_SECONDS:
+                raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs.")
 
     def new_folder(self, name: str) -> Path:
         """Make a folder that no earlier start has used."""
@@ -117,10 +118,10 @@ class Bench:
         waits, ended = {job.id: job for job in jobs}, dict[str, Ended]()
         for job in jobs:
             self.backend.start(job)
-        deadline, forced = time.monotonic() + seconds, False
-        while waits and (now := time.monotonic()) < deadline + END_SECONDS:
-            if now > deadline and not forced:
-                forced = True
+        deadline, over = time.monotonic() + seconds, math.inf
+        while waits and (now := time.monotonic()) < over:
+            if now >= deadline and over == math.inf:
+                over = now + END_SECONDS  # from now: we may have been stopped meanwhile
                 self._late |= waits.keys()
                 for name in waits:
                     self.backend.stop(name, grace=2.0)

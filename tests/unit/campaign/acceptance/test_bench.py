@@ -1,7 +1,9 @@
 """Jobs of an acceptance: run to their end, or ended when their time is up."""
 
+import itertools
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,7 +68,7 @@ def test_jobs_run_to_their_end(made, tmp_path):
     backend.say("ended", "one", codes=[0])
     backend.say("ended", "two", codes=[1], error="could not run")
 
-    ended = bench.run([job("one", tmp_path), job("two", tmp_path)], 5.0, heard.append)
+    ended = bench.run([job("one", tmp_path), job("two", tmp_path)], 600.0, heard.append)
 
     assert backend.started == ["one", "two"]
     assert ended["one"].well
@@ -78,15 +80,27 @@ def test_jobs_run_to_their_end(made, tmp_path):
 
 def test_a_job_that_takes_too_long_is_ended_and_not_well(made, tmp_path):
     bench, backend = made()
-    ended = bench.run([job("slow", tmp_path)], 0.05)["slow"]
+    ended = bench.run([job("slow", tmp_path)], 0.0)["slow"]
     assert backend.stopped == ["slow"]
     assert not ended.well
     assert "time was up" in ended.error
 
 
+def test_who_was_stopped_meanwhile_ends_its_jobs_before_it_gives_them_up(
+    made, tmp_path, monkeypatch
+):
+    clock = itertools.chain([0.0], itertools.repeat(1e6))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    bench, backend = made()
+    ended = bench.run([job("slow", tmp_path)], 600.0)["slow"]
+    assert backend.stopped == ["slow"]
+    assert "time was up" in ended.error
+
+
 def test_a_job_that_does_not_even_end_is_given_up(made, tmp_path):
-    bench, _ = made(deaf=True)
-    ended = bench.run([job("stuck", tmp_path)], 0.05)["stuck"]
+    bench, backend = made(deaf=True)
+    ended = bench.run([job("stuck", tmp_path)], 0.0)["stuck"]
+    assert backend.stopped == ["stuck"]
     assert ended.codes == ()
     assert "did not end" in ended.error
 
@@ -95,7 +109,7 @@ def test_what_a_killed_acceptance_left_is_stopped(made, tmp_path):
     bench, backend = made()
     backend.say("adopted", "old")
     backend.say("ended", "new", codes=[0])
-    bench.run([job("new", tmp_path)], 5.0)
+    bench.run([job("new", tmp_path)], 600.0)
     assert backend.stopped == ["old"]
 
 
