@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from hydragnn_hpo.campaign import lease as lease_module
 from hydragnn_hpo.campaign.joining import Seat
-from hydragnn_hpo.campaign.lease import AWAY_SECONDS, STALE_SECONDS, Lease, Taken, alive, left
+from hydragnn_hpo.campaign.lease import AWAY_SECONDS, Lease, Taken, alive, left
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.errors import RunError, StorageError
 
@@ -36,13 +38,19 @@ def test_a_dead_process_on_this_host_holds_nothing(tmp_path):
     assert Lease(tmp_path).epoch == 2
 
 
-def test_another_hosts_lease_holds_until_it_is_stale(tmp_path):
+def age(path, seconds):
+    """Let a file be older, by its time stamp."""
+    stamp = path.stat().st_mtime - seconds
+    os.utime(path, (stamp, stamp))
+
+
+def test_another_hosts_lease_holds_until_it_is_stale(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease_module, "STALE_SECONDS", 3600.0)
     lease = Lease(tmp_path)
     lease.path.write_text(json.dumps({"pid": 1, "host": f"not-{socket.gethostname()}"}))
     with pytest.raises(RunError, match="is being run by"):
         Lease(tmp_path)
-    past = lease.path.stat().st_mtime - STALE_SECONDS - 1
-    os.utime(lease.path, (past, past))
+    age(lease.path, 3601.0)
     assert Lease(tmp_path).epoch == 2
 
 
@@ -68,14 +76,14 @@ def test_who_was_frozen_and_taken_over_writes_nothing_into_the_journal(tmp_path)
     assert book.path.read_bytes() == before
 
 
-def test_a_lease_that_is_just_being_written_is_taken(tmp_path):
+def test_a_lease_that_is_just_being_written_is_taken(tmp_path, monkeypatch):
     """K copies of one job script look in the same second: none may see a free one in between."""
+    monkeypatch.setattr(lease_module, "STALE_SECONDS", 3600.0)
     lease = Lease(tmp_path)
     lease.path.write_text("")
     with pytest.raises(Taken, match="just started"):
         Lease(tmp_path)
-    past = lease.path.stat().st_mtime - STALE_SECONDS - 1
-    os.utime(lease.path, (past, past))
+    age(lease.path, 3601.0)
     assert Lease(tmp_path).epoch == 2, "whoever died there holds nothing"
 
 
@@ -116,20 +124,22 @@ def test_the_name_of_an_allocation_leads_nowhere_else(tmp_path):
 
 
 def test_a_file_server_that_is_away_for_a_moment_costs_no_controller(tmp_path, monkeypatch):
-    lease = Lease(tmp_path)
+    lease, touch = Lease(tmp_path), os.utime
 
     def fail(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(os, "utime", fail)
-    lease._touched -= AWAY_SECONDS / 2
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: now)
+    monkeypatch.setattr(lease_module, "time", clock)
+    now = lease._touched + AWAY_SECONDS / 2
     lease.renew()
-    lease._touched -= AWAY_SECONDS / 2  # soon others may take it for stale
+    now = lease._touched + AWAY_SECONDS  # soon others may take it for stale
     with pytest.raises(StorageError, match="Stale file handle"):
         lease.renew()
-    monkeypatch.undo()
+    monkeypatch.setattr(os, "utime", touch)
     lease.renew()
-    assert time.monotonic() - lease._touched < AWAY_SECONDS / 2
+    assert lease._touched == now
 
 
 def test_the_number_of_a_process_that_another_has_now_holds_nothing(tmp_path):
