@@ -182,8 +182,7 @@ def _rows(models: Any, study: int, trials: Sequence[tuple[int, Any]]) -> dict[An
                 "number": at - 1,
                 "study_id": study,
                 "state": trial.state,
-                "datetime_start": trial.datetime_start,
-                "datetime_complete": trial.datetime_complete,
+                **_moments(models, trial),
             }
             for at, trial in trials
         ],
@@ -209,6 +208,17 @@ def _rows(models: Any, study: int, trials: Sequence[tuple[int, Any]]) -> dict[An
             for key, value in trial.user_attrs.items()
         ],
     }
+
+
+def _moments(models: Any, trial: Any) -> dict[str, datetime.datetime | None]:
+    """Give begin and end as Optuna's table holds them: UTC, or local time in older releases."""
+    from sqlalchemy import inspect
+
+    mapper, columns = inspect(models.TrialModel), models.TrialModel.__table__.c
+    row, names = models.TrialModel(), ("datetime_start", "datetime_complete")
+    for name in names:
+        setattr(row, name, getattr(trial, name))
+    return {name: getattr(row, mapper.get_property_by_column(columns[name]).key) for name in names}
 
 
 def _params(at: int, trial: Any) -> Iterator[dict[str, Any]]:

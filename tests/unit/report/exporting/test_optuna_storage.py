@@ -1,5 +1,7 @@
 """The Optuna storage, read back by Optuna."""
 
+import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +45,17 @@ def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / f"study{request.param}"
 
 
+@pytest.fixture
+def _in_nepal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Live where clocks are 5:45 h ahead of UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "NPT-5:45")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_in_nepal")
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize("which", ["made", "half"])
 def test_a_study_holds_what_the_journal_says(
