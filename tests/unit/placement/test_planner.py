@@ -1,10 +1,10 @@
 """The planner, by hand: longest first, wide when it pays, holes filled, nobody starved."""
 
 import math
-import time
 from dataclasses import replace
 
 import pytest
+from counting import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -340,26 +340,28 @@ def test_plans_keep_to_what_there_is(waiting, begun, hosts, to_come):
         assert found.starts
 
 
-def test_a_decision_for_the_largest_machine_takes_a_fraction_of_a_second():
-    # All of Frontier, 2,000 trials queued, one that ended: `tests/benchmarks/placement.py`.
+def test_a_decision_for_the_largest_machine_takes_few_calls():
+    # All of Frontier, 2,000 trials queued, one that ended: `tests/benchmarks/placement.py` says
+    # how long that takes. A third of the limits is needed; its slots are 75,264.
     waiting = [task(f"t{i:04}", 100.0 + i, [1 << k for k in range(13)]) for i in range(2000)]
     machine = Pool({f"n{host:04}": range(8) for host in range(9408)})
-    whole, took = timed(waiting, [], machine)
-    assert took < 2.0
+    whole, took = counted(waiting, [], machine)
+    assert took < 640_000
     by_name = {each.name: replace(each, measured=True) for each in waiting}
     busy = []
     for start in whole.starts[1:]:
         machine.claim(start.slots)
         busy.append(Running(by_name[start.name], start.width, by_name[start.name].at(start.width)))
-    _, took = timed([replace(each, name=f"q{each.name}") for each in waiting], busy, machine)
-    assert took < 1.0
+    _, took = counted([replace(each, name=f"q{each.name}") for each in waiting], busy, machine)
+    assert took < 140_000
 
 
-def timed(waiting, busy, machine):
-    """Give a plan and the CPU seconds it took: others may be busy here."""
-    started = time.process_time()
-    found = plan(waiting, busy, machine, Outlook(restart_seconds=60.0))
-    return found, time.process_time() - started
+def counted(waiting, busy, machine):
+    """Give a plan and the calls it took."""
+    found = []
+    outlook = Outlook(restart_seconds=60.0)
+    took = calls(lambda: found.append(plan(waiting, busy, machine, outlook)))
+    return found[0], took
 
 
 def test_each_trial_has_its_place_in_one_allocation():

@@ -1,12 +1,13 @@
 """Stopping rules against plain loops, exact curves and made-up campaigns."""
 
+import functools
 import math
 import random
 import statistics
-import time
 
 import numpy as np
 import pytest
+from counting import calls
 
 from hydragnn_hpo.config.search import SearchConfig
 from hydragnn_hpo.search.stopping import EXPONENTS, PEERS, Curve, CurveRule, MedianRule, Rule
@@ -207,12 +208,15 @@ def test_a_rule_fed_again_says_the_same(kind):
 
 
 @pytest.mark.parametrize("kind", ["median", "curve"])
-def test_an_epoch_is_judged_in_less_than_a_millisecond(kind):
+def test_an_epoch_is_judged_by_a_few_calls_however_many_are_known(kind):
+    """A loop over all trials, or all epochs, would be hundreds."""
     rule = Rule(SearchConfig(trials=200, rungs=(50, 100), stop_rule=kind))
     generator = random.Random(6)
     curves = [power(generator.random(), 100, generator) for _ in range(200)]
-    started = time.process_time()
-    for epoch in range(1, 101):
+
+    def judge(epoch):
         for number, curve in enumerate(curves):
             rule.observe(f"t{number}", epoch, curve[epoch - 1], until=50 if epoch < 50 else 100)
-    assert (time.process_time() - started) / 20_000 < 1e-3
+
+    for epoch in range(1, 101):
+        assert calls(functools.partial(judge, epoch)) / len(curves) < 50
