@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -146,7 +147,11 @@ def test_scripts_find_the_python_beside_them(tmp_path):
         link("env/lib64", "lib"),
         regular("env/lib/x", b""),
     )
-    unpack(file, target, checksum)
+    before = os.umask(0o022)
+    try:
+        unpack(file, target, checksum)
+    finally:
+        os.umask(before)
 
     env = target / "env"
     assert (env / "bin/tool").read_text() == f"#!{env}/bin/python3\nprint(1)\n"
