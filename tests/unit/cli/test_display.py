@@ -1,5 +1,6 @@
 """The display follows a campaign from nothing to its end, live and in plain lines."""
 
+import math
 import time
 from types import SimpleNamespace
 
@@ -52,9 +53,10 @@ def controller_of(book, rungs=(4, 8)):
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
-    """Look at every turn."""
+    """Look at every turn, and sum up never."""
     monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
     monkeypatch.setattr(module, "LOOKING_SHARE", 1e9)
+    monkeypatch.setattr(module, "SUMMARY_SECONDS", math.inf)
 
 
 def test_plain_lines_tell_each_change_once(capsys):

@@ -85,7 +85,7 @@ def flip(file: Path) -> None:
     file.write_bytes(bytes(content))
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["data.0", "md.0", "md.idx"])
 @pytest.mark.parametrize(
     ("damage", "said"),

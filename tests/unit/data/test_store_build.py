@@ -533,7 +533,7 @@ def test_a_worker_that_nobody_hears_ends_without_a_word(card: Path, tmp_path: Pa
     assert worker.stderr is not None
     worker.stdin.write("0\n")
     worker.stdin.flush()
-    assert worker.wait(timeout=60) == 0
+    assert worker.wait(timeout=120) == 0
     assert worker.stderr.read() == ""
     worker.stdin.close()
     worker.stderr.close()

@@ -188,8 +188,8 @@ def test_a_signal_interrupts_between_two_steps(bench, monkeypatch):
 
 def test_the_end_of_the_allocation_interrupts(bench, monkeypatch):
     bench.configure(epochs=3)
-    monkeypatch.setenv("HYDRAGNN_HPO_END", str(time.time() + 3600))
-    monkeypatch.setenv("HYDRAGNN_HPO_END_MARGIN", "3610")
+    monkeypatch.setenv("HYDRAGNN_HPO_END", str(time.time() + 36000))
+    monkeypatch.setenv("HYDRAGNN_HPO_END_MARGIN", "36100")
     assert rank_main(bench.place(1, epochs=3)) == INTERRUPTED
     last = records_of(bench)[-1]
     assert (last["record"], last["wish"], last["reason"]) == ("obeyed", "interrupt", "walltime")

@@ -2,7 +2,22 @@
 
 from types import SimpleNamespace
 
+import pytest
+
+from hydragnn_hpo.cli.watch import watching
 from hydragnn_hpo.cli.watch.watching import wait
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Let time pass only while somebody sleeps."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+
+    def sleep(seconds):
+        clock.now += seconds
+
+    clock.sleep = sleep
+    monkeypatch.setattr(watching, "time", clock)
 
 
 def test_a_size_that_came_while_it_was_drawn_is_drawn_once():

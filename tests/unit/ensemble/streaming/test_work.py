@@ -266,6 +266,20 @@ def test_a_broken_run_goes_on_where_it_was(
         assert (tmp_path / name).read_bytes() == other.read_bytes()
 
 
+RESTS = """
+import time
+from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.ensemble.streaming.parts import Parts
+write = Parts.write
+def rest(self, *words, **more):
+    write(self, *words, **more)
+    time.sleep(3600)
+Parts.write = rest
+main()
+"""
+"""The command, but that it rests after its first part: however fast it is, it is killed there."""
+
+
 @pytest.mark.slow
 def test_a_killed_command_goes_on_and_gives_the_same_bytes(tmp_path: Path, built_zip: Path) -> None:
     write(tmp_path / "a.extxyz", frames(4000))
@@ -276,9 +290,13 @@ def test_a_killed_command_goes_on_and_gives_the_same_bytes(tmp_path: Path, built
         return subprocess.run([*command, out], cwd=tmp_path, capture_output=True, text=True)
 
     assert run("whole.csv").returncode == 0
-    killed = subprocess.Popen([*command, "out.csv"], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    killed = subprocess.Popen(
+        [sys.executable, "-c", RESTS, *command[3:], "out.csv"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
     try:
-        until(lambda: list(tmp_path.glob("out.csv.parts/[0-9]*.part")), "part", 120)
+        until(lambda: list(tmp_path.glob("out.csv.parts/[0-9]*.part")), "part")
     finally:
         os.kill(killed.pid, signal.SIGKILL)
         killed.wait()

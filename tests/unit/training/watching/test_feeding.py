@@ -1,7 +1,5 @@
 """Whether reading, feeding or computing is the bottleneck; nothing is written or learned."""
 
-import time
-
 import pytest
 import torch
 
@@ -83,9 +81,7 @@ def test_each_way_measures_what_leaves_out_more(train):
 def test_time_is_limited(train, monkeypatch):
     monkeypatch.setattr(module, "SECONDS", 0.3)
     monkeypatch.setattr(module, "FEWEST", 10**6)
-    started = time.monotonic()
-    measured(train(), ("synthetic",))
-    assert time.monotonic() - started < 60.0
+    assert 0 < measured(train(), ("synthetic",)).steps < 10**6
 
 
 def test_the_sentence_names_the_largest_part():

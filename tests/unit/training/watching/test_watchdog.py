@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from processes import SECONDS
 
 from hydragnn_hpo.config.trial import STALE
 from hydragnn_hpo.errors import ConfigError
@@ -99,7 +100,7 @@ def test_who_stands_still_names_the_other_and_ends_with_its_own_code(caplog):
     started = time.monotonic()
     with caplog.at_level(logging.ERROR):
         dog.start()
-        dog._thread.join(60.0)
+        dog._thread.join(SECONDS)
     assert ended == [STALE]
     assert time.monotonic() - started >= 0.2
     (said,) = [record.message for record in caplog.records]
@@ -130,7 +131,7 @@ def test_a_store_that_is_gone_is_rank_0s_fault(caplog):
 
     dog, ended = watchdog(lambda: (4, "backward", 17), Gone())
     dog.start()
-    dog._thread.join(60.0)
+    dog._thread.join(SECONDS)
     assert ended == [STALE]
     assert "rank 0, which keeps the marks of all, does not answer" in caplog.text
 
