@@ -75,6 +75,13 @@ def _rests(pid: int) -> str:
     return state if state in "TtZX" else ""
 
 
+def is_due(pid: int, number: int) -> bool:
+    """Say whether a frozen process will get a signal as soon as it goes on."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    pending = [int(line.split()[1], 16) for line in lines if line[:7] in ("SigPnd:", "ShdPnd:")]
+    return any(mask >> (number - 1) & 1 for mask in pending)
+
+
 def thaw(pids: Iterable[int]) -> None:
     """Let frozen processes go on."""
     send(pids, signal.SIGCONT)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MINUTES = 10.0
 """Length of the campaign, if nothing else is asked for."""
 
+LEASE_SECONDS = 30.0
+"""Of ranks: results are accepted or not, and a host that was busy for a while is not lost."""
+
 
 def accept(
     machine: Mapping[str, str | None],
@@ -73,7 +76,8 @@ def _site(
     named = machine["profile"]
     profile = find_profile(named)
     counted = {"slots": profile.slots_per_host, "hosts": hosts}
-    settled = on_machine(MachineConfig(), {**machine, **counted, "profile": named or HERE})
+    patient = MachineConfig(lease_seconds=LEASE_SECONDS)
+    settled = on_machine(patient, {**machine, **counted, "profile": named or HERE})
     return Site(profile, settled, run_dir or Path(f"acceptance-{profile.name}"), minutes)
 
 

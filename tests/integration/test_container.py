@@ -43,7 +43,8 @@ def backend(tmp_path, apptainer) -> Iterator[LocalBackend]:
     site = SiteConfig(scratch=str(tmp_path), container=ContainerConfig(flags=("--nv",)))
     software = software_here(MachineConfig(container=str(image)), site, run)
     jobs = {"report": "rank_targets:report"}
-    made = LocalBackend(slots=1, run_dir=run, jobs=jobs, preload=(), software=software)
+    terms = {"lease_seconds": 120.0, "jobs": jobs, "preload": ()}
+    made = LocalBackend(slots=1, run_dir=run, software=software, **terms)
     yield made
     made.close()
     until(lambda: find_strays(run_tag(run)) == [], "end of all processes", SECONDS)

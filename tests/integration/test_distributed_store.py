@@ -13,7 +13,6 @@ PROGRAM = Path(__file__).parent / "distributed_ranks.py"
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(
         importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(),
         reason="needs mpi4py and mpiexec: pip install 'hydragnn-hpo[mpi]'.",
@@ -37,7 +36,7 @@ def ranks(many_windows: Path, tmp_path: Path) -> Ranks:
             [*map(str, command), str(many_windows), str(tmp_path), what],
             capture_output=True,
             text=True,
-            timeout=500,
+            timeout=800,
             env=env,
             check=False,
         )

@@ -12,7 +12,7 @@ from processes import freeze, named_so
 
 from hydragnn_hpo.launching.host.strays import HOST, find_tagged, host_tag, run_tag
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 TRIALS = 8
 LEASE = 45.0

@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from processes import creep, freeze, thaw
+from processes import freeze, is_due, thaw
 from safetensors.torch import load_file
 
 GONE_SECONDS = 120.0
@@ -85,7 +87,7 @@ def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
 
         hpo.wait_for(lost, f"the loss of {now.trial}, whose {part} was killed")
         interrupted.append(now.trial)
-    out, err = controller.communicate(timeout=400)
+    out, err = controller.communicate(timeout=800)
     assert controller.returncode == 0, err
     kinds = [event["event"] for event in hpo.events(run)]
     assert "zygote_lost" in kinds
@@ -109,6 +111,7 @@ def test_an_interrupt_pauses_and_run_goes_on(hpo):
         trial = now.trial
         controller.send_signal(signal.SIGINT)
         hpo.wait_for(lambda: hpo.events(run, "asked"), "the question to those who train")
+        hpo.wait_for(lambda: is_due(now.rank, signal.SIGTERM), "the signal to who trains")
     out, err = controller.communicate(timeout=300)
     assert controller.returncode == 1
     assert "paused" in err
@@ -151,6 +154,22 @@ def test_a_second_controller_is_sent_away(hpo):
     nothing_left(hpo, run)
 
 
+GATED = """
+import time
+from pathlib import Path
+from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.training.stepper import Stepper
+take = Stepper.take
+def taking(self, *arguments, **options):
+    while options["epoch"] == 15 and not Path("gate").exists():
+        time.sleep(0.02)
+    return take(self, *arguments, **options)
+Stepper.take = taking
+main()
+"""
+"""However fast it is: before its fifteenth epoch a trial waits for a file."""
+
+
 def weights(trial: Path):
     return load_file(trial / "checkpoints" / "best.safetensors")
 
@@ -163,17 +182,19 @@ def test_a_trial_cut_short_equals_an_unbroken_one(hpo, number):
     whole, cut = hpo.trial("whole", **settings), hpo.trial("cut", **settings)
     done = hpo("trial", whole)
     assert done.code == 0, done.err
-    process = hpo.start("trial", cut)
+    process = subprocess.Popen(
+        [sys.executable, "-c", GATED, "trial", cut], cwd=hpo.folder, stderr=subprocess.PIPE
+    )
+    hpo.started.append(process)
     metrics = cut / "attempts" / "001" / "metrics.jsonl"
 
     def checkpoints():
         return metrics.read_text().count('"checkpoint"') >= 3
 
     hpo.wait_for(metrics.exists, "the first record")
-    creep(lambda: [process.pid], checkpoints, "three checkpoints")
-    assert not (cut / "attempts" / "001" / "result.json").exists(), "it came too late"
+    hpo.wait_for(checkpoints, "three checkpoints")
     process.send_signal(number)
-    thaw([process.pid])
+    (hpo.folder / "gate").touch()
     process.communicate(timeout=300)
     assert process.returncode == (-9 if number == signal.SIGKILL else 3)
     assert not (cut / "attempts" / "001" / "result.json").exists(), "it was killed too late"

@@ -48,7 +48,7 @@ def test_a_live_campaign_is_steered_by_files(hpo):
     hpo.wait_for(lambda: hpo.events(run, "added"), "the added trial")
 
     assert hpo.here("stop", run).code == 0
-    out, err = second.communicate(timeout=400.0)
+    out, err = second.communicate(timeout=800.0)
     assert second.returncode == 0, err
     assert (run / "ensemble.zip").exists()
     assert len(hpo.events(run, "proposed")) < TRIALS, "it did not go on to the end"

@@ -13,15 +13,15 @@ from hydragnn_hpo.shipped import shipped
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.timeout(900)
-def test_three_minutes_are_enough_to_halve_the_error_of_the_mean(data_root, tmp_path):
+@pytest.mark.timeout(2700)
+def test_four_trials_are_enough_to_halve_the_error_of_the_mean(data_root, tmp_path):
     campaign = tomllib.loads(shipped("workflows/magnetic_crystals.toml").read_text())
     campaign["search"] |= {"trials": 4, "rungs": [3, 10], "finalists": 3, "initial": 3}
     path = tmp_path / "cut.toml"
     path.write_text(to_toml(campaign))
     command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", tmp_path / "run"]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2600, check=False)
 
     assert done.returncode == 0, done.stderr
     heads = json.loads((tmp_path / "run" / "summary.json").read_text())["ensemble"]["heads"]
