@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2000)]
 
-LIMITS = {"bf16": 3e-5}
+LIMITS = {"bf16": 1e-4}
 """A sum over ranks is in fp32 there, and its last digit moves some of the weights' bf16 copies."""
 
 

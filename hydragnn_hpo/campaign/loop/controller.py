@@ -257,6 +257,7 @@ class Controller:
             self.attempts.ask(trial, "walltime")
         self._place()
         self.attempts.launch()
+        self.proposals.turn()  # asked before any end is heard, however late we hear of it: Law 5
         self._hear()
         self.roster.judge()
         self.steering.turn()

@@ -377,13 +377,17 @@ def test_the_journal_replayed_gives_the_same_state(run):
 
 
 def test_one_slot_gives_the_same_campaign_twice(tmp_path):
-    def trials(name):
+    """Also where the second time trials take long, or the controller gets no turn for long."""
+
+    def trials(name, rests):
         (tmp_path / name).mkdir()
         config = campaign(trials=12, rungs=[1, 3], brain="deephyper", initial=4, finalists=2)
-        ran = Ran(tmp_path / name, config, StubBackend(slots_per_host=1))
+        pace = itertools.cycle(["frozen"] * rests + [None])
+        backend = StubBackend(slots_per_host=1, fate=lambda trial, attempt, epoch: next(pace))
+        ran = Ran(tmp_path / name, config, backend)
         return [(t.name, t.values, t.rests) for t in ran.state.trials.values()]
 
-    assert trials("once") == trials("again")
+    assert trials("once", 0) == trials("again", 0) == trials("slowly", 20)
 
 
 def test_one_loss_of_a_host_is_one_failure_however_much_ran_there(run):
