@@ -11,6 +11,9 @@ from pathlib import Path
 
 RANK = "RANK"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+STAY = 3600.0
+"""Seconds that a rank stays whom nobody ends: longer than any test may take."""
+
 KEPT = []
 """A DDP model that is the last owner of its gloo group can hang as it is freed (torch 2.13)."""
 
@@ -89,7 +92,10 @@ def emit(spec):
 
 
 def _wait(spec):
-    time.sleep(spec.get("seconds", 60))
+    """Stay until there is a file ``go``, or for some seconds."""
+    end, go = time.monotonic() + spec.get("seconds", STAY), Path(spec["folder"]) / "go"
+    while time.monotonic() < end and not go.exists():
+        time.sleep(0.05)
     return 0
 
 
@@ -100,7 +106,7 @@ def sleep(spec):
 
 def tick(spec):
     """Show every few milliseconds that one is there, and tell of it now and then."""
-    end = time.monotonic() + spec.get("seconds", 60)
+    end = time.monotonic() + spec.get("seconds", STAY)
     number = 0
     with open(Path(spec["folder"]) / "ticks", "ab", buffering=0) as ticks:
         while time.monotonic() < end:
@@ -125,7 +131,7 @@ def stubborn(spec):
 
 def parent(spec):
     """Have a child of one's own, in the same group, and one that left it."""
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    command = [sys.executable, "-c", f"import time; time.sleep({STAY})"]
     children = [
         subprocess.Popen(command).pid,
         subprocess.Popen(command, start_new_session=spec.get("escape", False)).pid,

