@@ -65,11 +65,11 @@ class RayCluster:
     def close(self) -> None:
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(15)
+            self._process.wait(60)
         self._process.stdout.close()
         self._log.close()
         end_strays(self.tag)
-        self._process.wait(5)
+        self._process.wait(120)
 
 
 def _reap_for_ever(pids: dict[int, bool]) -> None:

@@ -12,12 +12,13 @@ import sys
 import termios
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from made_campaign import make_campaign
 from processes import until
 
+from hydragnn_hpo.campaign.records import following
+from hydragnn_hpo.cli.watch.sight import Watcher
 from hydragnn_hpo.layout import RunDir
 
 NOTE = "Ctrl-C ends watching"
@@ -87,7 +88,9 @@ class Terminal:
         end = time.monotonic() + seconds
         while (place := STYLE.sub("", self.said[since:]).find(what)) < 0:
             assert time.monotonic() < end, f"no {what!r} in {self.said[-3000:]!r}"
-            assert self.process.poll() is None or what in STYLE.sub("", self.said[since:])
+            if self.process.poll() is not None:
+                self._reader.join(timeout=SECONDS)
+                assert what in STYLE.sub("", self.said[since:]), "it ended without"
             time.sleep(0.02)
         return place
 
@@ -182,19 +185,20 @@ def test_a_run_that_is_removed_ends_the_watching_with_a_sentence(made, tmp_path)
     assert "Traceback" not in said
 
 
-def test_looking_costs_little(tmp_path: Path) -> None:
-    """Five hundred trials, 2 MB of journal: a look and its picture."""
-    from rich.console import Console
-
-    from hydragnn_hpo.cli.watch.sight import Watcher
-    from hydragnn_hpo.cli.watch.watching import Picture
-
-    run = make_campaign(tmp_path / "run", trials=500, hosts=16, finished=False)
+def test_a_look_reads_only_what_is_new(made, monkeypatch):
+    """Of a journal that may have many megabytes."""
+    run, rest = made
+    read, decode = [], following.decode
+    monkeypatch.setattr(following, "decode", lambda line: read.append(line) or decode(line))
     watcher = Watcher(run)
     watcher.look()
-    console = Console(width=160, height=50, force_terminal=True, file=(tmp_path / "out").open("w"))
-    began = time.process_time()
-    for _ in range(10):
-        console.print(Picture(watcher.look(), "run", 2.0), height=50)
-    assert (time.process_time() - began) / 10 < 0.1, "a twentieth of a core at the usual interval"
-    console.file.close()
+    assert b"".join(read) == run.journal.read_bytes()
+    read.clear()
+    for _ in range(3):
+        watcher.look()
+    assert read == []
+    news = rest[: rest.index(b"\n") + 1]
+    with run.journal.open("ab") as file:
+        file.write(news)
+    watcher.look()
+    assert read == [news]
