@@ -101,7 +101,7 @@ def train(made, graphs, ranks):
         "held": sum(here(p).numel() for p in parameters) / sum(p.numel() for p in parameters),
         "last": {name: value.flatten().tolist() for name, value in last.items()},
         "best": {name: value.flatten().tolist() for name, value in best.items()},
-        "sent": [[epoch.get(f"{name}_seconds") for name in ("communication", "exposed")]
+        "sent": [[epoch.get(f"{n}_seconds") for n in ("communication", "exposed", "backward")]
                  for epoch in epochs],
     }  # fmt: skip
 

@@ -19,28 +19,37 @@ from ranks import config, random_columns
 from hydragnn_hpo import log
 from hydragnn_hpo.training.ranks.ddp import join
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.watching import watchdog
 from hydragnn_hpo.training.watching.watchdog import Watchdog, watch
 
 STOPS_AT = 3
 """Steps that are taken before a rank stops."""
 
-PATIENCE = 60.0
-"""Seconds to wait until the others have been told where a rank is."""
+PATIENCE = 300.0
+"""Seconds that nothing here takes."""
+
+MARK_SECONDS = 2.0
+"""A rank says so often where it is."""
 
 SLOWER = 0.4
 """Seconds that the slow rank needs more for a step."""
 
 
-def told_at(step, phase):
-    """Give an event that is set once the watchdog has told that we are there."""
+def watched(folder):
+    """Give an event that is set once the watchdog has told that we are where a rank stops.
+
+    Whoever waits for it has no patience any more, but endless one before: he may be slow.
+    """
     told, say = threading.Event(), Watchdog._say
 
     def saying(self, mark):
         say(self, mark)
-        if (mark.step, mark.phase) == (step, phase):
+        if (mark.step, mark.phase) == (STOPS_AT, "data"):
             told.set()
+        if (mark.step, mark.phase) == (STOPS_AT, "backward") and (folder / "stopped").exists():
+            self.limit = 0.0
 
-    Watchdog._say = saying
+    Watchdog._say, watchdog.MARK_SECONDS = saying, MARK_SECONDS
     return told
 
 
@@ -48,7 +57,7 @@ def train(rank, way, folder):
     torch.set_num_threads(1)
     log.configure(rank=rank)
     ranks = join(None if way.startswith("port") else folder / "meeting")
-    records, told = [], told_at(STOPS_AT, "data")
+    records, told, batches = [], watched(folder), folder / "batches"
     trainer = Trainer(
         config("schnet", 16, 4, "fp64"), random_columns(), ranks,
         lambda kind, **values: records.append({"record": kind, **values}),
@@ -57,7 +66,16 @@ def train(rank, way, folder):
     made = trainer.micro.ahead
 
     def delayed(indices):
-        if way == "slow" and rank == 1:
+        if way == "slow" and rank == 0:  # however long that took, rank 1 takes longer
+            found = made(indices)
+            with batches.open("ab") as file:
+                file.write(b"x")
+            return found
+        if way == "slow":
+            deadline = time.monotonic() + PATIENCE
+            while not batches.exists() or batches.stat().st_size <= trainer.progress.step:
+                assert time.monotonic() < deadline, "rank 0 has no batch"
+                time.sleep(0.01)
             time.sleep(SLOWER)
         if way.endswith(f" {rank}") and trainer.progress.step == STOPS_AT:
             assert told.wait(PATIENCE)
@@ -103,9 +121,9 @@ def main():
     else:
         stopped = int(way.split()[1])
         os.waitpid(children[stopped], os.WUNTRACED)
-        began = time.monotonic()
+        (folder / "stopped").touch()
         code = os.waitstatus_to_exitcode(os.waitpid(children[1 - stopped], 0)[1])
-        found = {"code": code, "seconds": time.monotonic() - began,
+        found = {"code": code,
                  "said": (folder / f"{1 - stopped}.log").read_text()}  # fmt: skip
         os.kill(children[stopped], signal.SIGKILL)
         os.waitpid(children[stopped], 0)
