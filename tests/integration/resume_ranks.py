@@ -179,14 +179,14 @@ def attempt(task):
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     children = [forked(task, rank, log) for rank in range(task["world"])]
     os.close(log)
-    codes, ended = [None] * len(children), [0.0] * len(children)
+    codes = [None] * len(children)
     wanted, at, sent = task.get("signal"), None, None
     deadline = time.monotonic() + DEADLINE
     while None in codes:
         now = time.monotonic()
         for rank, child in enumerate(children):
             if codes[rank] is None and (found := os.waitpid(child, os.WNOHANG))[0]:
-                codes[rank], ended[rank] = os.waitstatus_to_exitcode(found[1]), now
+                codes[rank] = os.waitstatus_to_exitcode(found[1])
         if wanted and at is None and step_reached(folder, wanted["after"]):
             at = now + wanted["seconds"]
         if at is not None and sent is None and now >= at:
@@ -200,8 +200,7 @@ def attempt(task):
                     os.kill(child, signal.SIGKILL)
             deadline = now + DEADLINE
         time.sleep(0.002)
-    first, last = min(ended), max(ended)
-    return {"codes": codes, "apart": last - first}
+    return {"codes": codes}
 
 
 def main():
