@@ -7,10 +7,17 @@ import pytest
 from fake_schedulers import FakeScheduler
 
 from hydragnn_hpo.campaign.records.journal import Journal
+from hydragnn_hpo.launching.submit import asking
 from hydragnn_hpo.launching.submit.records import JobRecords
 from hydragnn_hpo.layout import RunDir
 
 SHORT = ("--hosts", "2", "--time", "1:00")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Wait for a scheduler's answer however busy this machine is."""
+    monkeypatch.setattr(asking, "ASK_SECONDS", asking.SUBMIT_SECONDS)
 
 
 @pytest.fixture
