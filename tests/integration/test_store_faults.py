@@ -77,7 +77,7 @@ def start(
 ) -> "subprocess.Popen[str]":
     arguments = [str(store), str(scratch), str(store.parent / "log"), moment]
     return subprocess.Popen(
-        [sys.executable, "-c", JOB, *arguments],
+        [sys.executable, "-B", "-c", JOB, *arguments],  # a file of code may not be cut off either
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
