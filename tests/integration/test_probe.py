@@ -13,14 +13,19 @@ from hydragnn_hpo.launching.probing.order import Probe
 
 pytestmark = pytest.mark.slow
 
+SECONDS = 400.0
+"""Patience, and a lease that a pause of this machine does not reach."""
+
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
-    with LocalBackend(slots=2, run_dir=tmp_path_factory.mktemp("run")) as made:
+    with LocalBackend(
+        slots=2, run_dir=tmp_path_factory.mktemp("run"), lease_seconds=SECONDS
+    ) as made:
         yield made
 
 
-def ended(backend, job, seconds=400.0):
+def ended(backend, job):
     """Run a job; gives the codes of its ranks."""
     backend.start(job)
     told = []
@@ -29,7 +34,7 @@ def ended(backend, job, seconds=400.0):
         told.extend(backend.poll(0.1))
         return [event for event in told if event.kind == "ended" and event.job == job.id]
 
-    return until(over, "end of the job", seconds)[0].data["codes"]
+    return until(over, "end of the job", SECONDS)[0].data["codes"]
 
 
 def test_two_ranks_sum_rightly_and_say_how_fast(backend, tmp_path):
@@ -57,7 +62,7 @@ def test_a_rank_alone_answers_too(backend, tmp_path):
 
 
 def test_ranks_that_cannot_do_their_part_say_why(backend, tmp_path):
-    probe = Probe(tmp_path, "greedy", backend.slots, seconds=5.0)
+    probe = Probe(tmp_path, "greedy", backend.slots)
     job = probe.job()
     job.spec["sizes"] = [2**60]
     assert any(ended(backend, job))

@@ -109,6 +109,8 @@ def stage(tmp_path, monkeypatch) -> Iterator[Stage]:
 
 
 JOBS = {"look": "site_targets:look"}
+LEASE = 300.0
+"""Outlives whatever keeps this machine from its turns."""
 
 
 def check(found: dict[str, Any], folder: Path) -> Path:
@@ -130,7 +132,7 @@ def check(found: dict[str, Any], folder: Path) -> Path:
 def test_a_rank_of_an_agent_finds_what_the_profile_says(stage, tmp_path):
     site = site_in(tmp_path)
     stage.backend = LocalBackend(
-        slots=1, run_dir=stage.folder, jobs=JOBS, preload=(), site=site, lease_seconds=30.0
+        slots=1, run_dir=stage.folder, jobs=JOBS, preload=(), site=site, lease_seconds=LEASE
     )
     (slot,) = stage.backend.slots
     gpu = replace(slot, device="cuda:0", visible="6", variable="ROCR_VISIBLE_DEVICES")
@@ -151,7 +153,7 @@ def test_a_rank_of_a_step_finds_what_the_profile_says(stage, tmp_path, monkeypat
     site = site_in(tmp_path)
     launcher = Steps(("h1",), HostSize(cpus=8, gpus=8), site=site)
     stage.backend = ProcessBackend(
-        launcher, run_dir=stage.folder, jobs=JOBS, site=site, lease_seconds=30.0
+        launcher, run_dir=stage.folder, jobs=JOBS, site=site, lease_seconds=LEASE
     )
 
     cache = check(stage.look(launcher.slots[1]), tmp_path)
@@ -207,7 +209,12 @@ def test_ranks_of_two_hosts_of_a_real_slurm_find_what_the_profile_says(
 def test_a_person_who_set_the_scratch_knows_better(stage, tmp_path, monkeypatch):
     monkeypatch.setenv("HYDRAGNN_HPO_SCRATCH", "/mine")
     stage.backend = LocalBackend(
-        slots=1, run_dir=stage.folder, jobs=JOBS, preload=(), site=site_in(tmp_path)
+        slots=1,
+        run_dir=stage.folder,
+        jobs=JOBS,
+        preload=(),
+        site=site_in(tmp_path),
+        lease_seconds=LEASE,
     )
 
     found = stage.look(stage.backend.slots[0])

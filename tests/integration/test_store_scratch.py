@@ -20,7 +20,8 @@ def opened(run: Path, store: Path, scratch: str) -> dict:
     jobs = {"open": "staging_ranks:open_main"}
     site = SiteConfig(scratch=scratch)
     events = []
-    with LocalBackend(slots=1, run_dir=run, jobs=jobs, preload=(), site=site) as backend:
+    terms = {"jobs": jobs, "preload": (), "site": site, "lease_seconds": SECONDS}
+    with LocalBackend(slots=1, run_dir=run, **terms) as backend:
         spec = {"folder": str(run), "store": str(store)}
         slots = backend.slots[:1]
         backend.start(Job("job", "open", 1, spec, run / "log", run / "lease", None, slots))

@@ -140,7 +140,7 @@ def test_a_backend_of_launchers_trains_the_attempt_that_was_placed(hpo):
     (place / "placement.toml").write_text(dump(PlacementConfig(attempt=3, epochs=2, width=2)))
     spec = {"trial_dir": str(trial.path), "attempt": 3, "one_host": True}
     launcher, codes = Mpiexec(slots=2, environment={}), []
-    with ProcessBackend(launcher, run_dir=hpo.folder) as backend:
+    with ProcessBackend(launcher, run_dir=hpo.folder, lease_seconds=400.0) as backend:
         files = (place / "log", place / "lease", place / "metrics.jsonl")
         backend.start(Job("placed.3", "train", 2, spec, *files, backend.slots))
         deadline = time.monotonic() + 400
