@@ -107,9 +107,9 @@ def sleep(spec):
 def tick(spec):
     """Show every few milliseconds that one is there, and tell of it now and then."""
     end = time.monotonic() + spec.get("seconds", STAY)
-    number = 0
+    number, go = 0, Path(spec["folder"]) / "go"
     with open(Path(spec["folder"]) / "ticks", "ab", buffering=0) as ticks:
-        while time.monotonic() < end:
+        while time.monotonic() < end and not go.exists():
             if _rank() == 0 and number % 10 == 0:
                 with open(spec["metrics"], "a") as file:
                     file.write(json.dumps({"record": "tick", "number": number}) + "\n")

@@ -19,6 +19,7 @@ from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Backend, Event, Job
+from hydragnn_hpo.launching.ray import membership
 from hydragnn_hpo.launching.ray.backend import RayBackend
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
 
@@ -182,6 +183,7 @@ def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
         monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
     elif name == "ray":
         cluster = request.getfixturevalue("ray_cluster")
+        monkeypatch.setattr(membership, "_JOIN_SECONDS", 3 * SECONDS)
         environment = cluster.environment | {"ADDRESS": cluster.address, "PYTHONPATH": path}
     stage = Stage(name, tmp_path, environment)
     yield stage

@@ -17,6 +17,8 @@ from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.host.strays import HOST, find_strays, find_tagged, host_tag, run_tag
 from hydragnn_hpo.launching.job import Job
+from hydragnn_hpo.launching.ray import cluster as ray_cluster_module
+from hydragnn_hpo.launching.ray import membership
 from hydragnn_hpo.launching.ray.backend import RayBackend
 from hydragnn_hpo.launching.ray.cluster import CLUSTER, StartedCluster, missing
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
@@ -27,7 +29,9 @@ from hydragnn_hpo.launching.ray.membership import Membership
 pytestmark = pytest.mark.slow
 TARGETS = Path(__file__).parents[1] / "contracts"
 KINDS = {name: f"rank_targets:{name}" for name in ("nothing", "sleep", "emit", "all_reduce")}
-LEASE = 8.0
+LEASE, SHORT_LEASE = 30.0, 8.0
+"""Outlives what keeps a busy machine from its turns; a test may wait for the end of the other."""
+
 SECONDS = 240.0
 PATIENCE = 8.0
 """Seconds that a job waits for its slots: more than the cluster needs to give them back."""
@@ -41,9 +45,12 @@ class Play:
         self.token = cluster.folder / "token"
         self.events = []
 
-    def open(self, hosts: int, **more) -> RayBackend:
+    def open(self, hosts: int, lease_seconds: float = LEASE, **more) -> RayBackend:
         machine = MachineConfig(
-            backend="ray", address=self.cluster.address, hosts=hosts, lease_seconds=LEASE
+            backend="ray",
+            address=self.cluster.address,
+            hosts=hosts,
+            lease_seconds=lease_seconds,
         )
         more = {"jobs": KINDS, "preload": ()} | more
         self.backend = RayBackend(machine, run_dir=self.folder, token=self.token, **more)
@@ -88,6 +95,13 @@ class Play:
         assert self.wait("ended", name).data["codes"] == [0] * len(slots or [0]), self.events
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Wait for Ray, which imports for seconds, however busy this machine is."""
+    monkeypatch.setattr(ray_cluster_module, "_HEAD_SECONDS", 3 * SECONDS)
+    monkeypatch.setattr(membership, "_JOIN_SECONDS", 3 * SECONDS)
+
+
 @pytest.fixture
 def play(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TARGETS))
@@ -121,7 +135,7 @@ def test_others_do_not_get_the_slots_of_a_job_until_it_ends(play, tmp_path):
     backend = play.open(hosts=2, patience=PATIENCE)
     slots = backend.slots
     other = member_of(play.cluster.address, play.cluster.environment, tmp_path / "other.log")
-    play.start("sleep", slots[:3], "ours", seconds=60)
+    play.start("sleep", slots[:3], "ours")
     play.wait("started", "ours")
 
     def asks(slot, patience):
@@ -164,8 +178,8 @@ def test_a_killed_agent_is_replaced_and_its_job_ends(play):
 
 
 def test_a_host_that_hangs_is_fenced_by_its_lease(play):
-    """Raylet and agent stand still: Ray would notice after a minute."""
-    slots = play.open(hosts=4).slots
+    """Raylet and agent stand still: Ray would notice after a minute, and no lease be over."""
+    slots = play.open(hosts=4, lease_seconds=SHORT_LEASE).slots
     host = slots[-1].host
     job = play.start("sleep", slots[-2:])
     elsewhere = play.start("sleep", slots[:1], "elsewhere")
@@ -173,18 +187,15 @@ def test_a_host_that_hangs_is_fenced_by_its_lease(play):
     play.wait("started", elsewhere.id)
     stopped = [play.cluster.raylets[host], play.of_host(host, "hpo-agent")]
 
-    began = time.monotonic()
     send(stopped, signal.SIGSTOP)
     try:
-        play.until(lambda: not any(map(alive, pids)), LEASE + 30)
-        fenced = time.monotonic() - began
+        play.until(lambda: not any(map(alive, pids)))
         lost = play.wait("host_lost")
-        told = time.monotonic() - began
     finally:
         send(stopped, signal.SIGCONT)  # whoever has taken its place may have ended the agent
     assert lost.data["host"] == host
+    assert lost.data["reason"].endswith("and its lease is over")
     assert len(play.told("ended", job.id)) == 1
-    assert fenced < told < 50
     assert not play.told("ended", elsewhere.id)
     play.wait("host_joined", count=5)
     play.works("after", slots[-2:])
