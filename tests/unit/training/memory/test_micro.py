@@ -207,7 +207,7 @@ def test_a_trial_that_ran_out_of_memory_says_its_pieces(bench, full_at):
     result = result_of(bench, 1)
     assert result["status"] == "completed"
     assert result["micro_batches"] == 2
-    assert 50e6 < result["peak_bytes"] < 5e9
+    assert 50e6 < result["peak_bytes"] < 1e12, "of this process, whatever ran in it before"
     told = read_records(bench.trial.attempt(1) / "metrics.jsonl")
     (fitted, changed) = [r for r in told if r["record"] == "memory"]
     assert (fitted["pieces"], fitted["probed_bytes"], changed["pieces"]) == (1, None, 2)
