@@ -12,14 +12,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SECONDS = 700.0
 TRIALS = 6
 EPOCHS = 20
-LEASE = 10.0
+LEASE = 20.0
 
 
 def fixed_campaign(hpo, **machine):
     """Write a campaign whose trials depend on its seed alone: a list of configurations."""
     hpo.card(hpo.molecules(120))
     return hpo.campaign(
-        trial={"training": {"checkpoint_seconds": 0.0, "global_batch": 8}},
+        trial={
+            "training": {"checkpoint_seconds": 0.0, "global_batch": 8, "precision": "fp64"},
+        },
         machine={"slots": 2, "max_width": 2, "lease_seconds": LEASE, **machine},
         search={"trials": TRIALS, "initial": TRIALS, "rungs": [EPOCHS], "finalists": 3},
         ensemble={"members": 2},
@@ -27,9 +29,13 @@ def fixed_campaign(hpo, **machine):
 
 
 def errors(hpo, run):
-    """Give the validation MAE of every trial by head."""
+    """Give the validation MAE of every trial by head.
+
+    They hang on the number of ranks by the order of sums: by far less than this in fp64, and by
+    more, after so many steps, in fp32 on another processor.
+    """
     board = hpo.json("leaderboard", run)["trials"]
-    return {row["trial"]: pytest.approx(row["val_mae"], abs=1e-4) for row in board}
+    return {row["trial"]: pytest.approx(row["val_mae"], abs=1e-6) for row in board}
 
 
 @pytest.fixture(scope="session")
