@@ -14,6 +14,7 @@ from virtual_slurm import VirtualSlurm, missing
 from hydragnn_hpo.campaign.records.leaderboard import read_leaderboard
 from hydragnn_hpo.campaign.records.state import LOST
 from hydragnn_hpo.launching.host.strays import end_strays, run_tag
+from hydragnn_hpo.launching.submit import asking
 from hydragnn_hpo.launching.submit.records import BatchJob, JobRecords
 from hydragnn_hpo.layout import RunDir
 
@@ -42,6 +43,7 @@ def cluster(tmp_path_factory) -> Iterator[VirtualSlurm]:
 @pytest.fixture
 def slurm(cluster, hpo, monkeypatch) -> Iterator[VirtualSlurm]:
     monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    monkeypatch.setattr(asking, "ASK_SECONDS", PATIENCE)
     yield cluster
     cluster.ask("scancel", "--user=root")
     hpo.wait_for(lambda: not cluster.ask("squeue", "-h").strip(), "an empty queue", PATIENCE)
@@ -89,6 +91,12 @@ def await_end(hpo, slurm, run: Path) -> None:
     assert (run / "ensemble.zip").exists(), course(run)
 
 
+def hosts_of(hpo, run: Path) -> set[str]:
+    """Name the hosts that were there at the beginning, or came."""
+    opened = {slot.partition(":")[0] for e in hpo.events(run, "opened") for slot in e["slots"]}
+    return opened | {e["host"] for e in hpo.events(run, "host_joined")}
+
+
 def maes(run: Path) -> dict[str, dict[str, float]]:
     return {row.trial: row.val_mae for row in read_leaderboard(RunDir(run)).rows}
 
@@ -96,13 +104,9 @@ def maes(run: Path) -> dict[str, dict[str, float]]:
 def test_a_submitted_campaign_comes_to_its_ensemble(hpo, slurm):
     run = hpo.folder / "run"
     first = submit(hpo, hpo.root / "workflows" / "ci.toml", run, hosts=2)
-    states = set()
-
-    def finished() -> bool:
-        states.update(job["state"] for job in hpo.json("status", run)["jobs"])
-        return bool(ended(run))
-
-    hpo.wait_for(finished, "the end of the first job", PATIENCE)
+    with hpo.held(run, reached=-1, left=1, seconds=PATIENCE):
+        states = [job["state"] for job in hpo.json("status", run)["jobs"]]
+    hpo.wait_for(lambda: ended(run), "the end of the first job", PATIENCE)
     await_end(hpo, slurm, run)
 
     own, follower = JobRecords(run).jobs()
@@ -111,8 +115,7 @@ def test_a_submitted_campaign_comes_to_its_ensemble(hpo, slurm):
     assert "running" in states
     assert {job["state"] for job in hpo.json("status", run)["jobs"]} == {"ended"}
     assert hpo.json("status", run)["finished"]
-    hosts = {slot.partition(":")[0] for e in hpo.events(run, "opened") for slot in e["slots"]}
-    assert len(hosts) == 2
+    assert len(hosts_of(hpo, run)) == 2
     assert hpo.strays(run) == []
 
 
@@ -167,13 +170,9 @@ def test_an_array_of_allocations_shares_one_campaign(hpo, slurm):
     """The first trains on only when the second is there, which needs hosts and imports, too."""
     run = hpo.folder / "run"
 
-    def hosts() -> set[str]:
-        opened = {slot.partition(":")[0] for e in hpo.events(run, "opened") for slot in e["slots"]}
-        return opened | {e["host"] for e in hpo.events(run, "host_joined")}
-
     submit(hpo, made(hpo, lease_seconds=PATIENCE), run, "--allocations", "2")
     with hpo.held(run, seconds=PATIENCE):
-        hpo.wait_for(lambda: len(hosts()) == 2, "hosts of both allocations", PATIENCE)
+        hpo.wait_for(lambda: len(hosts_of(hpo, run)) == 2, "hosts of both", PATIENCE)
     await_end(hpo, slurm, run)
 
     jobs = JobRecords(run).jobs()
@@ -181,4 +180,4 @@ def test_an_array_of_allocations_shares_one_campaign(hpo, slurm):
     assert [job.task for job in began] == [1, 2]
     assert {job.code for job in began} == {0}, course(run)
     assert {job.said for job in jobs if not job.began} == {"taken back"}
-    assert len(hosts()) == 2
+    assert len(hosts_of(hpo, run)) == 2
