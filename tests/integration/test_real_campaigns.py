@@ -6,6 +6,7 @@ import signal
 
 import psutil
 import pytest
+from processes import creep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -139,11 +140,14 @@ def test_the_ensemble_is_built_on_another_host_when_its_own_is_lost(hpo, slurm, 
     campaign, run = fixed_campaign(hpo, backend="slurm"), hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run, **slurm.allocate(4))
 
-    def its_rank():
-        return (run / "ensemble.log").exists() and hpo.named(run, "hpo-rank")
+    def ranks():
+        return hpo.named(run, "hpo-rank")
 
-    [rank] = hpo.wait_for(its_rank, "the rank that builds the ensemble", SECONDS)
-    os.kill(rank, signal.SIGSTOP)
+    def its_rank():
+        return (run / "ensemble.log").exists() and ranks()
+
+    hpo.wait_for(lambda: len(hpo.events(run, "ended")) >= TRIALS, "the end of all trials", SECONDS)
+    [rank] = creep(ranks, its_rank, "rank that builds the ensemble")
     [agent] = [
         p.pid for p in psutil.Process(rank).parents() if p.pid in hpo.named(run, "hpo-agent")
     ]
