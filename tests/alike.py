@@ -8,6 +8,9 @@ import zlib
 
 import numpy as np
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job: commands would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SIGNALS = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
 """Their handlers before any test ran; ranks and controllers have their own."""
 

@@ -312,8 +312,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def hpo(tmp_path: Path) -> Iterator[Commands]:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job: children inherit it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     commands = Commands(tmp_path)
     yield commands
     commands.end()
