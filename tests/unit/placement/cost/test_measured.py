@@ -43,7 +43,7 @@ def test_seconds_of_trials_that_were_not_seen(stats, took, first):
     errors = [off(costs.price(trial).epoch_seconds(1), seconds) for trial, seconds, _ in rest]
     assert statistics.median(errors) < 0.2
     assert max(errors) < 0.7
-    assert statistics.median(errors) < statistics.median(off(alike, t) for _, t, _ in rest) / 1.2
+    assert statistics.median(errors) < statistics.median(off(alike, t) for _, t, _ in rest) / 3
     for (trial, *_), error in zip(rest, errors, strict=True):
         assert error < 4 * costs.price(trial).sigma, f"{trial.trial}: was surer than it may be"
 
@@ -57,9 +57,9 @@ def test_formula_knows_what_is_large(stats, took):
 
 
 def test_memory(stats, took):
-    """Within 10 % before anything ran, within 5 % after half of them."""
+    """Within 15 % before anything ran, within 10 % after half of them."""
     costs = CostModel(stats)
-    assert max(off(costs.price(trial).memory(1), size) for trial, _, size in took) < 0.1
+    assert max(off(costs.price(trial).memory(1), size) for trial, _, size in took) < 0.15
     for trial, _, size in took[::2]:
         costs.observe_memory(trial, 1, size)
-    assert max(off(costs.price(trial).memory(1), size) for trial, _, size in took[1::2]) < 0.05
+    assert max(off(costs.price(trial).memory(1), size) for trial, _, size in took[1::2]) < 0.1
