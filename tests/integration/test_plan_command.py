@@ -69,11 +69,14 @@ def test_every_machine_that_ships_can_be_planned_for(hpo, campaign, machine):
 
 def test_a_profile_beside_the_campaign_is_planned_for(hpo, campaign):
     text = (hpo.folder / campaign).read_text()
+    assert text.count("[machine]\n") == 1
     (hpo.folder / "far").mkdir()
     (hpo.folder / "far" / "mine.toml").write_text(
         'extends = "frontier"\nname = "mine"\nhosts = 6\n'
     )
-    (hpo.folder / "far" / "c.toml").write_text(text + '\n[machine]\nprofile = "mine.toml"\n')
+    (hpo.folder / "far" / "c.toml").write_text(
+        text.replace("[machine]\n", '[machine]\nprofile = "mine.toml"\n')
+    )
     done = hpo.here("plan", "far/c.toml", "--structures", "500")
     assert done.code == 0, done.err
     assert "mine: 6 hosts of 8 slots" in done.out

@@ -299,7 +299,7 @@ def test_a_cluster_of_our_own_names_who_is_missing_and_leaves_nothing(tmp_path):
 
 
 def test_inside_a_slurm_allocation_a_cluster_is_started_and_ended(play, slurm, monkeypatch):
-    environment = os.environ | slurm.allocate(2)
+    environment = os.environ | slurm.allocate(2, minutes=30)
     monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
     machine = MachineConfig(backend="ray", slots=1, lease_seconds=LEASE)
 
@@ -309,7 +309,7 @@ def test_inside_a_slurm_allocation_a_cluster_is_started_and_ended(play, slurm, m
 
     play.wait("host_joined", count=2)
     assert [slot.host.rpartition("-")[0] for slot in play.backend.slots] == ["node1", "node2"]
-    assert 0 < play.backend.ends_at - time.time() <= 600
+    assert 0 < play.backend.ends_at - time.time() <= 30 * 60
     play.works("job", play.backend.slots)
     play.backend.close()
     assert find_tagged(CLUSTER, run_tag(play.folder)) == []
