@@ -1,6 +1,8 @@
-"""Bit-equal columns and stores, for tests of everything that copies graphs."""
+"""Bit-equal columns and stores, and plain data that is equal but for rounding."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,3 +46,30 @@ def assert_same_store(found: Path, expected: Path) -> None:
         both = [path / name for path in (found, expected)]
         assert both[0].is_file() == both[1].is_file(), name
         assert not both[0].is_file() or both[0].read_bytes() == both[1].read_bytes(), name
+
+
+def assert_alike(found: Any, wanted: Any, *, rel: float, at: str = "") -> None:
+    """Plain data has the same shape and text; floats may differ in their last digits.
+
+    Args:
+        found: nested dicts and lists.
+        wanted: the same.
+        rel: relative tolerance of floats.
+        at: where in the data this is, for the message.
+    """
+    if isinstance(wanted, dict):
+        assert isinstance(found, dict), at
+        assert set(found) == set(wanted), at
+        for key, value in wanted.items():
+            assert_alike(found[key], value, rel=rel, at=f"{at}.{key}")
+    elif isinstance(wanted, list):
+        assert isinstance(found, list), at
+        assert len(found) == len(wanted), at
+        for place, value in enumerate(wanted):
+            assert_alike(found[place], value, rel=rel, at=f"{at}[{place}]")
+    elif isinstance(wanted, float):
+        assert isinstance(found, float), at
+        close = math.isclose(found, wanted, rel_tol=rel, abs_tol=1e-3 * rel)
+        assert close or (math.isnan(found) and math.isnan(wanted)), f"{at}: {found} != {wanted}"
+    else:
+        assert (type(found), found) == (type(wanted), wanted), at
