@@ -48,28 +48,31 @@ def assert_same_store(found: Path, expected: Path) -> None:
         assert not both[0].is_file() or both[0].read_bytes() == both[1].read_bytes(), name
 
 
-def assert_alike(found: Any, wanted: Any, *, rel: float, at: str = "") -> None:
+def assert_alike(
+    found: Any, wanted: Any, *, rel: float, absolute: float = 0.0, at: str = ""
+) -> None:
     """Plain data has the same shape and text; floats may differ in their last digits.
 
     Args:
         found: nested dicts and lists.
         wanted: the same.
         rel: relative tolerance of floats.
+        absolute: absolute tolerance of floats.
         at: where in the data this is, for the message.
     """
     if isinstance(wanted, dict):
         assert isinstance(found, dict), at
         assert set(found) == set(wanted), at
         for key, value in wanted.items():
-            assert_alike(found[key], value, rel=rel, at=f"{at}.{key}")
+            assert_alike(found[key], value, rel=rel, absolute=absolute, at=f"{at}.{key}")
     elif isinstance(wanted, list):
         assert isinstance(found, list), at
         assert len(found) == len(wanted), at
         for place, value in enumerate(wanted):
-            assert_alike(found[place], value, rel=rel, at=f"{at}[{place}]")
+            assert_alike(found[place], value, rel=rel, absolute=absolute, at=f"{at}[{place}]")
     elif isinstance(wanted, float):
         assert isinstance(found, float), at
-        close = math.isclose(found, wanted, rel_tol=rel, abs_tol=1e-3 * rel)
+        close = math.isclose(found, wanted, rel_tol=rel, abs_tol=absolute)
         assert close or (math.isnan(found) and math.isnan(wanted)), f"{at}: {found} != {wanted}"
     else:
         assert (type(found), found) == (type(wanted), wanted), at
