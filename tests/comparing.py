@@ -1,10 +1,12 @@
 """Bit-equal columns and stores, and plain data that is equal but for rounding."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.columns import Columns
@@ -12,6 +14,8 @@ from hydragnn_hpo.data.store.arrays import arrays_of
 from hydragnn_hpo.data.store.parts import read_store
 
 Array = NDArray[np.generic]
+
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 def assert_same_arrays(found: Columns, expected: Columns) -> None:
@@ -76,3 +80,31 @@ def assert_alike(
         assert close or (math.isnan(found) and math.isnan(wanted)), f"{at}: {found} != {wanted}"
     else:
         assert (type(found), found) == (type(wanted), wanted), at
+
+
+def golden_text(path: Path, found: str) -> str:
+    """Return what a golden file holds; a missing one is written, and the test fails once."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(found)
+        pytest.fail(f"{path}: was missing and is written; read it, then run the test again.")
+    return path.read_text()
+
+
+def assert_alike_text(found: str, wanted: str, *, rel: float, absolute: float) -> None:
+    """Texts are equal between their numbers; numbers are equal within tolerances.
+
+    Args:
+        found: any text.
+        wanted: the same.
+        rel: relative tolerance.
+        absolute: absolute tolerance, for numbers that are zero by symmetry.
+    """
+    assert found.count("\n") == wanted.count("\n")
+    lines = zip(found.split("\n"), wanted.split("\n"), strict=True)
+    for row, (line, golden) in enumerate(lines, start=1):
+        assert NUMBER.sub("#", line) == NUMBER.sub("#", golden), f"line {row}"
+        pairs = zip(NUMBER.findall(line), NUMBER.findall(golden), strict=True)
+        for number, other in pairs:
+            near = math.isclose(float(number), float(other), rel_tol=rel, abs_tol=absolute)
+            assert near, f"line {row}: {number} is not {other}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import assert_alike
+from comparing import assert_alike, golden_text
 from golden_journal import FOLDER, JOURNALS, folded, prefixes, text_of
 
 from hydragnn_hpo.campaign.records.journal import encode, read
@@ -62,12 +62,8 @@ def test_events_are_written_as_they_stand_in_journals_of_users(name: str) -> Non
 @pytest.mark.parametrize("command", ["status", "leaderboard"])
 @pytest.mark.parametrize("name", JOURNALS)
 def test_commands_show_the_golden_journal_as_before(hpo: Any, name: str, command: str) -> None:
-    """``golden_journal.py`` does not write these: delete a file, and the test writes it again."""
     run = hpo.toml("run/campaign.toml", CAMPAIGN).parent
     (run / "events.jsonl").write_bytes((FOLDER / f"{name}.jsonl").read_bytes())
     found = hpo.json(command, "run")
-    golden = FOLDER / f"{name}.{command}.json"
-    if not golden.exists():
-        golden.write_text(text_of(found))
-        pytest.fail(f"{golden}: written; read it, then run the test again.")
-    assert_alike(found, json.loads(golden.read_text()), rel=1e-12)
+    golden = golden_text(FOLDER / f"{name}.{command}.json", text_of(found))
+    assert_alike(found, json.loads(golden), rel=1e-12)
