@@ -1,8 +1,12 @@
-"""Bit-equal columns and stores, for tests of everything that copies graphs."""
+"""Bit-equal columns and stores, and plain data that is equal but for rounding."""
 
+import math
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.columns import Columns
@@ -10,6 +14,8 @@ from hydragnn_hpo.data.store.arrays import arrays_of
 from hydragnn_hpo.data.store.parts import read_store
 
 Array = NDArray[np.generic]
+
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 def assert_same_arrays(found: Columns, expected: Columns) -> None:
@@ -44,3 +50,61 @@ def assert_same_store(found: Path, expected: Path) -> None:
         both = [path / name for path in (found, expected)]
         assert both[0].is_file() == both[1].is_file(), name
         assert not both[0].is_file() or both[0].read_bytes() == both[1].read_bytes(), name
+
+
+def assert_alike(
+    found: Any, wanted: Any, *, rel: float, absolute: float = 0.0, at: str = ""
+) -> None:
+    """Plain data has the same shape and text; floats may differ in their last digits.
+
+    Args:
+        found: nested dicts and lists.
+        wanted: the same.
+        rel: relative tolerance of floats.
+        absolute: absolute tolerance of floats.
+        at: where in the data this is, for the message.
+    """
+    if isinstance(wanted, dict):
+        assert isinstance(found, dict), at
+        assert set(found) == set(wanted), at
+        for key, value in wanted.items():
+            assert_alike(found[key], value, rel=rel, absolute=absolute, at=f"{at}.{key}")
+    elif isinstance(wanted, list):
+        assert isinstance(found, list), at
+        assert len(found) == len(wanted), at
+        for place, value in enumerate(wanted):
+            assert_alike(found[place], value, rel=rel, absolute=absolute, at=f"{at}[{place}]")
+    elif isinstance(wanted, float):
+        assert isinstance(found, float), at
+        close = math.isclose(found, wanted, rel_tol=rel, abs_tol=absolute)
+        assert close or (math.isnan(found) and math.isnan(wanted)), f"{at}: {found} != {wanted}"
+    else:
+        assert (type(found), found) == (type(wanted), wanted), at
+
+
+def golden_text(path: Path, found: str) -> str:
+    """Return what a golden file holds; a missing one is written, and the test fails once."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(found)
+        pytest.fail(f"{path}: was missing and is written; read it, then run the test again.")
+    return path.read_text()
+
+
+def assert_alike_text(found: str, wanted: str, *, rel: float, absolute: float) -> None:
+    """Texts are equal between their numbers; numbers are equal within tolerances.
+
+    Args:
+        found: any text.
+        wanted: the same.
+        rel: relative tolerance.
+        absolute: absolute tolerance, for numbers that are zero by symmetry.
+    """
+    assert found.count("\n") == wanted.count("\n")
+    lines = zip(found.split("\n"), wanted.split("\n"), strict=True)
+    for row, (line, golden) in enumerate(lines, start=1):
+        assert NUMBER.sub("#", line) == NUMBER.sub("#", golden), f"line {row}"
+        pairs = zip(NUMBER.findall(line), NUMBER.findall(golden), strict=True)
+        for number, other in pairs:
+            near = math.isclose(float(number), float(other), rel_tol=rel, abs_tol=absolute)
+            assert near, f"line {row}: {number} is not {other}"

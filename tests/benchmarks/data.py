@@ -283,6 +283,7 @@ class Sizes:
 
     def __init__(self, nodes: np.ndarray, edges: np.ndarray) -> None:
         self.nodes, self.edges = nodes, edges
+        self.stats: dict[str, Any] = {}  # no cutoff: every edge is one that convs with angles see
 
     def num_nodes(self) -> np.ndarray:
         return self.nodes

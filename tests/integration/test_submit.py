@@ -1,7 +1,9 @@
 """``submit`` and what follows, against schedulers that only write down what they are told."""
 
 import json
+import re
 import stat
+from pathlib import Path
 
 import pytest
 from fake_schedulers import FakeScheduler
@@ -11,6 +13,7 @@ from hydragnn_hpo.launching.submit import asking
 from hydragnn_hpo.launching.submit.records import JobRecords
 from hydragnn_hpo.layout import RunDir
 
+ROOT = Path(__file__).parents[2]
 SHORT = ("--hosts", "2", "--time", "1:00")
 
 
@@ -364,3 +367,32 @@ def test_a_chain_of_pbs(hpo, run, pbs, monkeypatch):
     ended = batch(hpo, monkeypatch, first, "end", run, "--code", "0", name="PBS_JOBID")
     assert ended.code == 0
     assert pbs.calls[-1] == ["qdel", second], "what runs is not in there"
+
+
+GOLDENS = Path(__file__).parents[1] / "unit" / "launching" / "submit" / "golden"
+BODY = "# Python and the package of whoever submitted"
+PROFILES = sorted(path.stem for path in (ROOT / "launch" / "machines").glob("*.toml"))
+WITHOUT = {"ray", "workstation"}
+"""Profiles of machines that take no batch jobs."""
+
+
+@pytest.mark.parametrize("machine", PROFILES)
+def test_each_profile_gets_its_golden_script(hpo, machine):
+    hpo.toml("alloys.toml", hpo.ci_campaign(name="alloys"))
+    run = hpo.folder / "runs" / "alloys"
+    order = ("--hosts", "2", "--time", "1:30:00", "--queue", "debug", "--account", "mat123")
+    done = hpo.here("submit", "alloys.toml", "--machine", machine, *order, "--dry-run")
+    if machine in WITHOUT:
+        hpo.judge(done, (f"machine '{machine}' takes no batch jobs",))
+        return
+    assert done.code == 0, done.err
+    head, body = done.out.split(BODY)
+    assert head == (GOLDENS / f"{machine}-two.sh").read_text()
+    golden = (GOLDENS / "body.sh").read_text().partition(BODY)[2]
+    program = re.search(r"^program=\((\S+) ", body, re.MULTILINE)[1]
+    places = {"/sw/env/bin/python": program, "/lustre/me/runs/alloys": run, "/home/me": hpo.folder}
+    for place, here in places.items():
+        golden = golden.replace(place, str(here))
+    sent = "qsub" if "#PBS" in head else "sbatch --parsable"
+    golden += f"would submit, in {run}/jobs: {sent} 001.sh\n"
+    assert body.replace(f" --machine {machine}", "") == golden

@@ -1,0 +1,111 @@
+"""An artefact of an earlier version predicts what it predicted, byte by byte but for rounding.
+
+``goldens/ensemble/ensemble.zip`` was made by a real campaign. Text, order, columns and escaping
+are compared exactly; numbers within 1e-5, as CPUs round differently. A missing golden is written.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparing import assert_alike, assert_alike_text, golden_text
+
+GOLDENS = Path(__file__).parents[1] / "goldens" / "ensemble"
+TOLERANCE = {"rel": 1e-5, "absolute": 1e-6}
+EVERYTHING = ("--levels", "50,90", "--members", "--keep", "label,temperature")
+
+
+def put(hpo: Any, *options: str) -> Any:
+    """Predict the golden inputs in a folder of their own, and return how the command ended."""
+    for name in ("ensemble.zip", "inputs.extxyz"):
+        shutil.copy(GOLDENS / name, hpo.folder)
+    return hpo.here("predict", "inputs.extxyz", "--ensemble", "ensemble.zip", *options)
+
+
+def plain(content: Any) -> str:
+    return json.dumps(content, indent=1) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "written"),
+    [
+        ("csv", ("csv", "nodes.csv")),
+        ("extxyz", ("extxyz",)),
+        ("json", ("json",)),
+        ("jsonl", ("jsonl",)),
+    ],
+)
+@pytest.mark.parametrize("name", ["plain", "everything"])
+def test_files_are_written_as_before(
+    hpo: Any, name: str, suffix: str, written: tuple[str, ...]
+) -> None:
+    done = put(hpo, "--out", f"{name}.{suffix}", *(EVERYTHING if name == "everything" else ()))
+    assert done.code == 0, done.err
+    expected = {f"{name}.{end}" for end in written}
+    assert {path.name for path in hpo.folder.iterdir()} == {
+        "ensemble.zip",
+        "inputs.extxyz",
+        *expected,
+    }
+    for file in sorted(expected):
+        found = (hpo.folder / file).read_bytes().decode()
+        golden = golden_text(GOLDENS / file, found)
+        assert_alike_text(found, golden, **TOLERANCE)
+        assert longest(found) == longest(golden), "numbers have as many digits as before"
+
+
+def longest(text: str) -> int:
+    """Return the most digits of a mantissa after the point."""
+    return max(len(digits) for digits in re.findall(r"\d\.(\d+)", text))
+
+
+def test_what_is_said_is_as_before(hpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown, streamed = put(hpo), put(hpo, "--out", "-", "--json")
+    assert (shown.code, streamed.code) == (0, 0)
+    said = f"{shown.out}\n-- errors --\n{shown.err}"
+    assert_alike_text(said, golden_text(GOLDENS / "shown.txt", said), rel=0.0, absolute=0.002)
+    golden = golden_text(GOLDENS / "stdout.jsonl", streamed.out)
+    assert_alike_text(streamed.out, golden, **TOLERANCE)
+
+
+def test_columns_of_parquet_are_as_before(hpo: Any) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    done = put(hpo, "--out", "p.parquet", *EVERYTHING)
+    assert done.code == 0, done.err
+    found = {}
+    for path in sorted(hpo.folder.glob("p*.parquet")):
+        table = parquet.read_table(path)
+        types = {field.name: str(field.type) for field in table.schema}
+        kept = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+        kept.pop("ARROW:schema", None)
+        found[path.name] = {"types": types, "metadata": kept, "rows": table.to_pylist()}
+    golden = json.loads(golden_text(GOLDENS / "parquet.json", plain(found)))
+    assert [list(one["types"]) for one in found.values()] == [
+        list(one["types"]) for one in golden.values()
+    ]
+    assert_alike(json.loads(plain(found)), golden, **TOLERANCE)
+
+
+def test_variables_of_adios_are_as_before(hpo: Any) -> None:
+    adios2 = pytest.importorskip("adios2")
+    done = put(hpo, "--out", "p.bp", *EVERYTHING)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = {}
+    with adios2.FileReader(str(hpo.folder / "p.bp")) as file:
+        for name, about in sorted(file.available_variables().items()):
+            found[name] = [about["Type"], file.read(name).tolist()]
+        attributes = {name: each["Value"] for name, each in file.available_attributes().items()}
+    found["attributes"] = attributes
+    golden = json.loads(golden_text(GOLDENS / "adios.json", plain(found)))
+    assert_alike(json.loads(plain(found)), golden, **TOLERANCE)
+
+
+def test_an_artefact_says_of_itself_what_it_said_before(hpo: Any) -> None:
+    put(hpo)
+    found = hpo.json("ensemble", "info", "ensemble.zip")
+    golden = json.loads(golden_text(GOLDENS / "info.json", plain(found)))
+    assert_alike(found, golden, rel=1e-12)
