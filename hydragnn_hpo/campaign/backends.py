@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded
+from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.host.strays import end_strays, run_tag
 from hydragnn_hpo.launching.job import PRELOAD, Backend
 from hydragnn_hpo.launching.ranks.place import overruled
@@ -112,7 +112,7 @@ def _steps(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backe
     from hydragnn_hpo.launching.launchers.steps import Steps
 
     site = site_of(machine)
-    without = hosts_excluded(run)
+    without = read_run_excluded(run)
     launcher = Steps.find(
         os.environ, slots=machine.slots, hosts=machine.hosts, without=without, site=site
     )
@@ -129,7 +129,7 @@ def _mpiexec(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Bac
     from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 
     site = site_of(machine)
-    without = hosts_excluded(run)
+    without = read_run_excluded(run)
     return ProcessBackend(
         Mpiexec(slots=machine.slots, hosts=machine.hosts, without=without, site=site),
         lease_seconds=machine.lease_seconds,
