@@ -133,7 +133,7 @@ class Event:
     Jobs that had ranks there end too, before it.
     ``adopted``: a job that a lost controller had started runs on, and is this one's now.
     ``counters``: what a host took in some seconds; ``host``, and the fields of
-    ``host.counters.sample.Sample``. Only where ``machine.sample_seconds`` asks for it.
+    ``counters.CounterSample``. Only where ``machine.sample_seconds`` asks for it.
     Whatever concerns one host names it in ``host``.
     """
 

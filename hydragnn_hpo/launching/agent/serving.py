@@ -16,9 +16,9 @@ from typing import Any
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.files import write_json
 from hydragnn_hpo.launching.agent.running import Running
-from hydragnn_hpo.launching.agent.sampling import Sampling
 from hydragnn_hpo.launching.agent.session import Session
 from hydragnn_hpo.launching.agent.zygote_process import ZygoteProcess
+from hydragnn_hpo.launching.counter_process import CounterProcess
 from hydragnn_hpo.launching.host import lease
 from hydragnn_hpo.launching.host.layout import Layout
 from hydragnn_hpo.launching.host.ports import is_free
@@ -62,7 +62,7 @@ class Agent:
             lambda: self._session.unsent,
         )
         self._zygote: ZygoteProcess | None = None
-        self._sampling = Sampling()
+        self._sampling = CounterProcess()
         self._jobs: dict[str, Running] = {}
         self._slots: list[dict[str, Any]] = []
         self._code: Path | None = None
@@ -296,7 +296,7 @@ class Agent:
         self._hold.pump()
 
     def _tell_counters(self, now: float) -> None:
-        self._sampling.look(now)
+        self._sampling.receive(now)
         ready = self._session.joined and not self._session.crowded
         if ready and (sample := self._sampling.take()):
             self._session.tell("counters", **sample)

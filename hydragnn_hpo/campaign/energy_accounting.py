@@ -1,4 +1,4 @@
-"""Samples of hosts, charged to trials as they come, and written down in sums.
+"""Energy of hosts, charged to trials as samples come, and written to the journal in sums.
 
 A sample of each of 8,192 hosts every half minute would be gigabytes of journal a day, and nobody
 acts on one. So what the journal gets is one line each half minute: joules by trial, idle joules,
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.hints import Hints
 from hydragnn_hpo.campaign.records.energy import divide, portions
-from hydragnn_hpo.launching.host.counters.sample import Sample
+from hydragnn_hpo.launching.counters import CounterSample
 from hydragnn_hpo.launching.job import Event, Slot
 
 GROUP_SECONDS = 30.0
@@ -25,8 +25,8 @@ Held = Mapping[str, Mapping[str, float]]
 """By slot, seconds by trial."""
 
 
-class Metering:
-    """Follows the counters of all hosts."""
+class EnergyAccounting:
+    """Charges the energy of all hosts to trials."""
 
     def __init__(self, book: Book, slots: Callable[[], Sequence[Slot]]) -> None:
         """Begin; ``slots`` gives all that are there."""
@@ -45,14 +45,14 @@ class Metering:
         self._idle, self._parts = 0.0, set[str]()
         self._spent = False
 
-    def hear(self, event: Event) -> None:
-        """Take in the counters of a host; whatever an agent of another mind says does no harm."""
+    def add_sample(self, event: Event) -> None:
+        """Add the counters of a host; a malformed message is ignored."""
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            sample = Sample.of_plain(event.data)
+            sample = CounterSample.of_plain(event.data)
             if sample.seconds > 0.0:
                 self._take(event.data["host"], sample, min(event.time, self._book.clock()))
 
-    def _take(self, host: str, sample: Sample, end: float) -> None:
+    def _take(self, host: str, sample: CounterSample, end: float) -> None:
         slots, begin = self._slots_of(host), end - sample.seconds
         held = {s.name: self._book.holders.of(s.name, begin, end) for s in slots}
         busy = all(sum(by.values()) > 0.99 * sample.seconds for by in held.values())
@@ -71,7 +71,7 @@ class Metering:
                 self._of_host.setdefault(slot.host, []).append(slot)
         return self._of_host.get(host, [])
 
-    def _charge(self, sample: Sample, slots: Sequence[Slot], held: Held) -> None:
+    def _charge(self, sample: CounterSample, slots: Sequence[Slot], held: Held) -> None:
         shares = divide(portions(sample, slots), held, sample.seconds)
         for trial, joules in shares.trials.items():
             self._trials[trial][0] += joules
@@ -83,7 +83,7 @@ class Metering:
         self._spent = True
 
     def _training(self, slots: Sequence[Slot], held: Held, seconds: float) -> dict[str, str]:
-        """Give, by device, a trial that trained there all the time."""
+        """Return, by device, a trial that trained there all the time."""
         found = {}
         for slot in slots:
             for name, its in held[slot.name].items():
@@ -93,13 +93,13 @@ class Metering:
                     found[slot.visible] = name
         return found
 
-    def turn(self) -> None:
-        """Write down what was charged, now and then."""
+    def write_if_due(self) -> None:
+        """Write what was charged, every ``GROUP_SECONDS``."""
         if self._book.clock() - self._written >= GROUP_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write down what was charged since the last time, and what is odd about hosts."""
+        """Write what was charged since the last time, and warnings about hosts."""
         now = self._written = self._book.clock()
         self._watts = {h: told for h, told in self._watts.items() if now - told[1] < FRESH_SECONDS}
         if not self._spent:

@@ -8,9 +8,8 @@ import pytest
 from counter_trees import cray, proc
 from processes import is_alive, until
 
-from hydragnn_hpo.launching.agent import sampling as module
-from hydragnn_hpo.launching.agent.sampling import Sampling
-from hydragnn_hpo.launching.host.counters.__main__ import ROOT
+from hydragnn_hpo.launching import counter_process as module
+from hydragnn_hpo.launching.counter_process import ROOT, CounterProcess
 
 
 @pytest.fixture
@@ -24,15 +23,15 @@ def tree(tmp_path, monkeypatch):
 @pytest.fixture
 def sampling(monkeypatch):
     monkeypatch.setattr(module, "_SLACK_SECONDS", 600.0)  # nobody hangs who only waits for a core
-    sampling = Sampling()
+    sampling = CounterProcess()
     yield sampling
     sampling.end()
-    until(lambda: sampling.look(time.monotonic()) or not sampling._killed, "end")
+    until(lambda: sampling.receive(time.monotonic()) or not sampling._killed, "end")
 
 
 def taken(sampling, what=lambda told: True):
     def look():
-        sampling.look(time.monotonic())
+        sampling.receive(time.monotonic())
         return (told := sampling.take()) and what(told) and told
 
     return until(look, "sample")
@@ -52,11 +51,11 @@ def test_what_was_not_taken_is_in_the_next(tree, sampling):
     for risen in (10, 20, 30):
         cray(tree, energy=1000 + risen, accel0_energy=100)
         time.sleep(0.2)
-        sampling.look(time.monotonic())
+        sampling.receive(time.monotonic())
 
     def last_rise_was_seen():
-        sampling.look(time.monotonic())
-        return sampling._untold and sampling._untold.rest == 30.0
+        sampling.receive(time.monotonic())
+        return sampling._pending and sampling._pending.rest == 30.0
 
     until(last_rise_was_seen, "all of it")
     told = taken(sampling)
@@ -74,7 +73,7 @@ def test_it_takes_one_at_once_when_it_is_asked(tree, sampling):
 def test_off_is_off(sampling):
     sampling.begin(0.0, time.monotonic())
     sampling.hurry()
-    sampling.look(time.monotonic())
+    sampling.receive(time.monotonic())
     assert sampling.channel is None
     assert sampling.take() is None
 
@@ -88,7 +87,7 @@ def test_one_that_hangs_in_a_driver_is_replaced_and_then_given_up(tree, sampling
     seen = set()
 
     def given_up():
-        sampling.look(time.monotonic())
+        sampling.receive(time.monotonic())
         if sampling.channel is not None:
             seen.add(sampling._process.pid)
         return sampling.channel is None
@@ -114,6 +113,6 @@ def test_a_host_that_cannot_start_it_goes_without(sampling, monkeypatch):
     monkeypatch.setattr(module.subprocess, "Popen", refuse)
     sampling.begin(0.1, time.monotonic())
     sampling.hurry()
-    sampling.look(time.monotonic())
+    sampling.receive(time.monotonic())
     assert sampling.channel is None
     assert sampling.take() is None

@@ -1,4 +1,4 @@
-"""What sources read from made-up trees, counted by hand; what is broken gives no number."""
+"""What sources read from made-up trees, counted by hand, and joules between two readings."""
 
 import os
 from types import SimpleNamespace
@@ -6,13 +6,23 @@ from types import SimpleNamespace
 import pytest
 from counter_trees import cray, gpu, proc, put, rapl
 
-from hydragnn_hpo.launching.host.counters.amd_smi import AmdSmi
-from hydragnn_hpo.launching.host.counters.cray import Cray
-from hydragnn_hpo.launching.host.counters.drm import Drm
-from hydragnn_hpo.launching.host.counters.nvml import Nvml
-from hydragnn_hpo.launching.host.counters.rapl import Rapl
-from hydragnn_hpo.launching.host.counters.sources import SOURCES, Sources
-from hydragnn_hpo.launching.host.counters.system import System
+from hydragnn_hpo.launching.counters import (
+    SOURCES,
+    AmdSmi,
+    Count,
+    CounterSample,
+    CounterSampler,
+    Cray,
+    Drm,
+    HostCounters,
+    HostLoad,
+    Nvml,
+    Rapl,
+    Reading,
+    joules_between,
+    merge_samples,
+    sample_between,
+)
 
 PCI = ("c1", "c6", "c9", "ce", "d1", "d6", "d9", "de")
 """Buses of a Frontier host's dies, in their order."""
@@ -218,7 +228,7 @@ def test_amdsmi_counts_what_no_file_counts(tmp_path):
 def test_the_host_is_as_busy_as_its_processors_were(tmp_path):
     now = [100.0]
     proc(tmp_path, user=1000, idle=5000, received=1_000_000, sent=500_000)
-    source = System(tmp_path, lambda: now[0])
+    source = HostLoad(tmp_path, lambda: now[0])
     now[0] = 110.0
     proc(tmp_path, user=1300, idle=5100, received=21_000_000, sent=30_500_000)
     assert source.read().host == {
@@ -227,7 +237,7 @@ def test_the_host_is_as_busy_as_its_processors_were(tmp_path):
         "memory_mb": 2048.0,
         "network_mb_per_second": 5.0,  # 20 and 30 MB in 10 s
     }
-    assert "busy" not in source.read().host  # no tick has passed
+    assert "busy" not in source.read().host  # no tick has joules_between
     put(tmp_path / "proc/stat", "cpu what")
     (tmp_path / "proc/net/dev").unlink()
     assert source.read().host == {"load": 3.25, "memory_mb": 2048.0}
@@ -235,14 +245,153 @@ def test_the_host_is_as_busy_as_its_processors_were(tmp_path):
 
 def test_an_empty_host_says_nothing_and_fails_nowhere(tmp_path):
     assert set(SOURCES) == {"cray", "rapl", "drm", "nvml", "amdsmi", "system"}
-    reading = Sources(tmp_path).read()
+    reading = HostCounters(tmp_path).read()
     assert (reading.counts, reading.host, reading.devices, reading.notes) == ({}, {}, {}, [])
 
 
 def test_gauges_of_a_device_are_put_together(tmp_path):
     frontier(tmp_path)
     rapl(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
-    reading = Sources(tmp_path).read()
+    reading = HostCounters(tmp_path).read()
     assert list(reading.counts)[0] == "cray/energy"
     assert "rapl/intel-rapl:0" in reading.counts
     assert len(reading.devices) == 8
+
+
+def readings(*moments):
+    """Readings of counters: name -> (joules, part, more)."""
+    return [
+        Reading({name: Count(j, part, *more) for name, (j, part, *more) in moment.items()})
+        for moment in moments
+    ]
+
+
+def sample(before, now, seconds=30.0):
+    first, second = readings(before, now)
+    return sample_between(first, second, seconds, known=first.counts | second.counts)
+
+
+def test_a_counter_wraps_once_and_never_twice():
+    before, now = Count(262_000.0, "cpu", wraps=262_143.0), Count(857.0, "cpu", wraps=262_143.0)
+    assert joules_between(before, now, 30.0) == pytest.approx(1000.0)
+    # In 263 s at 1000 W it may have come round and further, with whatever it shows now.
+    assert joules_between(before, now, 263.0) is None
+    assert joules_between(now, before, 263.0) is None
+
+
+def test_a_counter_that_began_anew_has_no_number():
+    assert joules_between(Count(5.0, "card"), Count(7.0, "card"), 1.0) == 2.0
+    assert joules_between(Count(5.0, "card"), Count(3.0, "card"), 1.0) is None
+    assert joules_between(Count(5.0, "host", life="a"), Count(70.0, "host", life="b"), 1.0) is None
+    assert joules_between(None, Count(3.0, "card"), 1.0) is None
+    assert joules_between(Count(3.0, "card"), None, 1.0) is None
+
+
+CRAY = {
+    "cray/energy": (1000.0, "host"),
+    "cray/cpu_energy": (100.0, "cpu"),
+    "cray/accel0_energy": (10.0, "card", ("0", "1")),
+    "cray/accel1_energy": (20.0, "card", ("2", "3")),
+    "rapl/intel-rapl:0": (50.0, "cpu", (), 65_532.0),
+    "nvml/0": (1.0, "card", ("0",)),
+}
+
+
+def later(**risen):
+    return {
+        name: (joules + risen.get(name.partition("/")[2], 0.0), *more)
+        for name, (joules, *more) in CRAY.items()
+    }
+
+
+def test_the_energy_of_a_cray_host_holds_all_others():
+    now = later(energy=9000.0, cpu_energy=1500.0, accel0_energy=3000.0, accel1_energy=2000.0)
+    found = sample(CRAY, now)
+    assert found.parts == ("host",)
+    assert found.cards == ((("0", "1"), 3000.0), (("2", "3"), 2000.0))
+    assert found.rest == 4000.0
+    assert found.joules == 9000.0
+
+
+def test_a_card_without_a_number_stays_in_the_whole():
+    now = later(energy=9000.0, accel0_energy=3000.0, accel1_energy=2000.0)
+    del now["cray/accel1_energy"]
+    found = sample(CRAY, now)
+    assert (found.rest, found.cards, found.joules) == (9000.0, (), 9000.0)
+
+
+def test_a_whole_without_a_number_is_not_put_together_from_parts():
+    now = later(energy=9000.0, accel0_energy=3000.0)
+    del now["cray/energy"]
+    found = sample(CRAY, now)
+    assert (found.parts, found.rest, found.cards, found.joules) == ((), None, (), None)
+
+
+def test_cards_are_never_more_than_their_host():
+    found = sample(CRAY, later(energy=4990.0, accel0_energy=3000.0, accel1_energy=2000.0))
+    assert found.rest == 0.0
+
+
+INTEL = {
+    "rapl/intel-rapl:0": (10.0, "cpu", (), 65_532.0),
+    "rapl/intel-rapl:1": (20.0, "cpu", (), 65_532.0),
+    "rapl/intel-rapl:0:0": (5.0, "memory", (), 65_532.0),
+    "nvml/0": (100.0, "card", ("0", "GPU-a")),
+}
+
+
+def test_parts_are_added_where_nothing_counts_the_whole():
+    now = {name: (joules + 7.0, *more) for name, (joules, *more) in INTEL.items()}
+    found = sample(INTEL, now)
+    assert found.parts == ("cpu", "memory", "card")
+    assert found.rest == 21.0
+    assert found.cards == ((("0", "GPU-a"), 7.0),)
+    assert found.joules == 28.0
+
+
+def test_of_two_packages_both_count_or_none():
+    now = {name: (joules + 7.0, *more) for name, (joules, *more) in INTEL.items()}
+    del now["rapl/intel-rapl:1"]
+    found = sample(INTEL, now)
+    assert found.parts == ("memory", "card")
+    assert found.rest == 7.0
+
+
+def test_nothing_counted_is_unknown_and_not_zero():
+    assert sample({}, {}).joules is None
+
+
+def test_a_counter_that_was_seen_once_is_missed_for_ever():
+    moments = iter(readings(INTEL, {"nvml/0": INTEL["nvml/0"]}, INTEL, INTEL))
+    clock = iter((0.0, 30.0, 60.0, 90.0))
+    sampler = CounterSampler(lambda: next(moments), lambda: next(clock))
+    assert sampler.sample().rest is None
+    assert sampler.sample().rest is None  # it came back, from nobody knows where
+    assert sampler.sample().rest == 0.0
+
+
+def test_notes_of_the_first_look_are_told():
+    first, second, third = readings({}, {}, {})
+    first.notes.append("root only")
+    moments, clock = iter((first, second, third)), iter((0.0, 1.0, 2.0))
+    sampler = CounterSampler(lambda: next(moments), lambda: next(clock))
+    assert sampler.sample().notes == ("root only",)
+    assert sampler.sample().notes == ()
+
+
+def test_what_could_not_be_told_is_in_the_next():
+    first = CounterSample(30.0, ("host",), 100.0, ((("0",), 5.0),), {"busy": 0.1})
+    second = CounterSample(31.0, ("host",), 200.0, ((("0",), 6.0),), {"busy": 0.9})
+    both = merge_samples(first, second)
+    assert (both.seconds, both.rest, both.cards) == (61.0, 300.0, ((("0",), 11.0),))
+    assert both.gauges == {"busy": 0.9}
+    assert merge_samples(None, second) == second
+    other = CounterSample(31.0, ("cpu",), 200.0)
+    assert merge_samples(first, other) == other
+
+
+def test_a_sample_goes_over_the_line_and_back():
+    told = CounterSample(
+        30.0, ("host",), 100.0, ((("0", "1"), 5.5),), {"busy": 0.5}, {"0": {"busy": 1.0}}
+    )
+    assert CounterSample.of_plain(told.to_plain()) == told

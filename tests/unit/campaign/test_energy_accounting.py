@@ -2,11 +2,11 @@
 
 import pytest
 
+from hydragnn_hpo.campaign.energy_accounting import GROUP_SECONDS, EnergyAccounting
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.hints import IN_A_ROW
-from hydragnn_hpo.campaign.loop.metering import GROUP_SECONDS, Metering
 from hydragnn_hpo.campaign.records.journal import read
-from hydragnn_hpo.launching.host.counters.sample import Sample
+from hydragnn_hpo.launching.counters import CounterSample
 from hydragnn_hpo.launching.job import Event, Slot
 
 
@@ -17,7 +17,7 @@ class Stage:
         self.slots = tuple(
             Slot(f"h{h}", n, (n,), "cuda:0", str(n)) for h in range(hosts) for n in range(2)
         )
-        self.metering = Metering(self.book, lambda: self.slots)
+        self.energy = EnergyAccounting(self.book, lambda: self.slots)
 
     def place(self, trial, *slots):
         self.book.note("proposed", trial=trial, values={}, until=9)
@@ -26,7 +26,7 @@ class Stage:
 
     def tell(self, host, sample, late=0.0):
         plain = sample.to_plain() | {"host": host}
-        self.metering.hear(Event("counters", None, self.now - late, plain))
+        self.energy.add_sample(Event("counters", None, self.now - late, plain))
 
     def told(self, kind):
         return [event for event in read(self.book.path) if event["event"] == kind]
@@ -41,7 +41,7 @@ def stage(tmp_path):
 
 def sample(rest, *cards, seconds=30.0, **more):
     cards = tuple(((str(number),), joules) for number, joules in enumerate(cards))
-    return Sample(seconds, ("host",), rest, cards, **more)
+    return CounterSample(seconds, ("host",), rest, cards, **more)
 
 
 def test_one_line_for_many_hosts(stage):
@@ -49,7 +49,7 @@ def test_one_line_for_many_hosts(stage):
     stage.now += 30.0
     stage.tell("h0", sample(600.0, 90.0, 60.0))
     stage.tell("h1", sample(400.0, 50.0, 10.0))
-    stage.metering.turn()
+    stage.energy.write_if_due()
     (line,) = stage.told("energy")
     assert line["trials"] == {"a": [600.0 + 150.0 + 200.0 + 50.0, 90.0]}
     assert line["idle"] == 210.0
@@ -62,14 +62,14 @@ def test_one_line_for_many_hosts(stage):
 def test_nothing_is_written_before_it_is_time_and_nothing_where_nothing_was_counted(stage):
     stage.now += GROUP_SECONDS / 2
     stage.tell("h0", sample(600.0))
-    stage.metering.turn()
+    stage.energy.write_if_due()
     assert stage.told("energy") == []
     stage.now += GROUP_SECONDS / 2
-    stage.metering.turn()
+    stage.energy.write_if_due()
     assert len(stage.told("energy")) == 1
     stage.now += 10 * GROUP_SECONDS
-    stage.tell("h0", Sample(30.0))
-    stage.metering.turn()
+    stage.tell("h0", CounterSample(30.0))
+    stage.energy.write_if_due()
     assert len(stage.told("energy")) == 1
 
 
@@ -78,7 +78,7 @@ def test_a_sample_that_was_late_is_of_its_own_time(stage):
     stage.place("a", "h0:0", "h0:1")
     stage.now += 40.0
     stage.tell("h0", sample(600.0), late=40.0)  # it ended when a began
-    stage.metering.flush()
+    stage.energy.flush()
     assert stage.told("energy")[0]["trials"] == {}
     assert stage.told("energy")[0]["idle"] == 600.0
 
@@ -87,20 +87,20 @@ def test_a_host_whose_slots_nobody_knows_any_more_is_idle(stage):
     stage.slots = stage.slots[:2]
     stage.now += 30.0
     stage.tell("h1", sample(600.0, 60.0))
-    stage.metering.flush()
+    stage.energy.flush()
     assert stage.told("energy")[0]["idle"] == 660.0
 
 
 def test_what_another_agent_says_does_no_harm(stage):
     for data in ({}, {"host": "h0"}, {"host": "h0", "seconds": "long"}, {"seconds": 3, "cards": 1}):
-        stage.metering.hear(Event("counters", None, stage.now, data))
-    stage.metering.flush()
+        stage.energy.add_sample(Event("counters", None, stage.now, data))
+    stage.energy.flush()
     assert stage.told("energy") == []
 
 
 def test_why_nothing_is_known_is_written_once(stage):
     for host in ("h0", "h1"):
-        stage.tell(host, Sample(30.0, notes=("energy_uj may only be read by root",)))
+        stage.tell(host, CounterSample(30.0, notes=("energy_uj may only be read by root",)))
     (line,) = stage.told("unread")
     assert (line["host"], line["reason"]) == ("h0", "energy_uj may only be read by root")
     assert stage.book.state.energy.unread == line["reason"]
@@ -124,7 +124,7 @@ def test_weak_hosts_are_found_among_the_busy_ones(tmp_path):
         stage.now += 30.0
         for number in range(10):
             stage.tell(f"h{number}", sample(3000.0 if number in (4, 9) else 60_000.0))
-        stage.metering.turn()
+        stage.energy.write_if_due()
     (line,) = stage.told("host_warned")
     assert (line["host"], line["reason"]) == ("h4", "takes 100 W, busy hosts like it 2000 W")
     stage.book.close()
