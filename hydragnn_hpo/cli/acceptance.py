@@ -444,7 +444,7 @@ def same_bits(one: "Weights", other: "Weights") -> bool:
 
 def _two_ranks(site: Acceptance) -> bool:
     """Check whether two ranks can run: on two hosts, or on two slots of this one."""
-    from hydragnn_hpo.launching.host.slots import detect_slots
+    from hydragnn_hpo.launching.slots import detect_slots
 
     return len(site.hosts.able) > 1 or len(detect_slots(0)) > 1
 
@@ -452,7 +452,7 @@ def _two_ranks(site: Acceptance) -> bool:
 def _on_cores(site: Acceptance) -> bool:
     """Check whether ranks compute on cores, whose sums have a fixed order."""
     from hydragnn_hpo.config.machine import find_profile
-    from hydragnn_hpo.launching.host.devices import find_devices
+    from hydragnn_hpo.launching.devices import find_devices
 
     return find_profile(site.machine["profile"]).device == "cpu" and not find_devices(os.environ)
 

@@ -19,7 +19,7 @@ from hydragnn_hpo.config.machine import HERE, find_profile
 from hydragnn_hpo.config.on_machine import on_machine
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.host.slots import detect_slots
+from hydragnn_hpo.launching.slots import detect_slots
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement.cost import Comparison, CostModel, compare
 from hydragnn_hpo.placement.simulated import Bar

@@ -138,8 +138,8 @@ def settled(source: Path, **machine: Any) -> "CampaignConfig":
 
 def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
     from hydragnn_hpo.data.build.plan import find_files
-    from hydragnn_hpo.launching.host.slots import detect_slots
-    from hydragnn_hpo.launching.ranks.site import layout_of, site_of
+    from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
+    from hydragnn_hpo.launching.slots import detect_slots
     from hydragnn_hpo.layout import RunDir
 
     if not any(RunDir(where).data.glob("*/index.json")):

@@ -50,7 +50,7 @@ CoreList = Annotated[str, AfterValidator(_core_list)]
 
 
 class LayoutConfig(Config):
-    """What sits where on a host, slot by slot. Read by ``launching.ranks`` and ``doctor``."""
+    """What sits where on a host, slot by slot. Read by ``launching.slots`` and ``doctor``."""
 
     cores: NonNegativeInt = 0
     """Physical cores of a host; 0: as many as there are."""
@@ -72,7 +72,7 @@ class LayoutConfig(Config):
 
 
 class RankConfig(Config):
-    """What a rank finds when it starts. Read by ``launching.ranks``."""
+    """What a rank finds when it starts. Read by ``launching.rank_environment``."""
 
     accelerator: Literal["", "cpu", "cuda", "xpu"] = ""
     """What torch calls the devices of this machine (AMD's are ``cuda`` to it, too); what each

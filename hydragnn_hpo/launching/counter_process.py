@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.counters import (
     CounterSample,
     CounterSampler,
     HostCounters,
     merge_samples,
 )
-from hydragnn_hpo.launching.host import linux
 from hydragnn_hpo.launching.wire.channel import Channel, wait
 
 logger = logging.getLogger(__name__)
@@ -125,8 +125,8 @@ _LEAST_SECONDS = 1.0
 def main() -> None:
     """Send samples until the agent is gone."""
     descriptor, parent, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    linux.die_with_parent(parent)
-    linux.name_process("hpo-counters")
+    process_control.die_with_parent(parent)
+    process_control.name_process("hpo-counters")
     agent = Channel(socket.socket(fileno=descriptor))
     sources = HostCounters(Path(os.environ.get(ROOT, "/")))
     sampler = CounterSampler(sources.read, time.monotonic)

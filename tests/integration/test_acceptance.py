@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hydragnn_hpo.cli.acceptance import STEPS
-from hydragnn_hpo.launching.host.strays import find_strays, run_tag
+from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -50,7 +50,7 @@ def test_a_slurm_of_two_hosts_is_accepted(slurm, tmp_path):
     assert found["same result: one rank, two hosts"]["state"] == "ok"
     assert found["same result: interrupted and unbroken"]["state"] == "ok"
     assert found["hosts with trials"]["found"] == "2 of 2"
-    assert not find_strays(run_tag(site / "campaign"))
+    assert not find_orphans(run_tag(site / "campaign"))
 
 
 def test_a_workstation_is_accepted(tmp_path):

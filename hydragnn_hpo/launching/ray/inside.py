@@ -10,9 +10,9 @@ from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
-from hydragnn_hpo.launching.host.network import first_there, own_address
-from hydragnn_hpo.launching.host.strays import run_tag
-from hydragnn_hpo.launching.ranks.site import site_of
+from hydragnn_hpo.launching.host_network import first_there, own_address
+from hydragnn_hpo.launching.orphan_processes import run_tag
+from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.ray.cluster import StartedCluster
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
 from hydragnn_hpo.launching.ray.member import member_argv

@@ -8,7 +8,7 @@ from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD
-from hydragnn_hpo.launching.ranks.site import site_of
+from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.slurm.allocation import Allocation
 from hydragnn_hpo.launching.slurm.transport import SlurmTransport
 from hydragnn_hpo.launching.staging.equip import equip

@@ -11,8 +11,8 @@ from hydragnn_hpo.config.machine import find_profile, known_profiles
 from hydragnn_hpo.launching.fleet.ledger import Ledger
 from hydragnn_hpo.launching.fleet.work import Work
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.ranks.place import Rendezvous, place_ranks
-from hydragnn_hpo.launching.ranks.site import layout_of, near_devices
+from hydragnn_hpo.launching.profile_adapter import layout_of, near_devices
+from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments
 from hydragnn_hpo.placement.pool import Pool
 
 
@@ -74,7 +74,7 @@ def started(name: str, slots: list[Slot], ledger: Ledger, profile):
     for host, part in work.parts.items():
         address, port, interface = ledger.meet(work, ADDRESSES[host], "hsn0")
         meet = Rendezvous(address, port, interface)
-        placed = place_ranks(job, part.ranks, site=profile, meet=meet, tag="t")
+        placed = make_rank_environments(job, part.ranks, site=profile, meet=meet, tag="t")
         places += [(host, place.cores, place.environment) for place in placed]
     variable = layout_of(profile).variable
     return work, [(host, cores, env, env[variable]) for host, cores, env in places]

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from hydragnn_hpo.launching.host import linux
+from hydragnn_hpo.launching import process_control
 
 LAPSED = 75
 """Exit code of a rank whose lease lapsed (EX_TEMPFAIL)."""
@@ -69,5 +69,5 @@ def watch(lease: Path, lease_seconds: float) -> NoReturn:
 
 def _leave(reason: str) -> NoReturn:
     os.write(2, f"rank {os.environ.get('RANK')}: {reason}; ending.\n".encode())
-    linux.end_group()  # a frozen zygote cannot, and what we started must not outlive the lease
+    process_control.end_group()  # a frozen zygote cannot, and no child may outlive the lease
     os._exit(LAPSED)

@@ -17,7 +17,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     return {"record": "unreadable", "line": line[:200].decode(errors="replace")}
 
 
-class Tail:
+class JsonlTail:
     """The records of a JSON-lines file from ``offset`` (bytes) on, as they appear."""
 
     def __init__(self, path: Path, offset: int) -> None:

@@ -9,12 +9,12 @@ import time
 import pytest
 from processes import state_of, until
 
-from hydragnn_hpo.launching.host import lease
+from hydragnn_hpo.launching import rank_lease
 
 WATCH = """
 import ctypes, os, signal, sys, threading, time
 from pathlib import Path
-from hydragnn_hpo.launching.host import lease
+from hydragnn_hpo.launching import rank_lease as lease
 path, seconds, left = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 how, alarm, looked = sys.argv[4], signal.setitimer, threading.Event()
 def set_alarm(which, after):
@@ -62,9 +62,9 @@ def watcher(tmp_path):
 def test_a_lease_ends_when_it_says(tmp_path, watcher):
     process = watcher(5.0, left=600.0, how="no alarm")
     until = time.monotonic() + 1.0
-    lease.grant(tmp_path / "lease", until)
+    rank_lease.grant(tmp_path / "lease", until)
 
-    assert process.wait(120) == lease.LAPSED
+    assert process.wait(120) == rank_lease.LAPSED
     assert until <= time.monotonic()
     assert b"was not renewed for 5 s; ending." in process.stderr.read()
     assert (tmp_path / "lease").stat().st_mode & 0o777 == 0o600
@@ -73,12 +73,12 @@ def test_a_lease_ends_when_it_says(tmp_path, watcher):
 def test_a_renewed_lease_goes_on(tmp_path, watcher):
     process = watcher(0.5, left=600.0)
 
-    lease.grant(tmp_path / "lease", time.monotonic() + 1200.0)
+    rank_lease.grant(tmp_path / "lease", time.monotonic() + 1200.0)
 
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
-    lease.grant(tmp_path / "lease", time.monotonic() - 1.0)
-    assert process.wait(120) == lease.LAPSED
+    rank_lease.grant(tmp_path / "lease", time.monotonic() - 1.0)
+    assert process.wait(120) == rank_lease.LAPSED
 
 
 def test_a_lease_that_is_taken_away_is_over(tmp_path, watcher):
@@ -86,7 +86,7 @@ def test_a_lease_that_is_taken_away_is_over(tmp_path, watcher):
 
     (tmp_path / "lease").unlink()
 
-    assert process.wait(120) == lease.LAPSED
+    assert process.wait(120) == rank_lease.LAPSED
 
 
 def test_who_holds_the_interpreter_is_ended_by_the_kernel(tmp_path, watcher):
@@ -108,5 +108,5 @@ def test_who_was_frozen_is_ended_as_it_thaws(tmp_path, watcher):
 
 def test_a_file_that_is_gone_cannot_be_granted(tmp_path):
     with pytest.raises(FileNotFoundError):
-        lease.grant(tmp_path / "none", 1.0)
+        rank_lease.grant(tmp_path / "none", 1.0)
     assert not os.path.exists(tmp_path / "none")

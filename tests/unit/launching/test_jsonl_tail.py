@@ -1,12 +1,12 @@
 """Tails: each whole line once."""
 
-from hydragnn_hpo.launching.host import tail as tails
-from hydragnn_hpo.launching.host.tail import Tail, end_of
+from hydragnn_hpo.launching import jsonl_tail as tails
+from hydragnn_hpo.launching.jsonl_tail import JsonlTail, end_of
 
 
 def test_whole_lines_are_given_once_and_torn_ones_later(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    tail = Tail(path, 0)
+    tail = JsonlTail(path, 0)
     assert tail.read() == []
 
     path.write_bytes(b'{"n": 1}\n{"n": 2}\n{"n"')
@@ -23,7 +23,7 @@ def test_a_line_that_is_no_record_is_told_as_such(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"n": 1\n[2]\n\n{"n": 3}\n')
 
-    assert Tail(path, 0).read() == [
+    assert JsonlTail(path, 0).read() == [
         {"record": "unreadable", "line": '{"n": 1\n'},
         {"record": "unreadable", "line": "[2]\n"},
         {"n": 3},
@@ -34,7 +34,7 @@ def test_much_is_given_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(tails, "_LARGEST_READ", 20)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"n": 1}\n' * 10)
-    tail = Tail(path, 0)
+    tail = JsonlTail(path, 0)
 
     parts = []
     while part := tail.read():
@@ -47,7 +47,7 @@ def test_a_tail_may_begin_later(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"n": 1}\n{"n": 2}\n')
 
-    assert Tail(path, 9).read() == [{"n": 2}]
+    assert JsonlTail(path, 9).read() == [{"n": 2}]
 
 
 def test_a_file_that_does_not_exist_ends_at_0(tmp_path):

@@ -4,7 +4,7 @@ import tempfile
 
 import pytest
 
-from hydragnn_hpo.launching.host.scratch import Scratch
+from hydragnn_hpo.launching.agent_scratch import AgentScratch
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +14,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_it_is_made_at_its_first_use_for_us_alone(temporary):
-    scratch = Scratch("run@host")
+    scratch = AgentScratch("run@host")
     assert list(temporary.iterdir()) == []
 
     path = scratch.file("a/../b")
@@ -27,11 +27,11 @@ def test_it_is_made_at_its_first_use_for_us_alone(temporary):
 
 
 def test_what_an_earlier_life_left_is_removed_and_nothing_else(temporary):
-    Scratch("run@host").file("x").touch()
-    Scratch("run@host2").file("y").touch()
-    Scratch("run@host-2").file("w").touch()
-    Scratch("other@host").file("z").touch()
+    AgentScratch("run@host").file("x").touch()
+    AgentScratch("run@host2").file("y").touch()
+    AgentScratch("run@host-2").file("w").touch()
+    AgentScratch("other@host").file("z").touch()
 
-    Scratch("run@host")
+    AgentScratch("run@host")
 
     assert sorted(path.name for path in temporary.glob("*/*")) == ["w", "y", "z"]

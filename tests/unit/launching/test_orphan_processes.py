@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hydragnn_hpo.launching.host.strays import RUN, end_strays, find_strays, run_tag
+from hydragnn_hpo.launching.orphan_processes import RUN, end_orphans, find_orphans, run_tag
 
 SLEEP = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)"]
 FORKS = [
@@ -24,7 +24,7 @@ def start(command, **environment):
 def tag(tmp_path):
     tag = run_tag(tmp_path)
     yield tag
-    end_strays(tag)
+    end_orphans(tag)
 
 
 def test_a_run_has_one_tag_however_it_is_written(tmp_path, monkeypatch):
@@ -42,19 +42,19 @@ def test_strays_and_their_forks_are_found_and_ended(tag):
     with start(FORKS, **{RUN: tag}) as stray:
         stray.stdout.readline()
         stray.stdout.readline()
-        found = find_strays(tag)
+        found = find_orphans(tag)
         assert stray.pid in found
         assert len(found) == 2
 
-        assert end_strays(tag) == found
-        assert find_strays(tag) == []
+        assert end_orphans(tag) == found
+        assert find_orphans(tag) == []
 
 
 def test_other_runs_and_longer_tags_are_left_alone(tag):
     with start(SLEEP, **{RUN: tag + "0"}) as other:
         other.stdout.readline()
 
-        assert end_strays(tag) == []
+        assert end_orphans(tag) == []
 
         assert other.poll() is None
         other.kill()
@@ -64,7 +64,8 @@ def test_the_asker_and_its_parents_are_no_strays(tag):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
     asks = (
         f"import sys; sys.path.insert(0, {root!r});"
-        f"from hydragnn_hpo.launching.host.strays import end_strays; print(end_strays({tag!r}))"
+        "from hydragnn_hpo.launching.orphan_processes import end_orphans;"
+        f"print(end_orphans({tag!r}))"
     )
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {asks!r}])"
 

@@ -99,11 +99,11 @@ def host_tag(tag: str, host: str) -> str:
     return f"{tag}@{host}"
 
 
-def find_strays(tag: str) -> list[int]:
+def find_orphans(tag: str) -> list[int]:
     """Give the processes of a run that are alive, see ``run_tag``."""
     return find_tagged(RUN, tag)
 
 
-def end_strays(tag: str) -> list[int]:
+def end_orphans(tag: str) -> list[int]:
     """Kill the processes of a run and wait until they are gone."""
     return end_tagged(RUN, tag)

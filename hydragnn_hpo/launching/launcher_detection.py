@@ -6,17 +6,18 @@ HPE's PALS, which hands PMI_SIZE on; torchrun's documentation. Checked 2026-11-2
 """
 
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.host.ports import COUNT, FIRST
+from hydragnn_hpo.launching.host_network import COUNT, FIRST
 from hydragnn_hpo.launching.slurm.hostlist import expand
 
 
 @dataclass(frozen=True)
-class Names:
+class LauncherVariables:
     """What a launcher calls what we must know."""
 
     launcher: str
@@ -31,22 +32,24 @@ class Names:
 
 
 LAUNCHERS = (
-    Names(
+    LauncherVariables(
         "Open MPI's mpiexec",
         "OMPI_COMM_WORLD_RANK",
         ("OMPI_COMM_WORLD_SIZE",),
         ("OMPI_COMM_WORLD_LOCAL_RANK",),
         ("OMPI_COMM_WORLD_LOCAL_SIZE",),
     ),
-    Names("PALS", "PALS_RANKID", ("PMI_SIZE",), ("PALS_LOCAL_RANKID",), ("PALS_LOCAL_SIZE",)),
-    Names(
+    LauncherVariables(
+        "PALS", "PALS_RANKID", ("PMI_SIZE",), ("PALS_LOCAL_RANKID",), ("PALS_LOCAL_SIZE",)
+    ),
+    LauncherVariables(
         "mpiexec",
         "PMI_RANK",
         ("PMI_SIZE",),
         ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
         ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
     ),
-    Names(
+    LauncherVariables(
         "srun",
         "SLURM_PROCID",
         ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
@@ -57,7 +60,9 @@ LAUNCHERS = (
 )
 """Innermost first: an mpiexec may run inside a step of Slurm, which then has other ranks."""
 
-_TORCH = Names("the environment", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",))
+_TORCH = LauncherVariables(
+    "the environment", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)
+)
 _OURS = ("TORCHELASTIC_RUN_ID", "HYDRAGNN_HPO_JOB")
 """Whoever sets these (torchrun, our agents) starts ranks himself, inside whatever else."""
 
@@ -66,7 +71,7 @@ OF_A_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "
 
 
 @dataclass(frozen=True)
-class Standing:
+class LauncherInfo:
     """A rank among others, as one launcher knows it."""
 
     launcher: str
@@ -85,7 +90,7 @@ def _number(names: tuple[str, ...], environment: Mapping[str, str]) -> int | Non
     return None
 
 
-def _standing(names: Names, environment: Mapping[str, str]) -> Standing | None:
+def _standing(names: LauncherVariables, environment: Mapping[str, str]) -> LauncherInfo | None:
     """Give what one launcher says; None where it did not start us."""
     if names.only_with and names.only_with not in environment:
         return None
@@ -101,10 +106,10 @@ def _standing(names: Names, environment: Mapping[str, str]) -> Standing | None:
             "ranks."
         )
     local, local_world = (_number(n, environment) for n in (names.local, names.local_world))
-    return Standing(names.launcher, rank, world, local, local_world)
+    return LauncherInfo(names.launcher, rank, world, local, local_world)
 
 
-def standing_of(environment: Mapping[str, str]) -> Standing | None:
+def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:
     """Give our place among ranks that need not meet, whoever started them; None for one alone.
 
     Raises:
@@ -120,7 +125,7 @@ def standing_of(environment: Mapping[str, str]) -> Standing | None:
     return replace(found, local_world=local_world)
 
 
-def find_ranks(environment: Mapping[str, str], *, parent: int) -> dict[str, str]:
+def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict[str, str]:
     """Give what torchrun would have set, where another launcher started us.
 
     Args:
@@ -150,7 +155,9 @@ def find_ranks(environment: Mapping[str, str], *, parent: int) -> dict[str, str]
     return _as_torchrun(told[0], environment, parent)
 
 
-def _as_torchrun(found: Standing, environment: Mapping[str, str], parent: int) -> dict[str, str]:
+def _as_torchrun(
+    found: LauncherInfo, environment: Mapping[str, str], parent: int
+) -> dict[str, str]:
     hosts = _hosts(found, environment)
     local_world = found.local_world
     if local_world is None and hosts is not None:
@@ -172,7 +179,7 @@ def _as_torchrun(found: Standing, environment: Mapping[str, str], parent: int) -
     return named | meeting
 
 
-def _hosts(found: Standing, environment: Mapping[str, str]) -> list[str] | None:
+def _hosts(found: LauncherInfo, environment: Mapping[str, str]) -> list[str] | None:
     """Give the hosts of our step, if its launcher says them."""
     if found.launcher != "srun":
         return None
@@ -198,3 +205,54 @@ def _port(environment: Mapping[str, str], parent: int, one_host: bool) -> int:
     text = "/".join([*known, str(parent) if one_host and not any(known[1:]) else ""])
     digest = hashlib.sha256(text.encode()).digest()
     return FIRST + int.from_bytes(digest[:4], "big") % COUNT
+
+
+THREADS = "OMP_NUM_THREADS"
+
+
+def own_cores(
+    mask: Collection[int], on_host: int, *, local: int, local_world: int
+) -> tuple[int, tuple[int, ...]]:
+    """Give a rank its share of a host's cores.
+
+    Args:
+        mask: cores that it may use, as its launcher left them.
+        on_host: cores that all its ranks of the host may use together.
+        local: its number on the host, from 0.
+        local_world: ranks on the host.
+
+    Returns:
+        Threads to use, and the cores to bind them to; none where its launcher has bound it.
+    """
+    share = max(1, min(len(mask), on_host // local_world))
+    if len(mask) < on_host or local_world == 1:
+        return share, ()
+    first = local * share % len(mask)
+    return share, tuple(sorted(mask)[first : first + share])
+
+
+def bind_threads(environment: MutableMapping[str, str], standing: LauncherInfo) -> None:
+    """Bind this process to its share, and say so in the environment; before torch is imported.
+
+    What a person or torchrun has said of threads counts.
+    """
+    if THREADS in environment or standing.local is None or not standing.local_world:
+        return
+    mask = os.sched_getaffinity(0)
+    on_host = _on_host(environment, len(mask))
+    place = {"local": standing.local, "local_world": standing.local_world}
+    threads, cores = own_cores(mask, on_host, **place)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    environment[THREADS] = str(threads)
+
+
+def _on_host(environment: Mapping[str, str], least: int) -> int:
+    """Count the cores of our launch on this host: Slurm says it, others hand their own mask on."""
+    said = environment.get("SLURM_CPUS_ON_NODE", "")
+    if "SLURM_STEP_ID" in environment and said.isdigit():
+        return max(int(said), least)
+    try:
+        return max(len(os.sched_getaffinity(os.getppid())), least)
+    except OSError:
+        return least

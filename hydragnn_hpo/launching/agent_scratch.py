@@ -11,7 +11,7 @@ _RANDOM = "?" * 8
 """Letters that ``mkdtemp`` adds: with more of them it is of a host whose name begins as ours."""
 
 
-class Scratch:
+class AgentScratch:
     """A folder on a local place of the host that is ours alone, made at its first use."""
 
     def __init__(self, owner: str) -> None:

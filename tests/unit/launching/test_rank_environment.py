@@ -7,7 +7,7 @@ import pytest
 
 from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.ranks.place import Rendezvous, overruled, place_ranks
+from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments, overruled
 
 MEET = Rendezvous("10.0.0.1", 20007, "hsn0")
 PROFILE = SiteConfig.model_validate(
@@ -29,7 +29,7 @@ def job_on(*slots):
 
 
 def placed(job, ranks, site=PROFILE, meet=MEET):
-    return place_ranks(job, ranks, site=site, meet=meet, tag="tag")
+    return make_rank_environments(job, ranks, site=site, meet=meet, tag="tag")
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any
 
 from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.ranks.devices import visibility
 
 JOB = "HYDRAGNN_HPO_JOB"
 DEVICE = "HYDRAGNN_HPO_DEVICE"
@@ -33,7 +32,7 @@ class Rendezvous:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankEnvironment:
     """What one rank finds; agents and keepers get it as JSON."""
 
     rank: int
@@ -56,9 +55,9 @@ class Place:
         return asdict(self)
 
 
-def place_ranks(
+def make_rank_environments(
     job: Job, ranks: Sequence[int], *, site: SiteConfig, meet: Rendezvous, tag: str
-) -> list[Place]:
+) -> list[RankEnvironment]:
     """Place the ranks of a job that share a host.
 
     Args:
@@ -76,7 +75,7 @@ def place_ranks(
         ours = _own(job, rank, tag) | _meeting(meet) | shown
         ours |= {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(len(ranks))}
         folders = dict(site.rank.folders)
-        places.append(Place(rank, slot.index, slot.cores, given | ours, hidden, folders))
+        places.append(RankEnvironment(rank, slot.index, slot.cores, given | ours, hidden, folders))
     return places
 
 
@@ -122,3 +121,42 @@ def overruled(site: SiteConfig, environment: Mapping[str, str]) -> dict[str, str
         for name, values in said.items()
         if name in environment and environment[name] not in values
     }
+
+
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)
+
+_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""By an empty one of these a rank that computes on the processor touches no GPU."""
+
+
+def visibility(device: str, visible: str, variable: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the variables to set, and those to unset, for a rank to see just its devices.
+
+    Slurm sets ``ROCR_VISIBLE_DEVICES``, which hides devices in AMD's runtime and renumbers those
+    that are left; ``HIP_VISIBLE_DEVICES`` chooses among these by their new numbers, and so does
+    ``CUDA_VISIBLE_DEVICES`` where another tool left it. Two of them with numbers of the host hide
+    all but the first device (OLCF user guide). So one of them is set, in numbers of the host, and
+    the other three are unset. NVIDIA and Intel have one each; of AMD's two the profile says which.
+
+    It is not settled which of AMD's leaves peers' memory in reach of DMA: LUMI's guide and Slurm
+    set ``ROCR_VISIBLE_DEVICES``, and AMD advises it (ROCR-Runtime issue 155), so the profiles of
+    Frontier and LUMI do. RCCL failed to set up peers where ``HIP_VISIBLE_DEVICES`` differed from
+    rank to rank until July 2026 (rocm-systems pull request 8136). Nobody has measured either with
+    us; a profile that ``extends`` one of these may set ``rank.visible`` otherwise.
+
+    Args:
+        device: what the rank calls its own: ``cpu``, or a GPU.
+        visible: the devices as ``variable`` names them; empty for a GPU that a launcher binds the
+            rank to, which then has said so itself.
+        variable: one of ``VARIABLES``.
+    """
+    if device == "cpu":
+        return dict.fromkeys(_HIDING, ""), ()
+    if not visible:
+        return {}, ()
+    return {variable: visible}, tuple(name for name in VARIABLES if name != variable)
