@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from hydragnn_hpo.host_info import read_memory
+
 Part = Literal["host", "cpu", "memory", "card"]
 """What a counter counts. ``host`` is everything in a host, the other parts included."""
 
@@ -392,12 +394,10 @@ def _load(proc: Path) -> float | None:
 
 
 def _memory_mb(proc: Path) -> float | None:
-    told = dict(
-        re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", read_word(proc / "meminfo") or "", re.M)
-    )
-    if len(told) < 2:
+    memory = read_memory(proc / "meminfo")
+    if not {"MemTotal", "MemAvailable"} <= memory.keys():
         return None
-    return (int(told["MemTotal"]) - int(told["MemAvailable"])) / 1024
+    return (memory["MemTotal"] - memory["MemAvailable"]) / (1 << 20)
 
 
 def _moved(proc: Path) -> int | None:

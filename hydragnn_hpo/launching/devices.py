@@ -153,21 +153,6 @@ def beside(cores: Sequence[int], tree: Path = Path("/sys/devices/system/cpu")) -
 _MEBI = 1 << 20
 
 
-def host_memory_mb(
-    meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup/memory.max")
-) -> int:
-    """Give the MiB of this host, or of the container that we are in; 0 if unknown."""
-    try:
-        found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        return 0
-    physical = int(found[1]) // 1024 if found else 0
-    try:
-        return min(physical, int(group.read_text()) // _MEBI)
-    except (OSError, ValueError):  # no group, or "max"
-        return physical
-
-
 def device_memory_mb(drivers: Path = Path("/sys/class/drm")) -> int:
     """Give the MiB of the smallest GPU, 0 if unknown."""
     tool = shutil.which("nvidia-smi")

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.host_info import parent_of
 
 RUN = "HYDRAGNN_HPO_RUN"
 """Names the run directory: agents, zygotes, ranks and their children carry it."""
@@ -31,21 +32,13 @@ def run_tag(run_dir: Path) -> str:
     return hashlib.sha256(os.fsencode(run_dir.resolve())).hexdigest()[:20]
 
 
-def _parent(pid: int) -> int:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return 0
-    return int(stat.rpartition(b")")[2].split()[1])
-
-
 def _own_line() -> set[int]:
     """This process and its ancestors, which are never strays."""
     line = set()
     pid = os.getpid()
     while pid > 0:
         line.add(pid)
-        pid = _parent(pid)
+        pid = parent_of(pid)
     return line
 
 

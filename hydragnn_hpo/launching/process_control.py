@@ -5,7 +5,8 @@ import ctypes
 import os
 import signal
 import time
-from pathlib import Path
+
+from hydragnn_hpo.host_info import processes_of_group
 
 _SET_PDEATHSIG = 1
 _SET_NAME = 15
@@ -43,21 +44,10 @@ def end_group() -> None:
     """
     own, group = os.getpid(), os.getpgrp()
     for _ in range(200):
-        others = [pid for pid in _group(group) if pid != own]
+        others = [pid for pid in processes_of_group(group) if pid != own]
         if not others:
             return
         for pid in others:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
-
-
-def _group(group: int) -> list[int]:
-    """Give the living processes of a process group; the dead ones may wait for their parent."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            state, _, its, *_ = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            if its == str(group) and state not in "ZX":
-                found.append(int(name))
-    return found

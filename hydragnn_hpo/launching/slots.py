@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.host_info import host_memory_mb
 from hydragnn_hpo.launching.devices import (
     Device,
     beside,
     device_memory_mb,
     find_devices,
-    host_memory_mb,
     near,
 )
 from hydragnn_hpo.launching.job import Slot

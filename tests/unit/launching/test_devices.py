@@ -138,22 +138,6 @@ def test_amd_devices_are_counted_in_the_order_of_the_driver(tmp_path):
     assert [card.bus[5:7] for card in devices._amd("", tmp_path)] == ["02", "09", "0a"]
 
 
-@pytest.mark.parametrize(
-    ("limit", "expected"),
-    [("max\n", 16384), (str(2 << 30), 2048), (str(1 << 60), 16384), (None, 16384)],
-)
-def test_a_host_has_its_memory_or_what_its_container_may_take(tmp_path, limit, expected):
-    (tmp_path / "meminfo").write_text("MemTotal:       16777216 kB\nMemFree:  1 kB\n")
-    if limit:
-        (tmp_path / "max").write_text(limit)
-
-    assert devices.host_memory_mb(tmp_path / "meminfo", tmp_path / "max") == expected
-
-
-def test_a_host_that_does_not_tell_has_an_unknown_memory(tmp_path):
-    assert devices.host_memory_mb(tmp_path / "none", tmp_path / "none") == 0
-
-
 def tool(folder, text, monkeypatch):
     path = folder / "nvidia-smi"
     path.write_text(f"#!/bin/sh\n{text}\n")
