@@ -13,8 +13,7 @@ from typing import Any
 
 from hydragnn_hpo.campaign.backends import backend_on
 from hydragnn_hpo.config.campaign import MachineConfig
-from hydragnn_hpo.config.machine import ProfileConfig
-from hydragnn_hpo.config.on_machine import on_machine
+from hydragnn_hpo.config.machine import ProfileConfig, resolve_machine
 from hydragnn_hpo.errors import HydraError, JobError
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching.doctor import temporary_folder
@@ -123,7 +122,7 @@ def probe_network(name: str, profile: ProfileConfig, folder: Path, hosts: int) -
     """
     try:
         patient = MachineConfig(lease_seconds=ROUND_SECONDS)
-        machine = on_machine(patient, {"profile": name, "hosts": hosts})
+        machine = resolve_machine(patient, {"profile": name, "hosts": hosts})
         with temporary_folder(folder) as shared, backend_on(machine, shared) as backend:
             wait_for_hosts(backend, hosts)
             return _probe_pairs(backend, profile, shared)

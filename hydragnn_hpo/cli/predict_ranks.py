@@ -44,11 +44,11 @@ class Crowd:
     def settled(self) -> "MachineConfig":
         """Give the machine, with what its profile says."""
         from hydragnn_hpo.config.campaign import MachineConfig
-        from hydragnn_hpo.config.on_machine import on_machine
+        from hydragnn_hpo.config.machine import resolve_machine
 
         asked: dict[str, Any] = {"slots": self.ranks, "hosts": self.hosts, "sample_seconds": 0.0}
         asked |= {"backend": self.backend, "profile": self.machine}
-        return on_machine(MachineConfig(), asked)
+        return resolve_machine(MachineConfig(), asked)
 
 
 def by_ranks(

@@ -129,10 +129,10 @@ def settled(source: Path, **machine: Any) -> "CampaignConfig":
     from hydragnn_hpo.campaign.setup import settle
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load
-    from hydragnn_hpo.config.on_machine import on_machine
+    from hydragnn_hpo.config.machine import resolve_machine
 
     config = settle(load(source, CampaignConfig), source)
-    settled_machine = on_machine(config.machine, machine, source.parent)
+    settled_machine = resolve_machine(config.machine, machine, source.parent)
     return config.model_copy(update={"machine": settled_machine})
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hydragnn_hpo.config.filling import FIELD, filled
+from hydragnn_hpo.config.path_templates import FIELD, filled
 from hydragnn_hpo.errors import ConfigError
 
 logger = logging.getLogger(__name__)

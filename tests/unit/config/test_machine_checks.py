@@ -4,9 +4,8 @@ from functools import reduce
 
 import pytest
 
-from hydragnn_hpo.config.lint import doubtful, wrong
 from hydragnn_hpo.config.machine import find_profile, known_profiles, read_profile
-from hydragnn_hpo.config.variables import KNOWN, TRAPS, misspelt, resembles
+from hydragnn_hpo.config.machine_checks import KNOWN, TRAPS, doubtful, misspelt, resembles, wrong
 from hydragnn_hpo.errors import ConfigError
 
 
