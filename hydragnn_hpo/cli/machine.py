@@ -24,7 +24,7 @@ HEADING = {"name", "description", "source", "checked", "extends"}
 
 
 def plain(profile: Profile) -> dict[str, Any]:
-    """Give a profile as plain data: values, where each is from, what is doubtful."""
+    """Return a profile as plain data: values, where each is from, what is doubtful."""
     values = profile.config.model_dump(mode="json", exclude={"extends"})
     origins = {place: profile.origins.get(place) for place, _ in leaves(values)}
     return {
@@ -37,7 +37,7 @@ def plain(profile: Profile) -> dict[str, Any]:
 
 
 def leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Give dotted key and value of all that a profile holds."""
+    """Return dotted key and value of all that a profile holds."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{before}{key}.")
@@ -46,13 +46,13 @@ def leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 
 def short(path: Path) -> str:
-    """Give the name by which a user knows a file: shipped ones from ``launch`` on."""
+    """Return the name by which a user knows a file: shipped ones from ``launch`` on."""
     ours = path.resolve().parent == shipped(PROFILES).resolve()
     return f"{PROFILES}/{path.name}" if ours else str(path)
 
 
 def heading(profile: Profile) -> str:
-    """Say which machine it is, and of which files its profile is made."""
+    """Print the machine, and the files of its profile."""
     from rich.markup import escape
 
     config = profile.config
@@ -94,7 +94,7 @@ def _is_set(value: Any) -> bool:
 
 
 def unset(profile: Profile) -> list[str]:
-    """Give the keys that hold nothing."""
+    """Return the keys that hold nothing."""
     values = profile.config.model_dump(mode="json", exclude=HEADING)
     return [place for place, value in leaves(values) if not _is_set(value)]
 
@@ -142,7 +142,7 @@ def list_table(profiles: Sequence[ProfileConfig]) -> "Table":
 
 
 def bullets(lines: Sequence[str]) -> "Iterator[RenderableType]":
-    """Give lines as items of a list."""
+    """Return lines as items of a list."""
     from rich.markup import escape
     from rich.padding import Padding
 

@@ -240,7 +240,7 @@ class ProfileConfig(SiteConfig):
         return self
 
     def longest_hours(self, hosts: int) -> float | None:
-        """Give the longest allocation of so many hosts, in hours; None without a limit."""
+        """Return the longest allocation of so many hosts, in hours; None without a limit."""
         fitting = (limit.wall_hours for limit in self.limits if hosts <= limit.hosts)
         return next(fitting, self.wall_hours)
 
@@ -281,7 +281,7 @@ def read_profile(argument: str | None = None) -> Profile:
 
 
 def find_profile(argument: str | None = None) -> ProfileConfig:
-    """Give a machine profile by its shipped name or its path; this computer's if left out.
+    """Return a machine profile by its shipped name or its path; this computer's if left out.
 
     Raises:
         ConfigError: there is no such profile, or it is wrong.
@@ -290,7 +290,7 @@ def find_profile(argument: str | None = None) -> ProfileConfig:
 
 
 def located(named: str, folder: Path) -> str:
-    """Give a profile's name so that it is found from anywhere: a shipped one's, or a whole path.
+    """Return a profile's name so that it is found from anywhere: a shipped one's, or a whole path.
 
     Args:
         named: a shipped name or a path.
@@ -305,7 +305,7 @@ def located(named: str, folder: Path) -> str:
 
 
 def known_profiles() -> tuple[str, ...]:
-    """Give the names of the profiles that ship."""
+    """Return the names of the profiles that ship."""
     return tuple(sorted(path.stem for path in shipped(PROFILES).glob("*.toml")))
 
 

@@ -122,14 +122,14 @@ VISIBLE = frozenset(
 
 
 def misspelt(name: str) -> str | None:
-    """Give what was certainly meant by a name that nothing reads; None of any other."""
+    """Return what was certainly meant by a name that nothing reads; None of any other."""
     if name.startswith("MIOOPEN_"):
         return name.replace("MIOOPEN_", "MIOPEN_", 1)
     return TRAPS.get(name)
 
 
 def resembles(name: str) -> str | None:
-    """Give a known name that an unknown one is nearly, if there is one."""
+    """Return a known name that an unknown one is nearly, if there is one."""
     if name in KNOWN:
         return None
     close = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.92)
@@ -145,7 +145,7 @@ DEVICES_OF = {
 
 
 def wrong(profile: "ProfileConfig") -> Iterator[str]:
-    """Give what must be mended before the profile is used, a sentence each."""
+    """Return what must be mended before the profile is used, a sentence each."""
     yield from _wrong_variables(profile)
     yield from _wrong_folders(profile)
     yield from _wrong_cores(profile)
@@ -153,7 +153,7 @@ def wrong(profile: "ProfileConfig") -> Iterator[str]:
 
 
 def doubtful(profile: "ProfileConfig") -> Iterator[str]:
-    """Give what is probably not meant, a sentence each."""
+    """Return what is probably not meant, a sentence each."""
     for place, name, _ in _variables(profile):
         if meant := resembles(name):
             yield f"{place}.{name}: no library that we know reads it. Did you mean {meant}?"
@@ -184,7 +184,7 @@ def _doubtful_batch(profile: "ProfileConfig") -> Iterator[str]:
 
 
 def _variables(profile: "ProfileConfig") -> Iterator[tuple[str, str, str]]:
-    """Give place, name and value of each variable that is set."""
+    """Return place, name and value of each variable that is set."""
     rank = profile.rank
     tables = {
         "rank.environment": rank.environment,

@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*
 
 
 def one_line(text: str) -> str:
-    """Give a text of one line.
+    """Return a text of one line.
 
     Raises:
         ValueError: it is none.
@@ -29,7 +29,7 @@ def one_line(text: str) -> str:
 
 
 def place(text: str) -> str:
-    """Give an absolute path in which ``filled`` fills in variables.
+    """Return an absolute path in which ``filled`` fills in variables.
 
     Raises:
         ValueError: it is none.

@@ -104,7 +104,7 @@ Visible = Literal[
 
 
 def cores_of(text: str) -> tuple[int, ...]:
-    """Give the cores of a list such as ``1-7,65-71``, in its order; none of an empty one.
+    """Return the cores of a list such as ``1-7,65-71``, in its order; none of an empty one.
 
     Raises:
         ValueError: it is no such list.

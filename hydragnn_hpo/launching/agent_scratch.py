@@ -34,7 +34,7 @@ class AgentScratch:
                     shutil.rmtree(old)
 
     def file(self, name: str) -> Path:
-        """Give the path of a file, whatever its name is made of.
+        """Return the path of a file, whatever its name is made of.
 
         Raises:
             OSError: the place is full or not ours.

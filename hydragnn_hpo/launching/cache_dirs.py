@@ -27,13 +27,13 @@ TRIAL = "{trial}"
 
 
 def one_name(text: str) -> str:
-    """Give a text as one name in a path, whatever it is made of."""
+    """Return a text as one name in a path, whatever it is made of."""
     safe = quote(text, safe="")
     return safe if safe.strip(".") else safe.replace(".", "%2E") or "%"
 
 
 def fill(template: str, fields: Mapping[str, str]) -> Path:
-    """Give the path that a template of a profile names.
+    """Return the path that a template of a profile names.
 
     Args:
         template: such as ``{scratch}/{trial}/miopen``.
@@ -55,12 +55,12 @@ def fill(template: str, fields: Mapping[str, str]) -> Path:
 
 
 def fill_all(templates: Mapping[str, str], fields: Mapping[str, str]) -> dict[str, str]:
-    """Give variable -> path for one rank."""
+    """Return variable -> path for one rank."""
     return {name: str(fill(template, fields)) for name, template in templates.items()}
 
 
 def passing(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Path]:
-    """Give the folders that are to go when the attempt has ended: what is below our own only."""
+    """Return the folders that are to go when the attempt has ended: what is below our own only."""
     found = []
     for template in templates.values():
         first, separator, rest = template.partition(TRIAL)
@@ -116,7 +116,7 @@ def settle(order: dict[str, Any], *, host: str, scratch: Path) -> list[Path]:
 
 
 def local_place(wanted: str | None, environment: Mapping[str, str]) -> Path | None:
-    """Give the profile's fastest place of this host, if it is there and can be written.
+    """Return the profile's fastest place of this host, if it is there and can be written.
 
     Args:
         wanted: a path with variables in it such as ``$USER``.

@@ -30,7 +30,7 @@ class Device:
 
 
 def parse_nvidia(listing: str) -> list[str]:
-    """Give the devices of ``nvidia-smi -L``: a number each, or the ids of their MIG slices."""
+    """Return the devices of ``nvidia-smi -L``: a number each, or the ids of their MIG slices."""
     found: list[tuple[str, list[str]]] = []
     for line in listing.splitlines():
         if card := re.match(r"GPU (\d+): ", line):
@@ -41,7 +41,7 @@ def parse_nvidia(listing: str) -> list[str]:
 
 
 def parse_buses(listing: str) -> dict[str, str]:
-    """Give number -> PCI address of ``nvidia-smi --query-gpu=index,pci.bus_id``."""
+    """Return number -> PCI address of ``nvidia-smi --query-gpu=index,pci.bus_id``."""
     rows = re.findall(r"^(\d+), ([0-9A-Fa-f]+):(\S+)$", listing, re.MULTILINE)
     return {number: f"{int(domain, 16):04x}:{rest.lower()}" for number, domain, rest in rows}
 
@@ -83,7 +83,7 @@ def _amd(variable: str, nodes: Path = KFD) -> list[Device]:
 
 
 def _bus_of(values: Mapping[str, str]) -> str:
-    """Give a PCI address from ``domain`` and ``location_id`` (bus, device, function in bits)."""
+    """Return a PCI address from ``domain`` and ``location_id`` (bus, device, function in bits)."""
     if "location_id" not in values:
         return ""
     place = int(values["location_id"])
@@ -110,7 +110,7 @@ def visible(devices: Sequence[Device], allowed: str | None) -> list[Device]:
 
 
 def find_devices(environment: Mapping[str, str], variable: str = "") -> list[Device]:
-    """Give the GPUs of this host that its environment lets us use; [] without any.
+    """Return the GPUs of this host that its environment lets us use; [] without any.
 
     Args:
         environment: may hide some.
@@ -125,7 +125,7 @@ def find_devices(environment: Mapping[str, str], variable: str = "") -> list[Dev
 
 
 def near(bus: str, allowed: Sequence[int], tree: Path = Path("/sys/bus/pci/devices")) -> list[int]:
-    """Give those of some cores that share a NUMA domain with a device; [] if that is unknown."""
+    """Return those of some cores that share a NUMA domain with a device; [] if that is unknown."""
     try:
         text = (tree / bus / "local_cpulist").read_text().strip() if bus else ""
     except OSError:
@@ -154,7 +154,7 @@ _MEBI = 1 << 20
 
 
 def device_memory_mb(drivers: Path = Path("/sys/class/drm")) -> int:
-    """Give the MiB of the smallest GPU, 0 if unknown."""
+    """Return the MiB of the smallest GPU, 0 if unknown."""
     tool = shutil.which("nvidia-smi")
     if tool is not None:
         query = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]

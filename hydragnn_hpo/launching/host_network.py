@@ -17,7 +17,7 @@ _VNIS = "SLINGSHOT_VNIS"
 
 
 def address_of(interface: str) -> str | None:
-    """Give the IPv4 address of a network interface, None where it has none."""
+    """Return the IPv4 address of a network interface, None where it has none."""
     request = struct.pack("256s", interface.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
@@ -28,13 +28,13 @@ def address_of(interface: str) -> str | None:
 
 
 def interfaces() -> dict[str, str]:
-    """Give all interfaces of this host that have an IPv4 address."""
+    """Return all interfaces of this host that have an IPv4 address."""
     names = [name for _, name in socket.if_nameindex()]
     return {name: address for name in names if (address := address_of(name))}
 
 
 def own_address(interface: str | None, towards: str) -> str:
-    """Give the address on which this host is reached, for a controller to listen on.
+    """Return the address on which this host is reached, for a controller to listen on.
 
     Args:
         interface: the interface to use; the one that leads ``towards`` if None.
@@ -62,7 +62,7 @@ def own_address(interface: str | None, towards: str) -> str:
 
 
 def network_of_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """Give what lets ranks of two steps of one Slurm job meet on Slingshot: the job's VNI alone.
+    """Return what lets ranks of two steps of one Slurm job meet on Slingshot: the job's VNI alone.
 
     An agent that replaces a lost one has a step of its own. Each step has its own VNI, with the
     job's behind it where ``--network=job_vni`` was asked for; libfabric takes the first.
@@ -74,12 +74,12 @@ def network_of_job(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_there(wanted: Iterable[str]) -> str | None:
-    """Give the first of some interfaces that this host has with an address."""
+    """Return the first of some interfaces that this host has with an address."""
     return next((name for name in wanted if address_of(name)), None)
 
 
 def interface_of(wanted: Iterable[str], channel: Channel) -> tuple[str, str]:
-    """Give address and interface at which ranks of other hosts reach ours.
+    """Return address and interface at which ranks of other hosts reach ours.
 
     Args:
         wanted: interfaces to use, the first that this host has.
@@ -100,7 +100,7 @@ REST_SECONDS = 60.0
 
 
 def is_free(port: int) -> bool:
-    """Say whether nothing on this host listens on a port."""
+    """Check whether nothing on this host listens on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind(("", port))
@@ -125,7 +125,7 @@ class PortPool:
         self._resting: dict[int, float] = {}
 
     def take(self) -> int:
-        """Give a port that no job has and none had for a while.
+        """Return a port that no job has and none had for a while.
 
         Raises:
             JobError: all of them are in use.
@@ -147,6 +147,6 @@ class PortPool:
         self._taken.add(port)
 
     def give_back(self, port: int) -> None:
-        """Let a port rest, then use it again."""
+        """Return a port to the pool; it is used again after a rest."""
         self._taken.discard(port)
         self._resting[port] = self._clock() + REST_SECONDS

@@ -1,4 +1,4 @@
-"""Read the lines that are being added to a file, each once."""
+"""Read records as they are appended to a JSON-lines file, each once."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ class JsonlTail:
         self.offset = offset
 
     def read(self) -> list[dict[str, Any]]:
-        """Give the next whole lines, about a megabyte at most; [] when there are none.
+        """Return the next whole lines, about a megabyte at most; [] when there are none.
 
         A line that is no JSON object becomes a record of kind ``unreadable``.
         """
@@ -45,7 +45,7 @@ class JsonlTail:
 
 
 def end_of(path: Path) -> int:
-    """Give the length of a file in bytes, 0 when it does not exist."""
+    """Return the length of a file in bytes, 0 when it does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Who we are among ranks that somebody else started: srun, mpiexec, PALS, Open MPI, torchrun.
+"""Rank and world size under srun, mpiexec, PALS, Open MPI or torchrun, and a share of the cores.
 
 Sources: srun(1), "Output environment variables"; MPICH's hydra, seen: PMI_RANK, PMI_SIZE,
 MPI_LOCALRANKID, MPI_LOCALNRANKS; Open MPI FAQ, "Running MPI jobs", environment variables; pals.h of
@@ -91,7 +91,7 @@ def _number(names: tuple[str, ...], environment: Mapping[str, str]) -> int | Non
 
 
 def _standing(names: LauncherVariables, environment: Mapping[str, str]) -> LauncherInfo | None:
-    """Give what one launcher says; None where it did not start us."""
+    """Return what one launcher says; None where it did not start us."""
     if names.only_with and names.only_with not in environment:
         return None
     rank = _number((names.rank,), environment)
@@ -110,7 +110,7 @@ def _standing(names: LauncherVariables, environment: Mapping[str, str]) -> Launc
 
 
 def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:
-    """Give our place among ranks that need not meet, whoever started them; None for one alone.
+    """Return our place among ranks that need not meet, whoever started them; None for one alone.
 
     Raises:
         ConfigError: what a launcher says makes no sense.
@@ -126,7 +126,7 @@ def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:
 
 
 def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict[str, str]:
-    """Give what torchrun would have set, where another launcher started us.
+    """Return what torchrun would have set, where another launcher started us.
 
     Args:
         environment: of this process.
@@ -180,7 +180,7 @@ def _as_torchrun(
 
 
 def _hosts(found: LauncherInfo, environment: Mapping[str, str]) -> list[str] | None:
-    """Give the hosts of our step, if its launcher says them."""
+    """Return the hosts of our step, if its launcher says them."""
     if found.launcher != "srun":
         return None
     listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
@@ -188,7 +188,7 @@ def _hosts(found: LauncherInfo, environment: Mapping[str, str]) -> list[str] | N
 
 
 def _tasks_here(environment: Mapping[str, str]) -> int | None:
-    """Give the ranks on this host from a list such as ``4(x2),3`` and the host's number in it."""
+    """Return the ranks on this host from a list such as ``4(x2),3`` and the host's number in it."""
     number = environment.get("SLURM_NODEID", "")
     counts: list[int] = []
     for count, times in re.findall(
@@ -199,7 +199,7 @@ def _tasks_here(environment: Mapping[str, str]) -> int | None:
 
 
 def _port(environment: Mapping[str, str], parent: int, one_host: bool) -> int:
-    """Give a port that all ranks of a launch find by themselves, and other launches hardly."""
+    """Return a port that all ranks of a launch find by themselves, and other launches hardly."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PALS_APID", "PMIX_NAMESPACE")
     known = [environment.get(name, "") for name in names]
     text = "/".join([*known, str(parent) if one_host and not any(known[1:]) else ""])
@@ -213,7 +213,7 @@ THREADS = "OMP_NUM_THREADS"
 def own_cores(
     mask: Collection[int], on_host: int, *, local: int, local_world: int
 ) -> tuple[int, tuple[int, ...]]:
-    """Give a rank its share of a host's cores.
+    """Return a rank its share of a host's cores.
 
     Args:
         mask: cores that it may use, as its launcher left them.

@@ -1,4 +1,4 @@
-"""Find and end what an earlier life left running, by a tag in its environment.
+"""Find and end processes that an earlier run left, by a tag in their environment.
 
 ``/proc/PID/environ`` shows what a process was executed with, and a fork keeps it: so an
 agent hands its tags to its zygote, and every rank and every process a rank starts has them.
@@ -28,7 +28,7 @@ ZYGOTE = "HYDRAGNN_HPO_ZYGOTE"
 
 
 def run_tag(run_dir: Path) -> str:
-    """Give the tag of a run directory, the same however the path is written."""
+    """Return the tag of a run directory, the same however the path is written."""
     return hashlib.sha256(os.fsencode(run_dir.resolve())).hexdigest()[:20]
 
 
@@ -43,7 +43,7 @@ def _own_line() -> set[int]:
 
 
 def find_tagged(variable: str, value: str, *also: str) -> list[int]:
-    """Give the processes that carry ``variable=value``, without this one and its ancestors.
+    """Return the processes that carry ``variable=value``, without this one and its ancestors.
 
     Args:
         variable: name.
@@ -88,12 +88,12 @@ def end_tagged(variable: str, value: str, *also: str, seconds: float = 10.0) -> 
 
 
 def host_tag(tag: str, host: str) -> str:
-    """Give the tag of all lives of the agent of one host, and all they started."""
+    """Return the tag of all lives of the agent of one host, and all they started."""
     return f"{tag}@{host}"
 
 
 def find_orphans(tag: str) -> list[int]:
-    """Give the processes of a run that are alive, see ``run_tag``."""
+    """Return the processes of a run that are alive, see ``run_tag``."""
     return find_tagged(RUN, tag)
 
 

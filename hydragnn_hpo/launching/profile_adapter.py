@@ -15,14 +15,14 @@ NEAR = "HYDRAGNN_HPO_CORES"
 
 
 def near_devices(layout: LayoutConfig) -> str:
-    """Give what ``NEAR`` says of a layout; empty if it names no cores."""
+    """Return what ``NEAR`` says of a layout; empty if it names no cores."""
     devices = layout.device_of_slot or range(len(layout.cores_of_slot))
     cores = dict(zip(devices, layout.cores_of_slot, strict=False))
     return " ".join(cores.get(number, "-") for number in range(max(cores, default=-1) + 1))
 
 
 def site_of(machine: MachineConfig) -> SiteConfig:
-    """Give what is known of how a campaign's machine is used; nothing if it names no profile.
+    """Return what is known of how a campaign's machine is used; nothing if it names no profile.
 
     Raises:
         ConfigError: there is no such profile, or it is wrong.
@@ -34,7 +34,7 @@ def site_of(machine: MachineConfig) -> SiteConfig:
 
 
 def layout_of(site: SiteConfig) -> Layout:
-    """Give what a host needs to know of its own inside to find its slots."""
+    """Return what a host needs to know of its own inside to find its slots."""
     said = site.layout
     slots = site.slots_per_host if isinstance(site, ProfileConfig) else 0
     return Layout(
@@ -47,7 +47,7 @@ def layout_of(site: SiteConfig) -> Layout:
 
 
 def terms_of(site: SiteConfig) -> dict[str, Any]:
-    """Give what agents are told of their hosts, as ``init`` carries it."""
+    """Return what agents are told of their hosts, as ``init`` carries it."""
     layout = layout_of(site)
     return {
         "interfaces": list(site.interfaces),

@@ -1,4 +1,4 @@
-"""The place of each rank: a pure function of its job, its slots and its machine's profile.
+"""The environment of each rank: a pure function of its job, its slots and its machine's profile.
 
 What counts if several have an opinion: our own names (who a rank is, where it meets the others,
 its device, its cores) always; then the profile; then what the rank inherits. So what a profile
@@ -33,7 +33,7 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """What one rank finds; agents and keepers get it as JSON."""
+    """Environment, cores and folders of one rank; agents and keepers get it as JSON."""
 
     rank: int
     slot: int
@@ -51,14 +51,14 @@ class RankEnvironment:
     ``folders.py``."""
 
     def as_json(self) -> dict[str, Any]:
-        """Give it as the ``ranks`` of an order hold it."""
+        """Return it as the ``ranks`` of an order hold it."""
         return asdict(self)
 
 
 def make_rank_environments(
     job: Job, ranks: Sequence[int], *, site: SiteConfig, meet: Rendezvous, tag: str
 ) -> list[RankEnvironment]:
-    """Place the ranks of a job that share a host.
+    """Return the environments of the ranks of a job that share a host.
 
     Args:
         job: with all its slots.
@@ -80,7 +80,7 @@ def make_rank_environments(
 
 
 def _of_machine(job: Job, site: SiteConfig, meet: Rendezvous) -> dict[str, str]:
-    """Give what the profile sets in every rank of a job."""
+    """Return what the profile sets in every rank of a job."""
     one_host = all(slot.host == job.slots[0].host for slot in job.slots)
     found = site.rank.environment | (site.rank.one_host if one_host else site.rank.many_hosts)
     speaks_nccl = site.rank.accelerator != "xpu"
@@ -90,7 +90,7 @@ def _of_machine(job: Job, site: SiteConfig, meet: Rendezvous) -> dict[str, str]:
 
 
 def _own(job: Job, rank: int, tag: str) -> dict[str, str]:
-    """Give who a rank is and what its slot holds; a launcher that binds it says more itself."""
+    """Return who a rank is and what its slot holds; a launcher that binds it says more itself."""
     slot = job.slots[rank]
     found = {
         "RANK": str(rank),
@@ -113,7 +113,7 @@ def _meeting(meet: Rendezvous) -> dict[str, str]:
 
 
 def overruled(site: SiteConfig, environment: Mapping[str, str]) -> dict[str, str]:
-    """Give what an environment sets otherwise than the profile does, which counts."""
+    """Return what an environment sets otherwise than the profile does, which counts."""
     parts = (site.rank.environment, site.rank.one_host, site.rank.many_hosts)
     said = {name: {part[name] for part in parts if name in part} for part in parts for name in part}
     return {

@@ -20,7 +20,7 @@ _LOOKS = 10
 
 
 def grant(lease: Path, until: float) -> None:
-    """Let ranks run until a point in ``time.monotonic``.
+    """Extend the lease of ranks to a point in ``time.monotonic``.
 
     Raises:
         OSError: the file is gone or out of reach.
@@ -40,7 +40,7 @@ def create(lease: Path, until: float) -> None:
 
 
 def look_seconds(lease_seconds: float) -> float:
-    """Give the time between two looks of a rank at its lease."""
+    """Return the time between two looks of a rank at its lease."""
     return min(1.0, lease_seconds / _LOOKS)
 
 

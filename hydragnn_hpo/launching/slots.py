@@ -90,7 +90,7 @@ def share_near(near: Sequence[Sequence[int]], cores: Sequence[int]) -> list[tupl
 def seat_by(
     layout: Layout, *, host: str, cores: Sequence[int], devices: Sequence[Device]
 ) -> tuple[list[Seat], list[str]]:
-    """Give the seats of a host as its profile lays them out, and what does not fit.
+    """Return the seats of a host as its profile lays them out, and what does not fit.
 
     Args:
         layout: of ``layout.slots`` slots with devices, or with cores.
@@ -137,7 +137,7 @@ def _devices_of(
 def _cores_of(
     layout: Layout, slots: Sequence[int], cores: Sequence[int], amiss: list[str]
 ) -> dict[int, tuple[int, ...]]:
-    """Give each slot those of its cores that are ours; never none."""
+    """Return each slot those of its cores that are ours; never none."""
     if not layout.cores:
         return dict(zip(slots, share_cores(cores, len(slots)), strict=True))
     ours = set(cores)
@@ -157,7 +157,7 @@ _RESERVE_MB = 512
 
 
 def _quota() -> float:
-    """Give the CPUs' worth of time that a container may use; infinity without a limit."""
+    """Return the CPUs' worth of time that a container may use; infinity without a limit."""
     try:
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return math.inf if limit == "max" else int(limit) / int(period)
@@ -178,7 +178,7 @@ def allowed_cores(cores: Sequence[int], quota: float, *, start: int) -> tuple[in
 
 
 def _share_of_memory(total_mb: int, sharers: int) -> int:
-    """Give the megabytes for each of some slots that share a memory; 0, no limit, for one."""
+    """Return the megabytes for each of some slots that share a memory; 0, no limit, for one."""
     if sharers <= 1 or total_mb <= 0:
         return 0
     share = total_mb // sharers
@@ -186,7 +186,7 @@ def _share_of_memory(total_mb: int, sharers: int) -> int:
 
 
 def take(count: int, wanted: int, lanes: int) -> list[int]:
-    """Give the seat of each slot: ``lanes`` on each, or all ``wanted`` in turn."""
+    """Return the seat of each slot: ``lanes`` on each, or all ``wanted`` in turn."""
     if wanted:
         return [index % count for index in range(wanted)]
     return [index for index in range(count) for _ in range(lanes)]
@@ -214,7 +214,7 @@ def find_seats(
     cores: Sequence[int],
     devices: Sequence[Device],
 ) -> list[Seat]:
-    """Give the seat of each slot: as the profile says, or a device with cores near it, or cores.
+    """Return the seat of each slot: as the profile says, or a device with cores near it, or cores.
 
     Args:
         layout: what the profile says.
@@ -270,7 +270,7 @@ def lay_out(
 def detect_slots(
     wanted: int = 0, host: str = "local", lanes: int = 1, layout: Layout | None = None
 ) -> tuple[Slot, ...]:
-    """Give this computer's slots.
+    """Return this computer's slots.
 
     Args:
         wanted: how many; 0 takes ``lanes`` per seat of the layout or per GPU, or one per CPU core
