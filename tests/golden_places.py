@@ -8,20 +8,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.config.machine import ProfileConfig, find_profile
-from hydragnn_hpo.launching.host.devices import Device
-from hydragnn_hpo.launching.host.slots import find_seats, lay_out
+from hydragnn_hpo.launching.cache_dirs import fill_all
+from hydragnn_hpo.launching.devices import Device
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launchers.launcher import places, wrapped
 from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
 from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
-from hydragnn_hpo.launching.ranks.folders import fill_all
-from hydragnn_hpo.launching.ranks.place import Place, Rendezvous, place_ranks
-from hydragnn_hpo.launching.ranks.site import layout_of
+from hydragnn_hpo.launching.profile_adapter import layout_of
+from hydragnn_hpo.launching.rank_environment import (
+    RankEnvironment,
+    Rendezvous,
+    make_rank_environments,
+)
+from hydragnn_hpo.launching.slots import find_seats, lay_out
 from hydragnn_hpo.launching.slurm.transport import step_argv
 from hydragnn_hpo.placement.pool import Pool
 from hydragnn_hpo.shipped import shipped
 
-FOLDER = Path(__file__).parent / "unit" / "launching" / "ranks" / "goldens"
+FOLDER = Path(__file__).parent / "unit" / "launching" / "goldens"
 HOSTS = ("n0012", "n0013")
 OWN = {"RANK", "LOCAL_RANK"}
 FOUND = (4, 32)
@@ -85,21 +89,21 @@ def steps_of(profile: ProfileConfig, job: Job) -> Iterator[str]:
         yield f"step: {' '.join(launcher.render(job, program, Path('/run/hosts')).argv)}"
 
 
-def ranks_of(profile: ProfileConfig, job: Job, port: int) -> list[Place]:
+def ranks_of(profile: ProfileConfig, job: Job, port: int) -> list[RankEnvironment]:
     """Give the places of a job's ranks, by agents or by keepers as the profile's backend does."""
     if profile.backend == "mpiexec":
-        return [Place(**place) for place in places(job, "TAG", site=profile)]
+        return [RankEnvironment(**place) for place in places(job, "TAG", site=profile)]
     interface = (*profile.interfaces, "lo" if profile.backend == "local" else "eth0")[0]
     address = "127.0.0.1" if interface == "lo" else "10.0.0.12"
-    found: list[Place] = []
+    found: list[RankEnvironment] = []
     for host in dict.fromkeys(slot.host for slot in job.slots):
         meet = Rendezvous(address, port, interface)
         ranks = [rank for rank, slot in enumerate(job.slots) if slot.host == host]
-        found += place_ranks(job, ranks, site=profile, meet=meet, tag="TAG")
+        found += make_rank_environments(job, ranks, site=profile, meet=meet, tag="TAG")
     return found
 
 
-def environment_of(profile: ProfileConfig, job: Job, place: Place) -> dict[str, str]:
+def environment_of(profile: ProfileConfig, job: Job, place: RankEnvironment) -> dict[str, str]:
     """Give all that a rank finds, its folders too."""
     scratch = (profile.scratch or "/tmp").replace("$USER", "me") + "/hydragnn-hpo-TAG-x"
     slot = job.slots[place.rank]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.launching.host.strays import find_strays, run_tag
+from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 
 SECONDS = 120.0
 """Patience: nobody waits so long but for a hang, on the slowest machine."""
@@ -53,7 +53,7 @@ def named_so(pids: Iterable[int], name: str) -> list[int]:
 
 def tagged(run: Path, name: str) -> list[int]:
     """Find the processes of a run by the name the kernel shows for them."""
-    return named_so(find_strays(run_tag(run)), name)
+    return named_so(find_orphans(run_tag(run)), name)
 
 
 def freeze(pids: Iterable[int]) -> list[int]:

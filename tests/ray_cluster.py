@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from hydragnn_hpo.launching.host.strays import RUN, end_strays
+from hydragnn_hpo.launching.orphan_processes import RUN, end_orphans
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
 
 STORE = 80_000_000
@@ -68,7 +68,7 @@ class RayCluster:
             self._process.wait(60)
         self._process.stdout.close()
         self._log.close()
-        end_strays(self.tag)
+        end_orphans(self.tag)
         self._process.wait(120)
 
 

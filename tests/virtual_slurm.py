@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hydragnn_hpo.launching.host.linux import die_with_parent
-from hydragnn_hpo.launching.host.ports import is_free
-from hydragnn_hpo.launching.host.strays import end_tagged, find_tagged
+from hydragnn_hpo.launching.host_network import is_free
+from hydragnn_hpo.launching.orphan_processes import end_tagged, find_tagged
+from hydragnn_hpo.launching.process_control import die_with_parent
 
 TAG, HOST_TAG = "HPO_TEST_SLURM", "HPO_TEST_SLURM_HOST"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinfo")

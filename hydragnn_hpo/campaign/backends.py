@@ -7,11 +7,11 @@ from pathlib import Path
 
 from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded
-from hydragnn_hpo.launching.host.strays import end_strays, run_tag
+from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.job import PRELOAD, Backend
-from hydragnn_hpo.launching.ranks.place import overruled
-from hydragnn_hpo.launching.ranks.site import site_of
+from hydragnn_hpo.launching.orphan_processes import end_orphans, run_tag
+from hydragnn_hpo.launching.profile_adapter import site_of
+from hydragnn_hpo.launching.rank_environment import overruled
 from hydragnn_hpo.launching.staging.equip import check_software, software_here
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def backend_on(machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRE
             "files: use ray or slurm, or a folder that all hosts see."
         )
     check_software(machine, site_of(machine), run)
-    if machine.backend != OUTLIVES and (strays := end_strays(run_tag(run))):
+    if machine.backend != OUTLIVES and (strays := end_orphans(run_tag(run))):
         logger.warning("ended %d processes that a lost controller had left", len(strays))
     tell_overruled(machine)
     return _BACKENDS[machine.backend](machine, run, preload)
@@ -112,7 +112,7 @@ def _steps(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backe
     from hydragnn_hpo.launching.launchers.steps import Steps
 
     site = site_of(machine)
-    without = hosts_excluded(run)
+    without = read_run_excluded(run)
     launcher = Steps.find(
         os.environ, slots=machine.slots, hosts=machine.hosts, without=without, site=site
     )
@@ -129,7 +129,7 @@ def _mpiexec(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Bac
     from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 
     site = site_of(machine)
-    without = hosts_excluded(run)
+    without = read_run_excluded(run)
     return ProcessBackend(
         Mpiexec(slots=machine.slots, hosts=machine.hosts, without=without, site=site),
         lease_seconds=machine.lease_seconds,

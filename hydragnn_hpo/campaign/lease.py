@@ -14,6 +14,7 @@ from typing import Any
 
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import storage
+from hydragnn_hpo.host_info import boot_id, start_ticks
 
 STALE_SECONDS = 30.0
 """A lease on another host that was not renewed for so long is free."""
@@ -146,12 +147,8 @@ def whoever() -> str:
 
 def _born(who: Mapping[str, Any]) -> str:
     """Give the boot of this host, and when after it a process began; empty where there is none."""
-    try:
-        stat = Path(f"/proc/{who['pid']}/stat").read_text()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-    return f"{boot}/{stat.rpartition(')')[2].split()[19]}"
+    ticks = start_ticks(who["pid"])
+    return "" if ticks is None else f"{boot_id()}/{ticks}"
 
 
 def _is_python(pid: int) -> bool:

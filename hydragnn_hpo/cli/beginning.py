@@ -22,7 +22,7 @@ from hydragnn_hpo.data.look.look import Look, look
 from hydragnn_hpo.data.look.units import UNKNOWN
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.files import storage, write_text
-from hydragnn_hpo.launching.host.slots import detect_slots
+from hydragnn_hpo.launching.slots import detect_slots
 from hydragnn_hpo.shipped import find, shipped
 
 MINUTES = 10.0

@@ -3,20 +3,27 @@
 import json
 import os
 import shlex
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hydragnn_hpo.cli.acceptance import MINUTES, accept
+from hydragnn_hpo.cli.acceptance import MINUTES, Acceptance, accept
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.run import ContainerOption, PackOption
+from hydragnn_hpo.cli.words import count
+from hydragnn_hpo.launching.doctor_findings import ORDER, Finding, State, worst
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
     from hydragnn_hpo.config.machine import ProfileConfig
-    from hydragnn_hpo.launching.doctor.finding import Finding
-    from hydragnn_hpo.launching.doctor.place import Place
+    from hydragnn_hpo.launching.doctor import JobHosts
 
 MachineOption = Annotated[
     str | None,
@@ -60,43 +67,53 @@ def doctor(
     """Check this computer, or every host of the job that we are in, against its profile."""
     from hydragnn_hpo import log
     from hydragnn_hpo.config.machine import find_profile
-    from hydragnn_hpo.launching.doctor.finding import worst
-    from hydragnn_hpo.launching.doctor.place import find_place
+    from hydragnn_hpo.launching.doctor import find_job_hosts
 
     log.configure(level=30)
-    place = find_place(os.environ, hosts)
-    name = _name(machine, run_dir, place)
+    held = find_job_hosts(os.environ, hosts)
+    name = _profile_name(machine, run_dir, held)
+    profile = find_profile(name)
     if acceptance:
-        asked = {"profile": name, "pack": pack, "container": container}
-        accept(asked, run_dir, place, minutes=minutes, as_json=as_json, dry_run=dry_run)
+        machine_values = {"profile": name, "pack": pack, "container": container}
+        folder = run_dir or Path(f"acceptance-{profile.name}")
+        site = Acceptance(machine_values, held, folder, minutes)
+        examine = partial(_examine, name, profile, held, folder, quick=quick)
+        accept(site, examine, as_json=as_json, dry_run=dry_run)
         return
-    profile, folder, target = find_profile(name), run_dir or Path.cwd(), _target(run_dir, exclude)
+    folder, target = run_dir or Path.cwd(), _find_exclusion_list(run_dir, exclude)
     if dry_run:
-        _show(profile, place, folder)
+        _show_command(profile, held, folder)
         return
-    findings = _look(name, profile, place, folder, quick=quick)
-    notes = _exclude(findings, place.hosts, target) if place.kind != "here" else []
-    _print(findings, profile, place, notes, as_json=as_json)
+    findings = _examine(name, profile, held, folder, quick=quick)
+    notes = _exclude(findings, held.hosts, target) if held.kind != "here" else []
+    _print(findings, profile, held, notes, as_json=as_json)
     if worst(findings) in ("slow", "wrong"):
         raise typer.Exit(1)
 
 
-def _look(
-    name: str | None, profile: "ProfileConfig", place: "Place", folder: Path, *, quick: bool
-) -> "list[Finding]":
-    """Look at all hosts, and unless it must be quick at what connects them."""
-    from hydragnn_hpo.campaign.links import look_at_links
-    from hydragnn_hpo.launching.doctor.examine import examine
+def _examine(
+    name: str | None, profile: "ProfileConfig", held: "JobHosts", folder: Path, *, quick: bool
+) -> list[Finding]:
+    """Examine all hosts and, unless it must be quick, the network between them.
 
-    examined = examine(profile, place, folder=folder, environment=os.environ)
-    findings = list(examined.findings)
-    if place.kind != "here" and len(place.able) > 1 and not quick:
-        findings += look_at_links(name or profile.name, profile, folder, len(place.able))
+    Args:
+        name: of the profile, as it was given.
+        profile: the profile itself.
+        held: the hosts.
+        folder: a folder that all hosts should see.
+        quick: leave the network out.
+    """
+    from hydragnn_hpo.campaign.network_probe import probe_network
+    from hydragnn_hpo.launching.doctor import examine_hosts
+
+    findings = examine_hosts(profile, held, folder=folder, environment=os.environ)
+    if held.kind != "here" and len(held.able) > 1 and not quick:
+        findings += probe_network(name or profile.name, profile, folder, len(held.able))
     return findings
 
 
-def _name(machine: str | None, run_dir: Path | None, place: "Place") -> str | None:
-    """Give the profile that was named, or the run's, or one that guesses nothing of these hosts."""
+def _profile_name(machine: str | None, run_dir: Path | None, held: "JobHosts") -> str | None:
+    """Return the profile that was named, the run's, or a generic one."""
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load
     from hydragnn_hpo.layout import RunDir
@@ -104,12 +121,12 @@ def _name(machine: str | None, run_dir: Path | None, place: "Place") -> str | No
     if machine is None and run_dir and RunDir(run_dir).campaign.exists():
         machine = load(RunDir(run_dir).campaign, CampaignConfig).machine.profile
     unnamed = {"slurm": "generic-slurm", "pbs": "generic-pbs", "here": None}
-    return machine or unnamed[place.kind]
+    return machine or unnamed[held.kind]
 
 
-def _target(run_dir: Path | None, exclude: Path | None) -> Path | None:
-    """Give the list to add to; a bad one is refused before anything is started."""
-    from hydragnn_hpo.launching.doctor.exclusion import read_excluded
+def _find_exclusion_list(run_dir: Path | None, exclude: Path | None) -> Path | None:
+    """Return the list to add to; refuse a bad one before anything is started."""
+    from hydragnn_hpo.launching.excluded_hosts import read_excluded
     from hydragnn_hpo.layout import RunDir
 
     target = exclude or (RunDir(run_dir).excluded if run_dir else None)
@@ -118,20 +135,19 @@ def _target(run_dir: Path | None, exclude: Path | None) -> Path | None:
     return target
 
 
-def _show(profile: "ProfileConfig", place: "Place", folder: Path) -> None:
+def _show_command(profile: "ProfileConfig", held: "JobHosts", folder: Path) -> None:
     """Print what would be started."""
-    from hydragnn_hpo.launching.doctor.examine import order_for
+    from hydragnn_hpo.launching.doctor import make_request
 
-    order = order_for(profile, place, folder / ".doctor", os.environ)
-    argv = place.argv(order, profile.step.agents)
+    request = make_request(profile, held, folder / ".doctor", os.environ)
+    argv = held.argv(request, profile.step.agents)
     typer.echo(f"profile {profile.name}; would start: {shlex.join(argv)}")
 
 
-def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path | None) -> list[str]:
-    """Add bad hosts to a list; gives sentences about it."""
-    from hydragnn_hpo.cli.words import count
-    from hydragnn_hpo.launching.doctor.diagnose import to_exclude
-    from hydragnn_hpo.launching.doctor.exclusion import exclude_more, read_excluded
+def _exclude(findings: Sequence[Finding], hosts: Sequence[str], target: Path | None) -> list[str]:
+    """Add bad hosts to a list; return sentences about it."""
+    from hydragnn_hpo.launching.doctor_checks import to_exclude
+    from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded
 
     bad = to_exclude(findings, hosts)
     known = set(read_excluded(target)) if target and target.exists() else set()
@@ -139,7 +155,7 @@ def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path |
     if bad and len(set(bad) | known) >= len(hosts):
         notes.append("None is excluded: none would be left. Mend the site or the profile first.")
     elif bad and target:
-        exclude_more(target, bad)
+        add_excluded(target, bad)
         notes.append(f"{count(len(bad), 'host')} in {target}: campaigns leave them alone.")
     elif bad:
         notes.append("Give --run RUN or --exclude FILE to have bad hosts left alone.")
@@ -152,20 +168,164 @@ def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path |
 
 
 def _print(
-    findings: "Sequence[Finding]",
+    findings: Sequence[Finding],
     profile: "ProfileConfig",
-    place: "Place",
+    held: "JobHosts",
     notes: Sequence[str],
     *,
     as_json: bool,
 ) -> None:
-    from hydragnn_hpo.cli.doctor_view import findings_plain, findings_table, headline
     from hydragnn_hpo.cli.tables import console
 
     if as_json:
-        told = {"machine": profile.name, "hosts": list(place.hosts), "notes": list(notes)}
-        typer.echo(json.dumps(told | findings_plain(findings)))
+        report = {"machine": profile.name, "hosts": list(held.hosts), "notes": list(notes)}
+        typer.echo(json.dumps(report | findings_plain(findings)))
         return
-    console().print(findings_table(findings, headline(findings, profile.name, len(place.hosts))))
+    console().print(findings_table(findings, headline(findings, profile.name, len(held.hosts))))
     for note in notes:
         typer.echo(note)
+
+
+MOST_LETTERS = 34
+"""Letters of a host list; the rest is counted."""
+
+MOST_NAMED = 16
+"""Hosts of which the larger part is named, too."""
+
+COLOURS: dict[State, str] = {
+    "ok": "green",
+    "slow": "yellow",
+    "wrong": "bold red",
+    "unknown": "cyan",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """All findings of one check in one state."""
+
+    check: str
+    state: State
+    where: str
+    found: str
+    expected: str
+    cure: str
+
+
+def rows_of(findings: Sequence[Finding]) -> list[Row]:
+    """Group findings: a row for each check and state, checks as they came."""
+    groups: dict[str, dict[State, list[Finding]]] = {}
+    for finding in findings:
+        groups.setdefault(finding.check, {}).setdefault(finding.state, []).append(finding)
+    total = len({host for finding in findings for host in finding.hosts})
+    return [_row(by[state], total) for by in groups.values() for state in ORDER if state in by]
+
+
+def _row(alike: Sequence[Finding], total: int) -> Row:
+    first = alike[0]
+    cures = dict.fromkeys(finding.cure for finding in alike if finding.cure)
+    return Row(
+        check=first.check,
+        state=first.state,
+        where=where_of(alike, total),
+        found=_span(alike),
+        expected=_most_common([finding.expected for finding in alike]),
+        cure=" ".join(list(cures)[:2]),
+    )
+
+
+def where_of(alike: Sequence[Finding], total: int) -> str:
+    """Name the hosts of some findings: pairs, a host list, a count, or ``here``."""
+    pairs = [f"{f.hosts[0]} - {f.hosts[1]}" for f in alike if len(f.hosts) == 2]
+    if pairs:
+        named = ", ".join(pairs)
+        return named if len(named) <= MOST_LETTERS else count(len(pairs), "pair")
+    hosts = {host for finding in alike for host in finding.hosts}
+    if not hosts:
+        return "here"
+    if len(hosts) == total > 1:
+        return f"all {total:,}"
+    if 2 * len(hosts) > total > MOST_NAMED:
+        return f"{len(hosts):,} of {total:,}"
+    from hydragnn_hpo.launching.slurm.hostlist import compress
+    from hydragnn_hpo.launching.slurm.topology import by_number
+
+    named = compress(by_number(sorted(hosts)))
+    return _shortened(named, count(len(hosts), "host"))
+
+
+def _shortened(names: str, counted: str) -> str:
+    if len(names) <= MOST_LETTERS:
+        return names
+    return f"{counted}: {names[: MOST_LETTERS - len(counted) - 5].rstrip(',- ')}..."
+
+
+def _span(alike: Sequence[Finding]) -> str:
+    """Return what was found: one value, from the least to the largest, or the most common."""
+    said = [finding.found for finding in alike]
+    if len(set(said)) == 1:
+        return said[0]
+    numbered = [finding for finding in alike if finding.figure is not None]
+    if len(numbered) == len(alike):
+        ends = [end(numbered, key=lambda f: f.figure or 0.0) for end in (min, max)]
+        return f"{ends[0].found} to {ends[1].found}"
+    return _most_common(said)
+
+
+def _most_common(said: Sequence[str]) -> str:
+    kinds = Counter(said).most_common()
+    more = len(kinds) - 1
+    first = kinds[0][0]
+    return f"{first} (and {more} other{'s' if more > 1 else ''})" if more else first
+
+
+def findings_table(findings: Sequence[Finding], title: str) -> "Table":
+    """Lay out findings; what comes from hosts is text, never markup."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for name in ("check", "state", "where"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("found", overflow="fold")
+    last = ""
+    for row in rows_of(findings):
+        shown = "" if row.check == last else row.check
+        last = row.check
+        state = Text(row.state, COLOURS[row.state])
+        table.add_row(Text(shown), state, Text(row.where), _describe(row))
+    return table
+
+
+def _describe(row: Row) -> "Text":
+    """Return what was found and expected, and below it the cure."""
+    from rich.text import Text
+
+    said = Text(row.found)
+    if row.expected and row.state != "ok":
+        said.append(f" (expected: {row.expected})", "dim")
+    if row.cure:
+        said.append(f"\n-> {row.cure}", "italic" if row.state == "ok" else COLOURS[row.state])
+    return said
+
+
+def headline(findings: Sequence[Finding], machine: str, hosts: int) -> str:
+    """Return one line: what was examined, and its state."""
+    bad = {host for finding in findings if finding.bad for host in finding.hosts}
+    said = {
+        "ok": "all is well",
+        "unknown": "nothing is wrong with what could be seen",
+        "slow": "something is slow",
+        "wrong": "something is wrong",
+    }[worst(findings)]
+    on = f" on {count(len(bad), 'host')} of {hosts:,}" if bad and hosts > 1 else ""
+    return f"{count(hosts, 'host')} as '{machine}': {said}{on}"
+
+
+def findings_plain(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return findings as plain data for JSON."""
+    return {
+        "state": worst(findings),
+        "findings": [finding.to_plain() for finding in findings],
+    }

@@ -15,11 +15,10 @@ from hydragnn_hpo.campaign.setup import settle
 from hydragnn_hpo.cli.data_known import data_of_campaign, data_of_run
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.machine import HERE, find_profile
-from hydragnn_hpo.config.on_machine import on_machine
+from hydragnn_hpo.config.machine import HERE, find_profile, resolve_machine
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.host.slots import detect_slots
+from hydragnn_hpo.launching.slots import detect_slots
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement.cost import Comparison, CostModel, compare
 from hydragnn_hpo.placement.simulated import Bar
@@ -68,7 +67,7 @@ def plan_campaign(campaign: str, wish: Wish) -> Planned:
     """
     source = find(campaign, "workflows")
     config = settle(load(source, CampaignConfig), source)
-    asked = on_machine(config.machine, {"profile": wish.machine}, source.parent)
+    asked = resolve_machine(config.machine, {"profile": wish.machine}, source.parent)
     config = config.model_copy(update={"machine": asked})
     run = RunDir(Path("runs") / config.name)
     data = data_of_campaign(config, source, run, wish.structures)

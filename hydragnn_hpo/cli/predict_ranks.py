@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.config.campaign import MachineConfig
     from hydragnn_hpo.ensemble.streaming.order import Order
     from hydragnn_hpo.ensemble.streaming.work import Outcome
-    from hydragnn_hpo.launching.ranks.started import Standing
+    from hydragnn_hpo.launching.launcher_detection import LauncherInfo
 
 RanksOption = Annotated[
     int | None,
@@ -44,17 +44,17 @@ class Crowd:
     def settled(self) -> "MachineConfig":
         """Give the machine, with what its profile says."""
         from hydragnn_hpo.config.campaign import MachineConfig
-        from hydragnn_hpo.config.on_machine import on_machine
+        from hydragnn_hpo.config.machine import resolve_machine
 
         asked: dict[str, Any] = {"slots": self.ranks, "hosts": self.hosts, "sample_seconds": 0.0}
         asked |= {"backend": self.backend, "profile": self.machine}
-        return on_machine(MachineConfig(), asked)
+        return resolve_machine(MachineConfig(), asked)
 
 
 def by_ranks(
     order: "Order",
     crowd: Crowd,
-    standing: "Standing | None",
+    standing: "LauncherInfo | None",
     device: str,
     *,
     dry_run: bool,
@@ -89,7 +89,7 @@ def start_ranks(order: "Order", crowd: Crowd, *, quiet: bool) -> "Outcome":
         )
 
 
-def be_rank(order: "Order", standing: "Standing") -> "Outcome":
+def be_rank(order: "Order", standing: "LauncherInfo") -> "Outcome":
     """Be one of the ranks that a launcher has started; only one of them comes back.
 
     Raises:
@@ -108,24 +108,23 @@ def be_rank(order: "Order", standing: "Standing") -> "Outcome":
     return outcome
 
 
-def standing_here() -> "Standing | None":
+def standing_here() -> "LauncherInfo | None":
     """Give our place among the ranks of a launcher, with our share of the host's cores.
 
     It is to be asked before torch is imported, which looks at the number of threads.
     """
-    from hydragnn_hpo.launching.ranks.cores import settle_threads
-    from hydragnn_hpo.launching.ranks.started import standing_of
+    from hydragnn_hpo.launching.launcher_detection import bind_threads, detect_launcher
 
-    standing = standing_of(os.environ)
+    standing = detect_launcher(os.environ)
     if standing is not None:
-        settle_threads(os.environ, standing)
+        bind_threads(os.environ, standing)
     return standing
 
 
 def show_plan(order: "Order", crowd: Crowd) -> None:
     """Say what would be started."""
-    from hydragnn_hpo.launching.host.slots import detect_slots
-    from hydragnn_hpo.launching.ranks.site import layout_of, site_of
+    from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
+    from hydragnn_hpo.launching.slots import detect_slots
 
     machine = crowd.settled()
     with order.opened(begin=lambda parts, plan: None) as work:

@@ -83,7 +83,7 @@ def run(
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign.setup import open_run
     from hydragnn_hpo.errors import ConfigError, StorageError
-    from hydragnn_hpo.launching.doctor.exclusion import exclude_more, read_excluded
+    from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded
     from hydragnn_hpo.shipped import find
 
     log.configure(level=30)
@@ -98,7 +98,7 @@ def run(
         _show_plan(config, cards, where)
         return
     opened = open_run(config, where)
-    exclude_more(opened.excluded, more)
+    add_excluded(opened.excluded, more)
     try:
         result = (_join if join else alone)(config, opened, cards, as_json)
     except (ConfigError, StorageError):
@@ -129,17 +129,17 @@ def settled(source: Path, **machine: Any) -> "CampaignConfig":
     from hydragnn_hpo.campaign.setup import settle
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load
-    from hydragnn_hpo.config.on_machine import on_machine
+    from hydragnn_hpo.config.machine import resolve_machine
 
     config = settle(load(source, CampaignConfig), source)
-    settled_machine = on_machine(config.machine, machine, source.parent)
+    settled_machine = resolve_machine(config.machine, machine, source.parent)
     return config.model_copy(update={"machine": settled_machine})
 
 
 def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
     from hydragnn_hpo.data.build.plan import find_files
-    from hydragnn_hpo.launching.host.slots import detect_slots
-    from hydragnn_hpo.launching.ranks.site import layout_of, site_of
+    from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
+    from hydragnn_hpo.launching.slots import detect_slots
     from hydragnn_hpo.layout import RunDir
 
     if not any(RunDir(where).data.glob("*/index.json")):
@@ -338,7 +338,7 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
         return
     figure = opened.report / "parity.png"
     if figure.exists():
-        say(f"Figure: {figure}")
+        say(f"HostFigure: {figure}")
     say("Try next:", style="bold")
     archive = shlex.quote(str(opened.ensemble))
     say(f"  {_program()} predict {_example(opened)} --ensemble {archive}")

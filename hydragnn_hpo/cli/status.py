@@ -100,7 +100,7 @@ def _look(run: "RunDir") -> Look:
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load
     from hydragnn_hpo.errors import RunError
-    from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded
+    from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
     from hydragnn_hpo.launching.submit.records import JobRecords
 
     if not run.campaign.exists():
@@ -115,7 +115,7 @@ def _look(run: "RunDir") -> Look:
         rungs=search.rungs,
         now=time.time() if holder and not state.finished else None,
     )
-    standing = replace(standing, excluded=len(hosts_excluded(run.path)))
+    standing = replace(standing, excluded=len(read_run_excluded(run.path)))
     running = {
         t.name: {"epoch": t.epoch, "until": t.until, "slots": list(t.slots)}
         for t in state.with_status("running")

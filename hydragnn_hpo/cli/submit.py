@@ -137,7 +137,7 @@ def _with_software(made: Submission, pack: str | None, container: str | None) ->
     Raises:
         ConfigError: an archive, image or program is not there.
     """
-    from hydragnn_hpo.config.on_machine import on_machine
+    from hydragnn_hpo.config.machine import resolve_machine
     from hydragnn_hpo.launching.staging.equip import check_software
     from hydragnn_hpo.layout import RunDir
 
@@ -146,7 +146,7 @@ def _with_software(made: Submission, pack: str | None, container: str | None) ->
         machine, pack = machine.model_copy(update={"pack": None}), None
     own = pack == "auto"
     asked = {"pack": str(RunDir(made.run).software) if own else pack, "container": container}
-    machine = on_machine(machine, asked)
+    machine = resolve_machine(machine, asked)
     check_software(machine, made.profile, made.run, packed_later=own)
     return replace(made, config=made.config.model_copy(update={"machine": machine}))
 

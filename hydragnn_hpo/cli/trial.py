@@ -70,11 +70,11 @@ def trial(
         raise ConfigError("--json goes with --io: add --io real, or drop it.")
     if alone:
         place = _beside(directory, config)
-    from hydragnn_hpo.launching.ranks.started import find_ranks
+    from hydragnn_hpo.launching.launcher_detection import torchrun_environment
     from hydragnn_hpo.training.ranks.mpi import adopt_ranks
 
     adopt_ranks()
-    os.environ.update(find_ranks(os.environ, parent=os.getppid()))
+    os.environ.update(torchrun_environment(os.environ, parent=os.getppid()))
     if io is not None:
         _measure(place, io, as_json=as_json)
     wanted = profile or profile_ranks is not None or profile_epochs is not None

@@ -1,9 +1,10 @@
-"""Machines as data: what price, planner and simulation must know of one. Read by ``placement``."""
+"""Machine profiles: what a machine is, ``extends``, and a campaign's ``[machine]`` on one."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -14,14 +15,103 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.harmless import Line, Title
-from hydragnn_hpo.config.inheriting import inherited
-from hydragnn_hpo.config.lint import doubtful, wrong
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.loading import parse, read_toml
+from hydragnn_hpo.config.machine_checks import doubtful, wrong
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config.site import Line, SiteConfig, Title
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.shipped import find, shipped
+
+EXTENDS = "extends"
+"""The key that names what a file changes."""
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What a chain of files says together."""
+
+    values: dict[str, Any]
+    """Tables merged key by key, everything else as the nearest file says it."""
+
+    origins: dict[str, Path]
+    """File of each value, by its dotted key."""
+
+    files: tuple[Path, ...]
+    """The chain: the file that was asked for, then what each extends."""
+
+
+def inherited(path: Path, folder: str) -> Inherited:
+    """Read a file and all that it extends.
+
+    Args:
+        path: the file.
+        folder: where files that ship lie.
+
+    Raises:
+        ConfigError: a file is missing, is no TOML, or extends itself.
+    """
+    chain: list[tuple[Path, dict[str, Any]]] = []
+    following: Path | None = path
+    while following is not None:
+        current, values = following, read_toml(following)
+        named = values.pop(EXTENDS, None)
+        chain.append((current, values))
+        following = None if named is None else _named(current, named, folder)
+        seen = [file for file, _ in chain]
+        if following is not None and following.resolve() in [file.resolve() for file in seen]:
+            circle = " -> ".join(str(file) for file in (*seen, following))
+            raise ConfigError(f"{path}: {EXTENDS} runs in a circle: {circle}: break it.")
+    merged: dict[str, Any] = {}
+    origins: dict[str, Path] = {}
+    for file, values in reversed(chain):
+        merged = merge(merged, values)
+        origins |= dict.fromkeys(_leaves(values), file)
+    kept = set(_leaves(merged))
+    origins = {key: origins[key] for key in origins if key in kept}
+    return Inherited(merged, origins, tuple(file for file, _ in chain))
+
+
+def _named(file: Path, named: Any, folder: str) -> Path:
+    """Find what a file extends: beside it first, then among what ships, then as a path.
+
+    A file may have the name of what it extends.
+    """
+    if not isinstance(named, str) or not named or not named.isprintable():
+        raise ConfigError(f"{file}: '{EXTENDS}' is {named!r}: write the name of a profile or file.")
+    for beside in (file.parent / named, file.parent / f"{named}.toml"):
+        if beside.is_file() and not beside.samefile(file):
+            return beside
+    try:
+        return find(named, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {EXTENDS}: {error}") from error
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one table over another: tables key by key, lists and values replace.
+
+    ``false`` takes away what it lies over, unless that is a yes or no itself: TOML has no null.
+    """
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        if isinstance(value, Mapping):
+            merged[key] = merge(under if isinstance(under, Mapping) else {}, value)
+        elif value is False and key in merged and not isinstance(under, bool):
+            del merged[key]
+        else:
+            merged[key] = value
+    return merged
+
+
+def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}"
+
 
 PROFILES = "launch/machines"
 """Where profiles that ship lie."""
@@ -150,7 +240,7 @@ class ProfileConfig(SiteConfig):
         return self
 
     def longest_hours(self, hosts: int) -> float | None:
-        """Give the longest allocation of so many hosts, in hours; None without a limit."""
+        """Return the longest allocation of so many hosts, in hours; None without a limit."""
         fitting = (limit.wall_hours for limit in self.limits if hosts <= limit.hosts)
         return next(fitting, self.wall_hours)
 
@@ -191,7 +281,7 @@ def read_profile(argument: str | None = None) -> Profile:
 
 
 def find_profile(argument: str | None = None) -> ProfileConfig:
-    """Give a machine profile by its shipped name or its path; this computer's if left out.
+    """Return a machine profile by its shipped name or its path; this computer's if left out.
 
     Raises:
         ConfigError: there is no such profile, or it is wrong.
@@ -200,7 +290,7 @@ def find_profile(argument: str | None = None) -> ProfileConfig:
 
 
 def located(named: str, folder: Path) -> str:
-    """Give a profile's name so that it is found from anywhere: a shipped one's, or a whole path.
+    """Return a profile's name so that it is found from anywhere: a shipped one's, or a whole path.
 
     Args:
         named: a shipped name or a path.
@@ -215,5 +305,56 @@ def located(named: str, folder: Path) -> str:
 
 
 def known_profiles() -> tuple[str, ...]:
-    """Give the names of the profiles that ship."""
+    """Return the names of the profiles that ship."""
     return tuple(sorted(path.stem for path in shipped(PROFILES).glob("*.toml")))
+
+
+OF_ONE_MACHINE = ("backend", "interface", "address")
+"""Keys that another machine has values of its own for."""
+
+FILES = ("pack", "container")
+"""Keys that name a file."""
+
+WORKING_FOLDER = Path()
+"""The folder that names on the command line are looked up from."""
+
+
+def resolve_machine(
+    machine: MachineConfig, asked: dict[str, Any], folder: Path = WORKING_FOLDER
+) -> MachineConfig:
+    """Settle ``[machine]``: what was asked counts most, then the campaign, then the profile.
+
+    A profile of the user's own, an archive or an image is named by its absolute path from here
+    on: a run goes on from any folder.
+
+    Args:
+        machine: of the campaign.
+        asked: values from the command line; ``profile`` among them changes the machine, and then
+            the campaign's own ``backend``, ``interface`` and ``address`` do not count any more.
+        folder: of the campaign's file: its profile is looked for beside it first.
+
+    Raises:
+        ConfigError: there is no such profile, or a value is wrong.
+    """
+    said = machine.model_dump(exclude_unset=True)
+    wanted = {key: value for key, value in asked.items() if value is not None}
+    if "profile" in wanted:
+        wanted["profile"] = located(wanted["profile"], WORKING_FOLDER)
+        if not _same(said.pop("profile", None), folder, wanted["profile"]):
+            said = {key: value for key, value in said.items() if key not in OF_ONE_MACHINE}
+    elif said.get("profile") is not None:
+        said["profile"] = located(said["profile"], folder)
+    for named, beside in ((said, folder), (wanted, WORKING_FOLDER)):
+        named |= {key: str((beside / named[key]).absolute()) for key in FILES if named.get(key)}
+    values = said | wanted
+    if values.get("profile") is not None:
+        values = {"backend": find_profile(values["profile"]).backend} | values
+    return parse(values, MachineConfig, "[machine]")
+
+
+def _same(named: str | None, folder: Path, asked: str) -> bool:
+    """Whether a campaign means the machine that is asked for; it may mean one that is not here."""
+    try:
+        return named is not None and located(named, folder) == asked
+    except ConfigError:
+        return False

@@ -1,20 +1,101 @@
-"""What a machine profile says of a host's inside, of ranks, steps, batch jobs and containers."""
+"""How a machine starts ranks: layout, steps, batch jobs, containers.
+
+Nothing of ours builds a shell string from a value. The types of strings here keep out what would
+do harm in a script that somebody else fills or sources: line ends, quotes, substitutions.
+"""
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, NonNegativeInt, PositiveInt, model_validator
 
-from hydragnn_hpo.config.harmless import (
-    Directive,
-    Environment,
-    Interface,
-    Line,
-    Module,
-    Option,
-    Place,
-)
+from hydragnn_hpo.config.path_templates import one_line, place
 from hydragnn_hpo.config.schema import Config
+
+
+def _matching(pattern: str, what: str) -> Callable[[str], str]:
+    def checked(text: str) -> str:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            raise ValueError(f"{text!r} is no {what}.")
+        return text
+
+    return checked
+
+
+def _literal(text: str) -> str:
+    if re.search(r"[$`]", one_line(text)):
+        raise ValueError(
+            f"{text!r} holds $ or a backquote, and nothing fills it in: write the value itself."
+        )
+    return text
+
+
+Line = Annotated[str, AfterValidator(one_line)]
+"""Any text of one line."""
+
+Variable = Annotated[
+    str,
+    AfterValidator(
+        _matching(r"[A-Za-z_][A-Za-z0-9_]*", "name of a variable: use letters, digits and _")
+    ),
+]
+"""Name of an environment variable."""
+
+Plain = Annotated[str, AfterValidator(_literal)]
+"""Value of an environment variable, as it stands."""
+
+Place = Annotated[str, AfterValidator(place)]
+"""An absolute path in which ``filled`` fills in variables."""
+
+Title = Annotated[
+    str,
+    AfterValidator(
+        _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "name: use letters, digits, . _ and -")
+    ),
+]
+"""Name of a machine."""
+
+Interface = Annotated[
+    str,
+    AfterValidator(
+        _matching(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,14}", "network interface, such as hsn0")
+    ),
+]
+"""Name of a network interface; Linux allows 15 characters."""
+
+Module = Annotated[
+    str,
+    AfterValidator(
+        _matching(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "environment module, such as rocm/7.1.1")
+    ),
+]
+"""Name of an environment module, with its version or without."""
+
+Option = Annotated[
+    str,
+    AfterValidator(
+        _matching(
+            r"--?[A-Za-z0-9][A-Za-z0-9_=:,.+/%@&|*()\[\]!^~{}-]*",
+            "option: write one such as --gpus-per-node=8 or -c7",
+        )
+    ),
+]
+"""One argument of an argv that begins with ``-`` and has no spaces."""
+
+Directive = Annotated[
+    str,
+    AfterValidator(
+        _matching(
+            r"--?[A-Za-z0-9][A-Za-z0-9 _=:,.+/%@&|*()\[\]!^~-]*",
+            "directive: write one such as --partition=batch or -l place=scatter",
+        )
+    ),
+]
+"""What follows ``#SBATCH`` or ``#PBS``: an option, perhaps with a value after a space."""
+
+Environment = dict[Variable, Plain]
+"""Variables and their values."""
 
 Visible = Literal[
     "", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
@@ -23,7 +104,7 @@ Visible = Literal[
 
 
 def cores_of(text: str) -> tuple[int, ...]:
-    """Give the cores of a list such as ``1-7,65-71``, in its order; none of an empty one.
+    """Return the cores of a list such as ``1-7,65-71``, in its order; none of an empty one.
 
     Raises:
         ValueError: it is no such list.
@@ -50,7 +131,7 @@ CoreList = Annotated[str, AfterValidator(_core_list)]
 
 
 class LayoutConfig(Config):
-    """What sits where on a host, slot by slot. Read by ``launching.ranks`` and ``doctor``."""
+    """What sits where on a host, slot by slot. Read by ``launching.slots`` and ``doctor``."""
 
     cores: NonNegativeInt = 0
     """Physical cores of a host; 0: as many as there are."""
@@ -72,7 +153,7 @@ class LayoutConfig(Config):
 
 
 class RankConfig(Config):
-    """What a rank finds when it starts. Read by ``launching.ranks``."""
+    """What a rank finds when it starts. Read by ``launching.rank_environment``."""
 
     accelerator: Literal["", "cpu", "cuda", "xpu"] = ""
     """What torch calls the devices of this machine (AMD's are ``cuda`` to it, too); what each
@@ -163,7 +244,7 @@ class SiteConfig(Config):
 
     scratch: Place | None = None
     """Fastest folder that every host has for itself; ``$USER`` and the like are filled in, on the
-    host, by ``filling.filled``."""
+    host, by ``path_templates.filled``."""
 
     layout: LayoutConfig = LayoutConfig()
     """Of one host."""

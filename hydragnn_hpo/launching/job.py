@@ -10,8 +10,7 @@ JOBS: dict[str, str] = {
     "ensemble": "hydragnn_hpo.ensemble.building.build:job_main",
     "predict": "hydragnn_hpo.ensemble.sharing.job:rank_main",
     "command": "hydragnn_hpo.launching.agent.command:rank_main",
-    "probe": "hydragnn_hpo.training.ranks.probe:job_main",
-    "stage": "hydragnn_hpo.data.store.rehearsal:job_main",
+    "probe": "hydragnn_hpo.training.allreduce_probe:job_main",
 }
 """Kind of job -> ``module:function`` that a forked rank calls with the job's ``spec``.
 
@@ -134,7 +133,7 @@ class Event:
     Jobs that had ranks there end too, before it.
     ``adopted``: a job that a lost controller had started runs on, and is this one's now.
     ``counters``: what a host took in some seconds; ``host``, and the fields of
-    ``host.counters.sample.Sample``. Only where ``machine.sample_seconds`` asks for it.
+    ``counters.CounterSample``. Only where ``machine.sample_seconds`` asks for it.
     Whatever concerns one host names it in ``host``.
     """
 

@@ -31,7 +31,7 @@ from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.neighbors import edges_of
 from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.launching.host.ports import is_free
+from hydragnn_hpo.launching.host_network import is_free
 from hydragnn_hpo.placement.cost import CostModel
 from hydragnn_hpo.training.memory.limits import keep_freed_memory
 from hydragnn_hpo.training.ranks.ddp import join

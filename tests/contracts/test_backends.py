@@ -17,8 +17,8 @@ from processes import is_alive, tagged, until
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Backend, Event, Job
+from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 from hydragnn_hpo.launching.ray import membership
 from hydragnn_hpo.launching.ray.backend import RayBackend
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
@@ -189,7 +189,7 @@ def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
     yield stage
     if stage.backend:
         stage.backend.close()
-    assert find_strays(run_tag(tmp_path)) == []
+    assert find_orphans(run_tag(tmp_path)) == []
 
 
 @everywhere
@@ -598,7 +598,7 @@ def test_close_ends_everything(stage):
 
     stage.backend.close()
 
-    assert find_strays(run_tag(stage.folder)) == []
+    assert find_orphans(run_tag(stage.folder)) == []
     stage.backend.close()
 
 
@@ -630,7 +630,7 @@ def test_a_killed_controller_leaves_no_process(tmp_path, monkeypatch, preload):
     with subprocess.Popen(command) as controller:
         until(lambda: all(tagged(tmp_path, name) for name in expected), "ranks")
         controller.kill()
-        until(lambda: not find_strays(run_tag(tmp_path)), "end of all")
+        until(lambda: not find_orphans(run_tag(tmp_path)), "end of all")
 
 
 @everywhere

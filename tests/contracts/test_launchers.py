@@ -18,12 +18,12 @@ import pytest
 from processes import is_alive, until
 
 from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.launchers import launched
 from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
 from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
+from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 
 HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
@@ -117,7 +117,7 @@ class Stage:
 
     def named(self, name: str) -> list[int]:
         found = []
-        for pid in find_strays(run_tag(self.folder)):
+        for pid in find_orphans(run_tag(self.folder)):
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/comm").read_text().strip() == name:
                     found.append(pid)
@@ -126,7 +126,7 @@ class Stage:
     def launchers(self) -> list[int]:
         """Find the fake srun, or the mpiexec itself."""
         found = []
-        for pid in find_strays(run_tag(self.folder)):
+        for pid in find_orphans(run_tag(self.folder)):
             with contextlib.suppress(OSError):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 words = [os.path.basename(word) for word in command[:2]]
@@ -167,7 +167,7 @@ def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
     yield stage
     if stage.backend:
         stage.backend.close()
-    until(lambda: find_strays(run_tag(run)) == [], "end of all")
+    until(lambda: find_orphans(run_tag(run)) == [], "end of all")
 
 
 only_srun = pytest.mark.parametrize("stage", LAUNCHERS[:1], indirect=True)
@@ -363,7 +363,7 @@ def test_close_ends_everything(stage):
     stage.backend.close()
     stage.backend.close()
 
-    assert find_strays(run_tag(stage.folder)) == []
+    assert find_orphans(run_tag(stage.folder)) == []
 
 
 CONTROLLER = """

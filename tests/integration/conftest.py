@@ -24,7 +24,7 @@ from processes import freeze, send, tagged, thaw
 from hydragnn_hpo.campaign.records.journal import read
 from hydragnn_hpo.cli.main import main
 from hydragnn_hpo.config.loading import to_toml
-from hydragnn_hpo.launching.host.strays import end_strays, find_strays, run_tag
+from hydragnn_hpo.launching.orphan_processes import end_orphans, find_orphans, run_tag
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "hydragnn_hpo"]
@@ -63,7 +63,7 @@ def events(run: Path, *kinds: str) -> list[Values]:
 
 
 def strays(run: Path) -> list[int]:
-    return find_strays(run_tag(run))
+    return find_orphans(run_tag(run))
 
 
 def training(rank: int) -> SimpleNamespace | None:
@@ -297,7 +297,7 @@ class Commands:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=60.0)
         for run in self.folder.glob("run*"):
-            end_strays(run_tag(run))
+            end_orphans(run_tag(run))
 
     molecules = staticmethod(molecules)
     files_of = staticmethod(files_of)

@@ -5,7 +5,7 @@ import random
 import sys
 import traceback
 
-from hydragnn_hpo.launching.host.ports import is_free
+from hydragnn_hpo.launching.host_network import is_free
 
 PORTS = range(30_000, 32_700)
 """Between those that campaigns choose from and those that the kernel hands out."""

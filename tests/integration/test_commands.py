@@ -13,11 +13,11 @@ import pytest
 from processes import freeze, is_alive, tagged, thaw, until
 
 from hydragnn_hpo.config.command import CommandConfig
+from hydragnn_hpo.launching import rank_lease
 from hydragnn_hpo.launching.agent.command import spec_of
 from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.host import lease
-from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Event, Job
+from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 from hydragnn_hpo.layout import RunDir
 
 SECONDS = 300.0
@@ -108,7 +108,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(tmp_path)
     yield stage
     stage.backend.close()
-    assert find_strays(run_tag(tmp_path)) == []
+    assert find_orphans(run_tag(tmp_path)) == []
 
 
 def test_each_rank_runs_the_command_where_its_files_belong(stage):
@@ -189,7 +189,9 @@ def test_nothing_that_a_command_started_outlives_its_lease(stage):
 
     assert freeze(frozen) == frozen
     assert all(map(is_alive, family))
-    lease.grant(stage.folder / "lease", time.monotonic())  # as if nobody had renewed it for long
+    rank_lease.grant(
+        stage.folder / "lease", time.monotonic()
+    )  # as if nobody had renewed it for long
 
     try:
         until(lambda: not any(map(is_alive, family)), "end of the family")

@@ -10,8 +10,8 @@ from processes import tagged, until
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.config.site import ContainerConfig, SiteConfig
 from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Job
+from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 from hydragnn_hpo.launching.staging.equip import software_here
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def backend(tmp_path, apptainer) -> Iterator[LocalBackend]:
     made = LocalBackend(slots=1, run_dir=run, software=software, **terms)
     yield made
     made.close()
-    until(lambda: find_strays(run_tag(run)) == [], "end of all processes", SECONDS)
+    until(lambda: find_orphans(run_tag(run)) == [], "end of all processes", SECONDS)
 
 
 def test_ranks_run_inside_the_image(backend, tmp_path, apptainer):

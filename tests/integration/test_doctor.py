@@ -6,7 +6,7 @@ import os
 import pytest
 from virtual_slurm import VirtualSlurm, missing
 
-from hydragnn_hpo.launching.doctor.exclusion import read_excluded
+from hydragnn_hpo.launching.excluded_hosts import read_excluded
 
 pytestmark = pytest.mark.slow
 

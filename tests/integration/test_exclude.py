@@ -35,5 +35,5 @@ def test_a_dry_run_shows_the_command_and_starts_nothing(hpo, monkeypatch, argume
         monkeypatch.delenv(name, raising=False)
     done = hpo.here("doctor", "--dry-run", *arguments)
     assert done.code == 0, done.err
-    assert "hydragnn_hpo.launching.doctor.probe" in done.out
+    assert "hydragnn_hpo.launching.host_probe" in done.out
     assert list(hpo.folder.iterdir()) == []

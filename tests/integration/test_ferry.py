@@ -20,15 +20,15 @@ from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import PlacementConfig
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
-from hydragnn_hpo.launching.host.strays import (
+from hydragnn_hpo.launching.job import JOBS, Event, Job
+from hydragnn_hpo.launching.orphan_processes import (
     AGENT,
     HOST,
     end_tagged,
-    find_strays,
+    find_orphans,
     host_tag,
     run_tag,
 )
-from hydragnn_hpo.launching.job import JOBS, Event, Job
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
 from hydragnn_hpo.launching.wire.package import TOP
 from hydragnn_hpo.layout import TrialDir
@@ -171,7 +171,7 @@ def stage(tmp_path, monkeypatch) -> Iterator[Stage]:
     stage = Stage(tmp_path, (), {"work": "targets:work"})
     yield stage
     stage.fleet.close()
-    assert find_strays(run_tag(stage.run)) == []
+    assert find_orphans(run_tag(stage.run)) == []
 
 
 def job(stage: Stage, name: str, *slots: str, **spec: Any) -> Job:

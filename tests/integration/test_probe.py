@@ -5,11 +5,10 @@ import time
 import pytest
 from processes import until
 
+from hydragnn_hpo.campaign.network_probe import AllReduceProbe, check_pairs
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.probing.judging import judge
-from hydragnn_hpo.launching.probing.order import Probe
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +37,7 @@ def ended(backend, job):
 
 
 def test_two_ranks_sum_rightly_and_say_how_fast(backend, tmp_path):
-    probe = Probe(tmp_path, "pair", backend.slots)
+    probe = AllReduceProbe(tmp_path, "pair", backend.slots)
     began = time.monotonic()
 
     codes = ended(backend, probe.job())
@@ -51,18 +50,19 @@ def test_two_ranks_sum_rightly_and_say_how_fast(backend, tmp_path):
     for entry in answer["bandwidth"]:  # two ranks: each byte passes once
         assert entry["bus_bytes_per_second"] * entry["seconds"] == pytest.approx(entry["bytes"])
         assert entry["seconds"] < took
-    states = {found.check: found.state for found in judge(answer, ("local",), find_profile())}
+    findings = check_pairs({("a", "b"): answer}, {}, find_profile())
+    states = {finding.check: finding.state for finding in findings}
     assert states["all-reduce sums"] == states["network used"] == "ok"
 
 
 def test_a_rank_alone_answers_too(backend, tmp_path):
-    probe = Probe(tmp_path, "alone", backend.slots[:1])
+    probe = AllReduceProbe(tmp_path, "alone", backend.slots[:1])
     assert ended(backend, probe.job()) == [0], probe.log.read_text()
     assert probe.answer()["world"] == 1
 
 
 def test_ranks_that_cannot_do_their_part_say_why(backend, tmp_path):
-    probe = Probe(tmp_path, "greedy", backend.slots)
+    probe = AllReduceProbe(tmp_path, "greedy", backend.slots)
     job = probe.job()
     job.spec["sizes"] = [2**60]
     assert any(ended(backend, job))

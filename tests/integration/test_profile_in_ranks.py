@@ -15,12 +15,12 @@ from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching import slots
 from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.host import slots
-from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
 from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
+from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
 
 LOOK = """
@@ -105,7 +105,7 @@ def stage(tmp_path, monkeypatch) -> Iterator[Stage]:
     yield stage
     if stage.backend:
         stage.backend.close()
-    until(lambda: find_strays(run_tag(run)) == [], "end of all")
+    until(lambda: find_orphans(run_tag(run)) == [], "end of all")
 
 
 JOBS = {"look": "site_targets:look"}

@@ -15,8 +15,14 @@ from ray_cluster import RayCluster
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.host.strays import HOST, find_strays, find_tagged, host_tag, run_tag
 from hydragnn_hpo.launching.job import Job
+from hydragnn_hpo.launching.orphan_processes import (
+    HOST,
+    find_orphans,
+    find_tagged,
+    host_tag,
+    run_tag,
+)
 from hydragnn_hpo.launching.ray import cluster as ray_cluster_module
 from hydragnn_hpo.launching.ray import membership
 from hydragnn_hpo.launching.ray.backend import RayBackend
@@ -87,7 +93,7 @@ class Play:
         return only
 
     def driver(self) -> int:
-        (only,) = named_so(find_strays(run_tag(self.folder)), "hpo-ray-driver")
+        (only,) = named_so(find_orphans(run_tag(self.folder)), "hpo-ray-driver")
         return only
 
     def works(self, name: str, slots=None) -> None:
@@ -109,7 +115,7 @@ def play(ray_cluster, tmp_path, monkeypatch):
     yield play
     if hasattr(play, "backend"):
         play.backend.close()
-    assert find_strays(run_tag(tmp_path)) == []
+    assert find_orphans(run_tag(tmp_path)) == []
 
 
 def member_of(address, environment, log):

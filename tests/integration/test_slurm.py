@@ -15,8 +15,14 @@ from processes import is_alive, named_so
 from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.config.campaign import MachineConfig
-from hydragnn_hpo.launching.host.strays import HOST, find_strays, find_tagged, host_tag, run_tag
 from hydragnn_hpo.launching.job import Event, Job, Slot
+from hydragnn_hpo.launching.orphan_processes import (
+    HOST,
+    find_orphans,
+    find_tagged,
+    host_tag,
+    run_tag,
+)
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
 
 pytestmark = pytest.mark.slow
@@ -112,7 +118,7 @@ def control(allocation, tmp_path) -> Iterator[Callable[..., Controller]]:
     for controller in made:
         controller.backend.close()
     # The step that a killed controller had started ends once its agents have gone.
-    until(lambda: find_strays(run_tag(tmp_path)) == [], "end of all processes")
+    until(lambda: find_orphans(run_tag(tmp_path)) == [], "end of all processes")
 
 
 def test_ranks_of_two_hosts_train_together(control):

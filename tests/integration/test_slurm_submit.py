@@ -13,7 +13,7 @@ from virtual_slurm import VirtualSlurm, missing
 
 from hydragnn_hpo.campaign.records.leaderboard import read_leaderboard
 from hydragnn_hpo.campaign.records.state import LOST
-from hydragnn_hpo.launching.host.strays import end_strays, run_tag
+from hydragnn_hpo.launching.orphan_processes import end_orphans, run_tag
 from hydragnn_hpo.launching.submit import asking
 from hydragnn_hpo.launching.submit.records import BatchJob, JobRecords
 from hydragnn_hpo.layout import RunDir
@@ -49,7 +49,7 @@ def slurm(cluster, hpo, monkeypatch) -> Iterator[VirtualSlurm]:
     hpo.wait_for(lambda: not cluster.ask("squeue", "-h").strip(), "an empty queue", PATIENCE)
     cluster.release()
     for run in hpo.folder.glob("run*"):
-        end_strays(run_tag(run))
+        end_orphans(run_tag(run))
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Event, Job
+from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
 from hydragnn_hpo.shipped import shipped
 
@@ -107,7 +107,7 @@ def fleet(slurm: VirtualSlurm, archive, tmp_path, monkeypatch) -> Iterator[Calla
     yield make
     for each in made:
         each.backend.close()
-    until(lambda: find_strays(run_tag(tmp_path / "run")) == [], "end of all processes")
+    until(lambda: find_orphans(run_tag(tmp_path / "run")) == [], "end of all processes")
 
 
 def is_local(shown: SimpleNamespace, place: Path) -> None:

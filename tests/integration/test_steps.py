@@ -13,10 +13,10 @@ from processes import is_alive
 from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.config.site import SiteConfig
-from hydragnn_hpo.launching.host.strays import find_strays, run_tag
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 from hydragnn_hpo.launching.launchers.steps import Steps
+from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def control(request, slurm, tmp_path, monkeypatch) -> Iterator[Control]:
     control = Control(slurm, run, getattr(request, "param", LEASE))
     yield control
     control.backend.close()
-    until(lambda: not find_strays(run_tag(run)), "end of all")
+    until(lambda: not find_orphans(run_tag(run)), "end of all")
 
 
 short_lease = pytest.mark.parametrize("control", [SHORT_LEASE], indirect=True, ids=["short"])

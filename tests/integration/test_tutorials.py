@@ -6,7 +6,7 @@ import pytest
 from tutorials import Desk
 from virtual_slurm import VirtualSlurm, missing
 
-from hydragnn_hpo.launching.host.strays import end_strays, run_tag
+from hydragnn_hpo.launching.orphan_processes import end_orphans, run_tag
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     made = Desk(tmp_path_factory.mktemp("desk"))
     yield made
     for run in made.folder.glob("runs/*"):
-        end_strays(run_tag(run))
+        end_orphans(run_tag(run))
 
 
 @pytest.mark.parametrize("name", ["first_campaign", "own_data", "own_conv", "ensemble_in_ase"])

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.backends import TETHERED
+from hydragnn_hpo.campaign.energy_accounting import EnergyAccounting
 from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
 from hydragnn_hpo.campaign.loop.attempts import Attempts
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.dispatch import Dispatch
 from hydragnn_hpo.campaign.loop.errand import Errands
 from hydragnn_hpo.campaign.loop.ladder import Ladder
-from hydragnn_hpo.campaign.loop.metering import Metering
 from hydragnn_hpo.campaign.loop.pause import NEVER, Drained, Pause
 from hydragnn_hpo.campaign.loop.proposals import Proposals
 from hydragnn_hpo.campaign.loop.reseeding import Reseeding
@@ -113,7 +113,7 @@ class Controller:
         self.ladder = Ladder(config.search, book)
         self.reseeding = Reseeding(config.ensemble.reseed, book, self.proposals)
         self.roster = Roster(book, self.dispatch)
-        self.metering = Metering(book, lambda: self.backend.slots)
+        self.energy = EnergyAccounting(book, lambda: self.backend.slots)
         self.steering = Steering(run, book, self.attempts)
         self.errands = Errands(
             run.path,
@@ -139,7 +139,7 @@ class Controller:
             self._open()
             while not self._done():
                 self._turn()
-            self.metering.flush()
+            self.energy.flush()
         return self.state
 
     @contextlib.contextmanager
@@ -195,7 +195,7 @@ class Controller:
         """
         with self._left_in_order():
             answer = self.errands.send(kind, spec)
-            self.metering.flush()
+            self.energy.flush()
         return answer
 
     def _slot_beside(self, tried: Sequence[str]) -> Slot:
@@ -351,7 +351,7 @@ class Controller:
                 told = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
                 self.book.note("zygote_ready", durable=False, **told)
             elif event.kind == "counters":
-                self.metering.hear(event)
+                self.energy.add_sample(event)
             elif event.kind == "adopted" and event.job:
                 self.attempts.adopt(event.job)
             elif event.kind in ("zygote_lost", "agent_lost"):
@@ -359,7 +359,7 @@ class Controller:
                 if event.data.get("error"):
                     host, there = str(event.data.get("host")), {s.host for s in self.backend.slots}
                     self.roster.do_without(host, there, str(event.data["error"]))
-        self.metering.turn()
+        self.energy.write_if_due()
         self.lease.renew()
         self.book.flush()
         return events
@@ -390,6 +390,6 @@ class Controller:
                 self.book.note("draining")
             if self._opened:  # else what runs is another controller's, and waits for the next one
                 self.attempts.rest(reason, spare=spare, hear=self._hear)
-            self.metering.flush()
+            self.energy.flush()
         except (HydraError, OSError, Drained) as error:
             logger.warning("%s", error)

@@ -12,8 +12,8 @@ from hydragnn_hpo.config.trial import INTERRUPTED, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, remove, storage
 from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.host.lease import LAPSED
 from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
+from hydragnn_hpo.launching.rank_lease import LAPSED
 
 logger = logging.getLogger(__name__)
 

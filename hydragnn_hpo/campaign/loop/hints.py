@@ -7,7 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from hydragnn_hpo.launching.host.counters.sample import Sample
+from hydragnn_hpo.launching.counters import CounterSample
 
 IN_A_ROW = 10
 """Samples that must say the same: five minutes, at one each half minute."""
@@ -30,7 +30,7 @@ class Hints:
         self._warned = warned
         self._odd: Counter[tuple[str, str]] = Counter()
 
-    def look(self, host: str, sample: Sample, trains: Mapping[str, str]) -> str | None:
+    def look(self, host: str, sample: CounterSample, trains: Mapping[str, str]) -> str | None:
         """Give a sentence on one host, if there is one to say.
 
         Args:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hydragnn_hpo.campaign.records.journal import Event
-from hydragnn_hpo.launching.host.counters.sample import Sample
+from hydragnn_hpo.launching.counters import CounterSample
 from hydragnn_hpo.launching.job import Slot
 
 REMEMBERED_SECONDS = 600.0
@@ -72,7 +72,7 @@ class Holders:
         return found
 
 
-def portions(sample: Sample, slots: Sequence[Slot]) -> list[Portion]:
+def portions(sample: CounterSample, slots: Sequence[Slot]) -> list[Portion]:
     """Split what a host took by the slots that share it.
 
     Args:
@@ -138,7 +138,7 @@ class Energy:
     hosts: int = 0
 
     parts: tuple[str, ...] = ()
-    """What was counted of a host: see ``Sample.parts``."""
+    """What was counted of a host: see ``CounterSample.parts``."""
 
     unread: str | None = None
     """Why a host counts less than it could."""

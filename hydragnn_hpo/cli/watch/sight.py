@@ -15,7 +15,7 @@ from hydragnn_hpo.cli.batch_view import course_of, standing_of_jobs
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded
+from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.submit.records import JobRecords
 from hydragnn_hpo.layout import RunDir
 
@@ -89,7 +89,7 @@ class Watcher:
         standing = standing_of(state, ledger, trials=search.trials, rungs=search.rungs, now=now)
         standing = replace(
             standing,
-            excluded=len(hosts_excluded(self.run.path)),
+            excluded=len(read_run_excluded(self.run.path)),
             running=running_trials(state, MOST_ROWS, now),
             ends_in=seconds_left(state, ledger, search, now) if now else None,
         )

@@ -13,13 +13,13 @@ import logging
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import PART, storage
+from hydragnn_hpo.host_info import create_private, private_folder
 
 SCRATCH = "HYDRAGNN_HPO_SCRATCH"
 """The environment variable that names places, the best one first, with ``:`` between them."""
@@ -49,16 +49,12 @@ def stage_folder(place: Path) -> Path:
         Unusable: the place cannot be written.
         StorageError: the folder there is not ours alone.
     """
-    folder = place / f"hydragnn-hpo-{os.getuid()}"
+    folder = private_folder(place)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except FileExistsError:
-        found = folder.lstat()
+        private = create_private(folder)
     except OSError as error:
         raise Unusable(f"{folder}: cannot be written ({error.strerror}).") from error
-    private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
-    if not private or found.st_uid != os.getuid():
+    if not private:
         raise StorageError(
             f"{folder}: is not a folder that only you can enter; "
             f"remove it, or set {SCRATCH} to another place."

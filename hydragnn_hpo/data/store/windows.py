@@ -33,6 +33,7 @@ from hydragnn_hpo.data.store.arrays import (
 from hydragnn_hpo.data.store.index import RUN_BYTES, Index, read_index, runs_of, stats_of
 from hydragnn_hpo.data.store.parts import WindowReader
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.host_info import read_memory
 
 MEMORY = "HYDRAGNN_HPO_WINDOW_MEMORY"
 """The environment variable with the bytes of windows that a process may keep."""
@@ -269,6 +270,4 @@ def _memory() -> int:
 
 def _free_memory() -> int:
     """Give the bytes that this host can still give away, file caches included."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        lines = dict(line.split(":", maxsplit=1) for line in file)
-    return int(lines["MemAvailable"].split()[0]) * 1024
+    return read_memory()["MemAvailable"]

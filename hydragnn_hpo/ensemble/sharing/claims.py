@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hydragnn_hpo.files import storage
+from hydragnn_hpo.host_info import boot_id, is_running, start_ticks
 
 LEASE_SECONDS = 60.0
 """A rank of another host that has not shown for so long is gone."""
@@ -162,16 +163,11 @@ class Claims:
 
 def identity(pid: int) -> dict[str, Any]:
     """Say which process of which host a number means; nothing of one that is gone or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
+    if not is_running(pid) or (ticks := start_ticks(pid)) is None:
         return {}
-    if stat[0] in b"ZX":
-        return {}
-    return {"pid": pid, "born": int(stat[19]), "place": _place()}
+    return {"pid": pid, "born": ticks, "place": _place()}
 
 
 def _place() -> str:
     """Name this host and its table of processes: containers may have tables of their own."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
+    return f"{socket.gethostname()}/{boot_id()}/{os.readlink('/proc/self/ns/pid')}"

@@ -17,7 +17,7 @@ from hydragnn_hpo.ensemble.inference.engine import Engine
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.member import Member
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.ranks.place import DEVICE
+from hydragnn_hpo.launching.rank_environment import DEVICE
 
 AUTO = "auto"
 

@@ -18,8 +18,8 @@ from hydragnn_hpo.ensemble.sharing.sharing import Share
 from hydragnn_hpo.ensemble.streaming.order import Order
 from hydragnn_hpo.errors import HydraError, JobError
 from hydragnn_hpo.files import passes, read_json, write_json
-from hydragnn_hpo.launching.ranks.cores import THREADS
-from hydragnn_hpo.launching.ranks.place import DEVICE
+from hydragnn_hpo.launching.launcher_detection import THREADS
+from hydragnn_hpo.launching.rank_environment import DEVICE
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from hydragnn_hpo.ensemble.streaming.order import Order
 from hydragnn_hpo.ensemble.streaming.parts import Parts, Piece
 from hydragnn_hpo.ensemble.streaming.work import Outcome, Work
 from hydragnn_hpo.errors import JobError, StorageError
+from hydragnn_hpo.host_info import start_ticks
 
 BEGIN_SECONDS = 300.0
 """How long ranks wait for the first of them, which makes the folder."""
@@ -113,6 +114,5 @@ def _is_younger(path: Path, born: float) -> bool:
 
 def _birth() -> float:
     """Give when this process was started, in seconds since the epoch: imports may take long."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    since_boot = (start_ticks("self") or 0) / os.sysconf("SC_CLK_TCK")
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)

@@ -8,12 +8,12 @@ import sys
 import time
 
 from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.agent.serving import Agent
-from hydragnn_hpo.launching.host import linux
-from hydragnn_hpo.launching.host.network import network_of_job
-from hydragnn_hpo.launching.host.scratch import Scratch
-from hydragnn_hpo.launching.host.strays import AGENT, HOST, RUN, end_tagged, host_tag
-from hydragnn_hpo.launching.ranks.started import OF_A_STEP
+from hydragnn_hpo.launching.agent_scratch import AgentScratch
+from hydragnn_hpo.launching.host_network import network_of_job
+from hydragnn_hpo.launching.launcher_detection import OF_A_STEP
+from hydragnn_hpo.launching.orphan_processes import AGENT, HOST, RUN, end_tagged, host_tag
 from hydragnn_hpo.launching.wire.dialer import Dialer
 from hydragnn_hpo.launching.wire.protocol import DOOR
 
@@ -38,11 +38,11 @@ def main() -> None:
     """Be the agent of this host, in place of any that is left of an earlier life."""
     arguments = _arguments()
     if arguments.parent:
-        linux.die_with_parent(arguments.parent)
+        process_control.die_with_parent(arguments.parent)
     plain = arguments.host or os.environ[arguments.host_of]
     host = f"{plain}@{arguments.allocation}" if arguments.allocation else plain
     _tagged(host)
-    linux.name_process("hpo-agent")
+    process_control.name_process("hpo-agent")
     for number in (signal.SIGINT, signal.SIGTERM):  # a step that ends sends them to all: ranks
         signal.signal(number, signal.SIG_IGN)  # are to leave checkpoints, and need us for that
     end_tagged(HOST, os.environ[HOST])
@@ -53,7 +53,7 @@ def main() -> None:
     for name in OF_A_STEP:  # an agent's number is no rank's
         os.environ.pop(name, None)
     os.environ.update(network_of_job(os.environ))
-    scratch = Scratch(os.environ[HOST])
+    scratch = AgentScratch(os.environ[HOST])
     try:
         agent = Agent(host, os.environ[AGENT], Dialer(source, time.monotonic()), scratch)
         signal.signal(signal.SIGTERM, agent.end_soon)

@@ -15,7 +15,7 @@ from typing import Any
 from hydragnn_hpo.config.command import CommandConfig, filled
 from hydragnn_hpo.launching.agent.tether import tethered
 from hydragnn_hpo.launching.job import Slot
-from hydragnn_hpo.launching.ranks.devices import visibility
+from hydragnn_hpo.launching.rank_environment import visibility
 from hydragnn_hpo.layout import TrialDir
 
 HOSTS = "HYDRAGNN_HPO_HOSTS"

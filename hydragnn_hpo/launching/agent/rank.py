@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hydragnn_hpo.launching.host import lease, linux
+from hydragnn_hpo.launching import process_control, rank_lease
 
 _RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
 
@@ -61,8 +61,8 @@ def _settle(job: Mapping[str, Any], place: Mapping[str, Any]) -> None:
     for number in _RESET:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    linux.adopt_orphans(False)
-    linux.name_process("hpo-rank")
+    process_control.adopt_orphans(False)
+    process_control.name_process("hpo-rank")
     _redirect(job["log"])
     for name in place["without"]:
         os.environ.pop(name, None)
@@ -70,7 +70,7 @@ def _settle(job: Mapping[str, Any], place: Mapping[str, Any]) -> None:
     _bind(place["cores"])
     reseed(f"{job['job']}:{place['rank']}")
     terms = (Path(job["lease"]), float(job["lease_seconds"]))
-    threading.Thread(target=lease.watch, args=terms, daemon=True, name="lease").start()
+    threading.Thread(target=rank_lease.watch, args=terms, daemon=True, name="lease").start()
 
 
 def _call(target: str, spec: dict[str, Any]) -> int:
@@ -93,7 +93,7 @@ def run_rank(job: Mapping[str, Any], place: Mapping[str, Any], *, zygote: int) -
     """
     code = 1
     try:
-        linux.die_with_parent(zygote)
+        process_control.die_with_parent(zygote)
         _settle(job, place)
         code = _call(job["target"], job["spec"])
     except SystemExit as leaving:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.launching.host.lease import create
-from hydragnn_hpo.launching.host.tail import Tail, end_of
+from hydragnn_hpo.launching.jsonl_tail import JsonlTail, end_of
+from hydragnn_hpo.launching.rank_lease import create
 
 PEER_GRACE = 2.0
 """Seconds that ranks get to end by themselves, and again after SIGTERM, once a peer failed."""
@@ -28,7 +28,7 @@ class Running:
     begun: float = 0.0
     """When the order came, in seconds since the epoch."""
 
-    tail: Tail | None = None
+    tail: JsonlTail | None = None
     first_offset: int = 0
     """Where the watched file ended as the job began."""
 
@@ -81,7 +81,7 @@ class Running:
         if self.order["watch"] is not None:
             watch = Path(self.order["watch"])
             self.first_offset = end_of(watch)
-            self.tail = Tail(watch, self.first_offset)
+            self.tail = JsonlTail(watch, self.first_offset)
 
     def tell_from(self, offset: int | None) -> None:
         """Tell the records from there on, which may mean once more."""

@@ -15,16 +15,15 @@ from typing import Any
 
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.files import write_json
+from hydragnn_hpo.launching import rank_lease
 from hydragnn_hpo.launching.agent.running import Running
-from hydragnn_hpo.launching.agent.sampling import Sampling
 from hydragnn_hpo.launching.agent.session import Session
 from hydragnn_hpo.launching.agent.zygote_process import ZygoteProcess
-from hydragnn_hpo.launching.host import lease
-from hydragnn_hpo.launching.host.layout import Layout
-from hydragnn_hpo.launching.host.ports import is_free
-from hydragnn_hpo.launching.host.scratch import Scratch
-from hydragnn_hpo.launching.host.slots import detect_slots
-from hydragnn_hpo.launching.ranks.folders import SCRATCH, local_place, remove, settle
+from hydragnn_hpo.launching.agent_scratch import AgentScratch
+from hydragnn_hpo.launching.cache_dirs import SCRATCH, local_place, remove, settle
+from hydragnn_hpo.launching.counter_process import CounterProcess
+from hydragnn_hpo.launching.host_network import is_free
+from hydragnn_hpo.launching.slots import Layout, detect_slots
 from hydragnn_hpo.launching.wire.channel import wait
 from hydragnn_hpo.launching.wire.dialer import Dialer
 from hydragnn_hpo.launching.wire.ferry import Hold, inside
@@ -44,7 +43,7 @@ _CANNOT_RUN = 73
 class Agent:
     """Runs jobs on this host, for one controller after the other."""
 
-    def __init__(self, host: str, life: str, dialer: Dialer, scratch: Scratch) -> None:
+    def __init__(self, host: str, life: str, dialer: Dialer, scratch: AgentScratch) -> None:
         """Be the agent of a host.
 
         Args:
@@ -62,7 +61,7 @@ class Agent:
             lambda: self._session.unsent,
         )
         self._zygote: ZygoteProcess | None = None
-        self._sampling = Sampling()
+        self._sampling = CounterProcess()
         self._jobs: dict[str, Running] = {}
         self._slots: list[dict[str, Any]] = []
         self._code: Path | None = None
@@ -180,7 +179,7 @@ class Agent:
         for job in self._alive():
             if not job.discarded:
                 with contextlib.suppress(OSError):  # taken away or out of reach: it lapses
-                    lease.grant(job.lease, until)
+                    rank_lease.grant(job.lease, until)
 
     def _fence(self) -> None:
         """End all ranks: we have not heard of the controller for the length of a lease."""
@@ -296,7 +295,7 @@ class Agent:
         self._hold.pump()
 
     def _tell_counters(self, now: float) -> None:
-        self._sampling.look(now)
+        self._sampling.receive(now)
         ready = self._session.joined and not self._session.crowded
         if ready and (sample := self._sampling.take()):
             self._session.tell("counters", **sample)

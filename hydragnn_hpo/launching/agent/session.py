@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hydragnn_hpo
-from hydragnn_hpo.launching.host.network import interface_of
+from hydragnn_hpo.launching.host_network import interface_of
 from hydragnn_hpo.launching.wire.channel import Channel
 from hydragnn_hpo.launching.wire.dialer import Dialer
 from hydragnn_hpo.launching.wire.package import digest

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hydragnn_hpo.launching.host import linux
+from hydragnn_hpo.launching import process_control
 
 _NOT_FOUND = 127
 """Exit code of a program that cannot be executed, as shells have it."""
@@ -22,7 +22,7 @@ def tethered(argv: Sequence[str]) -> list[str]:
 
 def main(parent: int, argv: list[str]) -> NoReturn:
     """Be the program from now on."""
-    linux.die_with_parent(parent)
+    process_control.die_with_parent(parent)
     try:
         os.execvp(argv[0], argv)
     except OSError as error:

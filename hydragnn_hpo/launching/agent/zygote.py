@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.agent.rank import run_rank
-from hydragnn_hpo.launching.host import linux
 from hydragnn_hpo.launching.wire.channel import Channel, wait
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -142,14 +142,14 @@ def main(descriptor: int, parent: int, *, modules: Iterable[str]) -> NoReturn:
     """Import, say so, and serve."""
     began = time.monotonic()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm's, to all: ranks have until SIGKILL
-    linux.die_with_parent(parent)
-    linux.name_process("hpo-zygote")
+    process_control.die_with_parent(parent)
+    process_control.name_process("hpo-zygote")
     agent = Channel(socket.socket(fileno=descriptor))
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     if error := preload(modules):
         agent.send({"event": "failed", "error": error})
         sys.exit(1)
-    linux.adopt_orphans(True)
+    process_control.adopt_orphans(True)
     gc.collect()
     gc.freeze()
     zygote = Zygote(agent, _listen_for_children())

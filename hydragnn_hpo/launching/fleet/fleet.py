@@ -15,8 +15,8 @@ from hydragnn_hpo.launching.fleet.roster import Roster
 from hydragnn_hpo.launching.fleet.transport import Transport
 from hydragnn_hpo.launching.fleet.work import Work
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, EventKind, Job, Slot
-from hydragnn_hpo.launching.ranks.place import Rendezvous
-from hydragnn_hpo.launching.ranks.site import UNKNOWN, terms_of
+from hydragnn_hpo.launching.profile_adapter import UNKNOWN, terms_of
+from hydragnn_hpo.launching.rank_environment import Rendezvous
 from hydragnn_hpo.launching.wire.ferry import Ferry
 from hydragnn_hpo.launching.wire.package import digest
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from hydragnn_hpo.launching.fleet.work import Work
-from hydragnn_hpo.launching.host.ports import PortPool
-from hydragnn_hpo.launching.host.tail import Tail
+from hydragnn_hpo.launching.host_network import PortPool
 from hydragnn_hpo.launching.job import Event, EventKind
+from hydragnn_hpo.launching.jsonl_tail import JsonlTail
 
 
 class Ledger:
@@ -76,7 +76,7 @@ class Ledger:
         """Read what a job wrote and its agent had no time to tell."""
         if work.watch is None:
             return
-        tail = Tail(work.watch, work.offset or 0)
+        tail = JsonlTail(work.watch, work.offset or 0)
         before = -1
         while tail.offset != before:
             before = tail.offset

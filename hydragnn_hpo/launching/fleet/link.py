@@ -5,14 +5,14 @@ from typing import Any
 
 from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.ranks.place import Rendezvous, place_ranks
+from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments
 
 
 def start_order(
     job: Job, target: str, *, ranks: Sequence[int], meet: Rendezvous, tag: str, site: SiteConfig
 ) -> dict[str, Any]:
     """Give the message that has an agent run some ranks of a job; its lease is added."""
-    places = place_ranks(job, ranks, site=site, meet=meet, tag=tag)
+    places = make_rank_environments(job, ranks, site=site, meet=meet, tag=tag)
     first = 0 in ranks  # rank 0 writes what is watched and reads what is asked
     return {
         "op": "start",

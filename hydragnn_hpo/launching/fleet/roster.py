@@ -16,8 +16,8 @@ from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.fleet.guests import Guests
 from hydragnn_hpo.launching.fleet.host import NAMES, Host
 from hydragnn_hpo.launching.fleet.transport import Call, News, Transport
-from hydragnn_hpo.launching.host.strays import run_tag
 from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.orphan_processes import run_tag
 from hydragnn_hpo.launching.wire.channel import Channel
 from hydragnn_hpo.launching.wire.door import Door, DoorPlate, door_file
 from hydragnn_hpo.launching.wire.switchboard import Switchboard

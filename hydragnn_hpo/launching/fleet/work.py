@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hydragnn_hpo.launching.host.tail import end_of
 from hydragnn_hpo.launching.job import Job
+from hydragnn_hpo.launching.jsonl_tail import end_of
 
 
 @dataclass

@@ -20,11 +20,10 @@ from typing import Any
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import read_json, write_json
+from hydragnn_hpo.launching import process_control, rank_lease
 from hydragnn_hpo.launching.agent.rank import run_rank
-from hydragnn_hpo.launching.host import lease, linux
-from hydragnn_hpo.launching.host.network import address_of, first_there
-from hydragnn_hpo.launching.host.ports import PortPool, is_free
-from hydragnn_hpo.launching.ranks.folders import SCRATCH, local_place, remove, settle
+from hydragnn_hpo.launching.cache_dirs import SCRATCH, local_place, remove, settle
+from hydragnn_hpo.launching.host_network import PortPool, address_of, first_there, is_free
 
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -89,11 +88,11 @@ class Keeper:
     def run(self) -> None:
         """Run the rank to its end."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
-        linux.name_process("hpo-keeper")
+        process_control.name_process("hpo-keeper")
         try:
             self.place["environment"] |= self._meet()
             self._settle()
-            lease.create(self._own_lease, self._lease.until)
+            rank_lease.create(self._own_lease, self._lease.until)
             child = self._fork()
             self._tell("started", pid=child, host=socket.gethostname())
             code = self._follow(child)
@@ -181,7 +180,7 @@ class Keeper:
                 self._beaten = now
                 os.utime(self.folder / f"{self.rank}.started")
             if self._lease.look(now):
-                lease.grant(self._own_lease, self._lease.until)
+                rank_lease.grant(self._own_lease, self._lease.until)
             else:
                 self._own_lease.unlink(missing_ok=True)
 

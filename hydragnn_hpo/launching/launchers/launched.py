@@ -14,12 +14,12 @@ from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json, storage, write_json, write_text
 from hydragnn_hpo.launching.agent.running import Running
 from hydragnn_hpo.launching.agent.tether import tethered
-from hydragnn_hpo.launching.host.strays import end_tagged
-from hydragnn_hpo.launching.host.tail import Tail, end_of
 from hydragnn_hpo.launching.job import Event, Job
+from hydragnn_hpo.launching.jsonl_tail import JsonlTail, end_of
 from hydragnn_hpo.launching.launchers.keeper import BEATS
 from hydragnn_hpo.launching.launchers.launcher import Site, host_by_host, places, wrapped
-from hydragnn_hpo.launching.ranks.place import JOB
+from hydragnn_hpo.launching.orphan_processes import end_tagged
+from hydragnn_hpo.launching.rank_environment import JOB
 
 RANKS = ".ranks"
 """Ending of the folder beside a lease in which keepers and controller leave their files."""
@@ -81,7 +81,7 @@ class Launched:
             hosts = "".join(f"{slot.host}\n" for slot in self.job.slots)
             write_text(self.folder / "hosts", hosts)
             if self.job.watch is not None:
-                self._running.tail = Tail(self.job.watch, end_of(self.job.watch))
+                self._running.tail = JsonlTail(self.job.watch, end_of(self.job.watch))
             self._launch()
 
     @contextlib.contextmanager

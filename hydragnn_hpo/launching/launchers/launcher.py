@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.host.strays import AGENT, RUN
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.ranks.place import JOB, Rendezvous, place_ranks
+from hydragnn_hpo.launching.orphan_processes import AGENT, RUN
+from hydragnn_hpo.launching.rank_environment import JOB, Rendezvous, make_rank_environments
 from hydragnn_hpo.launching.staging.software import import_path
 from hydragnn_hpo.shipped import shipped
 
@@ -89,7 +89,7 @@ def places(job: Job, tag: str, *, site: SiteConfig) -> list[dict[str, Any]]:
     found = [
         place
         for here in ranks.values()
-        for place in place_ranks(job, here, site=site, meet=meet, tag=tag)
+        for place in make_rank_environments(job, here, site=site, meet=meet, tag=tag)
     ]
     return [place.as_json() for place in sorted(found, key=lambda place: place.rank)]
 

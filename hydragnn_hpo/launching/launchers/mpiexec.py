@@ -10,11 +10,11 @@ from pathlib import Path
 
 from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.doctor.exclusion import left_over
-from hydragnn_hpo.launching.host.slots import detect_slots
+from hydragnn_hpo.launching.excluded_hosts import without_excluded
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launchers.launcher import Launch
-from hydragnn_hpo.launching.ranks.site import UNKNOWN, layout_of
+from hydragnn_hpo.launching.profile_adapter import UNKNOWN, layout_of
+from hydragnn_hpo.launching.slots import detect_slots
 from hydragnn_hpo.launching.slurm.hostlist import checked
 from hydragnn_hpo.walltime import WallTime
 
@@ -75,7 +75,7 @@ class Mpiexec:
         """
         self._program = program or find_mpiexec()
         self.ends_at = WallTime.of(environment).end
-        self._hosts = left_over(pbs_hosts(environment), without)[: hosts or None]
+        self._hosts = without_excluded(pbs_hosts(environment), without)[: hosts or None]
         self._flags = site.step.trials
         each = detect_slots(slots, host="local", layout=layout_of(site))
         self.slots: tuple[Slot, ...] = each

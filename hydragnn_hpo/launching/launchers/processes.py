@@ -19,11 +19,11 @@ from typing import Self
 from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.errors import JobError, unknown
 from hydragnn_hpo.files import write_json
-from hydragnn_hpo.launching.host.strays import AGENT, end_tagged, run_tag
 from hydragnn_hpo.launching.job import JOBS, Event, Job, Slot
 from hydragnn_hpo.launching.launchers.launched import RANKS, Launched
 from hydragnn_hpo.launching.launchers.launcher import Launcher, Site
-from hydragnn_hpo.launching.ranks.site import UNKNOWN
+from hydragnn_hpo.launching.orphan_processes import AGENT, end_tagged, run_tag
+from hydragnn_hpo.launching.profile_adapter import UNKNOWN
 
 MOST_ALIVE = 64
 """Launchers at a time: each asks the one Slurm controller of the machine for something."""

@@ -16,7 +16,7 @@ from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launchers.launcher import Launch
-from hydragnn_hpo.launching.ranks.site import NEAR, UNKNOWN, layout_of, near_devices
+from hydragnn_hpo.launching.profile_adapter import NEAR, UNKNOWN, layout_of, near_devices
 from hydragnn_hpo.launching.slurm.allocation import Allocation
 
 NOT_INHERITED = (

@@ -11,7 +11,7 @@ from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError, unknown
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, Job, Slot
-from hydragnn_hpo.launching.ranks.site import site_of
+from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.ray.inside import find_ground
 from hydragnn_hpo.launching.ray.reservations import Reservations
 from hydragnn_hpo.launching.ray.shares import shares

@@ -27,8 +27,8 @@ import ray
 import ray.cloudpickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hydragnn_hpo.launching.host import linux
-from hydragnn_hpo.launching.host.strays import AGENT, HOST, RUN, host_tag
+from hydragnn_hpo.launching import process_control
+from hydragnn_hpo.launching.orphan_processes import AGENT, HOST, RUN, host_tag
 from hydragnn_hpo.launching.ray import actor, groups
 from hydragnn_hpo.launching.wire.channel import Channel, wait
 
@@ -194,7 +194,7 @@ def join(address: str, tag: str) -> None:
 
 def main(descriptor: int) -> NoReturn:
     """Join and serve whoever holds the other end."""
-    linux.name_process("hpo-ray-driver")
+    process_control.name_process("hpo-ray-driver")
     controller = Channel(socket.socket(fileno=descriptor))
     order = _first_order(controller)
     try:

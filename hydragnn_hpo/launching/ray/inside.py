@@ -9,10 +9,10 @@ from pathlib import Path
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage
-from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded
-from hydragnn_hpo.launching.host.network import first_there, own_address
-from hydragnn_hpo.launching.host.strays import run_tag
-from hydragnn_hpo.launching.ranks.site import site_of
+from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
+from hydragnn_hpo.launching.host_network import first_there, own_address
+from hydragnn_hpo.launching.orphan_processes import run_tag
+from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.ray.cluster import StartedCluster
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
 from hydragnn_hpo.launching.ray.member import member_argv
@@ -70,7 +70,7 @@ def find_ground(
             "machine.backend is 'ray', but machine.address names no cluster and this is no Slurm "
             "allocation: give the head's host:port, or run inside salloc or sbatch."
         )
-    allocation = Allocation.find(environment, machine.hosts, without=hosts_excluded(run_dir))
+    allocation = Allocation.find(environment, machine.hosts, without=read_run_excluded(run_dir))
     token = token or make_token(run_dir / FOLDER / "ray.token")
     return _start(allocation, machine, ray_environment(environment, token), run_dir)
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from hydragnn_hpo.launching.agent.tether import tethered
-from hydragnn_hpo.launching.host.network import own_address
+from hydragnn_hpo.launching.host_network import own_address
 from hydragnn_hpo.launching.ray.admission import split_address
 from hydragnn_hpo.launching.ray.credentials import ray_environment
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded, left_over
+from hydragnn_hpo.launching.excluded_hosts import read_run_excluded, without_excluded
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
-from hydragnn_hpo.launching.host.network import own_address
-from hydragnn_hpo.launching.host.strays import end_tagged, run_tag
+from hydragnn_hpo.launching.host_network import own_address
 from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.orphan_processes import end_tagged, run_tag
 from hydragnn_hpo.launching.ray.admission import admit, split_address
 from hydragnn_hpo.launching.ray.cluster import missing
 from hydragnn_hpo.launching.ray.inside import LOGS, Ground
@@ -52,7 +52,7 @@ class RayTransport:
         """
         self.ends_at = ground.ends_at
         self._wanted, self._shared_files = machine.hosts, machine.shared_files
-        self._excluded = frozenset(hosts_excluded(run_dir))
+        self._excluded = frozenset(read_run_excluded(run_dir))
         self._logs = run_dir / LOGS
         self._losses: list[float] = []
         self._news: list[News] = []
@@ -72,7 +72,7 @@ class RayTransport:
             self._wait_for(ground.expected)
         else:
             self.membership.wait(max(1, machine.hosts))
-        left_over([h.rpartition("-")[0] for h in self.membership.hosts], self._excluded)
+        without_excluded([h.rpartition("-")[0] for h in self.membership.hosts], self._excluded)
 
     def _wait_for(self, expected: Collection[str]) -> None:
         """Wait until these hosts have joined; go on with those that have after some minutes."""

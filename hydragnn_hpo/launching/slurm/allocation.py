@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.launching.doctor.exclusion import left_over
+from hydragnn_hpo.launching.excluded_hosts import without_excluded
 from hydragnn_hpo.launching.slurm.hostlist import compress, expand
 from hydragnn_hpo.launching.slurm.topology import by_switch
 
@@ -112,7 +112,7 @@ class Allocation:
         state, names, end = _standing(job, asking)
         if state != "RUNNING":
             raise ConfigError(f"Slurm job {job} is {state.lower()}: run inside one that runs.")
-        hosts = left_over(by_switch(expand(names), _topology()), without)
+        hosts = without_excluded(by_switch(expand(names), _topology()), without)
         hosts = hosts[: most or len(hosts)]
         return cls(job, hosts, _address(hosts[0], asking), _end(environment, end))
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.config.campaign import MachineConfig
-from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded
+from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD
-from hydragnn_hpo.launching.ranks.site import site_of
+from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.slurm.allocation import Allocation
 from hydragnn_hpo.launching.slurm.transport import SlurmTransport
 from hydragnn_hpo.launching.staging.equip import equip
@@ -34,7 +34,7 @@ def hold(
         JobError: Slurm does not answer.
     """
     site = site_of(machine)
-    allocation = Allocation.find(environment, machine.hosts, without=hosts_excluded(run_dir))
+    allocation = Allocation.find(environment, machine.hosts, without=read_run_excluded(run_dir))
     software, usable = equip(machine, site, allocation, run_dir=run_dir, environment=environment)
     return SlurmTransport(
         usable,

@@ -13,9 +13,9 @@ from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
-from hydragnn_hpo.launching.host.network import first_there, own_address
+from hydragnn_hpo.launching.host_network import first_there, own_address
 from hydragnn_hpo.launching.job import Slot
-from hydragnn_hpo.launching.ranks.site import UNKNOWN
+from hydragnn_hpo.launching.profile_adapter import UNKNOWN
 from hydragnn_hpo.launching.slurm.allocation import Allocation, Question
 from hydragnn_hpo.launching.slurm.hostlist import compress
 from hydragnn_hpo.launching.staging.software import OWN, Software

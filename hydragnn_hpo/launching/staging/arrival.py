@@ -5,7 +5,7 @@
     python -S -P -m hydragnn_hpo.launching.staging.arrival start ... -- ARGUMENT...
 
 One process per host runs this by a Python that may lie on a shared file system, so it imports
-little: the standard library, and three small modules of ours. ``ready`` tells what came of it as
+little: the standard library, and four small modules of ours. ``ready`` tells what came of it as
 one line of JSON; ``start`` does the same in silence and becomes the environment's Python.
 
 Below ``FOLDER/hydragnn-hpo-UID/software`` lies ``CHECKSUM/env``, and ``CHECKSUM/base`` where the
@@ -20,13 +20,13 @@ import json
 import os
 import re
 import shutil
-import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from string import Template
 
+from hydragnn_hpo.host_info import create_private, private_folder
 from hydragnn_hpo.launching.staging.unpack import (
     ENV,
     Refused,
@@ -65,13 +65,9 @@ def software_folder(place: str, environment: Mapping[str, str]) -> Path:
         raise Refused(f"{place}: names {error}, which this host does not have.") from None
     if not _SAFE.fullmatch(named) or not named.startswith("/"):
         raise Refused(f"{named!r}: scripts cannot lie there; choose another scratch folder.")
-    ours = Path(named) / f"hydragnn-hpo-{os.getuid()}"
+    ours = private_folder(Path(named))
     try:
-        with contextlib.suppress(FileExistsError):
-            ours.mkdir(mode=0o700, parents=True)
-        found = ours.lstat()
-        private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
-        if not private or found.st_uid != os.getuid():
+        if not create_private(ours):
             raise Refused(f"{ours}: is not a folder that only you can enter; remove it.")
         (ours / "software").mkdir(exist_ok=True)
     except OSError as error:

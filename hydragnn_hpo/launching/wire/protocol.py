@@ -50,7 +50,7 @@ cargo       path, data, last, checksum: a file that the job wrote; without data:
 ended       codes {rank: code}, signal_sent, first, error; repeated until ``forget``
 zygote_lost code, error
 counters    seconds, parts, rest, cards, gauges, devices, notes: what the host's counters say of
-            the last seconds, see ``host/counters/sample.py``; what could not be told is in the next
+            the last seconds, see ``counters.CounterSample``; what could not be told is in the next
 =========== ===================================================================================
 
 Somebody who holds a further allocation dials the same door (``fleet/guests.py``). He says ``visit``

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.host_info import read_memory
 
 _TRIM, _TOP, _MAP = -1, -2, -3
 """Numbers of glibc's ``M_TRIM_THRESHOLD``, ``M_TOP_PAD`` and ``M_MMAP_THRESHOLD``."""
@@ -141,9 +142,7 @@ def free_bytes(root: Path = Path("/")) -> int:
         root: where ``proc`` and ``sys`` are.
     """
     free = [2**62]
-    with contextlib.suppress(OSError):
-        text = (root / "proc/meminfo").read_text(encoding="ascii")
-        free += [int(kb) * 1024 for kb in re.findall(r"^MemAvailable:\s+(\d+)", text, re.MULTILINE)]
+    free += [read_memory(root / "proc/meminfo").get("MemAvailable", 2**62)]
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, kinds, place = line.split(":", maxsplit=2)

@@ -4,8 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
-from hydragnn_hpo.cli.machine import app
-from hydragnn_hpo.cli.machine_view import plain
+from hydragnn_hpo.cli.machine import app, plain
 from hydragnn_hpo.config.machine import known_profiles, read_profile
 
 

@@ -18,8 +18,8 @@ from hydragnn_hpo.campaign.records.journal import read
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.config.trial import DISK_FULL, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError, answer_of
-from hydragnn_hpo.launching.host.lease import LAPSED
 from hydragnn_hpo.launching.job import Event
+from hydragnn_hpo.launching.rank_lease import LAPSED
 
 KILLED = -9
 

@@ -1,11 +1,11 @@
 """What is worth a word about a host, and that it is said once."""
 
 from hydragnn_hpo.campaign.loop.hints import IN_A_ROW, PEERS, Hints
-from hydragnn_hpo.launching.host.counters.sample import Sample
+from hydragnn_hpo.launching.counters import CounterSample
 
 
 def sample(**gauges):
-    return Sample(30.0, devices={"3": gauges})
+    return CounterSample(30.0, devices={"3": gauges})
 
 
 def said(hints, samples, trains, host="h"):

@@ -13,7 +13,7 @@ from hydragnn_hpo.campaign.records.energy import (
 )
 from hydragnn_hpo.campaign.records.state import fold
 from hydragnn_hpo.campaign.records.summary import summarize
-from hydragnn_hpo.launching.host.counters.sample import Sample
+from hydragnn_hpo.launching.counters import CounterSample
 from hydragnn_hpo.launching.job import Slot
 
 
@@ -65,7 +65,7 @@ def test_what_is_long_over_is_forgotten():
 
 def test_a_host_by_hand():
     """Two cards of two devices; 30 s; a on slots 0 and 1 for all of it, b on slot 2 for 10 s."""
-    sample = Sample(30.0, ("host",), 1200.0, ((("0", "1"), 600.0), (("2", "3"), 300.0)))
+    sample = CounterSample(30.0, ("host",), 1200.0, ((("0", "1"), 600.0), (("2", "3"), 300.0)))
     held = {"h:0": {"a": 30.0}, "h:1": {"a": 30.0}, "h:2": {"b": 10.0}}
     shares = divide(portions(sample, gpus()), held, 30.0)
     # a: its card, 600, and half of the rest, 600. b: a third of half of its card, 50, and a
@@ -76,7 +76,7 @@ def test_a_host_by_hand():
 
 def test_slots_that_share_a_device_share_its_energy():
     lanes = [Slot("h", n, (n,), "cuda:0", "0") for n in range(2)]
-    found = portions(Sample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),)), lanes)
+    found = portions(CounterSample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),)), lanes)
     assert found == [(80.0, ("h:0", "h:1"))]
     shares = divide(found, {"h:0": {"a": 30.0}, "h:1": {"b": 15.0}}, 30.0)
     assert shares.trials == {"a": 40.0, "b": 20.0}
@@ -86,13 +86,13 @@ def test_slots_that_share_a_device_share_its_energy():
 def test_a_card_of_another_name_belongs_to_those_who_have_one():
     """Slices of a GPU are named by ids that no counter knows."""
     slices = [Slot("h", n, (n,), "cuda:0", f"MIG-{n}") for n in range(2)]
-    sample = Sample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),))
+    sample = CounterSample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),))
     assert portions(sample, slices) == [(80.0, ("h:0", "h:1"))]
 
 
 def test_a_card_that_is_nobodys_is_idle():
     two = gpus(2)
-    sample = Sample(10.0, ("host",), 0.0, tuple(((str(n),), 5.0) for n in range(4)))
+    sample = CounterSample(10.0, ("host",), 0.0, tuple(((str(n),), 5.0) for n in range(4)))
     shares = divide(portions(sample, two), {s.name: {"a": 10.0} for s in two}, 10.0)
     assert (shares.trials, shares.idle) == ({"a": 10.0}, 10.0)
     processors = [Slot("h", n, (n,), "cpu") for n in range(2)]
@@ -104,7 +104,7 @@ def test_what_was_counted_is_what_is_charged_and_what_is_idle():
     for _ in range(200):
         slots = gpus(draw.randint(1, 8))
         cards = tuple(((str(n),), draw.uniform(0.0, 9e3)) for n in range(draw.randint(0, 8)))
-        sample = Sample(30.0, (), draw.choice((None, draw.uniform(0.0, 3e4))), cards)
+        sample = CounterSample(30.0, (), draw.choice((None, draw.uniform(0.0, 3e4))), cards)
         held = {}
         for slot in slots:
             cut = sorted(draw.uniform(0.0, 30.0) for _ in range(2))

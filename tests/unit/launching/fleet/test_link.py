@@ -6,7 +6,7 @@ from pathlib import Path
 from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.launching.fleet.link import start_order
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.ranks.place import Rendezvous
+from hydragnn_hpo.launching.rank_environment import Rendezvous
 
 MEET = Rendezvous("10.0.0.1", 20007, "hsn0")
 

@@ -8,7 +8,7 @@ import pytest
 
 from hydragnn_hpo.config.campaign import MachineConfig
 from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.config.on_machine import on_machine
+from hydragnn_hpo.config.machine import resolve_machine
 from hydragnn_hpo.config.site import ContainerConfig, SiteConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.fleet.transport import agent_argv
@@ -116,8 +116,8 @@ def test_files_are_named_by_their_whole_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     machine = MachineConfig(backend="slurm", pack="env.tar.gz")
 
-    assert on_machine(machine, {}, Path("/campaigns")).pack == "/campaigns/env.tar.gz"
-    asked = on_machine(MachineConfig(), {"container": "x.sif"}, Path("/campaigns"))
+    assert resolve_machine(machine, {}, Path("/campaigns")).pack == "/campaigns/env.tar.gz"
+    asked = resolve_machine(MachineConfig(), {"container": "x.sif"}, Path("/campaigns"))
     assert asked.container == str(tmp_path / "x.sif")
 
 

@@ -1,1 +1,0 @@
-"""What a site runs once before it trusts us, see README.md."""

@@ -1,0 +1,314 @@
+"""All-reduce between pairs of hosts, by the backend that a campaign would use there.
+
+Ranks of a job of kind ``probe`` (``training.allreduce_probe``) sum over each pair of hosts. Pairs
+are compared with each other: figures of links in profiles are good to a factor of two only.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.campaign.backends import backend_on
+from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.machine import ProfileConfig, resolve_machine
+from hydragnn_hpo.errors import HydraError, JobError
+from hydragnn_hpo.files import read_json, storage
+from hydragnn_hpo.launching.doctor import temporary_folder
+from hydragnn_hpo.launching.doctor_findings import Finding, State, find_outliers
+from hydragnn_hpo.launching.job import Backend, Job, Slot
+
+Pair = tuple[str, str]
+
+MB = 2**20
+SIZES = {"cpu": (MB, 4 * MB, 16 * MB)}
+"""Bytes to sum by kind of device; gloo needs a second for what a GPU sends in a millisecond."""
+
+DEVICE_SIZES = (MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB)
+
+JOIN_SECONDS = 60.0
+"""How long ranks wait for each other by default."""
+
+ROUND_SECONDS = 90.0
+"""For all pairs of a round, side by side, and the lease of their ranks: a busy host is not lost."""
+
+POLL_SECONDS = 0.05
+HOST_SECONDS = 600.0
+"""How long to wait for the first host."""
+
+GATHERING_SECONDS = 20.0
+"""The probe starts without missing hosts once none has joined for so long."""
+
+END_SECONDS = 20.0
+"""How long a job that was stopped may take to end."""
+
+FAR_PAIRS = 8
+"""Pairs of hosts that are far apart in the list, beside all neighbours."""
+
+_SUMS, _NETWORK = "all-reduce sums", "network used"
+_RATE, _LATENCY = "all-reduce bus bandwidth", "all-reduce latency"
+_FACTORS = {_RATE: (2.0, True), _LATENCY: (4.0, False)}
+"""Check -> by how much a pair must be worse than the median, and whether low is bad."""
+
+_KINDS = {"gloo": "gloo", "libfabric": "OFI", "ofi": "OFI", "socket": "Socket", "ib": "IB"}
+"""Parts of names of networks, the first that fits counts."""
+
+
+class AllReduceProbe:
+    """One job of kind ``probe``, from its request to its answer."""
+
+    def __init__(
+        self, folder: Path, name: str, slots: Sequence[Slot], seconds: float = JOIN_SECONDS
+    ) -> None:
+        """Create the job's folder.
+
+        Args:
+            folder: parent of the job's own folder; all hosts see it, or it is transferred.
+            name: of the job, unique, and of its folder.
+            slots: of its ranks, in rank order.
+            seconds: how long ranks wait for each other.
+        """
+        self.name, self.slots, self.seconds = name, tuple(slots), seconds
+        self.folder = folder / name
+        with storage(self.folder):
+            self.folder.mkdir(mode=0o700, parents=True)
+        self.log, self.file = self.folder / "log", self.folder / "answer.json"
+
+    def job(self) -> Job:
+        """Return the job for the backend."""
+        device = self.slots[0].device.partition(":")[0]
+        spec = {
+            "answer": str(self.file.resolve()),
+            "sizes": list(SIZES.get(device, DEVICE_SIZES)),
+            "one_host": len({slot.host for slot in self.slots}) == 1,
+            "seconds": self.seconds,
+        }
+        return Job(
+            id=self.name,
+            kind="probe",
+            width=len(self.slots),
+            spec=spec,
+            log=self.log,
+            lease=self.folder / "lease",
+            watch=None,
+            slots=self.slots,
+            folder=self.folder,
+        )
+
+    def answer(self) -> dict[str, Any]:
+        """Read the answer of a job that has ended, see ``allreduce_probe.merge_reports``.
+
+        Raises:
+            JobError: there is no answer, or it is an error.
+        """
+        if not self.file.exists():
+            raise JobError(f"the ranks of {self.name} ended without an answer: see {self.log}.")
+        values: dict[str, Any] = read_json(self.file)
+        if "error" in values:
+            raise JobError(f"{values['error']} (see {self.log}).")
+        return values
+
+
+def probe_network(name: str, profile: ProfileConfig, folder: Path, hosts: int) -> list[Finding]:
+    """Sum over pairs of hosts, one rank on each host, and compare the pairs.
+
+    Args:
+        name: of the profile, shipped or a path.
+        profile: the profile itself.
+        folder: a folder that all hosts see; what is written there is removed.
+        hosts: number of hosts that we hold.
+    """
+    try:
+        patient = MachineConfig(lease_seconds=ROUND_SECONDS)
+        machine = resolve_machine(patient, {"profile": name, "hosts": hosts})
+        with temporary_folder(folder) as shared, backend_on(machine, shared) as backend:
+            wait_for_hosts(backend, hosts)
+            return _probe_pairs(backend, profile, shared)
+    except HydraError as error:
+        cure = "Campaigns could not start there either: see the sentence."
+        return [Finding(_SUMS, "wrong", str(error), cure=cure)]
+
+
+def _probe_pairs(backend: Backend, profile: ProfileConfig, folder: Path) -> list[Finding]:
+    slots = {slot.host: slot for slot in reversed(backend.slots)}
+    answers, failures = {}, {}
+    hosts = list(dict.fromkeys(slot.host for slot in backend.slots))
+    for number, pairs in enumerate(choose_pairs(hosts)):
+        probes: dict[Pair, AllReduceProbe] = {
+            pair: AllReduceProbe(folder, f"pair.{number}.{k}", [slots[host] for host in pair])
+            for k, pair in enumerate(pairs)
+        }
+        errors = run_jobs(backend, [probe.job() for probe in probes.values()], ROUND_SECONDS)
+        for pair, probe in probes.items():
+            try:
+                answers[pair] = probe.answer()
+            except JobError as error:
+                failures[pair] = errors[probe.name] or str(error)
+    return check_pairs(answers, failures, profile)
+
+
+def wait_for_hosts(backend: Backend, expected: int) -> None:
+    """Wait until the expected hosts have joined, or no further one joins.
+
+    Raises:
+        JobError: no host joins.
+    """
+    began = changed = time.monotonic()
+    seen = 0
+    while seen < expected:
+        backend.poll(POLL_SECONDS)
+        now = time.monotonic()
+        if (count := len({slot.host for slot in backend.slots})) != seen:
+            seen, changed = count, now
+        elif seen and now > changed + GATHERING_SECONDS:
+            return
+        elif not seen and now > began + HOST_SECONDS:
+            raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs.")
+
+
+def run_jobs(backend: Backend, jobs: Sequence[Job], seconds: float) -> dict[str, str | None]:
+    """Run jobs side by side to their end; stop those that are too slow.
+
+    Args:
+        backend: runs them.
+        jobs: each on slots of its own, with ids that were never used.
+        seconds: time limit.
+
+    Returns:
+        Id of each job -> why it could not run or did not end in time, or None.
+    """
+    waiting, errors, late = {job.id for job in jobs}, dict[str, str | None](), set[str]()
+    for job in jobs:
+        backend.start(job)
+    deadline, give_up = time.monotonic() + seconds, math.inf
+    while waiting and (now := time.monotonic()) < give_up:
+        if now >= deadline and not late:
+            give_up = now + END_SECONDS  # from now: this process may have been stopped meanwhile
+            late |= waiting
+            for name in late:
+                backend.stop(name, grace=2.0)
+        for event in backend.poll(POLL_SECONDS):
+            if event.kind == "ended" and event.job in waiting:
+                waiting.remove(event.job)
+                overdue = "was ended: its time was up" if event.job in late else None
+                errors[event.job] = overdue or event.data.get("error")
+    unfinished = f"did not end within {seconds + END_SECONDS:.0f} s"
+    return errors | dict.fromkeys(waiting, unfinished)
+
+
+def choose_pairs(hosts: Sequence[str], far: int = FAR_PAIRS) -> list[list[Pair]]:
+    """Choose pairs in rounds; in a round no host has two partners.
+
+    Args:
+        hosts: neighbours in the network side by side.
+        far: most pairs that are half of the list apart.
+    """
+    count = len(hosts)
+    rounds = [[(hosts[k], hosts[k + 1]) for k in range(0, count - 1, 2)]]
+    if count % 2 and count > 1:
+        rounds.append([(hosts[-2], hosts[-1])])
+    half = count // 2
+    if half >= 2:
+        step = max(1, half // max(1, far))
+        rounds.append([(hosts[k], hosts[k + half]) for k in range(0, half, step)][:far])
+    return [pairs for pairs in rounds if pairs]
+
+
+def check_pairs(
+    answers: Mapping[Pair, Mapping[str, Any]],
+    failures: Mapping[Pair, str],
+    profile: ProfileConfig,
+) -> list[Finding]:
+    """Check each pair's sums and network, and compare the speeds of all pairs.
+
+    Args:
+        answers: of the probes that came to an end.
+        failures: why others did not.
+        profile: the machine's, which names the network to use.
+    """
+    cure = "Can they reach each other on the fabric's interface, at ports from 20000 on?"
+    findings = [
+        Finding(_SUMS, "wrong", why, "right on both", cure, pair) for pair, why in failures.items()
+    ]
+    found = [
+        finding
+        for pair, answer in answers.items()
+        for finding in _check_pair(answer, pair, profile)
+    ]
+    for check in dict.fromkeys(finding.check for finding in found):
+        alike = [finding for finding in found if finding.check == check]
+        findings += _compare(alike, *_FACTORS[check]) if check in _FACTORS else alike
+    return findings
+
+
+def _check_pair(answer: Mapping[str, Any], pair: Pair, profile: ProfileConfig) -> list[Finding]:
+    """Return what one pair measured; its speeds are not compared with anything yet."""
+    latency = answer["latency_seconds"]
+    best = max(entry["bus_bytes_per_second"] for entry in answer["bandwidth"])
+    peak = profile.between.peak_bytes_per_second
+    share = f", {100 * best / peak:.0f} % of the wire's" if peak else ""
+    rate = f"{best / 1e9:.3g} GB/s{share}"
+    return [
+        _check_sums(answer, pair),
+        Finding(_LATENCY, "ok", f"{1e6 * latency:.0f} us", hosts=pair, figure=latency),
+        Finding(_RATE, "ok", rate, hosts=pair, figure=best),
+        _check_network(answer["networks"], pair, profile),
+    ]
+
+
+def _check_sums(answer: Mapping[str, Any], pair: Pair) -> Finding:
+    bad = [rank for rank in answer["ranks"] if rank["wrong"]]
+    found = f"right on all {answer['world']} ranks"
+    cure = ""
+    if bad:
+        found = f"wrong on rank {bad[0]['rank']} of host {bad[0]['host']} and {len(bad) - 1} more"
+        cure = (
+            "trust no training on these hosts: try another version of RCCL or NCCL and its "
+            "network plugin, then leave the hosts out."
+        )
+    state: State = "wrong" if bad else "ok"
+    return Finding(_SUMS, state, found, "right on every rank", cure, pair, float(len(bad)))
+
+
+def _check_network(used: Sequence[str], pair: Pair, profile: ProfileConfig) -> Finding:
+    """Compare the network with the profile's NCCL_NET: without its plugin RCCL takes TCP."""
+    wanted = {**profile.rank.environment, **profile.rank.many_hosts}.get("NCCL_NET", "")
+    kinds = {_network_kind(name) for name in used}
+    state: State = "ok"
+    cure = ""
+    if not all(used):
+        state = "unknown"
+    elif wanted and kinds not in ({"gloo"}, {_network_kind(wanted)}):
+        state = "wrong"
+        cure = (
+            "load the network plugin's module, or name it in NCCL_NET_PLUGIN of the profile: "
+            "without it everything goes over TCP."
+        )
+    found = ", ".join(name or "not told" for name in used)
+    return Finding(_NETWORK, state, found, wanted, cure, pair)
+
+
+def _network_kind(network: str) -> str:
+    """Return one name for what versions of the plugins call differently."""
+    words = network.lower()
+    return next((kind for part, kind in _KINDS.items() if part in words), network)
+
+
+def _compare(alike: Sequence[Finding], factor: float, low_is_bad: bool) -> list[Finding]:
+    """Compare the figures of one check with their median."""
+    values = {" - ".join(f.hosts): f.figure for f in alike if f.figure is not None}
+    slow = find_outliers(values, factor, low_is_bad=low_is_bad)
+    median = next(iter(slow.values()), 0.0)
+    usual = min(alike, key=lambda f: abs((f.figure or 0.0) - median)).found
+    cure = (
+        "One of the two, or a wire between them: leave the host out that is in other slow pairs, "
+        "too."
+    )
+    return [
+        replace(finding, state="slow", expected=f"about {usual} as most pairs", cure=cure)
+        if " - ".join(finding.hosts) in slow
+        else finding
+        for finding in alike
+    ]

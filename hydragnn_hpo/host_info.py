@@ -1,0 +1,101 @@
+"""Facts about this host and its processes; standard library only, because agents load it."""
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_MEBI = 1 << 20
+
+
+def read_memory(meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
+    """Return the bytes of each line of ``meminfo``, such as ``MemTotal`` and ``MemAvailable``.
+
+    Returns:
+        Empty where the file cannot be read.
+    """
+    try:
+        text = meminfo.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    lines = re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)
+    return {name: int(kilobytes) * 1024 for name, kilobytes in lines}
+
+
+def host_memory_mb(
+    meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup/memory.max")
+) -> int:
+    """Return the MiB of this host, or of the container that we are in; 0 if unknown."""
+    physical = read_memory(meminfo).get("MemTotal", 0) // _MEBI
+    if not physical:
+        return 0
+    try:
+        return min(physical, int(group.read_text()) // _MEBI)
+    except (OSError, ValueError):  # no group, or "max"
+        return physical
+
+
+def read_process_stat(pid: int | str) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` from the state (third field of proc(5)) on.
+
+    The name before them may hold spaces and parentheses. Empty where there is no such process.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    return text.rpartition(b")")[2].decode("ascii", errors="replace").split()
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 if there is none."""
+    fields = read_process_stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def start_ticks(pid: int | str) -> int | None:
+    """Return when a process was started, in clock ticks since boot; None if there is none."""
+    fields = read_process_stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def is_running(pid: int) -> bool:
+    """Check whether a process exists and is no zombie."""
+    fields = read_process_stat(pid)
+    return bool(fields) and fields[0] not in "ZX"
+
+
+def processes_of_group(group: int) -> Iterator[int]:
+    """Yield the running processes of a process group."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        fields = read_process_stat(name)
+        if fields and fields[2] == str(group) and fields[0] not in "ZX":
+            yield int(name)
+
+
+def boot_id() -> str:
+    """Return the identity of this boot of the host; empty if unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def private_folder(place: Path) -> Path:
+    """Return the path of our own folder below a place where several users may write."""
+    return place / f"hydragnn-hpo-{os.getuid()}"
+
+
+def create_private(folder: Path) -> bool:
+    """Create a folder that only we can enter; check whether it is so: a stranger may have made it.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    with contextlib.suppress(FileExistsError):  # also of a file or a link, which is no such folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
+    return private and found.st_uid == os.getuid()

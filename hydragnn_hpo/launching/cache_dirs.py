@@ -1,0 +1,136 @@
+"""Folders of a rank's own on its host: caches that two processes must not share.
+
+MIOpen, for one, keeps SQLite files, which break on network mounts and are locked by whoever uses
+them (OLCF user guide). All lies below a private folder on the fastest local place of the host.
+"""
+
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hydragnn_hpo.config.path_templates import FIELD, filled
+from hydragnn_hpo.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+SCRATCH = "HYDRAGNN_HPO_SCRATCH"
+"""Where ranks stage stores on a host, see ``data.store.scratch``."""
+
+TRIAL = "{trial}"
+"""A folder whose name holds this is of one attempt, and goes with it; others stay."""
+
+
+def one_name(text: str) -> str:
+    """Return a text as one name in a path, whatever it is made of."""
+    safe = quote(text, safe="")
+    return safe if safe.strip(".") else safe.replace(".", "%2E") or "%"
+
+
+def fill(template: str, fields: Mapping[str, str]) -> Path:
+    """Return the path that a template of a profile names.
+
+    Args:
+        template: such as ``{scratch}/{trial}/miopen``.
+        fields: ``scratch`` (a path), ``trial``, ``host``, ``slot``.
+
+    Raises:
+        ConfigError: it names something else.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in fields:
+            raise ConfigError(
+                f"rank.folders: '{template}' names {found[0]}; known: "
+                f"{', '.join('{' + name + '}' for name in fields)}."
+            )
+        return fields[found[1]] if found[1] == "scratch" else one_name(fields[found[1]])
+
+    return Path(FIELD.sub(value, template))
+
+
+def fill_all(templates: Mapping[str, str], fields: Mapping[str, str]) -> dict[str, str]:
+    """Return variable -> path for one rank."""
+    return {name: str(fill(template, fields)) for name, template in templates.items()}
+
+
+def passing(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Path]:
+    """Return the folders that are to go when the attempt has ended: what is below our own only."""
+    found = []
+    for template in templates.values():
+        first, separator, rest = template.partition(TRIAL)
+        if separator:  # the folder whose name holds the trial, with all that is in it
+            path = fill(first + TRIAL + rest.partition("/")[0], fields)
+            if Path(fields["scratch"]) in path.parents and ".." not in path.parts:
+                found.append(path)
+    return found
+
+
+def make(paths: Mapping[str, str]) -> None:
+    """Make folders, for us alone.
+
+    Raises:
+        OSError: that cannot be done.
+    """
+    for path in paths.values():
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def remove(paths: list[Path]) -> None:
+    """Remove folders with all that is in them."""
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def settle(order: dict[str, Any], *, host: str, scratch: Path) -> list[Path]:
+    """Make the folders of an order's ranks, and tell the ranks of them.
+
+    Args:
+        order: ``environment`` of each of its ``ranks`` gets the variables that name folders.
+        host: id of this host.
+        scratch: a private folder on it.
+
+    Returns:
+        What is to be removed once the job has ended.
+
+    Raises:
+        OSError: a folder cannot be made.
+        ConfigError: the profile names what we do not know.
+    """
+    left: list[Path] = []
+    for place in order["ranks"]:
+        if not place["folders"]:
+            continue
+        fields = {"scratch": str(scratch), "trial": order["job"], "host": host}
+        fields["slot"] = str(place["slot"])
+        paths = fill_all(place["folders"], fields)
+        make(paths)
+        place["environment"].update(paths)
+        left += passing(place["folders"], fields)
+    return left
+
+
+def local_place(wanted: str | None, environment: Mapping[str, str]) -> Path | None:
+    """Return the profile's fastest place of this host, if it is there and can be written.
+
+    Args:
+        wanted: a path with variables in it such as ``$USER``.
+        environment: holds them.
+    """
+    if wanted is None:
+        return None
+    try:
+        path = Path(filled(wanted, environment))
+    except ConfigError as error:
+        logger.warning("the profile's scratch %s", error)
+        return None
+    if path.is_dir() and os.access(path, os.W_OK | os.X_OK):
+        return path
+    instead = tempfile.gettempdir()
+    logger.warning("%s: is no folder that we can write here; using %s.", path, instead)
+    return None

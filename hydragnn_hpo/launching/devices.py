@@ -1,0 +1,167 @@
+"""GPUs of this host and their memory, found without torch."""
+
+import logging
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+_ASK_SECONDS = 30.0
+
+KFD = Path("/sys/class/kfd/kfd/topology/nodes")
+"""Where the AMD kernel driver lists processors and GPUs."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, or a slice of one."""
+
+    name: str
+    """As ``variable`` names it where nothing else hides anything."""
+
+    variable: str
+    """The environment variable by which a process is told to see it."""
+
+    bus: str = ""
+    """Its PCI address, such as ``0000:c1:00.0``; empty if unknown."""
+
+
+def parse_nvidia(listing: str) -> list[str]:
+    """Return the devices of ``nvidia-smi -L``: a number each, or the ids of their MIG slices."""
+    found: list[tuple[str, list[str]]] = []
+    for line in listing.splitlines():
+        if card := re.match(r"GPU (\d+): ", line):
+            found.append((card[1], []))
+        elif found and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
+            found[-1][1].append(part[1])
+    return [device for number, parts in found for device in parts or [number]]
+
+
+def parse_buses(listing: str) -> dict[str, str]:
+    """Return number -> PCI address of ``nvidia-smi --query-gpu=index,pci.bus_id``."""
+    rows = re.findall(r"^(\d+), ([0-9A-Fa-f]+):(\S+)$", listing, re.MULTILINE)
+    return {number: f"{int(domain, 16):04x}:{rest.lower()}" for number, domain, rest in rows}
+
+
+def _ask_nvidia(tool: str, *arguments: str) -> str:
+    try:
+        answer = subprocess.run(
+            [tool, *arguments], capture_output=True, text=True, timeout=_ASK_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        logger.warning("nvidia-smi gave no answer (%s): its GPUs are not used.", error)
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def _nvidia() -> list[Device]:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    names = parse_nvidia(_ask_nvidia(tool, "-L"))
+    query = ("--query-gpu=index,pci.bus_id", "--format=csv,noheader")
+    buses = parse_buses(_ask_nvidia(tool, *query)) if names else {}
+    return [Device(name, "CUDA_VISIBLE_DEVICES", buses.get(name, "")) for name in names]
+
+
+def _amd(variable: str, nodes: Path = KFD) -> list[Device]:
+    """Number the GPUs that the AMD kernel driver lists (a CPU node has no SIMD units)."""
+    folders = [path for path in nodes.glob("*") if path.name.isdigit()]
+    found: list[Device] = []
+    for folder in sorted(folders, key=lambda path: int(path.name)):
+        try:
+            properties = (folder / "properties").read_text()
+        except OSError:  # a GPU that a container may not use
+            continue
+        values = dict(re.findall(r"^(\w+) (\d+)$", properties, re.MULTILINE))
+        if int(values.get("simd_count", "0")):
+            found.append(Device(str(len(found)), variable, _bus_of(values)))
+    return found
+
+
+def _bus_of(values: Mapping[str, str]) -> str:
+    """Return a PCI address from ``domain`` and ``location_id`` (bus, device, function in bits)."""
+    if "location_id" not in values:
+        return ""
+    place = int(values["location_id"])
+    domain, bus = int(values.get("domain", "0")), place >> 8 & 0xFF
+    return f"{domain:04x}:{bus:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+
+
+def visible(devices: Sequence[Device], allowed: str | None) -> list[Device]:
+    """Keep the devices that a ``..._VISIBLE_DEVICES`` setting allows, in its order.
+
+    The driver stops reading at the first name it does not know, and so do we.
+    """
+    if allowed is None:
+        return list(devices)
+    kept: list[Device] = []
+    for name in (part.strip() for part in allowed.split(",")):
+        if name.isdigit() and int(name) < len(devices):
+            kept.append(devices[int(name)])
+        elif devices and name.startswith(("GPU-", "MIG-")):
+            kept.append(Device(name, devices[0].variable))
+        else:
+            break
+    return kept
+
+
+def find_devices(environment: Mapping[str, str], variable: str = "") -> list[Device]:
+    """Return the GPUs of this host that its environment lets us use; [] without any.
+
+    Args:
+        environment: may hide some.
+        variable: by which AMD's are to be named; ``HIP_VISIBLE_DEVICES`` if empty.
+    """
+    if cards := _nvidia():
+        return visible(cards, environment.get("CUDA_VISIBLE_DEVICES"))
+    below = environment.get("ROCR_VISIBLE_DEVICES")
+    cards = visible(_amd(variable or "HIP_VISIBLE_DEVICES"), below)
+    allowed = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    return visible(cards, allowed)
+
+
+def near(bus: str, allowed: Sequence[int], tree: Path = Path("/sys/bus/pci/devices")) -> list[int]:
+    """Return those of some cores that share a NUMA domain with a device; [] if that is unknown."""
+    try:
+        text = (tree / bus / "local_cpulist").read_text().strip() if bus else ""
+    except OSError:
+        return []
+    local: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        local.update(range(int(first), int(last or first) + 1))
+    return [core for core in allowed if core in local]
+
+
+def beside(cores: Sequence[int], tree: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+    """Order logical processors so that those of one physical core are neighbours."""
+
+    def first_thread(core: int) -> int:
+        try:
+            text = (tree / f"cpu{core}/topology/thread_siblings_list").read_text()
+        except OSError:
+            return core
+        found = re.match(r"\d+", text)
+        return int(found[0]) if found else core
+
+    return sorted(cores, key=lambda core: (first_thread(core), core))
+
+
+_MEBI = 1 << 20
+
+
+def device_memory_mb(drivers: Path = Path("/sys/class/drm")) -> int:
+    """Return the MiB of the smallest GPU, 0 if unknown."""
+    tool = shutil.which("nvidia-smi")
+    if tool is not None:
+        query = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        try:
+            answer = subprocess.run(query, capture_output=True, text=True, timeout=_ASK_SECONDS)
+        except (OSError, subprocess.TimeoutExpired):
+            return 0
+        return min((int(size) for size in re.findall(r"^\d+", answer.stdout, re.M)), default=0)
+    sizes = [path.read_text() for path in drivers.glob("card*/device/mem_info_vram_total")]
+    return min((int(size) // _MEBI for size in sizes), default=0)

@@ -1,0 +1,393 @@
+"""Examine the hosts of a job: find them, probe all at once, check what they answer."""
+
+import contextlib
+import os
+import re
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Literal
+
+from hydragnn_hpo.config.machine import ProfileConfig
+from hydragnn_hpo.files import storage
+from hydragnn_hpo.launching.doctor_checks import (
+    CHECKS,
+    OFF_SITE,
+    Expected,
+    HostFacts,
+    parse_answer,
+    plugin_names,
+    run_checks,
+)
+from hydragnn_hpo.launching.doctor_findings import Finding
+from hydragnn_hpo.launching.host_probe import AnswerCollector, ProbeRequest, host_id, short
+from hydragnn_hpo.launching.launchers.mpiexec import find_mpiexec, pbs_hosts
+from hydragnn_hpo.launching.slurm.allocation import Allocation, ask, unusable
+from hydragnn_hpo.launching.slurm.hostlist import expand
+from hydragnn_hpo.launching.slurm.transport import step_argv, step_environment
+from hydragnn_hpo.launching.staging.software import import_path
+
+_ASK_SECONDS = 20.0
+_TOOLS = {"Slurm": ("sinfo", "--version"), "PBS": ("qstat", "--version")}
+
+Kind = Literal["here", "slurm", "pbs"]
+
+
+@dataclass(frozen=True)
+class JobHosts:
+    """Hosts to examine, and how a command gets onto each of them."""
+
+    kind: Kind
+    hosts: tuple[str, ...]
+    job: str = ""
+    """Of the scheduler."""
+    down: Mapping[str, str] = field(default_factory=dict)
+    """Hosts on which nothing can start, with their state."""
+    given: Mapping[str, int] = field(default_factory=dict)
+    """Devices that the scheduler gave us, by host; empty where it does not say."""
+
+    @property
+    def able(self) -> tuple[str, ...]:
+        """Hosts on which something can start."""
+        return tuple(host for host in self.hosts if host not in self.down)
+
+    def argv(self, request: ProbeRequest, flags: Sequence[str] = ()) -> list[str]:
+        """Return the command that probes every host.
+
+        Args:
+            request: what to collect.
+            flags: of the profile, for a step of agents.
+        """
+        probe = [sys.executable, "-P", "-m", "hydragnn_hpo.launching.host_probe"]
+        probe.append(request.to_text())
+        able = self.able
+        if self.kind == "slurm":
+            return step_argv(self.job, able, probe, flags)
+        if self.kind == "pbs":
+            where = ("-ppn", "1", "-hosts", ",".join(able))
+            return [find_mpiexec(), "-n", str(len(able)), *where, *probe]
+        return probe
+
+    def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment for that command."""
+        return step_environment(ours, float("inf")) if self.kind == "slurm" else dict(ours)
+
+
+def find_job_hosts(environment: Mapping[str, str], most: int = 0) -> JobHosts:
+    """Find the hosts that this process holds.
+
+    Args:
+        environment: names the job that we are in, if any.
+        most: how many hosts to examine; 0: all.
+
+    Raises:
+        ConfigError: the node file of a PBS job cannot be read, or a Slurm job does not run.
+        JobError: Slurm does not answer.
+    """
+    if "SLURM_JOB_ID" in environment and shutil.which("srun"):
+        held = Allocation.find(environment, most, asking=ask)
+        given = parse_allocated_devices(ask("scontrol", "show", "job", "-d", held.job))
+        return JobHosts("slurm", held.hosts, held.job, unusable(held.hosts), given)
+    if hosts := pbs_hosts(environment):
+        return JobHosts("pbs", tuple(hosts[: most or None]), environment.get("PBS_JOBID", ""))
+    return JobHosts("here", (host_id(),))
+
+
+def parse_allocated_devices(job: str) -> dict[str, int]:
+    """Return the GPUs of each host from what ``scontrol show job -d`` says."""
+    found: dict[str, int] = {}
+    for line in job.splitlines():
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if "Nodes" not in words or "GRES" not in words:
+            continue
+        counts = re.findall(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)", words["GRES"])
+        found |= dict.fromkeys(expand(words["Nodes"]), sum(map(int, counts)))
+    return found if any(found.values()) else {}
+
+
+def find_schedulers() -> dict[str, str]:
+    """Return the schedulers whose commands are here, with their versions."""
+    found = {}
+    for name, argv in _TOOLS.items():
+        if shutil.which(argv[0]):
+            found[name] = _version(argv)
+    return found
+
+
+def _version(argv: Sequence[str]) -> str:
+    try:
+        said = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return "does not answer"
+    lines = said.stdout.strip().splitlines()
+    return lines[0] if lines and said.returncode == 0 else "does not answer"
+
+
+def scheduler_finding(
+    hosts: JobHosts, schedulers: Mapping[str, str], profile: ProfileConfig
+) -> Finding:
+    """Report which scheduler is here, and what that means."""
+    said = ", ".join(
+        version if name.lower() in version.lower() else f"{name} {version}"
+        for name, version in schedulers.items()
+    )
+    wanted = {"slurm": "Slurm", "pbs": "PBS"}.get(profile.batch.scheduler, "")
+    if hosts.kind != "here":
+        return Finding("scheduler", "ok", f"{said or hosts.kind}, job {hosts.job}")
+    if wanted and wanted not in schedulers:
+        cure = f"Log in to {profile.name}, or name another --machine."
+        return Finding("scheduler", "wrong", said or "none", wanted, cure)
+    if wanted:
+        return Finding("scheduler", "ok", f"{said}, outside of any job", wanted)
+    if schedulers:
+        cure = "To use it, name a profile: --machine generic-slurm (see machine list)."
+        return Finding("scheduler", "ok", f"{said}, not asked for", cure=cure)
+    return Finding("scheduler", "ok", "none: trials run on this computer, nothing is lost")
+
+
+def flags_finding(flags: Sequence[str], why: str) -> Finding:
+    """Report that a step with the profile's options did not start."""
+    return Finding(
+        check="options of steps",
+        state="wrong",
+        found=f"{' '.join(flags)}: {why}",
+        expected="a step on all hosts",
+        cure="Some host has not what they ask for (see below), or the job was not given it: "
+        "ask for it when you submit, or change step.agents of the profile.",
+    )
+
+
+def unseen_hosts_finding(profile: ProfileConfig) -> Finding:
+    """Report that the hosts of a machine cannot be seen from its login host."""
+    start = {"slurm": "salloc -N 2", "pbs": "qsub -I -l select=2"}.get(profile.batch.scheduler, "")
+    return Finding(
+        check=f"hosts of {profile.name}",
+        state="unknown",
+        found="not seen from here",
+        cure=f"Run it inside a job: {start} ..., then hydragnn-hpo doctor --machine "
+        f"{profile.name}.",
+    )
+
+
+_ENDING_SECONDS = 3.0
+"""For each of: ending by itself, SIGTERM, SIGKILL."""
+
+_LONGEST = 1 << 24
+"""Bytes without an end of line: whatever that is, it is no answer."""
+
+
+@dataclass
+class Answers:
+    """Facts of the hosts that answered, and the reasons of those that did not."""
+
+    facts: dict[str, HostFacts] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    asked_at: float = 0.0
+    answered_at: float = 0.0
+
+
+def collect_answers(
+    argv: Sequence[str],
+    hosts: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    seconds: float,
+) -> Answers:
+    """Run the command that probes all hosts; late hosts are reported as missing.
+
+    Args:
+        argv: prints a line for each host.
+        hosts: those that should answer.
+        environment: for the command.
+        seconds: time limit for all answers.
+    """
+    answers = Answers(asked_at=time.time())
+    deadline = time.monotonic() + seconds
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            lines = _lines(process.stdout.fileno(), deadline)
+            answers.facts = _answers(lines, hosts)
+        answers.answered_at = time.time()
+        code = _end(process, patient=time.monotonic() < deadline)
+        why = _reason(code, said, seconds)
+    answers.missing = {host: why for host in hosts if host not in answers.facts}
+    return answers
+
+
+def _answers(lines: Iterable[str], hosts: Sequence[str]) -> dict[str, HostFacts]:
+    """Take answers of these hosts until all are there or no line comes any more."""
+    known = {short(host): host for host in hosts}
+    found: dict[str, HostFacts] = {}
+    collector = AnswerCollector()
+    for line in lines:
+        text = collector.add_line(line)
+        facts = parse_answer(text) if text else None
+        if facts is not None and short(facts.host) in known:
+            found[known[short(facts.host)]] = facts
+        if len(found) == len(known):
+            break
+    return found
+
+
+def _lines(descriptor: int, deadline: float) -> Iterator[str]:
+    """Return the lines of a pipe as they come, until it closes or time is over."""
+    waiting = b""
+    while len(waiting) < _LONGEST:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            return
+        piece = os.read(descriptor, 1 << 16)
+        if not piece:
+            return
+        *whole, waiting = (waiting + piece).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+
+
+def _end(process: subprocess.Popen[bytes], *, patient: bool) -> int | None:
+    """End the process; return its exit code, or None if it had to be killed.
+
+    What cannot be killed is left to the scheduler: the job ends it.
+    """
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(_ENDING_SECONDS if patient else 0.0)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING_SECONDS)
+            break
+    return None
+
+
+def _reason(code: int | None, said: IO[bytes], seconds: float) -> str:
+    """Return why some hosts did not answer."""
+    if code is None:
+        return f"no answer within {seconds:.0f} s"
+    said.seek(0)
+    lines = said.read()[-4000:].decode(errors="replace").strip().splitlines()
+    errors = [line for line in lines if "error" in line.lower()] or lines[-1:]
+    return f"ended with code {code} before it answered" + (f": {errors[-1]}" if errors else "")
+
+
+MOST_SAMPLED = 16
+"""Hosts that import torch and work in the shared folder: thousands at once would be an outage."""
+
+PART_SECONDS = 25.0
+ALL_SECONDS = 180.0
+
+
+def choose_sample(hosts: Sequence[str], most: int = MOST_SAMPLED) -> tuple[str, ...]:
+    """Choose hosts evenly from all."""
+    if len(hosts) <= most:
+        return tuple(hosts)
+    return tuple(hosts[index * len(hosts) // most] for index in range(most))
+
+
+def make_request(
+    profile: ProfileConfig, hosts: JobHosts, folder: Path, environment: Mapping[str, str]
+) -> ProbeRequest:
+    """Return the request for some hosts; off the profile's site it asks for less."""
+    on_site = is_on_site(profile, hosts)
+    return ProbeRequest(
+        name=secrets.token_hex(4),
+        folder=str(folder.absolute()),
+        scratch=(profile.scratch or "") if on_site else "",
+        slots=profile.layout.cores_of_slot if on_site else (),
+        interfaces=profile.interfaces if on_site else (),
+        libraries=plugin_names(profile, dict(environment)) if on_site else (),
+        sample=choose_sample(hosts.able),
+        seconds=PART_SECONDS,
+    )
+
+
+def is_on_site(profile: ProfileConfig, hosts: JobHosts) -> bool:
+    """Check whether the hosts at hand are those that the profile describes."""
+    return hosts.kind != "here" or profile.batch.scheduler == "none"
+
+
+def examine_hosts(
+    profile: ProfileConfig,
+    hosts: JobHosts,
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    seconds: float = ALL_SECONDS,
+) -> list[Finding]:
+    """Probe all hosts and check their facts.
+
+    Args:
+        profile: what they should be.
+        hosts: the hosts, and how to reach them.
+        folder: which all of them should see; something is written there and removed.
+        environment: for what is started there.
+        seconds: time limit for all answers.
+
+    Raises:
+        StorageError: the folder cannot be written here.
+    """
+    on_site = is_on_site(profile, hosts)
+    with temporary_folder(folder) as met:
+        request = make_request(profile, hosts, met, environment)
+        ask = partial(
+            collect_answers,
+            hosts=hosts.able,
+            environment=hosts.environment(environment) | import_path(environment),
+            seconds=seconds,
+        )
+        flags = profile.step.agents if hosts.kind == "slurm" else ()
+        answers = ask(hosts.argv(request, flags))
+        findings = [scheduler_finding(hosts, find_schedulers(), profile)]
+        if flags and not answers.facts:
+            findings.append(flags_finding(flags, next(iter(answers.missing.values()), "")))
+            answers = ask(hosts.argv(request))
+    findings += [] if on_site else [unseen_hosts_finding(profile)]
+    expected = _expected(profile, hosts, request, answers)
+    findings += run_checks(answers.facts, expected, CHECKS if on_site else OFF_SITE)
+    return findings
+
+
+def _expected(
+    profile: ProfileConfig, hosts: JobHosts, request: ProbeRequest, answers: Answers
+) -> Expected:
+    down = {host: f"is {state}" for host, state in hosts.down.items()}
+    return Expected(
+        profile=profile,
+        request=request,
+        hosts=hosts.hosts,
+        missing=down | answers.missing,
+        asked_at=answers.asked_at,
+        answered_at=answers.answered_at,
+        given=hosts.given,
+        here=hosts.kind == "here",
+    )
+
+
+@contextmanager
+def temporary_folder(folder: Path) -> Iterator[Path]:
+    """Create a folder that all hosts use, and remove it afterwards."""
+    made = folder / f".doctor-{os.getpid()}-{secrets.token_hex(3)}"
+    with storage(made):
+        made.mkdir(mode=0o700, parents=True)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

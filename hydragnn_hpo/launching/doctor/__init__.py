@@ -1,1 +1,0 @@
-"""What is right and wrong with the hosts that we hold, see README.md."""

@@ -1,1 +1,0 @@
-"""What is judged: pure functions from facts of all hosts to findings, a file for each subject."""

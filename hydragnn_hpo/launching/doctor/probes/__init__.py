@@ -1,1 +1,0 @@
-"""What is looked at on one host: small functions that give plain facts and judge nothing."""

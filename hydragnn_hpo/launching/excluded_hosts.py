@@ -1,0 +1,90 @@
+"""Hosts that are left alone: a file of host names with the reason beside each."""
+
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+
+from hydragnn_hpo.errors import ConfigError, StorageError
+from hydragnn_hpo.files import write_text
+from hydragnn_hpo.launching.doctor_findings import clean
+from hydragnn_hpo.launching.slurm.hostlist import checked, expand
+from hydragnn_hpo.layout import RunDir
+
+_HEAD = (
+    "# Hosts that are left alone, one per line, with the reason.\n"
+    "# Remove a line to use its host again.\n"
+)
+
+
+def read_excluded(path: Path) -> dict[str, str]:
+    """Return the hosts of an exclusion list with their reasons; a line may hold a host list.
+
+    Raises:
+        ConfigError: it is missing, or a line is no host.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        names, _, reason = line.partition("#")
+        if not names.strip():
+            continue
+        for host in _hosts(names, f"{path}, line {number}"):
+            found[host] = clean(reason.strip())
+    return found
+
+
+def _hosts(names: str, where: str) -> list[str]:
+    try:
+        return expand(names)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def read_run_excluded(run_dir: Path) -> dict[str, str]:
+    """Return the hosts that a run leaves alone, with their reasons.
+
+    Raises:
+        ConfigError: its list holds something else than hosts.
+    """
+    path = RunDir(run_dir).excluded
+    return read_excluded(path) if path.exists() else {}
+
+
+def add_excluded(path: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """Add hosts to an exclusion list, written whole; those that are there keep their reason.
+
+    Returns:
+        All hosts of the list.
+
+    Raises:
+        ConfigError: a name is none of a host, or the list there cannot be read.
+        StorageError: it cannot be written.
+    """
+    known = read_excluded(path) if path.exists() else {}
+    if not more:
+        return known
+    for host in more:
+        checked(host)
+    together = {**more, **known}
+    lines = (f"{host}  # {clean(why)}".rstrip(" #") for host, why in sorted(together.items()))
+    if not path.parent.is_dir():
+        raise StorageError(f"{path}: there is no folder {path.parent}; make it first.")
+    write_text(path, _HEAD + "".join(f"{line}\n" for line in lines))
+    return together
+
+
+def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[str, ...]:
+    """Return the hosts that are not excluded, in their order.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    kept = tuple(host for host in hosts if host not in excluded)
+    if hosts and not kept:
+        raise ConfigError(
+            f"all {len(hosts)} hosts are excluded: remove lines from exclude.hosts in the run "
+            "directory, or ask for other hosts."
+        )
+    return kept

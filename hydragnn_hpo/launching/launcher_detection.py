@@ -1,0 +1,258 @@
+"""Rank and world size under srun, mpiexec, PALS, Open MPI or torchrun, and a share of the cores.
+
+Sources: srun(1), "Output environment variables"; MPICH's hydra, seen: PMI_RANK, PMI_SIZE,
+MPI_LOCALRANKID, MPI_LOCALNRANKS; Open MPI FAQ, "Running MPI jobs", environment variables; pals.h of
+HPE's PALS, which hands PMI_SIZE on; torchrun's documentation. Checked 2026-11-21.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.host_network import COUNT, FIRST
+from hydragnn_hpo.launching.slurm.hostlist import expand
+
+
+@dataclass(frozen=True)
+class LauncherVariables:
+    """What a launcher calls what we must know."""
+
+    launcher: str
+    rank: str
+    world: tuple[str, ...]
+    """The first that is set counts, also below."""
+
+    local: tuple[str, ...]
+    local_world: tuple[str, ...]
+    only_with: str = ""
+    """Counts only where this is set too: a batch script has the others without being a step."""
+
+
+LAUNCHERS = (
+    LauncherVariables(
+        "Open MPI's mpiexec",
+        "OMPI_COMM_WORLD_RANK",
+        ("OMPI_COMM_WORLD_SIZE",),
+        ("OMPI_COMM_WORLD_LOCAL_RANK",),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+    ),
+    LauncherVariables(
+        "PALS", "PALS_RANKID", ("PMI_SIZE",), ("PALS_LOCAL_RANKID",), ("PALS_LOCAL_SIZE",)
+    ),
+    LauncherVariables(
+        "mpiexec",
+        "PMI_RANK",
+        ("PMI_SIZE",),
+        ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
+        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
+    ),
+    LauncherVariables(
+        "srun",
+        "SLURM_PROCID",
+        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        ("SLURM_LOCALID",),
+        (),
+        only_with="SLURM_STEP_ID",
+    ),
+)
+"""Innermost first: an mpiexec may run inside a step of Slurm, which then has other ranks."""
+
+_TORCH = LauncherVariables(
+    "the environment", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)
+)
+_OURS = ("TORCHELASTIC_RUN_ID", "HYDRAGNN_HPO_JOB")
+"""Whoever sets these (torchrun, our agents) starts ranks himself, inside whatever else."""
+
+OF_A_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_STEPID")
+"""What a process that starts ranks of its own must not hand on."""
+
+
+@dataclass(frozen=True)
+class LauncherInfo:
+    """A rank among others, as one launcher knows it."""
+
+    launcher: str
+    rank: int
+    world: int
+    local: int | None
+    local_world: int | None
+
+
+def _number(names: tuple[str, ...], environment: Mapping[str, str]) -> int | None:
+    for name in names:
+        if (text := environment.get(name)) is not None:
+            if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+                raise ConfigError(f"{name} is {text!r}, which is no number: unset it.")
+            return int(text)
+    return None
+
+
+def _standing(names: LauncherVariables, environment: Mapping[str, str]) -> LauncherInfo | None:
+    """Return what one launcher says; None where it did not start us."""
+    if names.only_with and names.only_with not in environment:
+        return None
+    rank = _number((names.rank,), environment)
+    world = _number(names.world, environment)
+    if rank is None or (world is None and names is not _TORCH):
+        return None
+    if world is None:
+        raise ConfigError(f"{names.rank} is {rank}, but WORLD_SIZE is not set: set both or none.")
+    if rank >= world:
+        raise ConfigError(
+            f"{names.rank} is {rank}, {names.world[0]} {world}: a rank must be below the number of "
+            "ranks."
+        )
+    local, local_world = (_number(n, environment) for n in (names.local, names.local_world))
+    return LauncherInfo(names.launcher, rank, world, local, local_world)
+
+
+def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:
+    """Return our place among ranks that need not meet, whoever started them; None for one alone.
+
+    Raises:
+        ConfigError: what a launcher says makes no sense.
+    """
+    names = (_TORCH, *LAUNCHERS)
+    found = next((one for each in names if (one := _standing(each, environment))), None)
+    if found is None or found.world == 1:
+        return None
+    local_world = found.local_world or (
+        _tasks_here(environment) if found.launcher == "srun" else None
+    )
+    return replace(found, local_world=local_world)
+
+
+def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict[str, str]:
+    """Return what torchrun would have set, where another launcher started us.
+
+    Args:
+        environment: of this process.
+        parent: pid of who started us, the same for all ranks of a host.
+
+    Returns:
+        What to add to the environment; nothing for a rank alone, and where all is said.
+
+    Raises:
+        ConfigError: two launchers contradict each other, or nobody says where to meet.
+    """
+    said = _standing(_TORCH, environment)
+    if said and any(name in environment for name in _OURS):
+        return {}
+    told = [found for names in LAUNCHERS if (found := _standing(names, environment))]
+    if said:
+        for other in told:
+            if (other.rank, other.world) != (said.rank, said.world):
+                raise ConfigError(
+                    f"RANK and WORLD_SIZE say {said.rank} of {said.world}, {other.launcher} says "
+                    f"{other.rank} of {other.world}: unset what is not meant."
+                )
+        return {}
+    if not told or told[0].world == 1:
+        return {}
+    return _as_torchrun(told[0], environment, parent)
+
+
+def _as_torchrun(
+    found: LauncherInfo, environment: Mapping[str, str], parent: int
+) -> dict[str, str]:
+    hosts = _hosts(found, environment)
+    local_world = found.local_world
+    if local_world is None and hosts is not None:
+        local_world = _tasks_here(environment) or (found.world if len(hosts) == 1 else None)
+    given: dict[str, int | None] = {"RANK": found.rank, "WORLD_SIZE": found.world}
+    given |= {"LOCAL_RANK": found.local, "LOCAL_WORLD_SIZE": local_world}
+    named = {name: str(value) for name, value in given.items() if value is not None}
+    if environment.get("MASTER_ADDR") and environment.get("MASTER_PORT"):
+        return named
+    one_host = local_world == found.world
+    if not one_host and not hosts:
+        raise ConfigError(
+            f"{found.launcher} started {found.world} ranks on several hosts, and nobody says where "
+            "they meet: set MASTER_ADDR and MASTER_PORT, or start them as mpiexec python -m mpi4py "
+            "-m hydragnn_hpo."
+        )
+    address = "127.0.0.1" if one_host or not hosts else hosts[0]
+    meeting = {"MASTER_ADDR": address, "MASTER_PORT": str(_port(environment, parent, one_host))}
+    return named | meeting
+
+
+def _hosts(found: LauncherInfo, environment: Mapping[str, str]) -> list[str] | None:
+    """Return the hosts of our step, if its launcher says them."""
+    if found.launcher != "srun":
+        return None
+    listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
+    return expand(listed) or None
+
+
+def _tasks_here(environment: Mapping[str, str]) -> int | None:
+    """Return the ranks on this host from a list such as ``4(x2),3`` and the host's number in it."""
+    number = environment.get("SLURM_NODEID", "")
+    counts: list[int] = []
+    for count, times in re.findall(
+        r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+    ):
+        counts += [int(count)] * min(int(times or "1"), 1_000_000)
+    return counts[int(number)] if number.isdigit() and int(number) < len(counts) else None
+
+
+def _port(environment: Mapping[str, str], parent: int, one_host: bool) -> int:
+    """Return a port that all ranks of a launch find by themselves, and other launches hardly."""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PALS_APID", "PMIX_NAMESPACE")
+    known = [environment.get(name, "") for name in names]
+    text = "/".join([*known, str(parent) if one_host and not any(known[1:]) else ""])
+    digest = hashlib.sha256(text.encode()).digest()
+    return FIRST + int.from_bytes(digest[:4], "big") % COUNT
+
+
+THREADS = "OMP_NUM_THREADS"
+
+
+def own_cores(
+    mask: Collection[int], on_host: int, *, local: int, local_world: int
+) -> tuple[int, tuple[int, ...]]:
+    """Return a rank its share of a host's cores.
+
+    Args:
+        mask: cores that it may use, as its launcher left them.
+        on_host: cores that all its ranks of the host may use together.
+        local: its number on the host, from 0.
+        local_world: ranks on the host.
+
+    Returns:
+        Threads to use, and the cores to bind them to; none where its launcher has bound it.
+    """
+    share = max(1, min(len(mask), on_host // local_world))
+    if len(mask) < on_host or local_world == 1:
+        return share, ()
+    first = local * share % len(mask)
+    return share, tuple(sorted(mask)[first : first + share])
+
+
+def bind_threads(environment: MutableMapping[str, str], standing: LauncherInfo) -> None:
+    """Bind this process to its share, and say so in the environment; before torch is imported.
+
+    What a person or torchrun has said of threads counts.
+    """
+    if THREADS in environment or standing.local is None or not standing.local_world:
+        return
+    mask = os.sched_getaffinity(0)
+    on_host = _on_host(environment, len(mask))
+    place = {"local": standing.local, "local_world": standing.local_world}
+    threads, cores = own_cores(mask, on_host, **place)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    environment[THREADS] = str(threads)
+
+
+def _on_host(environment: Mapping[str, str], least: int) -> int:
+    """Count the cores of our launch on this host: Slurm says it, others hand their own mask on."""
+    said = environment.get("SLURM_CPUS_ON_NODE", "")
+    if "SLURM_STEP_ID" in environment and said.isdigit():
+        return max(int(said), least)
+    try:
+        return max(len(os.sched_getaffinity(os.getppid())), least)
+    except OSError:
+        return least

@@ -1,1 +1,0 @@
-"""Sums over ranks as a test of what connects them: ordered here, judged here, see README.md."""

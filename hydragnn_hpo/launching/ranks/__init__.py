@@ -1,1 +1,0 @@
-"""What each rank of a job finds when it starts, whoever starts it. Pure."""

@@ -1,0 +1,295 @@
+"""Slots of this computer, found without torch: a GPU or a share of the cores for each rank."""
+
+import logging
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.host_info import host_memory_mb
+from hydragnn_hpo.launching.devices import (
+    Device,
+    beside,
+    device_memory_mb,
+    find_devices,
+    near,
+)
+from hydragnn_hpo.launching.job import Slot
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a machine's profile says of a host's inside; what it leaves out is found out."""
+
+    slots: int = 0
+    """Slots of a host; 0: as many as there are devices, or cores."""
+
+    cores: tuple[tuple[int, ...], ...] = ()
+    """Of each slot."""
+
+    devices: tuple[int, ...] = ()
+    """Number of each slot's device; its own number if empty."""
+
+    accelerator: str = ""
+    """What torch calls the devices; whatever is found if empty."""
+
+    variable: str = ""
+    """By which a rank is told its device."""
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Self:
+        """Read it as ``init`` carries it."""
+        cores = tuple(tuple(each) for each in told["cores"])
+        return cls(**{**told, "cores": cores, "devices": tuple(told["devices"])})
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where one slot, or several lanes of one device, may sit."""
+
+    index: int
+    cores: tuple[int, ...]
+    device: Device | None = None
+
+
+def share_cores(cores: Sequence[int], slots: int) -> list[tuple[int, ...]]:
+    """Split the cores into equal neighbouring shares; with too few, slots take turns."""
+    if slots > len(cores):
+        return [(cores[index % len(cores)],) for index in range(slots)]
+    edges = [index * len(cores) // slots for index in range(slots + 1)]
+    return [tuple(cores[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def share_near(near: Sequence[Sequence[int]], cores: Sequence[int]) -> list[tuple[int, ...]]:
+    """Divide cores among devices, each among those it is nearest to.
+
+    Args:
+        near: for each device the cores of its NUMA domain, siblings side by side.
+        cores: all there are.
+
+    Returns:
+        The cores of each device; equal shares of all where a domain is unknown or has none left.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number, local in enumerate(near):
+        groups.setdefault(tuple(local), []).append(number)
+    listed = [core for group in groups for core in group]
+    unclear = () in groups or len(set(listed)) < len(listed)
+    if unclear or any(len(group) < len(members) for group, members in groups.items()):
+        return share_cores(cores, len(near))
+    found: dict[int, tuple[int, ...]] = {}
+    for group, members in groups.items():
+        found |= dict(zip(members, share_cores(group, len(members)), strict=True))
+    return [found[number] for number in range(len(near))]
+
+
+def seat_by(
+    layout: Layout, *, host: str, cores: Sequence[int], devices: Sequence[Device]
+) -> tuple[list[Seat], list[str]]:
+    """Return the seats of a host as its profile lays them out, and what does not fit.
+
+    Args:
+        layout: of ``layout.slots`` slots with devices, or with cores.
+        host: its name.
+        cores: those that we may use here.
+        devices: those that we may use here.
+
+    Returns:
+        Seats that have a device (if the profile wants one) and at least one core, and half
+        sentences for a warning.
+
+    Raises:
+        ConfigError: none of the devices is there.
+    """
+    amiss: list[str] = []
+    numbers = layout.devices or tuple(range(layout.slots))
+    held: dict[int, Device | None] = dict.fromkeys(range(layout.slots))
+    if layout.accelerator in ("cuda", "xpu"):
+        held = _devices_of(layout, numbers, devices)
+        if not held:
+            raise ConfigError(
+                f"host {host} has no {layout.accelerator} device, its profile names "
+                f"{layout.slots}: leave the host out, or choose another profile."
+            )
+        if gone := [str(n) for slot, n in enumerate(numbers) if slot not in held]:
+            amiss.append(f"devices {','.join(gone)} are not there: their slots are left out")
+    shares = _cores_of(layout, list(held), cores, amiss)
+    return [Seat(slot, shares[slot], device) for slot, device in held.items()], amiss
+
+
+def _devices_of(
+    layout: Layout, numbers: Sequence[int], devices: Sequence[Device]
+) -> dict[int, Device | None]:
+    """Find the device of each slot, by its number where devices are named by numbers."""
+    if layout.accelerator == "xpu" and not devices:  # we know no tool that lists them: believe it
+        known = {str(n): Device(str(n), layout.variable) for n in numbers}
+    elif all(device.name.isdigit() for device in devices):
+        known = {device.name: device for device in devices}
+    else:  # ids in place of numbers: in the order in which we were given them
+        known = {str(number): device for number, device in enumerate(devices)}
+    return {slot: known[str(n)] for slot, n in enumerate(numbers) if str(n) in known}
+
+
+def _cores_of(
+    layout: Layout, slots: Sequence[int], cores: Sequence[int], amiss: list[str]
+) -> dict[int, tuple[int, ...]]:
+    """Return each slot those of its cores that are ours; never none."""
+    if not layout.cores:
+        return dict(zip(slots, share_cores(cores, len(slots)), strict=True))
+    ours = set(cores)
+    found = {slot: tuple(c for c in layout.cores[slot] if c in ours) for slot in slots}
+    if all(found.values()):
+        if short := [slot for slot in slots if len(found[slot]) < len(layout.cores[slot])]:
+            amiss.append(f"some cores of slots {','.join(map(str, short))} are not ours")
+        return found
+    amiss.append("not every slot has cores of its own here: slots share those that we have")
+    return dict(zip(slots, share_cores(cores, len(slots)), strict=True))
+
+
+logger = logging.getLogger(__name__)
+
+_RESERVE_MB = 512
+"""What a rank takes beside its tensors: its interpreter, or its context on a GPU."""
+
+
+def _quota() -> float:
+    """Return the CPUs' worth of time that a container may use; infinity without a limit."""
+    try:
+        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return math.inf if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        return math.inf
+
+
+def allowed_cores(cores: Sequence[int], quota: float, *, start: int) -> tuple[int, ...]:
+    """Choose the cores to use: all, or as many as a container's quota is worth.
+
+    With a quota the choice begins at ``start``, so that containers do not meet on core 0.
+    """
+    count = max(1, min(len(cores), math.ceil(quota))) if math.isfinite(quota) else len(cores)
+    if count == len(cores):
+        return tuple(cores)
+    first = start % len(cores)
+    return tuple(sorted((*cores, *cores)[first : first + count]))
+
+
+def _share_of_memory(total_mb: int, sharers: int) -> int:
+    """Return the megabytes for each of some slots that share a memory; 0, no limit, for one."""
+    if sharers <= 1 or total_mb <= 0:
+        return 0
+    share = total_mb // sharers
+    return max(share - _RESERVE_MB, share // 2)
+
+
+def take(count: int, wanted: int, lanes: int) -> list[int]:
+    """Return the seat of each slot: ``lanes`` on each, or all ``wanted`` in turn."""
+    if wanted:
+        return [index % count for index in range(wanted)]
+    return [index for index in range(count) for _ in range(lanes)]
+
+
+def share_seats(seats: Sequence[Seat], wanted: int, lanes: int) -> list[Seat]:
+    """Divide the cores of seats among the slots on them."""
+    taken = take(len(seats), wanted, lanes)
+    sharers, seen = Counter(taken), Counter[int]()
+    found = []
+    for number, place in enumerate(taken):
+        seat, lane = seats[place], seen[place]
+        seen[place] += 1
+        index = number if wanted else seat.index * lanes + lane
+        found.append(Seat(index, share_cores(seat.cores, sharers[place])[lane], seat.device))
+    return found
+
+
+def find_seats(
+    layout: Layout,
+    wanted: int,
+    *,
+    host: str,
+    lanes: int,
+    cores: Sequence[int],
+    devices: Sequence[Device],
+) -> list[Seat]:
+    """Return the seat of each slot: as the profile says, or a device with cores near it, or cores.
+
+    Args:
+        layout: what the profile says.
+        wanted: slots; 0: as many as that gives.
+        host: its name.
+        lanes: slots that share a device, if ``wanted`` does not say otherwise.
+        cores: those that we may use.
+        devices: those that we may use.
+
+    Raises:
+        ConfigError: the host has not what its profile says.
+    """
+    if layout.cores or (layout.slots and layout.accelerator in ("cuda", "xpu")):
+        seats, amiss = seat_by(layout, host=host, cores=cores, devices=devices)
+        if amiss:
+            logger.warning("host %s is not as its profile says: %s.", host, "; ".join(amiss))
+        return share_seats(seats, wanted, lanes)
+    if not devices:
+        shares = share_cores(cores, wanted or layout.slots * lanes or len(cores))
+        return [Seat(index, share) for index, share in enumerate(shares)]
+    used = [devices[place] for place in take(len(devices), wanted, lanes)]
+    ordered = beside(cores)
+    shares = share_near([near(device.bus, ordered) for device in used], ordered)
+    parts = enumerate(zip(shares, used, strict=True))
+    return [Seat(index, tuple(sorted(share)), device) for index, (share, device) in parts]
+
+
+def lay_out(
+    seats: Sequence[Seat], *, host: str, memory_mb: int = 0, accelerator: str = "cuda"
+) -> tuple[Slot, ...]:
+    """Make a slot of every seat.
+
+    Args:
+        seats: of the host.
+        host: its id.
+        memory_mb: of one GPU, or of the host without GPUs; 0 if unknown.
+        accelerator: what torch calls the GPUs.
+    """
+    crowd = Counter(seat.device for seat in seats)
+    memory = {device: _share_of_memory(memory_mb, count) for device, count in crowd.items()}
+    slots = []
+    for seat in seats:
+        device, share = seat.device, memory[seat.device]
+        if device is None:
+            slots.append(Slot(host, seat.index, seat.cores, "cpu", memory_mb=share))
+            continue
+        name, variable = f"{accelerator}:0", device.variable
+        slot = Slot(host, seat.index, seat.cores, name, device.name, share, variable)
+        slots.append(slot)
+    return tuple(slots)
+
+
+def detect_slots(
+    wanted: int = 0, host: str = "local", lanes: int = 1, layout: Layout | None = None
+) -> tuple[Slot, ...]:
+    """Return this computer's slots.
+
+    Args:
+        wanted: how many; 0 takes ``lanes`` per seat of the layout or per GPU, or one per CPU core
+            without GPUs. More than there are GPUs (cores) share them in turn.
+        host: the id of the agent that owns them.
+        lanes: slots that share one GPU.
+        layout: what its profile says of it; found out if left out.
+
+    Raises:
+        ConfigError: ``wanted`` is negative, or the host has no device where its profile names some.
+    """
+    if wanted < 0:
+        raise ConfigError(f"{wanted} slots were asked for: give 0 (all) or a positive number.")
+    layout = layout or Layout()
+    cores = allowed_cores(sorted(os.sched_getaffinity(0)), _quota(), start=os.getpid())
+    computes = layout.accelerator != "cpu"
+    devices = find_devices(os.environ, layout.variable) if computes else []
+    seats = find_seats(layout, wanted, host=host, lanes=lanes, cores=cores, devices=devices)
+    gpus = any(seat.device for seat in seats)
+    memory = device_memory_mb() if gpus else host_memory_mb()
+    name = layout.accelerator or "cuda"
+    return lay_out(seats, host=host, memory_mb=memory, accelerator=name)

@@ -1,0 +1,133 @@
+"""Comparisons of an acceptance: two trainings, and a campaign's journal of a few lines."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.cli.acceptance import (
+    PATIENCE_SECONDS,
+    STEP_SECONDS,
+    check_campaign,
+    compare_resumed,
+    compare_widths,
+    deadline_of,
+    errors_apart,
+    same_bits,
+)
+from hydragnn_hpo.layout import RunDir
+
+END = {"outcome": "stopped", "objective": 0.5, "score": [0.5], "reached": 5}
+HOSTS = ("a", "b")
+
+
+def at(time, kind, **values):
+    return {"event": kind, "time": time, "epoch": 1, **values}
+
+
+def placed(time, trial, slots, attempt=1):
+    return at(time, "placed", trial=trial, attempt=attempt, width=len(slots), slots=slots)
+
+
+def journal(*, second="b:0", end=END):
+    """Two trials, each 8 of 10 seconds in training; one ends well, one as told."""
+    yield at(0.0, "opened", units={}, slots=["a:0", "b:0"])
+    for name in ("t0", "t1"):
+        yield at(0.0, "proposed", trial=name, values={}, until=5)
+    yield placed(10.0, "t0", ["a:0"])
+    yield placed(10.0, "t1", [second])
+    for name in ("t0", "t1"):
+        yield at(11.0, "first_step", trial=name, seconds=1.0)
+    for name in ("t0", "t1"):
+        told = {"objective": 0.5, "best_objective": 0.5, "seconds": 8.0, "width": 1}
+        yield at(19.0, "epoch", trial=name, reached=5, **told)
+    yield at(20.0, "ended", trial="t0", **END)
+    yield at(20.0, "ended", trial="t1", **end)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ({"a": 0.5}, {"a": 0.5}, 0.0),
+        ({"a": 1.0, "b": 4.0}, {"a": 1.0, "b": 5.0}, 0.2),  # 1 of the larger, 5
+        ({"a": 0.0}, {"a": 0.0}, 0.0),
+        ({"a": 1.0}, {"b": 1.0}, math.inf),
+        ({}, {}, math.inf),
+    ],
+)
+def test_errors_are_compared_head_by_head(one, other, apart):
+    assert errors_apart(one, other) == apart
+
+
+def test_bits_are_bits():
+    one = {"a": np.array([1.0, 0.0])}
+    assert same_bits(one, {"a": np.array([1.0, 0.0])})
+    assert not same_bits(one, {"a": np.array([1.0, -0.0])})
+    assert not same_bits(one, {"a": np.array([1.0, np.nextafter(0.0, 1.0)])})
+    assert not same_bits(one, {"a": one["a"].astype(np.float32)})
+    assert not same_bits(one, {"b": one["a"]})
+
+
+@pytest.mark.parametrize(
+    ("errors", "state"), [(0.9e-5, "ok"), (1.1e-5, "wrong"), (math.inf, "wrong")]
+)
+def test_placement_may_change_an_error_by_rounding_alone(errors, state):
+    assert compare_widths("one rank, two hosts", errors, ("a", "b")).state == state
+
+
+def test_going_on_is_exact_where_sums_are():
+    assert compare_resumed(True, 0.0, exact=True, hosts=()).state == "ok"
+    assert compare_resumed(False, 0.0, exact=True, hosts=()).state == "wrong"
+    assert compare_resumed(False, 0.9e-6, exact=False, hosts=()).state == "ok"
+    assert compare_resumed(False, 1.1e-6, exact=False, hosts=()).state == "wrong"
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = RunDir(tmp_path)
+    for name in ("t0", "t1"):
+        made.trial(name).attempt(1).mkdir(parents=True)
+        (made.trial(name).attempt(1) / "result.json").write_text("{}")
+    return made
+
+
+def states(found):
+    return {finding.check: finding.state for finding in found}
+
+
+def test_a_good_campaign_is_ok(run):
+    found = check_campaign(list(journal()), HOSTS, run)
+    assert set(states(found).values()) == {"ok"}
+    assert found[0].found == "2, or 720 per hour, of 2 that began"  # two in ten seconds
+
+
+def test_a_host_without_trials_is_named(run):
+    found = check_campaign(list(journal(second="a:1")), HOSTS, run)
+    (idle,) = (finding for finding in found if finding.check == "hosts with trials")
+    assert (idle.state, idle.hosts, idle.found) == ("wrong", ("b",), "1 of 2")
+
+
+def test_a_result_that_is_gone_is_missed(run):
+    (run.trial("t0").attempt(1) / "result.json").unlink()
+    found = check_campaign(list(journal()), HOSTS, run)
+    (kept,) = (finding for finding in found if finding.check == "results kept")
+    assert kept.state == "wrong"
+    assert "t0" in kept.found
+
+
+@pytest.mark.parametrize(("reason", "state"), [("bug", "wrong"), ("diverged", "ok")])
+def test_a_trial_that_fails_is_told_but_not_one_that_diverges(run, reason, state):
+    end = {"outcome": "failed", "reason": reason, "message": "a reason"}
+    assert states(check_campaign(list(journal(end=end)), HOSTS, run))["results kept"] == state
+
+
+def test_a_campaign_that_placed_nothing_is_wrong(run):
+    found = check_campaign([at(0.0, "opened", units={}, slots=["a:0"])], HOSTS, run)
+    told = states(found)
+    assert told["trials at a rung"] == told["hosts with trials"] == "wrong"
+
+
+def test_time_runs_from_the_first_trial_on():
+    assert deadline_of(0.0, 100.0, rested=True, seconds=60.0) == 160.0
+    assert deadline_of(0.0, 100.0, rested=False, seconds=60.0) == 160.0 + PATIENCE_SECONDS
+    assert deadline_of(5.0, None, rested=False, seconds=60.0) == 5.0 + STEP_SECONDS

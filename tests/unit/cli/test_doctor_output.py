@@ -1,0 +1,60 @@
+"""The table of a doctor: short for any number of hosts, and worst first."""
+
+import io
+
+from rich.console import Console
+
+from hydragnn_hpo.cli.doctor import MOST_LETTERS, findings_plain, findings_table, rows_of
+from hydragnn_hpo.launching.doctor_findings import Finding
+
+
+def drawn(findings, width=110) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(findings_table(findings, "Doctor"))
+    return out.getvalue()
+
+
+def test_a_whole_machine_fits_one_screen():
+    hosts = [f"frontier{number:05d}" for number in range(8192)]
+    findings = []
+    for check in map("check {}".format, range(16)):
+        for number, host in enumerate(hosts):
+            state = "wrong" if number % 97 == 3 else "ok"
+            findings.append(
+                Finding(check, state, f"{number} GB", "9 GB", hosts=(host,), figure=number)
+            )
+    rows = rows_of(findings)
+    assert len(rows) == 16 * 2
+    assert rows[0].where.startswith("85 hosts: frontier[00003,00100")
+    assert rows[1].where == "8,107 of 8,192"
+    assert all(len(row.where) <= MOST_LETTERS for row in rows)
+    assert (rows[0].found, rows[1].found) == ("3 GB to 8151 GB", "0 GB to 8191 GB")
+    assert len(drawn(findings).splitlines()) < 120
+
+
+def test_hosts_are_named_as_lists_pairs_or_here():
+    findings = [
+        Finding("memory", "ok", "1 GB", hosts=(host,)) for host in ("n3", "n1", "n2", "n10")
+    ]
+    findings += [Finding("link", "slow", "9", hosts=("n1", "n3")), Finding("scheduler", "ok", "x")]
+    assert [row.where for row in rows_of(findings)] == ["all 4", "n1 - n3", "here"]
+    more = Finding("other", "ok", "x", hosts=("n9",))
+    assert rows_of([*findings[:2], more])[0].where == "n[1,3]"
+
+
+def test_the_worst_of_a_check_comes_first_and_colours_have_words():
+    findings = [
+        Finding("memory", "ok", "1 GB", hosts=("a",)),
+        Finding("memory", "wrong", "0 GB", "1 GB", "Tell the site.", hosts=("b",)),
+    ]
+    said = drawn(findings)
+    assert said.index("wrong") < said.index(" ok ")
+    assert "Tell the site." in said
+    assert findings_plain(findings)["state"] == "wrong"
+
+
+def test_markup_and_control_letters_of_hosts_stay_letters():
+    said = drawn([Finding("c", "wrong", "[red]x[/red]\x1b[31m", hosts=("[bold]a",))])
+    assert "[red]x[/red]" in said.replace("\n", "")
+    assert "[bold]a" in said
+    assert "\x1b" not in said

@@ -1,0 +1,189 @@
+"""What is wrong or doubtful in profiles: traps of public scripts, and maps that do not add up."""
+
+from functools import reduce
+
+import pytest
+
+from hydragnn_hpo.config.machine import find_profile, known_profiles, read_profile
+from hydragnn_hpo.config.machine_checks import KNOWN, TRAPS, doubtful, misspelt, resembles, wrong
+from hydragnn_hpo.errors import ConfigError
+
+
+def changed(base, **changes):
+    """Give a profile with some values changed, by dotted key (``__`` for a dot)."""
+    values = find_profile(base).model_dump()
+    for place, value in changes.items():
+        *tables, key = place.split("__")
+        reduce(lambda table, name: table[name], tables, values)[key] = value
+    return type(find_profile()).model_validate(values)
+
+
+@pytest.mark.parametrize("name", known_profiles())
+def test_nothing_is_wrong_or_doubtful_in_what_ships(name):
+    profile = read_profile(name)
+    assert list(wrong(profile.config)) == []
+    assert profile.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("FI_CXI_RDV_PROTO", "FI_CXI_RDZV_PROTO"),
+        ("MIOOPEN_USER_DB_PATH", "MIOPEN_USER_DB_PATH"),
+        ("FI_CXI_OVFLOW_BUF_SIZE", "FI_CXI_OFLOW_BUF_SIZE"),
+    ],
+)
+def test_the_misspellings_of_public_scripts_are_refused(written, meant):
+    """Source: reference/hpc.md, known traps; the last is in ALCF's own example script."""
+    assert misspelt(written) == meant
+    for table in ("rank__environment", "rank__one_host", "rank__many_hosts", "batch__environment"):
+        (sentence,) = wrong(changed("frontier", **{table: {written: "1"}}))
+        assert f"{written}: nothing reads this name; write {meant}" in sentence
+
+
+def test_what_was_meant_is_known_and_what_is_known_is_not_doubted():
+    assert set(TRAPS.values()) <= KNOWN
+    assert not KNOWN.intersection(TRAPS)
+    assert [name for name in KNOWN if resembles(name) or misspelt(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NCCL_CROSS_NICS", "NCCL_CROSS_NIC"),
+        ("FI_CXI_DEFAULT_CQSIZE", "FI_CXI_DEFAULT_CQ_SIZE"),
+        ("NCCL_SOCKET_IFNAMES", "NCCL_SOCKET_IFNAME"),
+        ("MY_OWN_SETTING", None),
+        ("HYDRAGNN_HPO_DATA", None),
+        ("http_proxy", None),
+    ],
+)
+def test_names_that_are_nearly_known_are_doubted(name, meant):
+    assert resembles(name) == meant
+    said = list(doubtful(changed("workstation", rank__environment={name: "1"})))
+    assert said == (
+        [f"rank.environment.{name}: no library that we know reads it. Did you mean {meant}?"]
+        if meant
+        else []
+    )
+
+
+CORES = ["49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47"]
+
+
+def with_cores(slot, text):
+    return {"layout__cores_of_slot": [*CORES[:slot], text, *CORES[slot + 1 :]]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (with_cores(1, "49-55"), "slots 0 and 1 both have core 49"),
+        (with_cores(5, "7,9-15"), "slots 4 and 5 both have core 7"),
+        (with_cores(4, "0-7"), "core 0 of slot 4 is reserved"),
+        (with_cores(2, ""), "slot 2 has no cores"),
+        ({"layout__device_of_slot": [0, 1, 2, 3, 4, 5, 6, 6]}, "device 6 has 2 slots"),
+        ({"rank__many_hosts": {"FI_MR_CACHE_MONITOR": "memhooks"}}, "memhooks deadlocks"),
+        ({"rank__environment": {"ROCR_VISIBLE_DEVICES": "0"}}, "use rank.visible"),
+        ({"rank__environment": {"MASTER_PORT": "3442"}}, "each rank gets its own"),
+        ({"rank__visible": "ZE_AFFINITY_MASK"}, "does not show devices of 'cuda'"),
+        ({"rank__folders": {"X": "{scratch}/{node}"}}, "'node' is not filled in"),
+        ({"rank__folders": {"X": "{scratch}/{}"}}, "'' is not filled in"),
+        ({"rank__folders": {"X": "{scratch}/{trial"}}, "is not filled in"),
+        ({"rank__folders": {"X": "{scratch}/{trial!r}"}}, "'trial!r' is not filled in"),
+        ({"rank__folders": {"X": "{scratch}/{trial:>{slot}}"}}, "is not filled in"),
+        ({"rank__folders": {"X": "{scratch}/{trial}/{{x}}"}}, "is not filled in"),
+        ({"rank__folders": {"X": "caches/{trial}"}}, "begin it with {scratch} or /"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(changes, says):
+    said = list(wrong(changed("frontier", **changes)))
+    assert len(said) == 1
+    assert says in said[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layout__device_of_slot": [0, 0, 1, 1, 2, 2, 3, 3]},
+        {"layout__device_of_slot": [7, 6, 5, 4, 3, 2, 1, 0]},
+        {"layout__cores_of_slot": ()},
+    ],
+)
+def test_what_can_be_meant_is_taken(changes):
+    assert list(wrong(changed("frontier", **changes))) == []
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "says"),
+    [
+        ("frontier", with_cores(4, "1-7,65-71"), "core 65 of slot 4 is a second thread"),
+        ("frontier", {"interfaces": ["hsn0", "hsn1", "hsn2"]}, "'hsn3' is not among interfaces"),
+        ("frontier", {"rank__folders": {"X": "{scratch}/x"}}, "trials share it"),
+        ("frontier", {"batch__scheduler": "none"}, "no scheduler that would read them"),
+        ("aurora", {"backend": "steps"}, "needs Slurm"),
+        ("aurora", {"batch__directives": ["--nodes=2"]}, "PBS has no options"),
+    ],
+)
+def test_what_is_probably_not_meant_is_doubted(base, changes, says):
+    profile = changed(base, **changes)
+    assert list(wrong(profile)) == []
+    said = list(doubtful(profile))
+    assert len(said) == 1
+    assert says in said[0]
+
+
+def test_a_wrong_profile_is_refused_when_it_is_read(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "frontier"\n[rank.many_hosts]\nFI_CXI_RDV_PROTO = "alt_read"\n')
+    with pytest.raises(ConfigError, match=r"mine.toml: rank.many_hosts.FI_CXI_RDV_PROTO: nothing"):
+        find_profile(str(path))
+
+
+HOSTILE = ("x\ny", "$(touch x)", "`touch x`", "$(SLURM_NODEID)")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "name = {}",
+        "scratch = {}",
+        "interfaces = [{}]",
+        "[layout]\nnic_of_slot = [{}]",
+        "[rank.environment]\nX = {}",
+        "[rank.many_hosts]\nX = {}",
+        "[rank.environment]\n{} = '1'",
+        "[rank.folders]\nX = {}",
+        "[step]\nagents = [{}]",
+        "[step]\ntrials = [{}]",
+        "[batch]\ndirectives = [{}]",
+        "[batch]\nqueue = {}",
+        "[batch]\nmodules = [{}]",
+        "[batch.environment]\nX = {}",
+    ],
+)
+@pytest.mark.parametrize("value", HOSTILE)
+def test_nothing_that_a_shell_would_run_gets_into_a_profile(tmp_path, line, value):
+    quoted = '"' + value.replace("\n", "\\n") + '"'
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "workstation"\n' + line.format(quoted) + "\n")
+    with pytest.raises(ConfigError, match=str(path)):
+        find_profile(str(path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "description = {}",
+        "source = [{}]",
+        "[rank]\nwrapper = {}",
+        "[container]\nflags = [{}]",
+        "[container]\ncommand = [{}]",
+    ],
+)
+@pytest.mark.parametrize("value", [r"x\ny", r"x\u001b[31m", r"x\u0000", r"x\u202e"])
+def test_what_is_only_shown_or_passed_on_is_one_line_of_print(tmp_path, line, value):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "workstation"\n' + line.format(f'"{value}"') + "\n")
+    with pytest.raises(ConfigError, match="write one line"):
+        find_profile(str(path))

@@ -1,0 +1,397 @@
+"""What sources read from made-up trees, counted by hand, and joules between two readings."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+from counter_trees import cray, gpu, proc, put, rapl
+
+from hydragnn_hpo.launching.counters import (
+    SOURCES,
+    AmdSmi,
+    Count,
+    CounterSample,
+    CounterSampler,
+    Cray,
+    Drm,
+    HostCounters,
+    HostLoad,
+    Nvml,
+    Rapl,
+    Reading,
+    joules_between,
+    merge_samples,
+    sample_between,
+)
+
+PCI = ("c1", "c6", "c9", "ce", "d1", "d6", "d9", "de")
+"""Buses of a Frontier host's dies, in their order."""
+
+
+def energies(reading):
+    return {name: count.joules for name, count in reading.counts.items()}
+
+
+def covered(reading):
+    return {name: count.devices for name, count in reading.counts.items() if count.devices}
+
+
+def frontier(root):
+    """A host of four modules with two dies each, of which the second counts nothing."""
+    for number, bus in enumerate(PCI):
+        gpu(root, number, f"0000:{bus}:00.0", gpu_busy_percent=number)
+    modules = {f"accel{number}_energy": 100 * number for number in range(4)}
+    cray(root, energy=9000, cpu_energy=700, memory_energy=300, **modules)
+
+
+def test_a_cray_module_counts_for_both_of_its_dies(tmp_path):
+    frontier(tmp_path)
+    reading = Cray(tmp_path).read()
+    assert energies(reading) == {
+        "cray/energy": 9000.0, "cray/cpu_energy": 700.0, "cray/memory_energy": 300.0,
+        "cray/accel0_energy": 0.0, "cray/accel1_energy": 100.0,
+        "cray/accel2_energy": 200.0, "cray/accel3_energy": 300.0,
+    }  # fmt: skip
+    assert covered(reading) == {
+        "cray/accel0_energy": ("0", "1"), "cray/accel1_energy": ("2", "3"),
+        "cray/accel2_energy": ("4", "5"), "cray/accel3_energy": ("6", "7"),
+    }  # fmt: skip
+    assert {count.life for count in reading.counts.values()} == {"1778580757634187"}
+
+
+def test_devices_have_the_numbers_of_their_host(tmp_path):
+    """Slots name devices in the numbers of the host, whatever hides some of them."""
+    frontier(tmp_path)
+    gauges = Drm(tmp_path).read().devices
+    assert gauges == {str(n): {"busy": pytest.approx(0.01 * n)} for n in range(8)}
+
+
+def test_a_cray_host_with_one_device_per_module(tmp_path):
+    cray(tmp_path, energy=12044825101, power=724, accel0_energy=2869283299, accel1_energy=1)
+    reading = Cray(tmp_path).read()
+    assert energies(reading)["cray/energy"] == 12044825101.0
+    assert covered(reading) == {"cray/accel0_energy": ("0",), "cray/accel1_energy": ("1",)}
+
+
+@pytest.mark.parametrize("said", ["", "garbage", "724 W 7810213855886 us", "-5 J 1 us", "5"])
+def test_what_is_no_energy_is_no_number(tmp_path, said):
+    folder = cray(tmp_path, energy=5, accel0_energy=7)
+    source = Cray(tmp_path)
+    put(folder / "energy", said)
+    assert energies(source.read()) == {"cray/accel0_energy": 7.0}
+    (folder / "accel0_energy").unlink()
+    assert source.read().counts == {}
+
+
+def test_packages_hold_their_cores(tmp_path):
+    rapl(tmp_path, "intel-rapl:0", "package-0", 1_500_000)
+    rapl(tmp_path, "intel-rapl:0:0", "core", 900_000)
+    rapl(tmp_path, "intel-rapl:0:1", "dram", 250_000, 65_532_610_987)
+    rapl(tmp_path, "intel-rapl:1", "psys", 9_000_000)
+    found = Rapl(tmp_path).read().counts
+    assert {name: (c.joules, c.part, c.wraps) for name, c in found.items()} == {
+        "rapl/intel-rapl:0": (1.5, "cpu", 262143.32885),
+        "rapl/intel-rapl:0:1": (0.25, "memory", 65532.610987),
+    }
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_counters_for_root_alone_are_named_once(tmp_path):
+    denied = rapl(tmp_path, "intel-rapl:0", "package-0", 1) / "energy_uj"
+    denied.chmod(0)
+    source = Rapl(tmp_path)
+    assert source.read().notes == [f"{denied} may only be read by root"]
+    assert source.read().notes == []
+    assert source.read().counts == {}
+
+
+def test_a_denied_counter_is_named_once_for_whoever_we_are(tmp_path, monkeypatch):
+    zone = rapl(tmp_path, "intel-rapl:0", "package-0", 1)
+
+    def deny(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", deny)
+    source = Rapl(tmp_path)
+    assert source.read().notes == [f"{zone / 'energy_uj'} may only be read by root"]
+    assert source.read().notes == []
+
+
+def test_gpus_are_numbered_by_address_and_screens_are_none(tmp_path):
+    files = {"energy1_input": 5_000_000, "power1_average": 250_000_000, "temp1_input": 61_000}
+    gpu(tmp_path, 1, "0000:c1:00.0", gpu_busy_percent=93, mem_info_vram_used=3 << 30, **files)
+    gpu(tmp_path, 0, "0000:c6:00.0", energy1_input=7_500_000, gpu_busy_percent=0)
+    gpu(tmp_path, 2, "0000:01:00.0", vendor="0x1a03")
+    reading = Drm(tmp_path).read()
+    assert energies(reading) == {"drm/0": 5.0, "drm/1": 7.5}
+    assert reading.devices == {
+        "0": {"busy": 0.93, "memory_mb": 3072.0, "watts": 250.0, "celsius": 61.0},
+        "1": {"busy": 0.0},
+    }
+
+
+def test_a_die_that_counts_nothing_is_counted_by_the_one_before(tmp_path):
+    for number, energy in enumerate((4_000_000, 0, 6_000_000, 0)):
+        gpu(tmp_path, number, f"0000:{PCI[number]}:00.0", energy1_input=energy)
+    reading = Drm(tmp_path).read()
+    assert energies(reading) == {"drm/0": 4.0, "drm/2": 6.0}
+    assert covered(reading) == {"drm/0": ("0", "1"), "drm/2": ("2", "3")}
+
+
+class FakeNvml:
+    """Two GPUs; the second one knows no energy, as before Volta."""
+
+    def nvmlInit(self): ...
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, number):
+        return number
+
+    def nvmlDeviceGetUUID(self, handle):
+        return (b"GPU-a", "GPU-b")[handle]
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+        if handle == 1:
+            raise RuntimeError("Not Supported")
+        return 1_234_567
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        return SimpleNamespace(gpu=97, memory=40)
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return SimpleNamespace(used=2 << 30)
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        return 301_500
+
+    def nvmlDeviceGetTemperature(self, handle, sensor):
+        assert sensor == 0
+        return 66
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return (0x04, 0x40 | 0x04)[handle]  # a power limit; heat
+
+
+def test_nvml_is_asked_where_its_driver_is(tmp_path):
+    def never(name):
+        raise AssertionError(name)
+
+    assert Nvml(tmp_path, never).read().counts == {}
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    reading = Nvml(tmp_path, lambda name: {"pynvml": FakeNvml()}[name]).read()
+    assert energies(reading) == {"nvml/0": 1234.567}
+    assert covered(reading) == {"nvml/0": ("0", "GPU-a")}
+    gauges = {"busy": 0.97, "memory_mb": 2048.0, "watts": 301.5, "celsius": 66.0}
+    assert reading.devices == {"0": gauges | {"throttled": 0.0}, "1": gauges | {"throttled": 1.0}}
+
+
+def test_a_library_that_fails_has_no_numbers(tmp_path):
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+
+    def fail(name):
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    assert Nvml(tmp_path, fail).read().counts == {}
+
+
+def test_amdsmi_counts_what_no_file_counts(tmp_path):
+    told = {0: 2_000_000, 1: 0}
+    smi = SimpleNamespace(
+        amdsmi_init=lambda: None,
+        amdsmi_get_processor_handles=lambda: [0, 1],
+        amdsmi_get_energy_count=lambda handle: {
+            "energy_accumulator": told[handle], "counter_resolution": 15.3, "timestamp": 1,
+        },
+    )  # fmt: skip
+    asked = []
+
+    def load(name):
+        asked.append(name)
+        return smi
+
+    assert AmdSmi(tmp_path, load).read().counts == {}
+    device = gpu(tmp_path, 0, "0000:c1:00.0")
+    gpu(tmp_path, 1, "0000:c6:00.0")
+    reading = AmdSmi(tmp_path, load).read()
+    assert energies(reading) == {"amdsmi/0": pytest.approx(30.6)}
+    assert covered(reading) == {"amdsmi/0": ("0", "1")}
+    assert asked == ["amdsmi"]
+    put(device / "hwmon/hwmon3/energy1_input", 5)
+    assert AmdSmi(tmp_path, load).read().counts == {}
+    (device / "hwmon/hwmon3/energy1_input").unlink()
+    cray(tmp_path, accel0_energy=5)
+    assert AmdSmi(tmp_path, load).read().counts == {}
+    assert asked == ["amdsmi"]
+
+
+def test_the_host_is_as_busy_as_its_processors_were(tmp_path):
+    now = [100.0]
+    proc(tmp_path, user=1000, idle=5000, received=1_000_000, sent=500_000)
+    source = HostLoad(tmp_path, lambda: now[0])
+    now[0] = 110.0
+    proc(tmp_path, user=1300, idle=5100, received=21_000_000, sent=30_500_000)
+    assert source.read().host == {
+        "busy": 0.75,  # 300 of 400 ticks
+        "load": 3.25,
+        "memory_mb": 2048.0,
+        "network_mb_per_second": 5.0,  # 20 and 30 MB in 10 s
+    }
+    assert "busy" not in source.read().host  # no tick has joules_between
+    put(tmp_path / "proc/stat", "cpu what")
+    (tmp_path / "proc/net/dev").unlink()
+    assert source.read().host == {"load": 3.25, "memory_mb": 2048.0}
+
+
+def test_an_empty_host_says_nothing_and_fails_nowhere(tmp_path):
+    assert set(SOURCES) == {"cray", "rapl", "drm", "nvml", "amdsmi", "system"}
+    reading = HostCounters(tmp_path).read()
+    assert (reading.counts, reading.host, reading.devices, reading.notes) == ({}, {}, {}, [])
+
+
+def test_gauges_of_a_device_are_put_together(tmp_path):
+    frontier(tmp_path)
+    rapl(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
+    reading = HostCounters(tmp_path).read()
+    assert list(reading.counts)[0] == "cray/energy"
+    assert "rapl/intel-rapl:0" in reading.counts
+    assert len(reading.devices) == 8
+
+
+def readings(*moments):
+    """Readings of counters: name -> (joules, part, more)."""
+    return [
+        Reading({name: Count(j, part, *more) for name, (j, part, *more) in moment.items()})
+        for moment in moments
+    ]
+
+
+def sample(before, now, seconds=30.0):
+    first, second = readings(before, now)
+    return sample_between(first, second, seconds, known=first.counts | second.counts)
+
+
+def test_a_counter_wraps_once_and_never_twice():
+    before, now = Count(262_000.0, "cpu", wraps=262_143.0), Count(857.0, "cpu", wraps=262_143.0)
+    assert joules_between(before, now, 30.0) == pytest.approx(1000.0)
+    # In 263 s at 1000 W it may have come round and further, with whatever it shows now.
+    assert joules_between(before, now, 263.0) is None
+    assert joules_between(now, before, 263.0) is None
+
+
+def test_a_counter_that_began_anew_has_no_number():
+    assert joules_between(Count(5.0, "card"), Count(7.0, "card"), 1.0) == 2.0
+    assert joules_between(Count(5.0, "card"), Count(3.0, "card"), 1.0) is None
+    assert joules_between(Count(5.0, "host", life="a"), Count(70.0, "host", life="b"), 1.0) is None
+    assert joules_between(None, Count(3.0, "card"), 1.0) is None
+    assert joules_between(Count(3.0, "card"), None, 1.0) is None
+
+
+CRAY = {
+    "cray/energy": (1000.0, "host"),
+    "cray/cpu_energy": (100.0, "cpu"),
+    "cray/accel0_energy": (10.0, "card", ("0", "1")),
+    "cray/accel1_energy": (20.0, "card", ("2", "3")),
+    "rapl/intel-rapl:0": (50.0, "cpu", (), 65_532.0),
+    "nvml/0": (1.0, "card", ("0",)),
+}
+
+
+def later(**risen):
+    return {
+        name: (joules + risen.get(name.partition("/")[2], 0.0), *more)
+        for name, (joules, *more) in CRAY.items()
+    }
+
+
+def test_the_energy_of_a_cray_host_holds_all_others():
+    now = later(energy=9000.0, cpu_energy=1500.0, accel0_energy=3000.0, accel1_energy=2000.0)
+    found = sample(CRAY, now)
+    assert found.parts == ("host",)
+    assert found.cards == ((("0", "1"), 3000.0), (("2", "3"), 2000.0))
+    assert found.rest == 4000.0
+    assert found.joules == 9000.0
+
+
+def test_a_card_without_a_number_stays_in_the_whole():
+    now = later(energy=9000.0, accel0_energy=3000.0, accel1_energy=2000.0)
+    del now["cray/accel1_energy"]
+    found = sample(CRAY, now)
+    assert (found.rest, found.cards, found.joules) == (9000.0, (), 9000.0)
+
+
+def test_a_whole_without_a_number_is_not_put_together_from_parts():
+    now = later(energy=9000.0, accel0_energy=3000.0)
+    del now["cray/energy"]
+    found = sample(CRAY, now)
+    assert (found.parts, found.rest, found.cards, found.joules) == ((), None, (), None)
+
+
+def test_cards_are_never_more_than_their_host():
+    found = sample(CRAY, later(energy=4990.0, accel0_energy=3000.0, accel1_energy=2000.0))
+    assert found.rest == 0.0
+
+
+INTEL = {
+    "rapl/intel-rapl:0": (10.0, "cpu", (), 65_532.0),
+    "rapl/intel-rapl:1": (20.0, "cpu", (), 65_532.0),
+    "rapl/intel-rapl:0:0": (5.0, "memory", (), 65_532.0),
+    "nvml/0": (100.0, "card", ("0", "GPU-a")),
+}
+
+
+def test_parts_are_added_where_nothing_counts_the_whole():
+    now = {name: (joules + 7.0, *more) for name, (joules, *more) in INTEL.items()}
+    found = sample(INTEL, now)
+    assert found.parts == ("cpu", "memory", "card")
+    assert found.rest == 21.0
+    assert found.cards == ((("0", "GPU-a"), 7.0),)
+    assert found.joules == 28.0
+
+
+def test_of_two_packages_both_count_or_none():
+    now = {name: (joules + 7.0, *more) for name, (joules, *more) in INTEL.items()}
+    del now["rapl/intel-rapl:1"]
+    found = sample(INTEL, now)
+    assert found.parts == ("memory", "card")
+    assert found.rest == 7.0
+
+
+def test_nothing_counted_is_unknown_and_not_zero():
+    assert sample({}, {}).joules is None
+
+
+def test_a_counter_that_was_seen_once_is_missed_for_ever():
+    moments = iter(readings(INTEL, {"nvml/0": INTEL["nvml/0"]}, INTEL, INTEL))
+    clock = iter((0.0, 30.0, 60.0, 90.0))
+    sampler = CounterSampler(lambda: next(moments), lambda: next(clock))
+    assert sampler.sample().rest is None
+    assert sampler.sample().rest is None  # it came back, from nobody knows where
+    assert sampler.sample().rest == 0.0
+
+
+def test_notes_of_the_first_look_are_told():
+    first, second, third = readings({}, {}, {})
+    first.notes.append("root only")
+    moments, clock = iter((first, second, third)), iter((0.0, 1.0, 2.0))
+    sampler = CounterSampler(lambda: next(moments), lambda: next(clock))
+    assert sampler.sample().notes == ("root only",)
+    assert sampler.sample().notes == ()
+
+
+def test_what_could_not_be_told_is_in_the_next():
+    first = CounterSample(30.0, ("host",), 100.0, ((("0",), 5.0),), {"busy": 0.1})
+    second = CounterSample(31.0, ("host",), 200.0, ((("0",), 6.0),), {"busy": 0.9})
+    both = merge_samples(first, second)
+    assert (both.seconds, both.rest, both.cards) == (61.0, 300.0, ((("0",), 11.0),))
+    assert both.gauges == {"busy": 0.9}
+    assert merge_samples(None, second) == second
+    other = CounterSample(31.0, ("cpu",), 200.0)
+    assert merge_samples(first, other) == other
+
+
+def test_a_sample_goes_over_the_line_and_back():
+    told = CounterSample(
+        30.0, ("host",), 100.0, ((("0", "1"), 5.5),), {"busy": 0.5}, {"0": {"busy": 1.0}}
+    )
+    assert CounterSample.of_plain(told.to_plain()) == told

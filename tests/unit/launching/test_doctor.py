@@ -1,0 +1,235 @@
+"""The hosts of a job, what is started there, and hosts that answer late, half, or with nonsense."""
+
+import itertools
+import json
+import os
+import shlex
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching import doctor as module
+from hydragnn_hpo.launching.doctor import (
+    JobHosts,
+    choose_sample,
+    collect_answers,
+    find_job_hosts,
+    is_on_site,
+    make_request,
+    parse_allocated_devices,
+    scheduler_finding,
+)
+from hydragnn_hpo.launching.doctor_checks import plugin_names
+from hydragnn_hpo.launching.host_probe import (
+    MARK,
+    PATIENCE,
+    WIDTH,
+    AnswerCollector,
+    ProbeRequest,
+    probe_host,
+    run_limited,
+    split_answer,
+)
+
+SLURM_JOB = """JobId=1 JobName=j0
+   NodeList=node[1-4] NumNodes=4
+   JOB_GRES=gpu:30
+     Nodes=node[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:8(IDX:0-7)
+     Nodes=node3 CPU_IDs=0-7 Mem=0 GRES=gpu:mi250x:7(IDX:0-6),nic:2(CNT:2)
+     Nodes=node4 CPU_IDs=0-7 Mem=0 GRES=
+"""
+
+
+def test_what_slurm_gave_is_read_host_by_host():
+    assert parse_allocated_devices(SLURM_JOB) == {"node1": 8, "node2": 8, "node3": 7, "node4": 0}
+    assert parse_allocated_devices("Nodes=node[1-2] CPU_IDs=0-7 Mem=0 GRES=") == {}
+    assert parse_allocated_devices("what is this") == {}
+
+
+def test_a_step_has_one_task_per_host_and_one_argument_for_the_order():
+    hosts = ("n1", "n2", "n3")
+    order = ProbeRequest("x", "/a b/$(c)'\n", slots=("0",))
+    argv = JobHosts("slurm", hosts, "17", {"n2": "down"}).argv(order, ("--gpus-per-node=8",))
+    assert "--gpus-per-node=8" in argv
+    assert argv[0] == "srun"
+    assert "--jobid=17" in argv
+    assert "--nodelist=n[1,3]" in argv
+    assert "--ntasks=2" in argv
+    assert json.loads(argv[-1])["folder"] == "/a b/$(c)'\n"
+    assert shlex.split(shlex.join(argv)) == argv
+
+
+def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
+    nodes = tmp_path / "nodes"
+    nodes.write_text("x1\nx1\nx2\nx3\n")
+    hosts = find_job_hosts({"PBS_NODEFILE": str(nodes), "PBS_JOBID": "9.pbs"}, 2)
+    assert (hosts.kind, hosts.hosts, hosts.job) == ("pbs", ("x1", "x2"), "9.pbs")
+    argv = hosts.argv(ProbeRequest("x", "/f"))
+    assert argv[1:7] == ["-n", "2", "-ppn", "1", "-hosts", "x1,x2"]
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_job_hosts({"PBS_NODEFILE": str(tmp_path / "gone")})
+
+
+def test_a_laptop_is_one_host():
+    hosts = find_job_hosts({})
+    assert (hosts.kind, len(hosts.hosts)) == ("here", 1)
+    assert hosts.argv(ProbeRequest("x", "/f"))[-2] == "hydragnn_hpo.launching.host_probe"
+
+
+def test_what_a_scheduler_means_is_said():
+    here, there = JobHosts("here", ("a",)), JobHosts("slurm", ("a",), "17")
+    laptop, frontier = find_profile(), find_profile("frontier")
+    said = {
+        ("laptop", ""): scheduler_finding(here, {}, laptop),
+        ("laptop", "slurm"): scheduler_finding(here, {"Slurm": "slurm 24.05"}, laptop),
+        ("login", ""): scheduler_finding(here, {}, frontier),
+        ("login", "slurm"): scheduler_finding(here, {"Slurm": "slurm 24.05"}, frontier),
+        ("job", "slurm"): scheduler_finding(there, {"Slurm": "slurm 24.05"}, frontier),
+    }
+    states = {key: finding.state for key, finding in said.items()}
+    assert states.pop(("login", "")) == "wrong"
+    assert set(states.values()) == {"ok"}
+    assert "nothing is lost" in said["laptop", ""].found
+    assert "--machine" in said["laptop", "slurm"].cure
+    assert said["job", "slurm"].found == "slurm 24.05, job 17"
+
+
+def test_a_login_host_is_not_asked_for_what_it_has_not(tmp_path):
+    profile, here = find_profile("frontier"), JobHosts("here", ("login1",))
+    assert not is_on_site(profile, here)
+    order = make_request(profile, here, tmp_path, {})
+    assert (order.slots, order.interfaces, order.libraries) == ((), (), ())
+    inside = make_request(profile, JobHosts("slurm", ("a",)), tmp_path, {})
+    assert inside.slots[0] == "49-55"
+    assert "hsn0" in inside.interfaces
+    assert "librccl-net.so" in inside.libraries
+
+
+def test_the_plugin_has_the_names_that_nccl_tries():
+    """docs.nvidia.com/deeplearning/nccl, NCCL_NET_PLUGIN."""
+    frontier, laptop = find_profile("frontier"), find_profile()
+    assert plugin_names(laptop, {}) == ()
+    assert plugin_names(laptop, {"NCCL_NET_PLUGIN": "foo"})[:2] == ("foo", "libnccl-net-foo.so")
+    assert (
+        plugin_names(frontier, {"NCCL_NET_PLUGIN": "/a/librccl-net.so"})[0] == "/a/librccl-net.so"
+    )
+
+
+def test_a_sample_is_spread_over_all_hosts():
+    hosts = [f"n{k}" for k in range(8192)]
+    chosen = choose_sample(hosts)
+    assert chosen == tuple(hosts[512 * k] for k in range(16))
+    assert choose_sample(hosts[:3]) == ("n0", "n1", "n2")
+
+
+REQUEST = ProbeRequest("x", "/tmp")
+
+
+def answer(host, **more):
+    return json.dumps({"host": host, "clock": 1.0, **more})
+
+
+def run(code, hosts=("n1", "n2"), seconds=120.0):
+    argv = [sys.executable, "-c", "import sys, time\n" + code]
+    return collect_answers(argv, hosts, environment=os.environ, seconds=seconds)
+
+
+def printing(*lines):
+    """Write each line by one call, also where nothing is buffered."""
+    return "".join(f"sys.stdout.write({line + chr(10)!r})\nsys.stdout.flush()\n" for line in lines)
+
+
+def test_long_answers_come_in_short_lines_and_are_put_together():
+    text = answer("n1", errors={"devices": "x" * 5000})
+    other = answer("n2", errors={"devices": "y" * 3000})
+    lines, others = split_answer(text), split_answer(other)
+    assert max(map(len, lines)) <= WIDTH + 60
+    collector = AnswerCollector()
+    mixed = [line for pair in zip(lines, others, strict=False) for line in pair]
+    mixed += lines[len(others) :]
+    told = [collector.add_line(f"3: {line}") for line in mixed]
+    assert [text for text in told if text] == [other, text]
+
+
+@pytest.mark.parametrize("line", ["", "hello", f"{MARK} ", f"{MARK} a b c d", f"{MARK} a 1", "0: "])
+def test_what_is_no_piece_is_passed_over(line):
+    assert AnswerCollector().add_line(line) is None
+
+
+def test_all_answers_are_taken_and_noise_is_not():
+    code = printing("a banner", f"0: {split_answer(answer('n1'))[0]}", "{'host': 'n2'}", "\x1b[2J")
+    found = run(
+        code + printing(*split_answer(answer("n2.site.gov")), *split_answer(answer("stranger")))
+    )
+    assert list(found.facts) == ["n1", "n2"]
+    assert found.missing == {}
+
+
+@pytest.fixture
+def over_after_one_look(monkeypatch):
+    """Let time stand until the command has said something, and be over then."""
+    looks = itertools.chain([0.0, 0.0], itertools.repeat(1e9))
+    clock = SimpleNamespace(monotonic=lambda: next(looks), time=time.time)
+    monkeypatch.setattr(module, "time", clock)
+
+
+@pytest.mark.usefixtures("over_after_one_look")
+def test_a_host_that_is_late_is_left_behind():
+    found = run(printing(*split_answer(answer("n1"))) + "time.sleep(600)", seconds=300.0)
+    assert list(found.facts) == ["n1"]
+    assert found.missing == {"n2": "no answer within 300 s"}
+
+
+def test_a_command_that_never_falls_silent_is_ended():
+    found = run("while True:\n    print('x' * 1000, flush=True)", seconds=0.5)
+    assert set(found.missing) == {"n1", "n2"}
+
+
+@pytest.mark.usefixtures("over_after_one_look")
+def test_a_command_that_ignores_the_end_is_killed(monkeypatch):
+    monkeypatch.setattr(module, "_ENDING_SECONDS", 0.5)
+    code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + printing("deaf")
+    found = run(f"{code}time.sleep(600)", seconds=300.0)
+    assert found.missing == dict.fromkeys(("n1", "n2"), "no answer within 300 s")
+
+
+def test_a_command_that_fails_says_why():
+    found = run("sys.exit('srun: error: no such\\x1b host')")
+    assert found.missing["n1"].startswith("ended with code 1 before it answered: srun: error")
+
+
+@pytest.mark.parametrize("text", ["{}", '{"host": ""}', answer(""), answer("n1", system=3), "[1]"])
+def test_what_is_no_answer_counts_as_none(text):
+    assert run(printing(*split_answer(text)), hosts=("n1",)).facts == {}
+
+
+def test_a_part_that_hangs_costs_itself_only(monkeypatch):
+    for part in "bcd":  # a busy machine may need a while to fork
+        monkeypatch.setitem(PATIENCE, part, 100.0)
+
+    def hang(order):
+        time.sleep(600)
+
+    def crash(order):
+        os._exit(9)
+
+    def fail(order):
+        raise KeyError("x")
+
+    parts = {"a": hang, "b": crash, "c": fail, "d": lambda order: {"fine": 1}}
+    found = probe_host(ProbeRequest("x", "/tmp", seconds=0.5), parts)
+    assert found["d"] == {"fine": 1}
+    assert found["errors"] == {
+        "a": "no answer in time",
+        "b": "it crashed",
+        "c": "KeyError: 'x'",
+    }
+
+
+def test_a_part_may_say_much():
+    found = run_limited(lambda order: {"much": "x" * 1_000_000}, REQUEST, 120.0)
+    assert len(found["much"]) == 1_000_000

@@ -1,0 +1,331 @@
+"""Every check, with facts of good, slow and wrong hosts written by hand."""
+
+import pytest
+
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.launching.doctor_checks import (
+    CHECKS,
+    OFF_SITE,
+    Expected,
+    HostFacts,
+    plugin_names,
+    run_checks,
+    to_exclude,
+)
+from hydragnn_hpo.launching.doctor_findings import Finding
+from hydragnn_hpo.launching.host_probe import ProbeRequest
+
+MASKS = ("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47")
+"""Of Frontier, reference/hpc.md: cores 48-63 for GCD 0 and 1, 16-31, 0-15, 32-47, first of each
+eight reserved."""
+
+NICS = ("hsn0", "hsn1", "hsn2", "hsn3")
+
+
+def host(name, **changes):
+    """Give the facts of a good host of Frontier, with some parts changed."""
+    facts = {
+        "host": name,
+        "clock": 1000.0,
+        "system": {
+            "cores": 64,
+            "allowed": "1-7,9-15,17-23,25-31,33-39,41-47,49-55,57-63",
+            "memory_mb": 515_000,
+            "kernel": "5.14",
+            "files": 131_072,
+            "core_bytes": 0,
+            "locked_bytes": -1,
+            "shm_mb": 250_000,
+        },
+        "binding": {"masks": MASKS},
+        "devices": {"seen": 8, "memory_mb": 65_520},
+        "network": {
+            "known": {"lo": "127.0.0.1", "hsn0": "10.0.0.1"},
+            "fabric": {nic: {"address": "10.0.0.1", "up": True} for nic in NICS},
+        },
+        "libraries": {"loaded": "librccl-net.so", "tried": {}},
+        "scratch": {
+            "path": "/mnt/bb/me",
+            "problem": "",
+            "ours": True,
+            "free_mb": 1_800_000,
+            "filesystem": "xfs",
+            "write": 2e9,
+            "read": 5e9,
+        },
+        "shared": {
+            "path": "/lustre/run",
+            "problem": "",
+            "filesystem": "lustre",
+            "free_mb": 10_000_000,
+            "won": [],
+            "rename": True,
+            "sync_seconds": 0.02,
+            "ahead_seconds": 0.01,
+            "locks": "",
+        },
+        "software": {
+            "python": "3.11.7",
+            "executable": "/mnt/bb/me/env/bin/python",
+            "package": "abc",
+            "version": "1.0",
+            "torch_at": "/mnt/bb/me/env/torch/__init__.py",
+            "torch_filesystem": "xfs",
+            "environment": {},
+        },
+        "torch": {"seconds": 3.0, "version": "2.10"},
+    }
+    for part, values in changes.items():
+        facts[part] = {**facts[part], **values} if isinstance(facts.get(part), dict) else values
+    return HostFacts.model_validate(facts)
+
+
+def answers(bad=None, count=8, **changes):
+    """Give hosts n0 ... of which one is ``bad``; n0 made all files that one host alone may make."""
+    found = {f"n{k}": host(f"n{k}") for k in range(count)}
+    found["n0"] = host("n0", shared={"won": [0, 1, 2]})
+    if bad:
+        found[bad] = host(bad, **changes)
+    return found
+
+
+def expect(hosts=8, **more):
+    profile = find_profile("frontier")
+    order = ProbeRequest(
+        name="x",
+        folder="/lustre/run",
+        slots=profile.layout.cores_of_slot,
+        interfaces=profile.interfaces,
+        libraries=plugin_names(profile, {}),
+    )
+    values = {
+        "hosts": tuple(f"n{k}" for k in range(hosts)),
+        "asked_at": 999.0,
+        "answered_at": 1001.0,
+        "given": {f"n{k}": 8 for k in range(hosts)},
+    }
+    return Expected(profile=profile, request=order, **(values | more))
+
+
+def bad(findings):
+    return {(f.check, f.state, f.hosts) for f in findings if f.state != "ok"}
+
+
+def test_good_hosts_of_frontier_are_all_well():
+    findings = run_checks(answers(), expect())
+    assert bad(findings) == set()
+    assert not [f for f in findings if f.cure], "who is well needs no cure"
+    checks = {finding.check for finding in findings}
+    assert checks >= {"affinity", "devices (driver)", "devices (Slurm)", "network plugin", "clock"}
+    assert to_exclude(findings, expect().hosts) == {}
+
+
+CASES = {
+    "lost core": ("cores", "wrong", {"system": {"cores": 63}}),
+    "lost memory": ("memory", "wrong", {"system": {"memory_mb": 400_000}}),
+    "lost device": ("devices (driver)", "wrong", {"devices": {"seen": 7}}),
+    "small device": ("device memory", "wrong", {"devices": {"memory_mb": 32_000}}),
+    "other mask": ("affinity", "wrong", {"binding": {"masks": (*MASKS[:7], "40-47")}}),
+    "no mask": ("affinity", "wrong", {"binding": {"masks": (*MASKS[:7], "none of its cores")}}),
+    "nic down": (
+        "fabric interfaces",
+        "wrong",
+        {"network": {"known": {}, "fabric": {"hsn0": {"address": "1.2.3.4", "up": True}}}},
+    ),
+    "nic without address": (
+        "fabric interfaces",
+        "wrong",
+        {"network": {"known": {}, "fabric": {n: {"up": True} for n in NICS}}},
+    ),
+    "no plugin": (
+        "network plugin",
+        "wrong",
+        {"libraries": {"loaded": "", "tried": {"librccl-net.so": "cannot open"}}},
+    ),
+    "no scratch": ("scratch", "wrong", {"scratch": {"problem": "is no folder here"}}),
+    "foreign scratch": ("scratch", "wrong", {"scratch": {"ours": False}}),
+    "full scratch": ("scratch", "wrong", {"scratch": {"free_mb": 900}}),
+    "shared scratch": ("scratch", "wrong", {"scratch": {"filesystem": "nfs4"}}),
+    "slow writing": ("scratch write", "slow", {"scratch": {"write": 2e8}}),
+    "slow reading": ("scratch read", "slow", {"scratch": {"read": 5e8}}),
+    "unseen folder": ("shared folder", "wrong", {"shared": {"problem": "is no folder here"}}),
+    "full folder": ("shared folder", "wrong", {"shared": {"free_mb": 10}}),
+    "torn rename": ("shared rename", "wrong", {"shared": {"rename": False}}),
+    "slow sync": ("shared fsync", "slow", {"shared": {"sync_seconds": 0.5}}),
+    "clock ahead": ("clock", "slow", {"shared": {"ahead_seconds": 3.0}}),
+    "clock behind": ("clock", "wrong", {"shared": {"ahead_seconds": -60.0}}),
+    "other python": ("versions", "wrong", {"software": {"python": "3.9.1"}}),
+    "other package": ("versions", "wrong", {"software": {"package": "def"}}),
+    "no torch": ("torch", "wrong", {"software": {"torch_at": ""}}),
+    "broken torch": ("torch", "wrong", {"torch": {"problem": "libamdhip64.so: missing"}}),
+    "torch on NFS": ("torch", "slow", {"software": {"torch_filesystem": "nfs"}}),
+    "slow import": ("torch import", "slow", {"torch": {"seconds": 25.0}}),
+    "few files": ("limits", "wrong", {"system": {"files": 1024}}),
+    "small shm": ("limits", "wrong", {"system": {"shm_mb": 64}}),
+    "memory not to be locked": ("limits", "wrong", {"system": {"locked_bytes": 65536}}),
+    "memhooks": (
+        "environment",
+        "wrong",
+        {"software": {"environment": {"FI_MR_CACHE_MONITOR": "memhooks"}}},
+    ),
+    "RDV": ("environment", "wrong", {"software": {"environment": {"FI_CXI_RDV_PROTO": "x"}}}),
+    "MIOOPEN": ("environment", "wrong", {"software": {"environment": {"MIOOPEN_X": "1"}}}),
+    "CUDA on ROCm": (
+        "environment",
+        "wrong",
+        {"software": {"environment": {"CUDA_VISIBLE_DEVICES": "0"}}},
+    ),
+    "two ways to hide": (
+        "environment",
+        "wrong",
+        {"software": {"environment": {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}}},
+    ),
+    "hanging driver": ("answer", "wrong", {"errors": {"devices": "no answer in time"}}),
+    "puzzled probe": ("answer", "unknown", {"errors": {"devices": "KeyError: 'x'"}}),
+}
+
+
+@pytest.mark.parametrize(("check", "state", "changes"), CASES.values(), ids=CASES)
+def test_one_host_of_eight_is_named_with_a_cure(check, state, changes):
+    findings = run_checks(answers("n5", **changes), expect())
+
+    assert bad(findings) == {(check, state, ("n5",))}
+    (finding,) = [finding for finding in findings if finding.state == state]
+    assert finding.found
+    assert bool(finding.cure) == finding.bad
+    excluded = to_exclude(findings, expect().hosts)
+    assert list(excluded) == (["n5"] if finding.bad else [])
+    assert all(why.startswith(f"{check}: ") for why in excluded.values())
+
+
+def test_a_host_that_slurm_gave_less_is_named():
+    findings = run_checks(answers(), expect(given={**expect().given, "n3": 7}))
+    assert bad(findings) == {("devices (Slurm)", "wrong", ("n3",))}
+
+
+def test_hosts_that_do_not_answer_are_wrong():
+    some = answers()
+    del some["n7"]
+    findings = run_checks(some, expect(missing={"n7": "no answer within 180 s"}))
+    assert bad(findings) == {("answer", "wrong", ("n7",))}
+    assert to_exclude(findings, expect().hosts) == {
+        "n7": findings[0].check + ": no answer within 180 s, expected one line within the time"
+    }
+
+
+def test_a_file_that_two_hosts_made_and_one_that_nobody_made():
+    twice = answers("n1", shared={"won": [2, 3]})
+    findings = run_checks(twice, expect())
+    assert bad(findings) == {("shared exclusive creation", "wrong", ())}
+    assert [f.found for f in findings if f.state == "wrong"] == [
+        "1 of 4 files made by several hosts"
+    ]
+    nobody = {"n1": host("n1"), "n2": host("n2")}
+    assert ("shared exclusive creation", "wrong", ()) in bad(run_checks(nobody, expect(2)))
+
+
+def test_locks_that_fail_are_only_noted():
+    findings = run_checks(answers("n2", shared={"locks": "flock: No locks available"}), expect())
+    assert bad(findings) == set()
+    (note,) = [f for f in findings if f.check == "shared locks"]
+    assert note.hosts == ("n2",)
+
+
+def test_a_clock_that_no_file_server_judges_is_compared_with_ours():
+    late = host("n4", clock=900.0, shared={"ahead_seconds": None})
+    findings = run_checks(answers() | {"n4": late}, expect())
+    assert bad(findings) == {("clock", "wrong", ("n4",))}
+    (finding,) = [finding for finding in findings if finding.state == "wrong"]
+    assert finding.found == "99.0 s behind the controller"  # 900 - 999
+
+
+def test_more_hosts_than_the_machine_has_is_another_machine():
+    profile = find_profile("frontier")
+    many = expect(hosts=profile.hosts + 1)
+    found = run_checks({}, many, ["number"])
+    assert [finding.state for finding in found] == ["wrong"]
+
+
+def test_what_is_wrong_everywhere_excludes_nobody():
+    """Then the profile is wrong, or the site: with no host left nothing would be better."""
+    everywhere = {f"n{k}": host(f"n{k}", devices={"seen": 4}) for k in range(8)}
+    findings = run_checks(everywhere, expect(), ["devices"])
+    assert len([f for f in findings if f.state == "wrong"]) == 8
+    assert to_exclude(findings, expect().hosts) == {}
+
+
+def test_half_may_be_excluded_but_not_more():
+    hosts = [f"n{k}" for k in range(4)]
+    for count, excluded in ((1, 1), (2, 2), (3, 0), (4, 0)):
+        findings = [
+            Finding("c", "wrong" if k < count else "ok", "x", hosts=(h,))
+            for k, h in enumerate(hosts)
+        ]
+        assert len(to_exclude(findings, hosts)) == excluded
+
+
+def test_a_pair_blames_the_host_whose_other_pairs_are_bad_too():
+    hosts = ("a", "b", "c", "d")
+    told = {("a", "b"): "ok", ("c", "d"): "slow", ("a", "c"): "slow", ("b", "d"): "ok"}
+    findings = [Finding("sum", state, "1 GB/s", hosts=pair) for pair, state in told.items()]
+    assert list(to_exclude(findings, hosts)) == ["c"]
+    alone = [Finding("sum", "slow", "1 GB/s", hosts=("c", "d"))]
+    assert to_exclude(alone, hosts) == {}, "nobody knows which of the two"
+
+
+def test_hosts_are_compared_with_each_other_where_no_profile_speaks():
+    profile = find_profile("generic-slurm")
+    expected = Expected(
+        profile, ProbeRequest("x", "/f"), tuple(f"n{k}" for k in range(8)), here=False
+    )
+    some = answers("n5", devices={"seen": 7}, system={"cores": 32})
+    assert bad(run_checks(some, expected, ["cores", "devices"])) == {
+        ("devices (driver)", "wrong", ("n5",)),
+        ("cores", "wrong", ("n5",)),
+    }
+
+
+def test_noise_is_not_slow():
+    some = {f"n{k}": host(f"n{k}", scratch={"write": 1e9 * (1 + k)}) for k in range(8)}
+    assert bad(run_checks(some, expect(), ["disk speed"])) == set()
+
+
+def test_times_that_nobody_would_notice_are_not_slow():
+    """A file system that syncs in 7 ms elsewhere and in 53 ms here costs nothing."""
+    some = answers("n5", shared={"sync_seconds": 0.053}, torch={"seconds": 9.5})
+    some |= {h: host(h, shared={"sync_seconds": 0.007}) for h in ("n1", "n2", "n3", "n4", "n6")}
+    assert bad(run_checks(some, expect())) == set()
+
+
+def test_every_check_survives_hosts_that_told_nothing():
+    silent = {f"n{k}": HostFacts(host=f"n{k}", clock=1000.0) for k in range(3)}
+    findings = run_checks(silent, expect(3))
+    assert {finding.state for finding in findings} == {"ok"}
+    assert {finding.check for finding in findings} <= {
+        *("answer", "number of hosts", "clock", "devices (Slurm)")
+    }
+
+
+def test_checks_off_the_site_are_known():
+    assert set(OFF_SITE) < set(CHECKS)
+
+
+def test_what_hosts_say_cannot_move_the_terminal():
+    hostile = "x\x1b[2J\x07\r\n[red]"
+    some = answers(
+        "n5",
+        scratch={"path": hostile, "problem": hostile},
+        software={"python": hostile, "environment": {f"MIOOPEN_{hostile}": hostile}},
+        libraries={"loaded": "", "tried": {hostile: hostile}},
+        errors={hostile: hostile},
+    )
+    for finding in run_checks(some, expect()):
+        assert (finding.found + finding.expected + finding.cure).isprintable()
+
+
+def test_devices_that_no_tool_lists_are_not_called_lost():
+    """Aurora's hosts have 12 tiles, and neither nvidia-smi nor the kernel's kfd."""
+    expected = Expected(find_profile("aurora"), ProbeRequest("x", "/f"), ("n0",))
+    told = {"n0": host("n0", devices={"seen": 0, "memory_mb": 0})}
+    (finding,) = run_checks(told, expected, ("devices",))
+    assert (finding.state, finding.check) == ("unknown", "devices (driver)")

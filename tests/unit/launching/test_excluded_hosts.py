@@ -1,0 +1,66 @@
+"""An exclusion list is written whole, kept, and read back; nothing else passes for a host."""
+
+import pytest
+
+from hydragnn_hpo.campaign.setup import open_run
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.excluded_hosts import (
+    add_excluded,
+    read_excluded,
+    read_run_excluded,
+    without_excluded,
+)
+from hydragnn_hpo.shipped import shipped
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "exclude.hosts"
+
+
+def test_what_is_written_is_read(path, tmp_path):
+    assert read_run_excluded(tmp_path) == {}
+    add_excluded(path, {"n2": "devices: found 7", "n1": ""})
+    add_excluded(path, {"n3": "scratch\nfull # now", "n2": "something later"})
+
+    known = {"n1": "", "n2": "devices: found 7", "n3": "scratch?full # now"}
+    assert read_run_excluded(tmp_path) == known
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    assert lines == ["n1", "n2  # devices: found 7", "n3  # scratch?full # now"]
+
+
+def test_people_write_host_lists(path):
+    path.write_text("# mine\n\nnode[08-10],login1 # noisy\n  node2\n")
+    assert list(read_excluded(path)) == ["node08", "node09", "node10", "login1", "node2"]
+
+
+@pytest.mark.parametrize("line", ["n[1", "-rf", "$(reboot)", "a b", "n1;ls", "\x1b[2J", "../x"])
+def test_what_is_no_host_is_refused(path, line):
+    path.write_text(f"n1\n{line}\n")
+    with pytest.raises(ConfigError, match="line 2") as refused:
+        read_excluded(path)
+    assert str(refused.value).isprintable()
+    with pytest.raises(ConfigError):
+        add_excluded(path.with_name("other"), {line: "bad"})
+    assert not path.with_name("other").exists()
+
+
+def test_a_missing_file_is_a_sentence(path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_excluded(path)
+
+
+def test_never_all_hosts_are_left_alone():
+    assert without_excluded(["a", "b", "c"], {"b": ""}) == ("a", "c")
+    assert without_excluded([], {"b": ""}) == ()
+    with pytest.raises(ConfigError, match="all 2 hosts are excluded"):
+        without_excluded(["a", "b"], {"b", "a"})
+
+
+def test_a_run_begins_where_a_doctor_was_before(path, tmp_path):
+    add_excluded(path, {"n1": "slow"})
+    campaign = load(shipped("workflows/ci.toml"), CampaignConfig)
+    opened = open_run(campaign, tmp_path)
+    assert read_run_excluded(opened.path) == {"n1": "slow"}

@@ -1,0 +1,99 @@
+"""Every shipped profile: what its steps and ranks are, as it was read against sites' documents."""
+
+from pathlib import Path
+
+import golden_places
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_hpo.config.machine import find_profile, known_profiles
+from hydragnn_hpo.launching.fleet.ledger import Ledger
+from hydragnn_hpo.launching.fleet.work import Work
+from hydragnn_hpo.launching.job import Job, Slot
+from hydragnn_hpo.launching.profile_adapter import layout_of, near_devices
+from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments
+from hydragnn_hpo.placement.pool import Pool
+
+
+@pytest.mark.parametrize("name", known_profiles())
+def test_ranks_find_what_was_read_against_the_documents(name):
+    golden = (golden_places.FOLDER / f"{name}.txt").read_text()
+
+    assert golden_places.render(name) == golden, (
+        "if it is meant to differ, run tests/golden_places.py, and read what it wrote line by line"
+    )
+
+
+def test_there_is_a_golden_for_each_profile_and_none_more():
+    assert {path.stem for path in golden_places.FOLDER.iterdir()} == set(known_profiles())
+
+
+def test_wrappers_hear_the_cores_of_each_device():
+    frontier, aurora = find_profile("frontier").layout, find_profile("aurora").layout
+
+    listed = "49-55 57-63 17-23 25-31 1-7 9-15 33-39 41-47"
+    assert near_devices(frontier) == listed
+    turned = frontier.model_copy(update={"device_of_slot": (1, 0, 2, 3, 4, 5, 6, 8)})
+    assert near_devices(turned) == "57-63 49-55 17-23 25-31 1-7 9-15 33-39 - 41-47"
+    assert near_devices(aurora).split()[6] == "53-60"
+    assert near_devices(find_profile("generic-slurm").layout) == ""
+
+
+ADDRESSES = {f"n{number:02d}": f"10.0.0.{number}" for number in range(4)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_two_trials_share_a_port_a_device_or_a_core(data):
+    profile = find_profile(data.draw(st.sampled_from(["frontier", "lumi", "perlmutter", "aurora"])))
+    slots = {
+        slot.name: slot for host in ADDRESSES for slot in golden_places.slots_of(profile, host)
+    }
+    pool = Pool.of(slots, slot_order=profile.slot_order)
+    ledger, running, number = Ledger(), {}, 0
+    for width in data.draw(st.lists(st.integers(-3, 24), max_size=30)):
+        if width <= 0 and running:  # one ends, and leaves room
+            ended = data.draw(st.sampled_from(sorted(running)))
+            pool.give_back(running[ended][0].slots)
+            ledger.leave_meeting(running.pop(ended)[0])
+        elif width > 0 and (names := pool.take(width)) is not None:
+            number += 1
+            running[f"t{number}"] = started(
+                f"t{number}", [slots[n] for n in names], ledger, profile
+            )
+        alone(running.values())
+
+
+def started(name: str, slots: list[Slot], ledger: Ledger, profile):
+    """Give the work and the places of a job, as a fleet would."""
+    files = {"log": Path("/l"), "lease": Path("/l"), "watch": None}
+    job = Job(name, "train", len(slots), {}, slots=tuple(slots), **files)
+    work = Work.of(job)
+    places = []
+    for host, part in work.parts.items():
+        address, port, interface = ledger.meet(work, ADDRESSES[host], "hsn0")
+        meet = Rendezvous(address, port, interface)
+        placed = make_rank_environments(job, part.ranks, site=profile, meet=meet, tag="t")
+        places += [(host, place.cores, place.environment) for place in placed]
+    variable = layout_of(profile).variable
+    return work, [(host, cores, env, env[variable]) for host, cores, env in places]
+
+
+def alone(running) -> None:
+    """Look at all that runs, rank by rank and host by host."""
+    ports, taken = set(), set()
+    for work, places in running:
+        meeting = {(env["MASTER_ADDR"], env["MASTER_PORT"]) for _, _, env, _ in places}
+        assert len(meeting) == 1
+        address, port = meeting.pop()
+        assert address == ADDRESSES[work.slots[0].rpartition(":")[0]]
+        assert 20000 <= int(port) <= 29999
+        assert (address, port) not in ports
+        ports.add((address, port))
+        for host, cores, env, device in places:
+            assert int(env["OMP_NUM_THREADS"]) == len(cores) > 0
+            mine = {(host, "device", device)} | {(host, core) for core in cores}
+            assert not mine & taken
+            taken |= mine
+        assert sorted(int(env["RANK"]) for _, _, env, _ in places) == list(range(len(places)))

@@ -1,0 +1,178 @@
+"""What is looked at on this host, against what the kernel says in other ways."""
+
+import os
+import resource
+import subprocess
+
+import pytest
+
+from hydragnn_hpo.config.site import cores_of
+from hydragnn_hpo.launching import host_probe as storage
+from hydragnn_hpo.launching.host_probe import (
+    ProbeRequest,
+    filesystem_of,
+    format_cores,
+    host_id,
+    is_shared,
+    is_up,
+    physical_cores,
+    probe_binding,
+    probe_libraries,
+    probe_network,
+    probe_scratch,
+    probe_shared_folder,
+    probe_software,
+    probe_system,
+    probe_torch,
+)
+
+
+def order(**more):
+    return ProbeRequest(**({"name": "x", "folder": "/tmp"} | more))
+
+
+def test_cores_and_limits_are_those_of_the_kernel():
+    found = probe_system(order())
+    said = subprocess.run(["taskset", "-p", str(os.getpid())], capture_output=True, text=True)
+    mask = int(said.stdout.split()[-1], 16)
+    assert sum(1 << core for core in cores_of(found["allowed"])) == mask
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert found["files"] == (-1 if hard == resource.RLIM_INFINITY else hard)
+
+
+def test_threads_of_a_core_count_once(tmp_path):
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    assert physical_cores(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"), [({1, 2, 3, 8}, "1-3,8"), ({0}, "0"), (set(), ""), ({4, 5, 7}, "4-5,7")]
+)
+def test_cores_are_written_as_the_kernel_does(cores, text):
+    assert format_cores(cores) == text
+
+
+def test_masks_are_those_that_a_bound_process_gets():
+    first = min(os.sched_getaffinity(0))
+    beyond = max(os.sched_getaffinity(0)) + 1000
+    found = probe_binding(order(slots=(str(first), f"{first},{beyond}", str(beyond))))
+    assert found["masks"] == [str(first), str(first), "none of its cores"]
+
+
+def test_interfaces_of_the_fabric_are_looked_at(tmp_path):
+    found = probe_network(order(interfaces=("lo", "hsn9")))
+    assert found["known"]["lo"] == "127.0.0.1"
+    assert found["fabric"]["lo"]["address"] == "127.0.0.1"
+    assert found["fabric"]["hsn9"] == {"address": None, "up": False}
+    for name, state in (("a", "down"), ("b", "up"), ("c", "unknown")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "operstate").write_text(f"{state}\n")
+    assert [is_up(name, tmp_path) for name in "abcd"] == [False, True, True, False]
+
+
+def test_the_first_library_that_loads_is_named():
+    found = probe_libraries(order(libraries=("libnothing.so.9", "libc.so.6", "libm.so.6")))
+    assert found["loaded"] == "libc.so.6"
+    assert list(found["tried"]) == ["libnothing.so.9"]
+    assert probe_libraries(order(libraries=("$(reboot)",)))["loaded"] == ""
+
+
+def test_scratch_is_measured_and_left_clean(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "SIZE", 1 << 20)
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    found = probe_scratch(order(scratch="$PLACE"))
+    assert found["path"] == str(tmp_path)
+    assert found["problem"] == ""
+    assert found["write"] > 0
+    assert found["read"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("scratch", "problem"),
+    [("/nowhere/at all", "is no folder here"), ("$NOT_SET_HERE/x", "names a variable")],
+)
+def test_scratch_that_is_not_there_is_a_problem(scratch, problem):
+    assert problem in probe_scratch(order(scratch=scratch))["problem"]
+
+
+def test_one_of_two_hosts_makes_each_file(tmp_path):
+    asked = order(folder=str(tmp_path), sample=(host_id(),))
+    first, second = probe_shared_folder(asked), probe_shared_folder(asked)
+    assert first["won"] == list(range(storage.RACES))
+    assert second["won"] == []
+    assert first["rename"] is True
+    assert first["locks"] == ""
+    assert abs(first["ahead_seconds"]) < 40.0
+    assert {path.name for path in tmp_path.iterdir()} == {f"race-{k}" for k in range(8)}
+
+
+def test_a_file_server_whose_clock_is_late_is_noticed(tmp_path, monkeypatch):
+    real = storage.time.time
+    monkeypatch.setattr(storage.time, "time", lambda: real() + 100.0)
+    found = probe_shared_folder(order(folder=str(tmp_path), sample=(host_id(),)))
+    assert found["ahead_seconds"] == pytest.approx(100.0, abs=40.0)
+
+
+def test_a_host_that_stood_still_while_it_wrote_is_not_ahead_for_that(tmp_path, monkeypatch):
+    asked, began = order(folder=str(tmp_path), sample=(host_id(),)), storage.time.time()
+    moments = iter((began + 1.0, began + 201.0))
+    monkeypatch.setattr(storage.time, "time", lambda: next(moments))
+    assert 0.0 <= probe_shared_folder(asked)["ahead_seconds"] < 2.0
+
+
+def test_thousands_of_hosts_leave_the_shared_folder_and_torch_alone(tmp_path):
+    asked = order(folder=str(tmp_path), sample=("another",))
+    assert "won" not in probe_shared_folder(asked)
+    assert probe_torch(asked) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sample_knows_hosts_with_and_without_their_domain():
+    asked = order(sample=("x1.site.gov", "x2"))
+    assert asked.samples("x1")
+    assert asked.samples("x2.site.gov")
+    assert not asked.samples("x3")
+
+
+def test_secrets_of_the_environment_are_not_told(monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    found = probe_software(order())
+    assert found["environment"]["NCCL_DEBUG"] == "INFO"
+    assert "secret" not in str(found)
+
+
+def test_the_longest_mount_counts(tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "a / ext4 rw 0 0\nb /lus lustre rw 0 0\nc /lus/a\\040b nfs4 rw 0 0\nd /lu tmpfs rw 0 0\n"
+    )
+    kinds = {path: filesystem_of(path, mounts) for path in map(type(tmp_path), KINDS)}
+    assert [kinds[type(tmp_path)(path)] for path in KINDS] == list(KINDS.values())
+
+
+KINDS = {
+    "/home": "ext4",
+    "/lus": "lustre",
+    "/lus/x": "lustre",
+    "/lus/a b/c": "nfs4",
+    "/lux": "ext4",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [("nfs4", True), ("lustre", True), ("fuse.beegfs", True), ("xfs", False), ("tmpfs", False)],
+)
+def test_file_systems_that_other_hosts_see_are_known(kind, shared):
+    assert is_shared(kind) is shared
+
+
+def test_an_order_is_one_argument():
+    asked = order(slots=("0-1", "2"), scratch='a "b" $(c)', sample=("n1",), seconds=3.0)
+    assert ProbeRequest.from_text(asked.to_text()) == asked
+    assert "\n" not in asked.to_text()

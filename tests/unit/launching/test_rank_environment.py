@@ -1,0 +1,115 @@
+"""What each rank finds, and whose word counts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.launching.job import Job, Slot
+from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments, overruled
+
+MEET = Rendezvous("10.0.0.1", 20007, "hsn0")
+PROFILE = SiteConfig.model_validate(
+    {
+        "interfaces": ["hsn0", "hsn1"],
+        "rank": {
+            "environment": {"HSA_X": "1", "RANK": "7", "OMP_NUM_THREADS": "64"},
+            "one_host": {"NCCL_NET": "Socket"},
+            "many_hosts": {"NCCL_NET": "OFI", "FI_Y": "2"},
+            "folders": {"CACHE": "{scratch}/{trial}"},
+        },
+    }
+)
+
+
+def job_on(*slots):
+    files = {"log": Path("/log"), "lease": Path("/lease"), "watch": None}
+    return Job("j", "train", len(slots), {}, slots=slots, **files)
+
+
+def placed(job, ranks, site=PROFILE, meet=MEET):
+    return make_rank_environments(job, ranks, site=site, meet=meet, tag="tag")
+
+
+@pytest.fixture
+def job():
+    first = Slot("a", 5, (1, 2), "cuda:0", "3", 900, "ROCR_VISIBLE_DEVICES")
+    return job_on(first, Slot("b", 4, (9,), "cpu"))
+
+
+def test_a_rank_finds_its_place_and_its_share_of_memory(job):
+    (place,) = placed(job, [0], SiteConfig())
+
+    assert place.environment == {
+        "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20007", "GLOO_SOCKET_IFNAME": "hsn0",
+        "OMP_NUM_THREADS": "2", "ROCR_VISIBLE_DEVICES": "3",
+        "HYDRAGNN_HPO_DEVICE": "cuda:0", "HYDRAGNN_HPO_JOB": "tag/j",
+        "HYDRAGNN_HPO_MEMORY_MB": "900",
+    }  # fmt: skip
+    others = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
+    assert set(place.without) == others
+    assert (place.rank, place.slot, place.cores) == (0, 5, (1, 2))
+
+
+def test_a_rank_on_a_processor_touches_no_gpu_and_has_no_limit(job):
+    (place,) = placed(job, [1], SiteConfig())
+
+    assert place.environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert place.environment["HIP_VISIBLE_DEVICES"] == ""
+    assert "HYDRAGNN_HPO_MEMORY_MB" not in place.environment
+    assert place.without == ()
+
+
+def test_what_a_launcher_binds_is_left_to_it():
+    meet = Rendezvous("", 0, "")
+    (place,) = placed(job_on(Slot("a", 0, (), "cuda:0")), [0], SiteConfig(), meet)
+
+    names = set(place.environment) | set(place.without)
+    assert not names & {"ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
+    assert not names & {"OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"}
+
+
+def test_ranks_of_one_host_are_counted_there():
+    slots = [Slot("a", 0, (), "cpu"), Slot("b", 0, (), "cpu"), Slot("b", 1, (), "cpu")]
+    found = [place.environment for place in placed(job_on(*slots), [1, 2])]
+
+    assert [one["LOCAL_RANK"] for one in found] == ["0", "1"]
+    assert {one["LOCAL_WORLD_SIZE"] for one in found} == {"2"}
+    assert [one["RANK"] for one in found] == ["1", "2"]
+
+
+def test_the_profile_speaks_of_one_host_or_of_many(job):
+    (many,) = placed(job, [0])
+    alone = replace(job, slots=job.slots[:1], width=1)
+    (one,) = placed(alone, [0])
+
+    assert (many.environment["NCCL_NET"], many.environment["FI_Y"]) == ("OFI", "2")
+    assert one.environment["NCCL_NET"] == "Socket"
+    assert "FI_Y" not in one.environment
+    assert {many.environment["HSA_X"], one.environment["HSA_X"]} == {"1"}
+    assert many.folders == {"CACHE": "{scratch}/{trial}"}
+
+
+def test_a_profile_does_not_say_who_a_rank_is(job):
+    (place,) = placed(job, [0])
+
+    assert place.environment["RANK"] == "0"
+    assert place.environment["OMP_NUM_THREADS"] == "2"
+
+
+def test_all_interfaces_of_the_fabric_are_told_where_it_is_there(job):
+    (there,) = placed(job, [0])
+    (elsewhere,) = placed(job, [0], meet=Rendezvous("127.0.0.1", 20007, "lo"))
+
+    assert there.environment["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
+    assert there.environment["GLOO_SOCKET_IFNAME"] == "hsn0"
+    assert "NCCL_SOCKET_IFNAME" not in elsewhere.environment
+
+
+def test_what_an_environment_sets_otherwise_than_the_profile_is_told():
+    environment = {"HSA_X": "1", "FI_Y": "9", "NCCL_NET": "OFI", "NCCL_DEBUG": "INFO"}
+
+    assert overruled(PROFILE, environment) == {"FI_Y": "9"}
+    assert overruled(SiteConfig(), environment) == {}
