@@ -19,7 +19,7 @@ from hydragnn_hpo.data.build.plan import Plan
 from hydragnn_hpo.data.build.quarantine import Bad, refuse, too_many
 from hydragnn_hpo.data.columns import Columns, Names, offsets, ragged_rows
 from hydragnn_hpo.data.normalize import attribute_stats, target_stats
-from hydragnn_hpo.data.split import TEST, split_of
+from hydragnn_hpo.data.splits import TEST, assign_splits
 from hydragnn_hpo.data.store.arrays import PERS, Arrays, per_of
 from hydragnn_hpo.data.structure import Place
 from hydragnn_hpo.errors import DataError
@@ -81,7 +81,7 @@ def merge(plan: Plan, records: Sequence[Record], work: Path, out: Path) -> Layou
         if too_many(len(bad), total, plan.card.max_bad):
             refuse(bad, total, plan.card.max_bad, out)
     light, published, sizes = _light(plan.card, windows, work)
-    split = split_of(light.group, published, plan.card.split, plan.card.name)
+    split = assign_splits(light.group, published, plan.card.split, plan.card.name)
     light.split[:] = split
     counts = np.bincount(split, minlength=len(SPLITS))
     stats = {

@@ -36,7 +36,7 @@ from hydragnn_hpo.data.build.workers import Watch
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.normalize import target_stats
 from hydragnn_hpo.data.readers import READERS
-from hydragnn_hpo.data.split import split_of
+from hydragnn_hpo.data.splits import assign_splits
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store.arrays import arrays_of
 from hydragnn_hpo.data.store.index import read_index, read_stats
@@ -237,7 +237,7 @@ def test_a_store_in_pieces_is_that_of_all_graphs_at_once(card: Path, tmp_path: P
     places = [Place(file, n + 1, f"tiny.extxyz:{n + 1}") for n in range(18)]
     graphs = [graph_of(atoms, place, rules) for atoms, place in zip(frames, places, strict=True)]
     columns = columns_of(graphs, config.targets)
-    split = split_of([graph.group for graph in graphs], [None] * 18, config.split, "tiny")
+    split = assign_splits([graph.group for graph in graphs], [None] * 18, config.split, "tiny")
     columns = replace(columns, split=split)
 
     stats = build_store(card, tmp_path / "out.bp", window=5, processes=1)

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.beginning.starter import starter
+from hydragnn_hpo.campaign.campaign_template import render_campaign
 from hydragnn_hpo.campaign.setup import check_space
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
@@ -31,7 +31,7 @@ def campaign(text):
 )
 def test_every_shipped_card_has_a_starter_that_can_run(path):
     one = load(path, CardConfig)
-    made = campaign(starter(one, path.stem))
+    made = campaign(render_campaign(one, path.stem))
     check_space(made, targets_of(one), one.graphs.cutoff)
     derived = any(target.derived_from for target in one.targets.values())
     wanted = {name for name, spec in CONV_SPECS.items() if spec.forces or not derived}
@@ -40,7 +40,7 @@ def test_every_shipped_card_has_a_starter_that_can_run(path):
 
 @pytest.mark.parametrize("conv", list(CONV_SPECS))
 def test_a_starter_of_one_conv_has_all_its_ranges(conv):
-    made = campaign(starter(card(energy=ENERGY), "x", [conv]))
+    made = campaign(render_campaign(card(energy=ENERGY), "x", [conv]))
     found = {name.removeprefix("model.options.") for name in made.space if "options" in name}
     assert found == set(search_ranges(CONV_SPECS[conv].options))
     check_space(made, targets_of(card(energy=ENERGY)), 5.0)
@@ -48,27 +48,27 @@ def test_a_starter_of_one_conv_has_all_its_ranges(conv):
 
 def test_forces_ask_for_convs_that_see_distances():
     derived = card(energy=ENERGY, forces={**FORCES, "derived_from": "energy"})
-    found = campaign(starter(derived, "x"))
+    found = campaign(render_campaign(derived, "x"))
     convs = set(found.space["model.conv"].choices)
     assert convs == {name for name, spec in CONV_SPECS.items() if spec.forces}
     assert "gin" not in convs
     assert set(found.trial["heads"]) == {"energy", "forces"}
     with pytest.raises(ConfigError, match="conv 'gin' cannot predict all of energy, forces"):
-        starter(derived, "x", ["gin"])
+        render_campaign(derived, "x", ["gin"])
 
 
 def test_vectors_of_their_own_are_left_to_the_user():
     both = card(energy=ENERGY, push=FORCES)
-    text = starter(both, "x")
+    text = render_campaign(both, "x")
     assert "# [trial.heads.push]" in text
     assert set(campaign(text).trial["heads"]) == {"energy"}
-    asked = campaign(starter(both, "x", targets=["push"]))
+    asked = campaign(render_campaign(both, "x", targets=["push"]))
     wanted = {name for name, spec in CONV_SPECS.items() if spec.vectors}
     assert set(asked.space["model.conv"].choices) == wanted
 
 
 def test_unknown_names():
     with pytest.raises(ConfigError, match="unknown conv 'schent'. Did you mean 'schnet'"):
-        starter(card(energy=ENERGY), "x", ["schent"])
+        render_campaign(card(energy=ENERGY), "x", ["schent"])
     with pytest.raises(ConfigError, match="unknown target 'enrgy'. Did you mean 'energy'"):
-        starter(card(energy=ENERGY), "x", targets=["enrgy"])
+        render_campaign(card(energy=ENERGY), "x", targets=["enrgy"])

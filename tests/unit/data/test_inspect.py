@@ -15,12 +15,10 @@ from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.data.build.plan import plan_of
 from hydragnn_hpo.data.build.read import graphs_of_piece
+from hydragnn_hpo.data.card_template import path_from, render_card
+from hydragnn_hpo.data.geometry_summary import summarize_geometry
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.look.card import card_text, named
-from hydragnn_hpo.data.look.grouping import grouping, shares
-from hydragnn_hpo.data.look.look import look
-from hydragnn_hpo.data.look.sample import runs
-from hydragnn_hpo.data.look.surroundings import surroundings_of
+from hydragnn_hpo.data.inspect import choose_runs, inspect_files
 from hydragnn_hpo.errors import ConfigError, DataError
 
 UNREAD = {"lsms"}
@@ -31,7 +29,7 @@ BARE = {"trajectory"}
 
 
 def card_of(seen, folder):
-    return parse(tomllib.loads(card_text(seen, folder)), CardConfig, "made")
+    return parse(tomllib.loads(render_card(seen, folder)), CardConfig, "made")
 
 
 @pytest.mark.parametrize(
@@ -46,13 +44,13 @@ def test_every_format_becomes_a_card_that_can_be_built(name, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     source = FIXTURES[name][1](folder)
-    seen = look([source.path])
+    seen = inspect_files([source.path])
     assert seen.sample.total == 5
     card = card_of(seen, tmp_path)
     gap = {"folder": "property", "cfg": "property_1"}.get(name, "gap")
     assert gap in {target.key or key for key, target in card.targets.items()}
     path = tmp_path / "made.toml"
-    path.write_text(card_text(seen, tmp_path))
+    path.write_text(render_card(seen, tmp_path))
     plan = plan_of(path, None, 64)
     found = [graph for piece in plan.pieces for _, graph in graphs_of_piece(plan.card, piece)]
     assert len(found) == 5
@@ -78,7 +76,7 @@ def test_a_trajectory_of_a_calculator(tmp_path):
         atoms.calc = SinglePointCalculator(atoms, energy=-14.0 + 0.1 * number, forces=forces)
         structures.append(atoms)
     write(tmp_path / "md.traj", structures)
-    card = card_of(look([tmp_path / "md.traj"]), tmp_path)
+    card = card_of(inspect_files([tmp_path / "md.traj"]), tmp_path)
     assert card.targets["energy"].energy == "total"
     assert card.targets["forces"].derived_from == "energy"
     assert card.split.group == "structure"
@@ -89,9 +87,9 @@ def test_a_folder_of_files_and_several_files(tmp_path):
     for number, atoms in enumerate(frames(8)):
         write(tmp_path / "runs" / f"c {number}.extxyz", atoms, format="extxyz")
     (tmp_path / "runs" / "README.md").write_text("not a structure")
-    seen = look([tmp_path / "runs"])
+    seen = inspect_files([tmp_path / "runs"])
     assert (seen.sample.total, seen.sample.exact, len(seen.files)) == (8, True, 8)
-    two = look(sorted((tmp_path / "runs").glob("c*"))[:6])
+    two = inspect_files(sorted((tmp_path / "runs").glob("c*"))[:6])
     assert (two.name, two.sample.total) == ("runs", 6)
 
 
@@ -101,7 +99,7 @@ def test_poscars_with_a_table_that_has_no_header(tmp_path):
         write(tmp_path / f"POSCAR_{number}.vasp", crystal, format="vasp")
     lines = [f"POSCAR_{number}.vasp,{0.5 * number},{3.0}" for number in range(6)]
     (tmp_path / "id_prop.csv").write_text("\n".join(lines))
-    card = card_of(look([tmp_path]), tmp_path)
+    card = card_of(inspect_files([tmp_path]), tmp_path)
     assert list(card.targets) == ["property_1", "property_2"]
 
 
@@ -109,16 +107,16 @@ def test_files_of_a_folder_that_hold_no_structure_are_left_out(tmp_path):
     write(tmp_path / "a.extxyz", frames(8))
     (tmp_path / "notes.txt").write_text("what we did")
     (tmp_path / "results.csv").write_text("step,value\n1,2\n3,4\n")
-    seen = look([tmp_path])
+    seen = inspect_files([tmp_path])
     assert [one.path.name for one in seen.files] == ["a.extxyz"]
     assert any("2 files are left out" in said and "results.csv" in said for said in seen.warnings)
     assert [entry.path for entry in card_of(seen, tmp_path).files] == ["a.extxyz"]
-    named = look([tmp_path / "a.extxyz", tmp_path / "notes.txt"])
+    named = inspect_files([tmp_path / "a.extxyz", tmp_path / "notes.txt"])
     assert [one.path.name for one in named.files] == ["a.extxyz", "notes.txt"]
     (tmp_path / "a.extxyz").unlink()
     (tmp_path / "results.csv").unlink()
     with pytest.raises(DataError, match="notes.txt: structure 1 cannot be read"):
-        look([tmp_path])
+        inspect_files([tmp_path])
 
 
 def test_a_folder_whose_property_is_the_same_everywhere_is_refused(tmp_path):
@@ -126,7 +124,7 @@ def test_a_folder_whose_property_is_the_same_everywhere_is_refused(tmp_path):
         write(tmp_path / f"P{number}.vasp", bulk("Cu", a=3.6 + 0.01 * number), format="vasp")
     (tmp_path / "id_prop.csv").write_text("".join(f"P{n}.vasp,3.0\n" for n in range(6)))
     with pytest.raises(DataError, match="what there is: property is 3 everywhere"):
-        look([tmp_path])
+        inspect_files([tmp_path])
 
 
 @pytest.mark.parametrize("cell", ["nan", ""])
@@ -136,7 +134,7 @@ def test_a_column_without_a_name_and_a_number_is_refused(cell, tmp_path):
     lines = [f"P{n}.vasp,{cell},{0.5 * n}\n" for n in range(6)]
     (tmp_path / "id_prop.csv").write_text("".join(lines))
     with pytest.raises(DataError, match="'property_1', a column without a name, holds no number"):
-        look([tmp_path])
+        inspect_files([tmp_path])
 
 
 def test_texts_are_said_to_be_no_targets(tmp_path):
@@ -144,14 +142,14 @@ def test_texts_are_said_to_be_no_targets(tmp_path):
     for number, atoms in enumerate(structures):
         atoms.info |= {"solvent": "water" if number % 2 else "octanol", "name": f"m{number}"}
     write(tmp_path / "a.extxyz", structures)
-    left = dict(look([tmp_path / "a.extxyz"]).judged.left_out)
+    left = dict(inspect_files([tmp_path / "a.extxyz"]).proposals.left_out)
     assert left["solvent"] == "is text, a head predicts numbers"
     assert "name" not in left  # it is the id
     for atoms in structures:
         del atoms.info["gap"]
     write(tmp_path / "a.extxyz", structures)
     with pytest.raises(DataError, match="what there is: .*solvent is text"):
-        look([tmp_path / "a.extxyz"])
+        inspect_files([tmp_path / "a.extxyz"])
 
 
 def test_attributes_of_alike_names_stay_apart(tmp_path):
@@ -159,7 +157,7 @@ def test_attributes_of_alike_names_stay_apart(tmp_path):
     for number, atoms in enumerate(structures):
         atoms.info |= {"total charge": number % 3, "total_charge": number % 2}
     write(tmp_path / "a.extxyz", structures)
-    card = card_of(look([tmp_path / "a.extxyz"]), tmp_path)
+    card = card_of(inspect_files([tmp_path / "a.extxyz"]), tmp_path)
     keys = {name: attribute.key for name, attribute in card.attributes.items()}
     assert keys == {"total_charge": "total charge", "total_charge_2": "total_charge"}
 
@@ -167,7 +165,7 @@ def test_attributes_of_alike_names_stay_apart(tmp_path):
 def test_a_table_with_semicolons_is_told_what_separates_cells(tmp_path):
     (tmp_path / "a.csv").write_text("smiles;gap\nCC;1\n")
     with pytest.raises(DataError, match="separate them by commas, not by ';'"):
-        look([tmp_path / "a.csv"])
+        inspect_files([tmp_path / "a.csv"])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +187,7 @@ def test_what_cannot_be_read_is_one_sentence(name, content, said, tmp_path):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DataError, match=said) as caught:
-        look([path])
+        inspect_files([path])
     assert "\n" not in str(caught.value)
 
 
@@ -197,38 +195,39 @@ def test_too_few_structures_are_refused_and_few_are_warned_of(tmp_path):
     for count in (1, 3, 4):
         write(tmp_path / "few.extxyz", frames(count))
         with pytest.raises(DataError, match=f"holds {count} usable structures; five splits"):
-            look([tmp_path / "few.extxyz"])
+            inspect_files([tmp_path / "few.extxyz"])
     write(tmp_path / "some.extxyz", frames(7))
-    assert any("7 structures are few" in said for said in look([tmp_path / "some.extxyz"]).warnings)
+    warnings = inspect_files([tmp_path / "some.extxyz"]).warnings
+    assert any("7 structures are few" in said for said in warnings)
 
 
 def test_nothing_to_learn_is_said_with_what_there_is(tmp_path):
     bare = [molecule("CH4") for _ in range(6)]
     write(tmp_path / "bare.extxyz", bare)
     with pytest.raises(DataError, match="there are atoms and cells only"):
-        look([tmp_path / "bare.extxyz"])
+        inspect_files([tmp_path / "bare.extxyz"])
     for atoms in bare:
         atoms.info["charge"] = 0
     write(tmp_path / "bare.extxyz", bare)
     with pytest.raises(DataError, match="charge is 0 everywhere"):
-        look([tmp_path / "bare.extxyz"])
+        inspect_files([tmp_path / "bare.extxyz"])
 
 
 def test_a_torn_file_is_looked_at_and_said_to_be_torn(tmp_path):
     write(tmp_path / "torn.extxyz", frames(10))
     text = (tmp_path / "torn.extxyz").read_text()
     (tmp_path / "torn.extxyz").write_text(text[:-60])
-    seen = look([tmp_path / "torn.extxyz"])
+    seen = inspect_files([tmp_path / "torn.extxyz"])
     assert any("cannot be read to its end" in said for said in seen.warnings)
 
 
 def test_a_missing_path_and_a_store_of_ours(tmp_path):
     with pytest.raises(DataError, match="no such file or folder"):
-        look([tmp_path / "gone"])
+        inspect_files([tmp_path / "gone"])
     (tmp_path / "x.bp").mkdir()
     (tmp_path / "x.bp" / "index.json").write_text("{}")
     with pytest.raises(ConfigError, match="is a store of ours already"):
-        look([tmp_path / "x.bp"])
+        inspect_files([tmp_path / "x.bp"])
 
 
 HOSTILE = 'x"\n[files]\nname = "y" #'
@@ -245,8 +244,8 @@ def test_what_stands_in_a_file_stays_a_comment_or_a_value(tmp_path):
         rows.writerow(header)
         for number, smiles in enumerate(("O", "CO", "N", "C", "CC", "CCO")):
             rows.writerow([smiles, number * number % 7, number % 4, 1.5])
-    seen = look([folder / "mols [x].csv"])
-    text = card_text(seen, folder)
+    seen = inspect_files([folder / "mols [x].csv"])
+    text = render_card(seen, folder)
     card = parse(tomllib.loads(text), CardConfig, "made")
     assert [entry.path for entry in card.files] == ["mols [x].csv"]
     assert {target.key for target in card.targets.values()} == set(header[1:3])
@@ -257,7 +256,7 @@ def test_a_bad_structure_is_counted_with_its_reason(tmp_path):
     write(tmp_path / "a.extxyz", frames(20))
     text = (tmp_path / "a.extxyz").read_text().replace("\nC ", "\nXx ", 1)
     (tmp_path / "a.extxyz").write_text(text)
-    seen = look([tmp_path / "a.extxyz"])
+    seen = inspect_files([tmp_path / "a.extxyz"])
     assert seen.sample.bad == 1
     assert any("1 of 20 structures cannot be read" in said for said in seen.warnings)
 
@@ -265,7 +264,7 @@ def test_a_bad_structure_is_counted_with_its_reason(tmp_path):
 def test_a_large_file_is_read_at_its_beginning_and_in_runs(tmp_path):
     text = "".join(f"1\ngap={n % 7}.5\nH 0 0 {n % 5}.5\n" for n in range(2500))
     (tmp_path / "many.extxyz").write_text(text)
-    seen = look([tmp_path / "many.extxyz"])
+    seen = inspect_files([tmp_path / "many.extxyz"])
     assert (seen.sample.total, seen.sample.exact) == (2500, True)
     names = [int(name.rpartition(":")[2]) for name in seen.sample.names]
     assert len(names) == 2000
@@ -274,54 +273,32 @@ def test_a_large_file_is_read_at_its_beginning_and_in_runs(tmp_path):
 
 
 def test_runs_are_disjoint_rise_and_end_at_the_end():
-    found = list(runs(10_000, 2000))
+    found = list(choose_runs(10_000, 2000))
     rows = [row for start, stop in found for row in range(start, stop)]
     assert rows == sorted(set(rows))
     assert (len(rows), rows[-1]) == (2000, 9999)
 
 
 def test_neighbours_decide_on_the_cutoff():
-    copper = surroundings_of([bulk("Cu", cubic=True)] * 2, ["a:1", "a:2"])
+    copper = summarize_geometry([bulk("Cu", cubic=True)] * 2, ["a:1", "a:2"])
     # fcc, a = 3.61: shells of 12, 6, 24 at 2.55, 3.61, 4.42 angstrom; the next lies at 5.10
     assert (copper.cutoff, copper.degree) == (5.0, 42.0)
     assert copper.periodic == "periodic in 3 directions"
     assert copper.twins == 1
-    dense = surroundings_of([bulk("C", "diamond", a=3.57)], ["a:1"])
+    dense = summarize_geometry([bulk("C", "diamond", a=3.57)], ["a:1"])
     assert dense.cutoff < 5.0
-    water = surroundings_of([molecule("H2O")], ["a:1"])
+    water = summarize_geometry([molecule("H2O")], ["a:1"])
     assert (water.cutoff, water.degree, water.periodic) == (6.0, 2.0, "not periodic")
 
 
 def test_lengths_in_bohr_are_noticed():
     angstrom = [molecule(name) for name in ("CH4", "H2O", "C2H6")]
     names = ["a:1", "a:2", "a:3"]
-    assert not surroundings_of(angstrom, names).warnings
+    assert not summarize_geometry(angstrom, names).warnings
     for atoms in angstrom:
         atoms.positions /= 0.529177
-    (said,) = surroundings_of(angstrom, names).warnings
+    (said,) = summarize_geometry(angstrom, names).warnings
     assert "are positions in bohr?" in said
-
-
-def test_few_compositions_cannot_be_kept_apart():
-    alone = grouping(500, 500, 1, {}, set())
-    assert alone.group == "structure"
-    assert "not for other substances" in alone.warning
-    many = grouping(1000, 1000, 700, {}, set())
-    assert (many.group, many.shares, many.warning) == (
-        "composition",
-        (0.6, 0.1, 0.1, 0.1, 0.1),
-        None,
-    )
-    few = grouping(1000, 1000, 30, {}, set())
-    assert few.shares == (0.45, 0.1, 0.1, 0.25, 0.1)
-    assert "8 to calibrate with, fewer than 9" in few.warning
-
-
-@pytest.mark.parametrize("groups", [5, 20, 40, 63, 99, 100, 5000, 30_000, 10**6])
-def test_shares_sum_to_one_and_calibrate_where_they_can(groups):
-    found = shares(groups)
-    assert sum(found) == pytest.approx(1.0)
-    assert found[3] * groups >= 9 or found[3] == 0.25
 
 
 def test_a_published_split_is_kept(tmp_path):
@@ -330,20 +307,20 @@ def test_a_published_split_is_kept(tmp_path):
         atoms.info["split"] = "test" if number % 5 == 0 else "train"
         atoms.info["material_id"] = f"m-{number}"
     write(tmp_path / "s.extxyz", structures)
-    card = card_of(look([tmp_path / "s.extxyz"]), tmp_path)
+    card = card_of(inspect_files([tmp_path / "s.extxyz"]), tmp_path)
     assert (card.split.published, card.id_key) == ("split", "material_id")
 
 
 def test_files_are_named_from_where_the_card_lies(tmp_path):
-    assert named(tmp_path / "a" / "b.xyz", tmp_path) == "a/b.xyz"
-    assert named(tmp_path / "b.xyz", tmp_path / "a") == str(tmp_path / "b.xyz")
+    assert path_from(tmp_path / "a" / "b.xyz", tmp_path) == "a/b.xyz"
+    assert path_from(tmp_path / "b.xyz", tmp_path / "a") == str(tmp_path / "b.xyz")
 
 
 def test_a_name_that_a_card_cannot_say_is_a_sentence(tmp_path):
     path = tmp_path / os.fsdecode(b"b\xffd.extxyz")
     write(path, frames(6), format="extxyz")
     with pytest.raises(ConfigError, match="its name is no UTF-8, a card cannot say it"):
-        card_text(look([path]), tmp_path)
+        render_card(inspect_files([path]), tmp_path)
 
 
 def test_a_huge_molecule_among_others_does_not_take_minutes(tmp_path):
@@ -351,11 +328,11 @@ def test_a_huge_molecule_among_others_does_not_take_minutes(tmp_path):
     grid = np.stack(np.meshgrid(*[np.arange(32.0)] * 3), axis=-1).reshape(-1, 3) * 1.5
     structures.append(Atoms("C" * len(grid), positions=grid, info={"gap": 2.0}))
     write(tmp_path / "huge.extxyz", structures)
-    seen = look([tmp_path / "huge.extxyz"])
-    assert seen.surroundings.sizes == (6, 6, 32**3)
+    seen = inspect_files([tmp_path / "huge.extxyz"])
+    assert seen.geometry.sizes == (6, 6, 32**3)
 
 
 def test_what_is_neither_file_nor_folder_is_a_sentence(tmp_path):
     os.mkfifo(tmp_path / "pipe.xyz")
     with pytest.raises(DataError, match="neither a file nor a folder"):
-        look([tmp_path / "pipe.xyz"])
+        inspect_files([tmp_path / "pipe.xyz"])

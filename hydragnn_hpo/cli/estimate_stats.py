@@ -1,4 +1,4 @@
-"""What a data set will look like as graphs, before it is built: from a few of its structures."""
+"""Estimate the statistics of a data set before it is built, from a few of its structures."""
 
 import itertools
 import math
@@ -13,8 +13,8 @@ from hydragnn_hpo.config.mixture import targets_of
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.files import read_json
 
-LOOKED_AT = 200
-"""Structures that are read to see how large the others are."""
+SAMPLE_SIZE = 200
+"""Structures that are read to estimate the size of the others."""
 
 ATOMS, DENSITY = 30.0, 0.08
 """Atoms of a structure, and atoms per cubic angstrom, where none can be read: middling crystals."""
@@ -23,17 +23,17 @@ Stats = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Guess:
-    """Statistics of a data set, and where they are from."""
+class StatsEstimate:
+    """Statistics of a data set and their origin."""
 
     stats: Stats
-    said: str
-    """For people: a store, a sample, an assumption."""
+    origin: str
+    """In words: a store, a sample, an assumption."""
     built: bool
 
 
-def stats_of(card_path: Path, stores: list[Path], structures: int | None) -> Guess:
-    """Give a data set's statistics: of a store if one is built, else estimated.
+def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) -> StatsEstimate:
+    """Return the statistics of a store if one is built, else estimate them.
 
     Args:
         card_path: its card.
@@ -41,30 +41,31 @@ def stats_of(card_path: Path, stores: list[Path], structures: int | None) -> Gue
         structures: how many structures there are; counted in the files if left out.
 
     Raises:
-        DataError: it is not built, its files are missing, and nobody says how many structures
-            there are.
+        DataError: it is not built, its files are missing, and ``structures`` is left out.
     """
     for store in stores:
         if (store / "index.json").exists() and structures is None:
             stats: Stats = read_json(store / "stats.json")
-            return Guess(stats, f"the store {store}", built=True)
+            return StatsEstimate(stats, f"the store {store}", built=True)
     card = load(card_path, CardConfig)
     try:
-        sample, counted = _sampled(card, card_path)
+        sample, counted = _read_sample(card, card_path)
     except DataError:
         if structures is None:
             raise
-        sample, counted = _assumed(card), None
+        sample, counted = _assume_stats(card), None
     total = structures or counted
     if total is None:
         raise DataError(
             f"{card_path}: its files do not say how many structures they hold: give --structures."
         )
     source = f"{sample['num_graphs']} structures of it" if sample["num_graphs"] > 1 else "a guess"
-    return Guess(scaled(sample, total, card), f"{total:,} structures, sizes by {source}", False)
+    return StatsEstimate(
+        scale_stats(sample, total, card), f"{total:,} structures, sizes by {source}", False
+    )
 
 
-def _sampled(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
+def _read_sample(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
     """Read the first structures of the first file, and count all where that costs nothing."""
     from hydragnn_hpo.data.build.plan import Piece, find_file, source_of
     from hydragnn_hpo.data.build.read import graphs_of_piece
@@ -81,14 +82,14 @@ def _sampled(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
         total = None if total is None or count is None else total + count
     piece = Piece(0, 0, paths[0], 0, None, "", "")
     found = (graph for _, graph in graphs_of_piece(card, piece))
-    graphs = list(itertools.islice((g for g in found if isinstance(g, Graph)), LOOKED_AT))
+    graphs = list(itertools.islice((g for g in found if isinstance(g, Graph)), SAMPLE_SIZE))
     if not graphs:
         raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")
     return size_stats(columns_of(graphs, card.targets), card.graphs.cutoff), total
 
 
-def _assumed(card: CardConfig) -> Stats:
-    """Take every structure for a middling crystal."""
+def _assume_stats(card: CardConfig) -> Stats:
+    """Return the statistics of one average crystal."""
     reach = [float(r) for r in range(3, math.ceil(card.graphs.cutoff))] + [card.graphs.cutoff]
     degree = {str(r): DENSITY * 4.0 / 3.0 * math.pi * r**3 for r in reach}
     sizes = {
@@ -104,8 +105,14 @@ def _assumed(card: CardConfig) -> Stats:
     }
 
 
-def scaled(sample: Mapping[str, Any], total: int, card: CardConfig) -> Stats:
-    """Make statistics of the whole out of a sample's, as ``data.statistics`` gives them."""
+def scale_stats(sample: Mapping[str, Any], total: int, card: CardConfig) -> Stats:
+    """Scale the statistics of a sample to the whole data set.
+
+    Args:
+        sample: as ``data.statistics`` makes them.
+        total: structures of the whole.
+        card: the data set.
+    """
     shares = zip(SPLITS, card.split.shares, strict=True)
     splits = {split: max(1, round(share * total)) for split, share in shares}
     sizes = {

@@ -4,22 +4,22 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.beginning.budget import fitting_scope
-from hydragnn_hpo.campaign.beginning.scope import (
-    BATCHES,
-    LEAST,
-    MOST,
-    TIERS,
-    Scope,
-    batches_of,
-    chosen,
-    scopes,
-    trials_for,
-    whole_epochs,
-    with_trials,
-)
-from hydragnn_hpo.campaign.beginning.starter import Known, heads_of, starter
+from hydragnn_hpo.campaign.campaign_template import HeadHints, choose_heads, render_campaign
 from hydragnn_hpo.campaign.forecast import Machine
+from hydragnn_hpo.campaign.search_budget import (
+    BATCHES,
+    MAX_TRIALS,
+    MIN_TRIALS,
+    TIERS,
+    SearchBudget,
+    choose_batches,
+    choose_epochs,
+    count_trials,
+    fit_budget,
+    list_budgets,
+    select_convs,
+    set_trials,
+)
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.data import SPLITS, CardConfig
@@ -63,63 +63,63 @@ def stats(count, nodes=20):
     }
 
 
-def make(scope):
-    return parse(tomllib.loads(starter(CARD, "x", scope=scope)), CampaignConfig, "made")
+def make(budget):
+    return parse(tomllib.loads(render_campaign(CARD, "x", budget=budget)), CampaignConfig, "made")
 
 
 def fitted(count, minutes, slots=2, nodes=20):
     machine = Machine(find_profile(None), 1, slots)
-    return fitting_scope(make, machine, stats(count, nodes), ABLE, 60.0 * minutes)
+    return fit_budget(make, machine, stats(count, nodes), ABLE, 60.0 * minutes)
 
 
 def test_epochs_of_a_thousand_and_of_a_quarter_and_four_times_as_many():
-    assert [whole_epochs(n) for n in (1000, 250, 4000)] == [40, 80, 20]
-    assert whole_epochs(10) == 120
-    assert whole_epochs(10**7) == 8
+    assert [choose_epochs(n) for n in (1000, 250, 4000)] == [40, 80, 20]
+    assert choose_epochs(10) == 120
+    assert choose_epochs(10**7) == 8
 
 
 def test_an_epoch_has_at_least_six_steps():
-    assert batches_of(10_000) == BATCHES
-    assert batches_of(100) == (16,)
-    assert batches_of(20) == (8,)
+    assert choose_batches(10_000) == BATCHES
+    assert choose_batches(100) == (16,)
+    assert choose_batches(20) == (8,)
 
 
 def test_trials_for_a_time_by_hand():
     # 10 epochs of all and 30 more of a third: 20 epochs a trial, 2 s each; 2 slots, 400 s
-    assert trials_for(Scope(rungs=(10, 40)), 400.0, 2.0, 2) == 20
+    assert count_trials(SearchBudget(rungs=(10, 40)), 400.0, 2.0, 2) == 20
 
 
 def test_scopes_go_from_thorough_to_little():
-    found = list(scopes(100_000, ABLE))
-    widest = [max(scope.features) for scope in found]
+    found = list(list_budgets(100_000, ABLE))
+    widest = [max(budget.features) for budget in found]
     assert widest == sorted(widest, reverse=True)
     assert found[-1].steps == 30
-    assert all(scope.steps is None for scope in scopes(500, ABLE))
-    assert all(set(scope.batches) == set(BATCHES) for scope in found)
+    assert all(budget.steps is None for budget in list_budgets(500, ABLE))
+    assert all(set(budget.batches) == set(BATCHES) for budget in found)
 
 
 def test_a_number_of_trials_has_its_convs_and_finalists():
-    scope = next(scopes(1000, ABLE))
-    assert with_trials(scope, 1).trials == LEAST
-    assert with_trials(scope, 10**6).trials == MOST
-    few, many = with_trials(scope, 12), with_trials(scope, 60)
+    budget = next(list_budgets(1000, ABLE))
+    assert set_trials(budget, 1).trials == MIN_TRIALS
+    assert set_trials(budget, 10**6).trials == MAX_TRIALS
+    few, many = set_trials(budget, 12), set_trials(budget, 60)
     assert few.convs == ("schnet", "egnn", "painn")
     assert (few.finalists, many.finalists, many.initial) == (6, 12, 15)
     assert set(few.convs) < set(many.convs)
 
 
 def test_convs_keep_their_order_and_one_is_enough():
-    assert chosen(("gin", "mace", "painn"), 2) == ("mace", "painn")
-    assert chosen(("gin",), 3) == ("gin",)
+    assert select_convs(("gin", "mace", "painn"), 2) == ("mace", "painn")
+    assert select_convs(("gin",), 3) == ("gin",)
 
 
 @pytest.mark.parametrize(("count", "minutes"), [(200, 10), (2000, 10), (2000, 120)])
 def test_a_campaign_fits_its_time_in_the_simulation(count, minutes):
-    scope, seen = fitted(count, minutes)
+    budget, seen = fitted(count, minutes)
     assert seen.simulated.makespan <= 60.0 * minutes
-    assert LEAST <= scope.trials <= MOST
-    assert make(scope).search.trials == scope.trials
-    assert str(scope.trials) in scope.why[0]
+    assert MIN_TRIALS <= budget.trials <= MAX_TRIALS
+    assert make(budget).search.trials == budget.trials
+    assert str(budget.trials) in budget.why[0]
 
 
 def test_more_time_means_more_search():
@@ -130,16 +130,16 @@ def test_more_time_means_more_search():
 
 
 def test_what_cannot_be_passed_over_in_time_gets_short_epochs():
-    scope, _ = fitted(200_000, 10, nodes=60)
-    assert scope.features == TIERS[-1][0]
-    assert scope.steps is not None
-    assert make(scope).trial["training"]["steps_per_epoch"] == scope.steps
-    assert "not a whole pass" in scope.why[1]
+    budget, _ = fitted(200_000, 10, nodes=60)
+    assert budget.features == TIERS[-1][0]
+    assert budget.steps is not None
+    assert make(budget).trial["training"]["steps_per_epoch"] == budget.steps
+    assert "not a whole pass" in budget.why[1]
 
 
 def test_what_is_known_of_the_data_is_heeded():
-    known = Known(frozenset({"size"}), {"forces": "later,\nperhaps"})
-    made = starter(CARD, "x", known=known)
+    hints = HeadHints(frozenset({"size"}), {"forces": "later,\nperhaps"})
+    made = render_campaign(CARD, "x", hints=hints)
     content = tomllib.loads(made)
     assert set(content["trial"]["heads"]) == {"energy", "size"}
     assert content["trial"]["heads"]["size"]["pool"] == "sum"
@@ -147,4 +147,4 @@ def test_what_is_known_of_the_data_is_heeded():
 
 
 def test_forces_bring_their_energy():
-    assert heads_of(CARD, ["forces"]) == ("energy", "forces")
+    assert choose_heads(CARD, ["forces"]) == ("energy", "forces")
