@@ -5,7 +5,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,15 +127,14 @@ def init_from_files(
         raise ConfigError(f"--out {folder}: data files get a card and a campaign: name a folder.")
     with _show_activity("reading structures"):
         found = inspect_files(paths, units)
-    card_path, campaign_path = folder / f"{found.name}.toml", folder / f"{found.name}_search.toml"
-    for path in (card_path, campaign_path):
-        _check_free(path)
+    card_path = _check_free(folder / f"{found.name}.toml")
+    campaign_path = _check_free(folder / f"{found.name}_search.toml")
     text = render_card(found, folder)
     card = _parse_card(text, card_path)
     hints = _make_hints(found)
     heads = choose_heads(card, request.targets, hints)
     stats = scale_stats(found.geometry.stats, found.sample.total, card)
-    request = replace(request, minutes=request.minutes or MINUTES)
+    minutes = request.minutes or MINUTES
     with _show_activity("pricing trials"):
         campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)
     return InitResult(
@@ -147,7 +146,7 @@ def init_from_files(
         heads=heads,
         budget=budget,
         seconds=forecast.simulated.makespan,
-        minutes=request.minutes or MINUTES,
+        minutes=minutes,
     )
 
 
@@ -173,11 +172,12 @@ def write_files(texts: Mapping[Path, str]) -> None:
         raise
 
 
-def _check_free(path: Path) -> None:
+def _check_free(path: Path) -> Path:
     if path.exists():
         raise ConfigError(
             f"{path}: is there already; remove it, or choose another place with --out."
         )
+    return path
 
 
 def _parse_card(text: str, path: Path) -> CardConfig:
