@@ -67,9 +67,9 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
 
 def _read_sample(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
     """Read the first structures of the first file, and count all where that costs nothing."""
-    from hydragnn_hpo.data.build.plan import Piece, find_file, source_of
-    from hydragnn_hpo.data.build.read import graphs_of_piece
+    from hydragnn_hpo.data.build_plan import Piece, find_file, make_source
     from hydragnn_hpo.data.columns import columns_of
+    from hydragnn_hpo.data.convert_pieces import read_piece
     from hydragnn_hpo.data.graph import Graph
     from hydragnn_hpo.data.readers import reader_of
     from hydragnn_hpo.data.statistics import size_stats
@@ -77,11 +77,11 @@ def _read_sample(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
     total: int | None = 0
     paths = [find_file(entry.path, card_path) for entry in card.files]
     for number, path in enumerate(paths):
-        source = source_of(card, number, path)
+        source = make_source(card, number, path)
         count = reader_of(source, card.files[number].reader).count(source)
         total = None if total is None or count is None else total + count
     piece = Piece(0, 0, paths[0], 0, None, "", "")
-    found = (graph for _, graph in graphs_of_piece(card, piece))
+    found = (graph for _, graph in read_piece(card, piece))
     graphs = list(itertools.islice((g for g in found if isinstance(g, Graph)), SAMPLE_SIZE))
     if not graphs:
         raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")

@@ -10,9 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.data.store.index import read_index
-from hydragnn_hpo.data.store.scratch import Unusable, leave, places, stage_folder
-from hydragnn_hpo.data.store.stage import make
+from hydragnn_hpo.data.mapped_store import (
+    UnusablePlace,
+    list_places,
+    make_stage,
+    open_stage_folder,
+    release_stage,
+)
+from hydragnn_hpo.data.store_index import read_index
 from hydragnn_hpo.errors import HydraError, StorageError
 from hydragnn_hpo.files import write_json
 
@@ -50,7 +55,7 @@ def rehearse(store: Path, name: str) -> dict[str, Any]:
     found = os.statvfs(place)
     with _left_clean(place / name) as target:
         began = time.perf_counter()
-        make(target, index)
+        make_stage(target, index)
         seconds = time.perf_counter() - began
         files = sorted(file for file in target.iterdir() if file.suffix == ".npy")
         return {
@@ -63,16 +68,16 @@ def rehearse(store: Path, name: str) -> dict[str, Any]:
 
 
 def _first_place() -> Path:
-    """Give the best place that can be written.
+    """Return the best place that can be written.
 
     Raises:
         StorageError: there is none.
     """
     reasons = []
-    for place in places(None):
+    for place in list_places(None):
         try:
-            return stage_folder(place)
-        except Unusable as error:
+            return open_stage_folder(place)
+        except UnusablePlace as error:
             reasons.append(str(error))
     raise StorageError(" ".join(reasons))
 
@@ -83,14 +88,14 @@ def _left_clean(target: Path) -> Iterator[Path]:
     try:
         yield target
     finally:
-        leave(target)
+        release_stage(target)
         shutil.rmtree(target, ignore_errors=True)
         for kind in ("lock", "used"):
             (target.parent / f"{target.name}.{kind}").unlink(missing_ok=True)
 
 
 def _digest(files: list[Path]) -> str:
-    """Give one checksum of names and contents."""
+    """Return one checksum of names and contents."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.name.encode() + b"\0")

@@ -19,8 +19,8 @@ from hydragnn_hpo.config.counting import angle_cutoff
 from hydragnn_hpo.config.footprint import FULL, HEAP, copies, pass_bytes
 from hydragnn_hpo.config.sizes import mean_degree
 from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.data.batch_sampler import BatchSampler
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.order import Order
 from hydragnn_hpo.training.memory.limits import is_full, limit_bytes, taken_by
 from hydragnn_hpo.training.memory.micro import Halved, MicroBatches, alone, recalled
 from hydragnn_hpo.training.stepper import Stepper
@@ -49,7 +49,11 @@ class Fit:
 
 
 def fit(
-    config: TrialConfig, order: Order, micro: MicroBatches, stepper: Stepper, folder: Path | None
+    config: TrialConfig,
+    order: BatchSampler,
+    micro: MicroBatches,
+    stepper: Stepper,
+    folder: Path | None,
 ) -> Fit:
     """Choose in how many pieces every rank takes its share of a step; every rank calls this.
 
@@ -94,7 +98,7 @@ class Need:
     """What the costliest step of the first epoch takes on this rank."""
 
     def __init__(
-        self, config: TrialConfig, order: Order, micro: MicroBatches, *, fixed: float
+        self, config: TrialConfig, order: BatchSampler, micro: MicroBatches, *, fixed: float
     ) -> None:
         """Look for that step; ``fixed`` bytes are taken whatever the step."""
         feed, self.micro, self.fixed, self.factor = micro.feed, micro, fixed, 1.0

@@ -13,9 +13,9 @@ from structure_files import FIXTURES
 
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.data.build.plan import plan_of
-from hydragnn_hpo.data.build.read import graphs_of_piece
+from hydragnn_hpo.data.build_plan import make_plan
 from hydragnn_hpo.data.card_template import path_from, render_card
+from hydragnn_hpo.data.convert_pieces import read_piece
 from hydragnn_hpo.data.geometry_summary import summarize_geometry
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.inspect import choose_runs, inspect_files
@@ -51,8 +51,8 @@ def test_every_format_becomes_a_card_that_can_be_built(name, tmp_path):
     assert gap in {target.key or key for key, target in card.targets.items()}
     path = tmp_path / "made.toml"
     path.write_text(render_card(seen, tmp_path))
-    plan = plan_of(path, None, 64)
-    found = [graph for piece in plan.pieces for _, graph in graphs_of_piece(plan.card, piece)]
+    plan = make_plan(path, None, 64)
+    found = [graph for piece in plan.pieces for _, graph in read_piece(plan.card, piece)]
     assert len(found) == 5
     assert all(isinstance(graph, Graph) for graph in found)
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.store.rehearsal import job_main, rehearse
-from hydragnn_hpo.data.store.staging import open_store
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from hydragnn_hpo.config.data import AttributeConfig, CardConfig, TargetConfig
 from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -68,7 +68,7 @@ def test_a_value_is_divided_by_the_number_of_atoms() -> None:
     graphs = [graph_of(water(moment=6.0), PLACE, Rules(4.0, 0.1, {"moment": target}))]
     columns = columns_of(graphs, {"moment": target})
     columns.split[:] = 0
-    assert target_stats(columns, {"moment": target})["moment"]["unit"] == "muB/atom"
+    assert fit_target_stats(columns, {"moment": target})["moment"]["unit"] == "muB/atom"
 
 
 def test_a_tensor_keeps_its_centre_and_has_one_spread() -> None:
@@ -77,7 +77,7 @@ def test_a_tensor_keeps_its_centre_and_has_one_spread() -> None:
         [graph_of(atoms, PLACE, Rules(4.0, 0.1, {"stress": STRESS}))], {"stress": STRESS}
     )
     columns.split[:] = 0
-    stats = target_stats(columns, {"stress": STRESS})["stress"]
+    stats = fit_target_stats(columns, {"stress": STRESS})["stress"]
     assert (stats["mean"], stats["std"], stats["derived_from"]) == (0.0, 2.0, "energy")
 
 
