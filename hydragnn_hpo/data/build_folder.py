@@ -52,7 +52,7 @@ def stop_path(work: Path) -> Path:
 def hold_work_folder(out: Path) -> Iterator[Path]:
     """Hold the work folder of a store; what a killed build left half-written is swept away.
 
-    It is removed at the end: by ``finish_work`` when the store is there, here when a build
+    It is removed at the end: by ``remove_work_folder`` when the store is there, here when a build
     failed that has done too little to keep.
 
     Raises:

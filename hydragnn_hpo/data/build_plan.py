@@ -55,7 +55,7 @@ class Plan:
     """Number of structures, where all files tell it before they are read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``plan_from`` takes."""
+        """Return what ``parse_plan`` takes."""
         pieces = [{**vars(piece), "path": str(piece.path)} for piece in self.pieces]
         card = self.card.model_dump(mode="json")
         return {"card": card, "pieces": pieces, "window": self.window, "total": self.total}
@@ -158,7 +158,7 @@ def _cut_file(count: int | None, window: int) -> Iterator[tuple[int, int | None]
 
 
 def _name_prefix(card: CardConfig, number: int, paths: Sequence[Path]) -> str:
-    """Return prefixes that tell files of one name apart: readers name structures after their file, or not at all."""
+    """Return a prefix for structures if files share a name: readers name them after their file."""
     path = paths[number]
     twins = sum(other.name == path.name for other in paths) > 1
     if card.id_key is not None or len(paths) == 1 or not (twins or path.is_dir()):

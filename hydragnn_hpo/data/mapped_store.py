@@ -59,7 +59,7 @@ def open_stage_folder(place: Path) -> Path:
     """Return a folder that only we can enter; on a shared place a stranger may have made it.
 
     Raises:
-        Unusable: the place cannot be written.
+        UnusablePlace: the place cannot be written.
         StorageError: the folder there is not ours alone.
     """
     folder = place / f"hydragnn-hpo-{os.getuid()}"

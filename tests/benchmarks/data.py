@@ -184,7 +184,7 @@ import json, resource, sys, time
 from pathlib import Path
 import numpy as np
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.batch_sampler import epoch_rows
+from hydragnn_hpo.data.batch_sampler import shuffle_rows
 from hydragnn_hpo.data.open_store import open_store
 def resident():
     line = next(l for l in open("/proc/self/status") if l.startswith("VmHWM"))
@@ -193,7 +193,7 @@ before, started = resident(), time.perf_counter()
 columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]), access=sys.argv[3])
 opened = time.perf_counter() - started
 train = columns.indices_of("train")
-first = epoch_rows(train, (0, 0), windows=columns.windows)[:64]
+first = shuffle_rows(train, (0, 0), windows=columns.windows)[:64]
 make_batch(columns, first, cutoff=5.0, targets=("energy",))
 batch = time.perf_counter() - started
 print(json.dumps({"open": opened, "batch": batch, "rss": resident(), "base": before}))

@@ -51,7 +51,7 @@ def die_late(*_):
     if len(appended) == 6:
         die()
 
-before(stage, "_write", note)
+before(stage, "_write_stage", note)
 if moment == "slow":
     before(stage, "_put", lambda *_: time.sleep(0.05))
 elif moment == "reserving":
@@ -65,7 +65,7 @@ elif moment == "manifest":
 elif moment == "renaming":
     before(os, "rename", die)
 elif moment == "mapping":
-    before(stage, "_mapped", die)
+    before(stage, "_map_arrays", die)
 graphs = open_store(Path(store), Path(scratch))
 taken = graphs.take(np.arange(60))
 print(type(graphs).__name__, float(taken.positions.sum()).hex(), taken.ids[59])

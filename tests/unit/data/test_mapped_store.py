@@ -16,7 +16,6 @@ import pytest
 from comparing import assert_same_columns
 
 from hydragnn_hpo.data import mapped_store
-from hydragnn_hpo.data import mapped_store as places
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.store_index import read_index
@@ -37,7 +36,7 @@ def scratch(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test hold its own stages."""
-    monkeypatch.setattr(places, "_used", {})
+    monkeypatch.setattr(mapped_store, "_used", {})
 
 
 def staged(scratch: Path) -> Path:
@@ -52,9 +51,9 @@ def stages(scratch: Path) -> list[Path]:
 
 def let_go() -> None:
     """Do what the end of this process would do."""
-    for descriptor in places._used.values():
+    for descriptor in mapped_store._used.values():
         os.close(descriptor)
-    places._used.clear()
+    mapped_store._used.clear()
 
 
 def full(bytes_left: int) -> Callable[[int, int, int], None]:
@@ -167,15 +166,16 @@ def test_a_damaged_stage_that_cannot_be_made_anew_is_let_go(
     let_go()
     shortened(staged(scratch))
     monkeypatch.setattr(os, "posix_fallocate", full(0))
-    monkeypatch.setattr(mapped_store, "evict_stage", lambda target: False)
-    assert isinstance(open_store(many_windows, scratch), WindowCache)
-    assert places.evict_stage(staged(scratch).parent / "another")
+    with monkeypatch.context() as patch:
+        patch.setattr(mapped_store, "evict_stage", lambda target: False)
+        assert isinstance(open_store(many_windows, scratch), WindowCache)
+    assert mapped_store.evict_stage(staged(scratch).parent / "another")
 
 
 def test_a_damaged_stage_in_use_holds_nobody_up(many_windows: Path, scratch: Path) -> None:
     first = open_store(many_windows, scratch)
     without("numbers.npy")(staged(scratch))
-    places._used.clear()  # As another process would: it does not hold what this one holds.
+    mapped_store._used.clear()  # As another process would: it does not hold what this one holds.
     assert open_store(many_windows, scratch).num_graphs == first.num_graphs == 60
 
 
@@ -284,10 +284,10 @@ def test_a_child_holds_what_its_parent_held(many_windows: Path, scratch: Path) -
         os._exit(0)
     os.close(ends[0])
     let_go()
-    assert not places.evict_stage(target.parent / "another")
+    assert not mapped_store.evict_stage(target.parent / "another")
     os.close(ends[1])
     os.waitpid(child, 0)
-    assert places.evict_stage(target.parent / "another")
+    assert mapped_store.evict_stage(target.parent / "another")
     assert stages(scratch) == []
 
 
@@ -295,7 +295,7 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
     many_windows: Path, scratch: Path
 ) -> None:
     index = read_index(many_windows)
-    folder = places.open_stage_folder(scratch)
+    folder = mapped_store.open_stage_folder(scratch)
     for name in (index.checksum, "d" * 64, "e" * 64):
         (folder / f".{name}.x1.part").mkdir()
     living = os.open(folder / f"{'e' * 64}.lock", os.O_RDWR | os.O_CREAT)
@@ -312,7 +312,7 @@ def test_stages_make_room_where_no_folder_can_be_made(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "mkdir", mkdir)
-    assert places.evict_stage(others[0].parent / "another")
+    assert mapped_store.evict_stage(others[0].parent / "another")
     assert [other.exists() for other in others] == [True, True, False]
 
 

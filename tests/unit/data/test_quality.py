@@ -11,8 +11,7 @@ from ase import Atoms
 from ase.build import bulk, make_supercell, molecule
 
 from hydragnn_hpo.config.data import SPLITS, AttributeConfig, CardConfig, TargetConfig
-from hydragnn_hpo.data import duplicates, store_index
-from hydragnn_hpo.data import store_parts as store_write
+from hydragnn_hpo.data import duplicates, store_index, store_parts
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.duplicates import (
     FEW,
@@ -55,7 +54,7 @@ def lay(structures: Sequence[Atoms], group: str = "structure") -> Columns:
 @pytest.fixture
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Write a store of small windows and give its report."""
-    monkeypatch.setattr(store_write, "WINDOW", 7)
+    monkeypatch.setattr(store_parts, "WINDOW", 7)
 
     def check(structures: Sequence[Atoms], group: str = "structure", **options: float) -> Any:
         columns = lay(structures, group)

@@ -34,7 +34,7 @@ def test_another_byte_is_another_digest(many_windows, scratch, monkeypatch):
     whole = rehearse(many_windows, "whole")["digest"]
     from hydragnn_hpo.data.store import rehearsal
 
-    make = rehearsal.make
+    make = rehearsal.make_stage
 
     def spoilt(target, index):
         made = make(target, index)
@@ -44,7 +44,7 @@ def test_another_byte_is_another_digest(many_windows, scratch, monkeypatch):
         file.write_bytes(content)
         return made
 
-    monkeypatch.setattr(rehearsal, "make", spoilt)
+    monkeypatch.setattr(rehearsal, "make_stage", spoilt)
     assert rehearse(many_windows, "spoilt")["digest"] != whole
 
 

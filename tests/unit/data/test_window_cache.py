@@ -11,8 +11,7 @@ from comparing import assert_same_columns
 
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.data import store_parts as parts_room
-from hydragnn_hpo.data import window_cache
+from hydragnn_hpo.data import store_parts, window_cache
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.store_index import read_index, read_stats
@@ -221,7 +220,7 @@ def test_many_parts_take_few_descriptors(
     card, stats = load(many_windows / "card.toml", CardConfig), read_stats(many_windows)
     parts = [random_columns.take(np.array([row])) for row in range(60)]
     write_store(tmp_path / "parts.bp", parts, stats, card)
-    monkeypatch.setattr(parts_room, "_MOST_OPEN", 8)
+    monkeypatch.setattr(store_parts, "_MOST_OPEN", 8)
     with WindowReader(read_index(tmp_path / "parts.bp")) as reader:
         arrays = reader.read(0, 60)
         during = opened(tmp_path / "parts.bp")
