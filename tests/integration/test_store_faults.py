@@ -26,7 +26,7 @@ import os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from hydragnn_hpo import files
-from hydragnn_hpo.data.store import stage
+from hydragnn_hpo.data import mapped_store as stage
 from hydragnn_hpo.data.open_store import open_store
 
 store, scratch, log, moment = sys.argv[1:]
