@@ -1,5 +1,6 @@
 """Text that comes from others and is shown to people: no orders to a terminal in it."""
 
+import json
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
@@ -52,6 +53,15 @@ def one_line(text: str) -> str:
     'a b c'
     """
     return " ".join(shown(text).split())
+
+
+def escape_line(text: Any) -> str:
+    r"""Return any value as one escaped ASCII line, for sentences and comments.
+
+    >>> print(escape_line("a\n\u00fc"))
+    a\n\u00fc
+    """
+    return json.dumps(str(text), ensure_ascii=True)[1:-1]
 
 
 def _is_plain(character: str) -> bool:

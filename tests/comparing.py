@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.arrays import arrays_of
-from hydragnn_hpo.data.store.parts import read_store
+from hydragnn_hpo.data.columns import Columns, arrays_of
+from hydragnn_hpo.data.store_parts import read_store
 
 Array = NDArray[np.generic]
 

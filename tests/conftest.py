@@ -14,8 +14,8 @@ from ray_cluster import RayCluster
 from virtual_slurm import VirtualSlurm, missing
 
 from hydragnn_hpo.config.data import CardConfig, FileConfig, TargetConfig
+from hydragnn_hpo.data import store_parts
 from hydragnn_hpo.data.columns import Columns, Names, offsets
-from hydragnn_hpo.data.store import write
 
 settings.register_profile(
     "alike", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -95,8 +95,8 @@ def many_windows(random_columns: Columns, tmp_path: Path, monkeypatch: pytest.Mo
     stats = {"cutoff": 4.0, "targets": {name: {"level": level} for name, level in levels.items()}}
     parts = [random_columns.take(np.arange(25)), random_columns.take(np.arange(25, 60))]
     with monkeypatch.context() as patch:
-        patch.setattr(write, "WINDOW", 7)
-        write.write_store(tmp_path / "random.bp", parts, stats, card)
+        patch.setattr(store_parts, "WINDOW", 7)
+        store_parts.write_store(tmp_path / "random.bp", parts, stats, card)
     return tmp_path / "random.bp"
 
 

@@ -10,10 +10,9 @@ from typing import Any, Self, TypeVar
 
 import typer
 
-from hydragnn_hpo.data.build import build_store
-from hydragnn_hpo.data.build.mpi import at_root, build_with_ranks, world
-from hydragnn_hpo.data.build.work import work_of
-from hydragnn_hpo.data.build.workers import Watch
+from hydragnn_hpo.data.build_folder import work_path
+from hydragnn_hpo.data.build_local import BuildProgress, build_store
+from hydragnn_hpo.data.build_mpi import build_with_ranks, find_communicator, run_at_root
 from hydragnn_hpo.errors import ConfigError, HydraError
 
 T = TypeVar("T")
@@ -24,12 +23,12 @@ LINE_SECONDS = 10.0
 
 def ranks() -> Any:
     """Give the communicator of all ranks; None for a process alone."""
-    return world(os.environ)
+    return find_communicator(os.environ)
 
 
 def at_first(comm: Any, act: Callable[[], T]) -> T:
     """Do something once, on rank 0 if there are ranks, and give all the result or the error."""
-    return act() if comm is None else at_root(comm, act)
+    return act() if comm is None else run_at_root(comm, act)
 
 
 @contextlib.contextmanager
@@ -72,8 +71,10 @@ def build(
                 return build_with_ranks(comm, card, out, progress=screen, files=files)
             return build_store(card, out, progress=screen, files=files, processes=processes)
     except (HydraError, KeyboardInterrupt) as error:
-        if work_of(out).is_dir() and (comm is None or comm.rank == 0):
-            typer.echo(f"what is finished stays in {work_of(out)}: start again to go on", err=True)
+        if work_path(out).is_dir() and (comm is None or comm.rank == 0):
+            typer.echo(
+                f"what is finished stays in {work_path(out)}: start again to go on", err=True
+            )
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(130) from error
         raise
@@ -89,7 +90,7 @@ def quarantine_sentence(store: Path, stats: dict[str, Any]) -> str:
     return f"{bad} of {total} structures {verb} set aside, see {store / 'quarantine.jsonl'}"
 
 
-class _Screen(Watch):
+class _Screen(BuildProgress):
     """A bar on a terminal, lines elsewhere, on stderr; use it in a ``with``."""
 
     def __init__(self, quiet: bool) -> None:

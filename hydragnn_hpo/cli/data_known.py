@@ -6,7 +6,7 @@ from typing import Any
 
 from hydragnn_hpo.campaign.setup import check_space, find_cards
 from hydragnn_hpo.campaign.work import Work, work_of
-from hydragnn_hpo.cli.guessing import stats_of
+from hydragnn_hpo.cli.estimate_stats import estimate_stats
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.config.mixture import united
@@ -49,13 +49,13 @@ def data_of_campaign(
         return DataKnown(work_of(config, run, {}), {}, NO_DATA)
     cards = find_cards(config, source)
     guesses = [
-        stats_of(path, [run.store(card.name), Path(f"{card.name}.bp")], structures)
+        estimate_stats(path, [run.store(card.name), Path(f"{card.name}.bp")], structures)
         for path, card in cards.items()
     ]
     stats = united([guess.stats for guess in guesses], config.data, config.shared)
     built = all(guess.built for guess in guesses)
     check_space(config, stats["targets"], stats["cutoff"], stats if built else None)
-    said = "; ".join(guess.said for guess in guesses)
+    said = "; ".join(guess.origin for guess in guesses)
     work = work_of(config, run, {path: card.name for path, card in cards.items()})
     return DataKnown(work, stats, said if built else f"not built yet, estimated: {said}")
 

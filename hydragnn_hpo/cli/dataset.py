@@ -76,7 +76,7 @@ def info(
 ) -> None:
     """Show what a graph store holds: sizes, elements, neighbours, targets by split."""
     from hydragnn_hpo.cli.dataset_tables import overview_blocks
-    from hydragnn_hpo.data.overview import describe_store
+    from hydragnn_hpo.data.store_summary import describe_store
 
     _refuse_card(store)
     found = describe_store(store)
@@ -109,13 +109,13 @@ def check(
     from rich.console import Console
 
     from hydragnn_hpo.cli.dataset_tables import findings_blocks
-    from hydragnn_hpo.data.check import check_store
+    from hydragnn_hpo.data.quality import check_store
 
     _refuse_card(store)
     with Console(stderr=True).status("reading") as line:
         found = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
     if figure is not None and found.scan is not None:
-        from hydragnn_hpo.data.overview import describe_store
+        from hydragnn_hpo.data.store_summary import describe_store
         from hydragnn_hpo.report.pictures.dataset import draw_dataset
 
         draw_dataset(figure, describe_store(store), found.report)

@@ -40,7 +40,7 @@ def overview_blocks(found: Mapping[str, Any]) -> list[Any]:
 
 
 def findings_blocks(report: Mapping[str, Any], limit: int) -> list[Any]:
-    """Lay out what ``data.check`` gives.
+    """Lay out the report of ``data.quality``.
 
     Args:
         report: of ``check_store``.

@@ -49,26 +49,25 @@ def init(
     dry_run: DryRunOption = False,
 ) -> None:
     """Look at data and write a commented card and campaign that fit them and this machine."""
-    from hydragnn_hpo.cli import beginning
-    from hydragnn_hpo.cli.init_view import show
+    from hydragnn_hpo.cli import init_command
     from hydragnn_hpo.errors import ConfigError
 
-    wish = beginning.Wish(tuple(conv or ()), tuple(target or ()), minutes)
+    request = init_command.InitRequest(tuple(conv or ()), tuple(target or ()), minutes)
     if not all(files):
         raise ConfigError("one of the names is empty: name data files, folders, or a card.")
-    if beginning.is_card(files):
+    if init_command.is_card(files):
         if unit:
             raise ConfigError("--unit is for data files: a card says its units itself.")
-        text, seen = beginning.of_card(files[0], wish)
+        text = init_command.init_from_card(files[0], request)
         if out is None or dry_run:
             typer.echo(text, nl=False)
             return
-        beginning.write({out: text})
+        init_command.write_files({out: text})
         typer.echo(f"wrote {out}; next: hydragnn-hpo run {out}")
         return
-    units = beginning.units_of(unit or ())
-    folder = out or Path()
-    made = beginning.of_files([Path(name) for name in files], wish, units, folder)
+    units = init_command.parse_units(unit or ())
+    paths = [Path(name) for name in files]
+    made = init_command.init_from_files(paths, request, units, out or Path())
     if not dry_run:
-        beginning.write({made.card: made.card_text, made.campaign: made.campaign_text})
-    show(made, dry_run=dry_run)
+        init_command.write_files({made.card: made.card_text, made.campaign: made.campaign_text})
+    init_command.show_result(made, dry_run=dry_run)

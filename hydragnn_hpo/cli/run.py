@@ -137,7 +137,7 @@ def settled(source: Path, **machine: Any) -> "CampaignConfig":
 
 
 def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
-    from hydragnn_hpo.data.build.plan import find_files
+    from hydragnn_hpo.data.build_plan import find_files
     from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
     from hydragnn_hpo.launching.slots import detect_slots
     from hydragnn_hpo.layout import RunDir
@@ -386,7 +386,7 @@ def _own_file(opened: "RunDir") -> str:
     from hydragnn_hpo.campaign.setup import find_cards
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load
-    from hydragnn_hpo.data.build.plan import find_files
+    from hydragnn_hpo.data.build_plan import find_files
     from hydragnn_hpo.errors import HydraError
 
     try:

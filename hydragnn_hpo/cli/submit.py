@@ -107,7 +107,7 @@ def _settled(campaign: str, machine: str | None, run_dir: Path | None) -> Submis
     """Read and check a campaign as ``run`` does."""
     from hydragnn_hpo.cli.run import fitting_cards, settled
     from hydragnn_hpo.config.machine import find_profile
-    from hydragnn_hpo.data.build.plan import find_files
+    from hydragnn_hpo.data.build_plan import find_files
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.shipped import find

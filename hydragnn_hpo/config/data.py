@@ -1,4 +1,4 @@
-"""Cards of data sets: origin, targets, splits, graphs. Built into stores by ``data.build``."""
+"""Cards of data sets: origin, targets, splits, graphs. Built into stores by ``data.build_plan``."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -30,7 +30,7 @@ def _known_unit(value: str) -> str:
 
 
 class FileConfig(Config):
-    """One file a data set is built from. Read by ``data.build``."""
+    """One file a data set is built from. Read by ``data.build_plan``."""
 
     path: str
     """Path of the file: absolute, relative to the card, or to ``HYDRAGNN_HPO_DATA``."""
@@ -75,7 +75,7 @@ class PublishedConfig(Config):
 
 
 class TargetConfig(Config):
-    """One property to learn. Read by ``data.build`` and by the heads."""
+    """One property to learn. Read by ``data.build_plan`` and by the heads."""
 
     key: str | None = None
     """Name in the file (``atoms.info`` or ``atoms.arrays``); the target's own name if left out."""
@@ -190,7 +190,7 @@ class GraphConfig(Config):
 
 
 class CardConfig(Config):
-    """A data set: where it comes from and what it holds. Read by ``data.build``."""
+    """A data set: where it comes from and what it holds. Read by ``data.build_plan``."""
 
     name: Name
     """Name of the data set and of its store."""

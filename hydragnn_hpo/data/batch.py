@@ -1,4 +1,4 @@
-"""Batches of graphs by index arithmetic over columns.
+"""Make batches of graphs by index arithmetic over columns.
 
 Shapes: G graphs, N nodes, E edges of the batch.
 """
@@ -10,12 +10,119 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
-from hydragnn_hpo.data.cap import capped
 from hydragnn_hpo.data.columns import Columns, Runs, translations
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.pairs import pairs_of
+
+IntArray = NDArray[np.int64]
+
+PAIR_TOLERANCE = 1e-3
+"""Shifts of an edge and its reverse cancel to this, in angstrom."""
+
+SHELL_TOLERANCE = 1e-3
+"""Neighbours this little (angstrom) beyond the last one kept are of its shell and stay too."""
+
+
+def cap_neighbors(
+    edge_index: NDArray[np.int64], lengths: NDArray[np.float64], num_nodes: int, cap: int
+) -> NDArray[np.bool_]:
+    """Mark the edges that stay when every node keeps about its ``cap`` nearest neighbours, [E].
+
+    A node keeps whole shells: all neighbours as near as its ``cap``-th one, so that more than
+    ``cap`` may stay but nothing depends on the order of nodes or on a rotation. An edge stays if
+    one of its ends keeps it: ``i -> j`` and ``j -> i`` stay or go together.
+
+    Args:
+        edge_index: sender and receiver, both directions of every pair, [2, E].
+        lengths: angstrom, [E].
+        num_nodes: N.
+        cap: neighbours.
+    """
+    sender, receiver = edge_index
+    counts = np.bincount(receiver, minlength=num_nodes)
+    first = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    # One number sorts by receiver, then length, several times faster than two; it is good to
+    # about 1e-10 angstrom.
+    stride = 1.0 + lengths.max(initial=0.0)
+    ordered = np.sort(receiver * stride + lengths)
+    reach = np.full(num_nodes, np.inf)
+    crowded = np.flatnonzero(counts > cap)
+    reach[crowded] = ordered[first[crowded] + cap - 1] - crowded * stride + SHELL_TOLERANCE
+    kept: NDArray[np.bool_] = lengths <= np.maximum(reach[sender], reach[receiver])
+    return kept
+
+
+def pair_edges(
+    edge_index: IntArray, shift: NDArray[np.floating], num_nodes: int
+) -> IntArray | None:
+    """Lay edges out in pairs, in time linear in their number.
+
+    Args:
+        edge_index: sender and receiver, sorted by receiver, sender and integer shift, [2, E].
+        shift: translations of the receivers in angstrom, [E, 3].
+        num_nodes: N.
+
+    Returns:
+        Two permutations, [2, E]. The first lays the edges out: row p of its first half is an
+        edge, row p of its second half the reverse of that edge. The second gives the rows of
+        that layout in the order of their receivers. None where the edges are no such pairs:
+        a graph from elsewhere may have an edge without its reverse, or another order.
+    """
+    sender, receiver = edge_index
+    if len(sender) % 2 or (np.diff(receiver) < 0).any():
+        return None
+    ahead = np.flatnonzero(receiver > sender)
+    behind = np.flatnonzero(receiver < sender)
+    loops = np.flatnonzero(receiver == sender)
+    if len(ahead) != len(behind) or len(loops) % 2:
+        return None
+    reverse = _sort_by_sender(sender, receiver, behind, num_nodes)
+    keys = receiver[ahead] * num_nodes + sender[ahead]
+    reverse = reverse[_reverse_equal_runs(keys)]
+    mirror = _reverse_equal_runs(sender[loops])
+    half = mirror > np.arange(len(loops))
+    layout = np.concatenate((ahead, loops[half], reverse, loops[mirror[half]]))
+    if not _is_paired(edge_index, shift, layout):
+        return None
+    order = np.empty_like(layout)
+    order[layout] = np.arange(len(layout))
+    return np.stack((layout, order))
+
+
+def _sort_by_sender(
+    sender: IntArray, receiver: IntArray, rows: IntArray, num_nodes: int
+) -> IntArray:
+    """Sort edges by sender, then receiver; equal ones keep their order. A counting sort."""
+    starts = np.searchsorted(receiver[rows], np.arange(num_nodes + 1))
+    table = csr_array((rows, sender[rows], starts), shape=(num_nodes, num_nodes))
+    found: IntArray = table.tocsc().data
+    return found
+
+
+def _reverse_equal_runs(keys: IntArray) -> IntArray:
+    """Return places such that each run of equal, neighbouring keys is read backwards."""
+    places = np.arange(len(keys))
+    borders = np.flatnonzero(np.diff(keys)) + 1
+    if len(borders) == len(keys) - 1:
+        return places
+    starts = np.concatenate(([0], borders, [len(keys)]))[: len(borders) + 2]
+    lengths = np.diff(starts)
+    mirrored: IntArray = np.repeat(starts[:-1] + starts[1:] - 1, lengths) - places
+    return mirrored
+
+
+def _is_paired(edge_index: IntArray, shift: NDArray[np.floating], layout: IntArray) -> bool:
+    """Check that both halves are permutations of all edges, turned round row by row."""
+    if len(layout) != edge_index.shape[1]:
+        return False
+    first, second = np.split(layout, 2)
+    turned = edge_index.take(second, axis=1)[::-1]
+    if not np.array_equal(edge_index.take(first, axis=1), turned):
+        return False
+    rest = np.abs(shift.take(first, axis=0) + shift.take(second, axis=0))
+    return bool(rest.max(initial=0.0) < PAIR_TOLERANCE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +178,11 @@ class Batch:
     """Where each node's edges begin in that order, and the end, [N + 1]."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """Give the same batch on another device."""
+        """Return the same batch on another device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin(self) -> "Batch":
-        """Give the same batch in page-locked memory, from where a GPU copies by itself."""
+        """Return the same batch in page-locked memory, from where a GPU copies by itself."""
         return self._each(lambda tensor: tensor.pin_memory())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
@@ -133,7 +240,7 @@ def make_batch(
 def _in_memory(
     graphs: GraphSet, indices: ArrayLike
 ) -> tuple[Columns, NDArray[np.int64], NDArray[np.int64]]:
-    """Give columns that hold the graphs, their rows there, and the rows that were asked for."""
+    """Return columns that hold the graphs, their rows there, and the rows that were asked for."""
     rows = np.asarray(indices, dtype=np.int64).reshape(-1)
     if isinstance(graphs, Columns):
         return graphs, rows, rows
@@ -158,7 +265,7 @@ def _conditions(
 def _edge_index(
     runs: Runs, edges: NDArray[np.int32], first_node: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Give sender and receiver counted over the whole batch, [2, E].
+    """Return sender and receiver counted over the whole batch, [2, E].
 
     Two 32-bit numbers are one 64-bit word: sender below, receiver above (little endian). The
     first node of a graph is added to both at once, and the halves come apart by a mask and a
@@ -173,7 +280,7 @@ def _edge_index(
 
 
 def _shift(columns: Columns, rows: NDArray[np.int64], runs: Runs, fp64: bool) -> NDArray[Any]:
-    """Give the shifts of the edges in angstrom, [E, 3]."""
+    """Return the shifts of the edges in angstrom, [E, 3]."""
     if columns.edge_translation is not None and not fp64:
         return runs.of(columns.edge_translation)
     shifts, ends = runs.of(columns.edge_shift, np.float64), runs.starts.tolist()
@@ -183,8 +290,8 @@ def _shift(columns: Columns, rows: NDArray[np.int64], runs: Runs, fp64: bool) ->
 def _edges(
     edge_index: NDArray[np.int64], shift: NDArray[Any], num_nodes: int, pairs: bool
 ) -> dict[str, Any]:
-    """Give the edges, and on wish their layout in pairs where they are such."""
-    layout = pairs_of(edge_index, shift, num_nodes) if pairs else None
+    """Return the edges, and on wish their layout in pairs where they are such."""
+    layout = pair_edges(edge_index, shift, num_nodes) if pairs else None
     return {
         "edge_index": torch.from_numpy(edge_index),
         "edge_shift": torch.from_numpy(shift),
@@ -193,7 +300,7 @@ def _edges(
 
 
 def _reaches_beyond(columns: Columns, cutoff: float | None) -> bool:
-    """Tell whether the columns may hold edges longer than the cutoff."""
+    """Check whether the columns may hold edges longer than the cutoff."""
     return cutoff is not None and cutoff < columns.stats.get("cutoff", np.inf)
 
 
@@ -204,19 +311,21 @@ def _near(
     cutoff: float | None,
     max_neighbors: int | None,
 ) -> NDArray[np.int64]:
-    """Give the edges within the cutoff and the cap, ascending."""
+    """Return the edges within the cutoff and the cap, ascending."""
     squared = _squared_lengths(edge_index, positions, shift)
     near = np.flatnonzero(squared <= (np.inf if cutoff is None else cutoff * cutoff))
     if max_neighbors is not None:
         lengths = np.sqrt(squared[near], dtype=np.float64)
-        near = near[capped(edge_index.take(near, axis=1), lengths, len(positions), max_neighbors)]
+        near = near[
+            cap_neighbors(edge_index.take(near, axis=1), lengths, len(positions), max_neighbors)
+        ]
     return near
 
 
 def _squared_lengths(
     edge_index: NDArray[np.int64], positions: NDArray[np.float64], shift: NDArray[Any]
 ) -> NDArray[Any]:
-    """Give squared lengths in the type of the shifts, [E].
+    """Return squared lengths in the type of the shifts, [E].
 
     A row of four fp32 is copied as one 16-byte number, several times faster than as a row. What
     fp32 decides otherwise lies at the cutoff, where every message has weight 0.

@@ -42,7 +42,7 @@ class GraphSet(Protocol):
         """Number of graphs, G."""
 
     def indices_of(self, split: str) -> NDArray[np.int64]:
-        """Give the rows of a split, ascending."""
+        """Return the rows of a split, ascending."""
 
     def num_nodes(self) -> NDArray[np.int64]:
         """Nodes of each graph, [G]."""

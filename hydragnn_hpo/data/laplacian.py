@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def encodings_of(num_nodes: int, edges: NDArray[np.int32], count: int) -> NDArray[np.float32]:
-    """Give the eigenvectors of the smallest non-trivial eigenvalues, [N, k].
+def compute_laplacian_encodings(
+    num_nodes: int, edges: NDArray[np.int32], count: int
+) -> NDArray[np.float32]:
+    """Return the eigenvectors of the smallest non-trivial eigenvalues, [N, k].
 
     The Laplacian is the symmetric normalised one of the graph without directions, images and
     loops; a pair of atoms is joined once. Every vector's largest component is positive; small

@@ -15,7 +15,7 @@ from hydragnn_hpo.config.data import WIDTHS, TargetConfig
 from hydragnn_hpo.config.mixture import MixedConfig, united
 from hydragnn_hpo.data.columns import Columns, Names, offsets, rows_of_split
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.normalize import fit_target_stats
 
 _PIECE = 512
 """Graphs that are looked at together where a shared target is described."""
@@ -27,7 +27,7 @@ _FITTED = ("mean", "std", "min", "max", "count", "mad", "elements")
 def unite(
     sets: Sequence[GraphSet], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
 ) -> GraphSet:
-    """Give one or several data sets as one.
+    """Return one or several data sets as one.
 
     Raises:
         ConfigError: targets of one name are not declared as shared, or differ.
@@ -38,7 +38,7 @@ def unite(
 
 
 def close(graphs: GraphSet) -> None:
-    """Give back what graphs hold beside memory; all ranks call it where they share a store."""
+    """Return back what graphs hold beside memory; all ranks call it where they share a store."""
     for part in graphs.sets if isinstance(graphs, Mixture) else (graphs,):
         if not isinstance(part, Columns) and hasattr(part, "close"):
             part.close()
@@ -100,7 +100,7 @@ class Mixture:
         return int(self.ends[-1])
 
     def indices_of(self, split: str) -> NDArray[np.int64]:
-        """Give the rows of a split, ascending."""
+        """Return the rows of a split, ascending."""
         return rows_of_split(self.split, split)
 
     def num_nodes(self) -> NDArray[np.int64]:
@@ -138,7 +138,7 @@ class Mixture:
         return joined.take(place)
 
     def _renamed(self, columns: Columns, number: int) -> Columns:
-        """Give a set's columns with the mixture's targets, missing ones unknown."""
+        """Return a set's columns with the mixture's targets, missing ones unknown."""
         targets, masks = {}, {}
         for name, level in self.levels.items():
             own = _own(name, self.prefixes[number], columns)
@@ -182,12 +182,12 @@ class Mixture:
         light = self._joined([_without_edges(self.take(train[i : i + _PIECE])) for i in cuts])
         kept = ("level", "shape", "energy", "derived_from")
         target = TargetConfig(unit="1", **{key: said.get(key) for key in kept})
-        found = target_stats(light, {name: target})[name]
+        found = fit_target_stats(light, {name: target})[name]
         return {key: value for key, value in found.items() if key in _FITTED}
 
 
 def _own(name: str, prefix: str, graphs: GraphSet) -> str | None:
-    """Give a set's own name of a target, if it has it."""
+    """Return a set's own name of a target, if it has it."""
     own = name.removeprefix(prefix) if name.startswith(prefix) else None
     return own if own in graphs.levels else None
 

@@ -17,13 +17,13 @@ finally:
         del sys.modules["torch"]
 
 
-def edges_of(
+def find_edges(
     positions: NDArray[np.float64],
     cell: NDArray[np.float64],
     pbc: NDArray[np.bool_],
     cutoff: float,
 ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
-    """Give the directed edges, sorted by receiver, then sender, then shift.
+    """Return the directed edges, sorted by receiver, then sender, then shift.
 
     Args:
         positions: angstrom, [N, 3]; atoms may lie outside the cell, as far as ``data.structure``
@@ -38,11 +38,11 @@ def edges_of(
     """
     search = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)  # else all cores
     pairs, shift = search.compute(positions, cell, pbc, "PS", copy=False)  # views into ``search``
-    order = _order(pairs, shift, len(positions))
+    order = _sort_edges(pairs, shift, len(positions))
     return pairs.take(order, axis=0).astype(np.int32), shift.take(order, axis=0).astype(np.int16)
 
 
-def _order(
+def _sort_edges(
     pairs: NDArray[np.uint64], shift: NDArray[np.int32], num_nodes: int
 ) -> NDArray[np.int64]:
     """Sort edges by receiver, then sender, then shift: by one number where it fits into 63 bits."""
@@ -64,7 +64,7 @@ def edge_vectors(
     edges: NDArray[np.int32],
     edge_shift: NDArray[np.int16],
 ) -> NDArray[np.float64]:
-    """Give the vector from sender to receiver of every edge in angstrom, [E, 3]."""
+    """Return the vector from sender to receiver of every edge in angstrom, [E, 3]."""
     sender, receiver = edges.T
     vectors: NDArray[np.float64] = positions[receiver] + edge_shift @ cell - positions[sender]
     return vectors

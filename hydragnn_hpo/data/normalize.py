@@ -1,4 +1,4 @@
-"""Centre and spread of every target, fitted on the training split only.
+"""Fit centre, spread and element baseline of every target on the training split only.
 
 Shapes: G graphs, N nodes.
 """
@@ -7,15 +7,134 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hydragnn_hpo.config.data import TargetConfig
-from hydragnn_hpo.data.baseline import element_baseline
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside
 
+MAX_ELEMENT = 118
+RIDGE = 0.1
+"""Pull towards 0, in structures (or atoms) of the pure element; rare elements stay small."""
 
-def target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> dict[str, Any]:
+SMALLEST = 1e-3
+"""The spread that is left is at least this share of the target's own."""
+
+Array = NDArray[np.float64]
+
+
+def fit_element_baseline(
+    columns: Columns, name: str, target: TargetConfig, mean: float
+) -> dict[str, Any] | None:
+    """Fit ``target - mean`` by one number per element, by ridge regression.
+
+    Graph targets are regressed on the composition (fractions; counts for total energies),
+    node targets on the node's own element.
+
+    Returns:
+        ``by_number`` (in the target's unit, [119]; 0 for elements not in train), ``mean``, what
+        to add to them, and ``std``, the spread that is left on train; None for vectors.
+    """
+    if target.width != 1:
+        return None
+    fit = _fit_nodes if target.level == "node" else _fit_graphs
+    numbers, before, after = fit(columns, name, target, mean)
+    spread = max(float(np.std(after)), SMALLEST * float(np.std(before)))
+    constant = mean + float(np.mean(after))
+    return {"by_number": [float(value) for value in numbers], "mean": constant, "std": spread}
+
+
+def _fit_nodes(
+    columns: Columns, name: str, target: TargetConfig, mean: float
+) -> tuple[Array, Array, Array]:
+    """Fit nodes; return the numbers, and the target before and after."""
+    in_train = np.repeat(columns.split == 0, columns.num_nodes())
+    rows = in_train & columns.masks[name]
+    values, kinds = columns.targets[name][rows, 0] - mean, columns.numbers[rows]
+    sums = np.bincount(kinds, weights=values, minlength=MAX_ELEMENT + 1)
+    numbers = sums / (np.bincount(kinds, minlength=MAX_ELEMENT + 1) + RIDGE)
+    return numbers, values, values - numbers[kinds]
+
+
+def _fit_graphs(
+    columns: Columns, name: str, target: TargetConfig, mean: float
+) -> tuple[Array, Array, Array]:
+    """Fit graphs; return the numbers, and the target before and after.
+
+    Counts are fitted around their mean: a structure of mean size has the mean energy, one of
+    no atoms has not. Fractions sum to 1, they need no such care.
+    """
+    rows = (columns.split == 0) & columns.masks[name]
+    graph, element, weight = _composition(columns, rows, fractions=target.energy != "total")
+    values = columns.targets[name][rows, 0] - mean
+    size, count = MAX_ELEMENT + 1, len(values)
+    gram = _gram(graph, element, weight)
+    moment = _sums(element, weight * values[graph], size)
+    if target.energy == "total":
+        centre = _sums(element, weight, size) / count
+        gram -= count * centre[:, None] * centre
+        moment -= centre * values.sum()
+    numbers = _solve(gram + RIDGE * np.eye(size), moment)
+    explained = _sums(graph, weight * numbers[element], count)
+    return numbers, values, values - explained
+
+
+def _composition(
+    columns: Columns, rows: NDArray[np.bool_], *, fractions: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+    """Return graph, element and number of atoms (or fraction) wherever there are any, by graph.
+
+    Graphs are counted over the chosen rows. A table over all elements would take a kilobyte for
+    each graph.
+    """
+    nodes = columns.num_nodes()
+    chosen = np.repeat(rows, nodes)
+    graph = np.repeat(np.arange(int(rows.sum())), nodes[rows])
+    key = graph * (MAX_ELEMENT + 1) + columns.numbers[chosen]
+    met, counts = np.unique(key, return_counts=True)
+    graph, element = met // (MAX_ELEMENT + 1), met % (MAX_ELEMENT + 1)
+    weight = counts / nodes[rows][graph] if fractions else counts.astype(np.float64)
+    return graph, element, weight
+
+
+def _gram(graph: NDArray[np.int64], element: NDArray[np.int64], weight: Array) -> Array:
+    """Sum products of the weights of two elements over graphs, [119, 119].
+
+    Not by BLAS: its sums depend on how many threads it has, and with them a store's checksum.
+    """
+    size = MAX_ELEMENT + 1
+    sums = _sums(element * (size + 1), weight * weight, size * size)
+    for step in range(1, size):
+        pairs = np.flatnonzero(graph[step:] == graph[:-step])
+        if not len(pairs):
+            break
+        first, second = element[pairs], element[pairs + step]
+        products = weight[pairs] * weight[pairs + step]
+        for place in (first * size + second, second * size + first):
+            sums += _sums(place, products, size * size)
+    return sums.reshape(size, size)
+
+
+def _sums(place: NDArray[np.int64], weights: Array, size: int) -> Array:
+    """Add weights up by place."""
+    return np.bincount(place, weights=weights, minlength=size).astype(np.float64)
+
+
+def _solve(matrix: Array, right: Array) -> Array:
+    """Solve a symmetric, positive definite system by elimination; not by LAPACK, as above."""
+    work = np.column_stack((matrix, right))
+    for row in range(len(work)):
+        below = work[row + 1 :, row] / work[row, row]
+        work[row + 1 :] -= below[:, None] * work[row]
+    result = np.zeros(len(work))
+    for row in reversed(range(len(work))):
+        known = (work[row, row + 1 : -1] * result[row + 1 :]).sum()
+        result[row] = (work[row, -1] - known) / work[row, row]
+    return result
+
+
+def fit_target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> dict[str, Any]:
     """Describe every target; all numbers are in our own units and from ``train`` alone.
 
     A scalar has its mean and standard deviation. A vector or tensor has mean 0 and the
@@ -29,8 +148,8 @@ def target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> dict[
     return {name: _describe(columns, name, target) for name, target in targets.items()}
 
 
-def attribute_stats(columns: Columns) -> dict[str, dict[str, float]]:
-    """Give centre and spread of each attribute on the training split, for models told of it."""
+def fit_attribute_stats(columns: Columns) -> dict[str, dict[str, float]]:
+    """Return centre and spread of each attribute on the training split, for models told of it."""
     train = columns.split == 0
     found = {}
     for name, values in columns.attributes.items():
@@ -63,7 +182,7 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> dict[str, An
         "max": float(values.max()),
         "count": len(values),
         "mad": float(np.abs(values - mean).mean()),
-        "elements": element_baseline(columns, name, target, mean),
+        "elements": fit_element_baseline(columns, name, target, mean),
     }
 
 

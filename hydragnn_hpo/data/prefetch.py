@@ -1,4 +1,4 @@
-"""Look ahead in one thread, a bounded number of items."""
+"""Prefetch a bounded number of items in one thread."""
 
 import queue
 import threading
@@ -19,7 +19,7 @@ class _End:
         self.error = error
 
 
-class Ahead(Generic[T]):
+class Prefetcher(Generic[T]):
     """Gives ``make(item)`` for every item in order, made up to ``depth`` items ahead.
 
     What ``make`` raises, the consumer meets at that item. Who stops early closes it, or leaves
@@ -68,7 +68,7 @@ class Ahead(Generic[T]):
                 return
             yield item
 
-    def __enter__(self) -> "Ahead[T]":
+    def __enter__(self) -> "Prefetcher[T]":
         return self
 
     def __exit__(self, *_: object) -> None:

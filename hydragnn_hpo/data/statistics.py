@@ -13,8 +13,7 @@ import numpy as np
 from ase.data import chemical_symbols
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.arrays import Per, arrays_of, per_of
+from hydragnn_hpo.data.columns import Columns, Per, arrays_of, row_kind
 
 SMALLEST = 3
 """Degrees are given from this cutoff on (angstrom), at every whole one."""
@@ -98,7 +97,7 @@ class SizeTally:
         self._reached = [sum(pair) for pair in zip(self._reached, other._reached, strict=True)]
 
     def result(self) -> dict[str, Any]:
-        """Give what was counted, as it stands in ``stats.json``.
+        """Return what was counted, as it stands in ``stats.json``.
 
         ``degree`` holds the mean number of neighbours per cutoff, ``degrees`` how many nodes
         have 0, 1, 2 ... neighbours, in train and in all; ``nodes``, ``edges`` and ``bytes`` are
@@ -168,7 +167,7 @@ def degrees_of(columns: Columns, cutoff: float) -> NDArray[np.int32]:
 
 
 def edge_lengths(columns: Columns) -> NDArray[np.float64]:
-    """Give the length of every edge in angstrom, [E].
+    """Return the length of every edge in angstrom, [E].
 
     Each is computed by itself, so that it is the same to the last bit in any piece.
     """
@@ -186,10 +185,10 @@ def edge_lengths(columns: Columns) -> NDArray[np.float64]:
 
 
 def bytes_per_graph(columns: Columns) -> Counts:
-    """Give what each graph takes in the columns of a store, in bytes, [G]."""
+    """Return what each graph takes in the columns of a store, in bytes, [G]."""
     row: dict[Per, int] = {"graph": 0, "node": 0, "edge": 0, "char": 0}
     for name, array in arrays_of(columns).items():
-        row[per_of(name, columns.levels)] += array.itemsize * math.prod(array.shape[1:])
+        row[row_kind(name, columns.levels)] += array.itemsize * math.prod(array.shape[1:])
     nodes, edges = columns.num_nodes(), columns.num_edges()
     chars = np.diff(columns.ids.offset)
     total: Counts = row["graph"] + nodes * row["node"] + edges * row["edge"] + chars * row["char"]
@@ -197,7 +196,7 @@ def bytes_per_graph(columns: Columns) -> Counts:
 
 
 def cutoffs_below(largest: float) -> list[float]:
-    """Give the cutoffs that degrees are counted for: whole ones, and the largest, angstrom."""
+    """Return the cutoffs that degrees are counted for: whole ones, and the largest, angstrom."""
     return [*(float(r) for r in range(SMALLEST, math.ceil(largest))), float(largest)]
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config.data import AttributeConfig, TargetConfig
 from hydragnn_hpo.config.model import MAX_ELEMENT
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.laplacian import encodings_of
-from hydragnn_hpo.data.neighbors import edge_vectors, edges_of
+from hydragnn_hpo.data.laplacian import compute_laplacian_encodings
+from hydragnn_hpo.data.neighbors import edge_vectors, find_edges
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside
 
@@ -75,7 +75,7 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
     positions, cell, pbc = _geometry(atoms, place, rules.min_distance)
     cutoff = max(rules.cutoff, rules.min_distance)
     _check_extent(positions, cell[pbc], cutoff, place)
-    edges, edge_shift = edges_of(positions, cell, pbc, cutoff)
+    edges, edge_shift = find_edges(positions, cell, pbc, cutoff)
     vectors = edge_vectors(positions, cell, edges, edge_shift)
     _check_distances(np.einsum("ec,ec->e", vectors, vectors), edges, place, rules.min_distance)
     targets = {
@@ -94,14 +94,16 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         group=_group(atoms, place, rules.group),
         published=published,
         attributes=attributes_of(atoms, place, rules),
-        laplacian=encodings_of(len(atoms), edges, rules.laplacian) if rules.laplacian else None,
+        laplacian=compute_laplacian_encodings(len(atoms), edges, rules.laplacian)
+        if rules.laplacian
+        else None,
     )
 
 
 def _geometry(
     atoms: Atoms, place: Place, min_distance: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Give positions, cell and pbc after looking at them."""
+    """Return positions, cell and pbc after looking at them."""
     if not len(atoms):
         raise place.error("has no atoms", "remove it")
     numbers = atoms.numbers
@@ -210,7 +212,7 @@ def _check_distances(
 def target_of(
     atoms: Atoms, name: str, target: TargetConfig, place: Place
 ) -> NDArray[np.float64] | None:
-    """Look a property up and convert it: [width] or [N, width], ``None`` where missing.
+    """Look up a property and convert it: [width] or [N, width], ``None`` where missing.
 
     It is sought in ``atoms.info`` or ``atoms.arrays``, then in the results of the
     calculator, where ASE puts ``energy``, ``forces``, ``magmoms`` and their like.
@@ -254,7 +256,7 @@ def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, pl
 
 
 def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:
-    """Look the known properties of a structure up, in our own units.
+    """Look up the known properties of a structure, in our own units.
 
     Raises:
         DataError: one is missing and has no default, or is no finite number.
@@ -266,7 +268,7 @@ def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:
 
 
 def _attribute(atoms: Atoms, name: str, attribute: AttributeConfig, place: Place) -> float:
-    """Look an attribute up and convert it."""
+    """Look up an attribute and convert it."""
     key = attribute.key or name
     found = atoms.info.get(key, attribute.default)
     if found is None:
@@ -299,7 +301,7 @@ def _lookup(atoms: Atoms, key: str, level: str) -> Any:
 def _shaped(
     value: NDArray[np.float64], num_atoms: int, key: str, target: TargetConfig, place: Place
 ) -> NDArray[np.float64]:
-    """Give the value as [width] or [N, width]."""
+    """Return the value as [width] or [N, width]."""
     if target.shape == "tensor":
         value = _flat_tensor(value)
     shape = (target.width,) if target.level == "graph" else (num_atoms, target.width)
@@ -317,13 +319,13 @@ _VOIGT = np.array([[0, 5, 4], [5, 1, 3], [4, 3, 2]])
 
 
 def _flat_tensor(value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Give a stress in ASE's order (xx, yy, zz, yz, xz, xy) or as a matrix row by row, [9]."""
+    """Return a stress in ASE's order (xx, yy, zz, yz, xz, xy) or as a matrix row by row, [9]."""
     full = value[_VOIGT] if value.shape == (6,) else value
     return np.asarray(full, dtype=np.float64).reshape(-1) if full.shape == (3, 3) else value
 
 
 def _group(atoms: Atoms, place: Place, group: str) -> str:
-    """Give the group of a structure; supercells share a composition."""
+    """Return the group of a structure; supercells share a composition."""
     if group == "structure":
         return f"{place.file}:{place.number}"
     if group == "composition":

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, Self
 
 JOBS: dict[str, str] = {
     "train": "hydragnn_hpo.training.trial:rank_main",
-    "build": "hydragnn_hpo.data.build:job_main",
+    "build": "hydragnn_hpo.data.build_local:job_main",
     "ensemble": "hydragnn_hpo.ensemble.building.build:job_main",
     "predict": "hydragnn_hpo.ensemble.sharing.job:rank_main",
     "command": "hydragnn_hpo.launching.agent.command:rank_main",

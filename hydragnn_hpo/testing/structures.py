@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import edges_of
+from hydragnn_hpo.data.neighbors import find_edges
 
 CUTOFF = 4.0
 """Longest edge in angstrom."""
@@ -62,7 +62,7 @@ class Structure:
     def graph(self, without: tuple[int, int] | None = None) -> Graph:
         """Find the edges, and leave out those between two atoms."""
         pbc = np.full(3, self.periodic)
-        edges, shift = edges_of(self.positions, self.cell, pbc, CUTOFF)
+        edges, shift = find_edges(self.positions, self.cell, pbc, CUTOFF)
         if without is not None:
             keep = (np.sort(edges, axis=1) != np.sort(without)).any(axis=1)
             edges, shift = edges[keep], shift[keep]

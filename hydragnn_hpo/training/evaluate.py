@@ -11,7 +11,7 @@ from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.shares import graph_costs, shares
+from hydragnn_hpo.data.load_balance import balance_load, predict_graph_costs
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.memory.limits import give_back, is_full
 from hydragnn_hpo.training.precision import DTYPES, computing
@@ -69,7 +69,7 @@ class Feed:
             yield self.batch(piece)
 
     def _shares(self, indices: np.ndarray) -> list[np.ndarray]:
-        return [indices[rows] for rows in shares(self.costs[indices], self.ranks.data_world)]
+        return [indices[rows] for rows in balance_load(self.costs[indices], self.ranks.data_world)]
 
     def _cut(self, indices: np.ndarray) -> list[np.ndarray]:
         groups = np.cumsum(self.graphs.num_edges()[indices]) // EDGES_PER_BATCH
@@ -84,7 +84,7 @@ def feed_of(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool)
         dtype=DTYPES[config.training.precision],
         targets=tuple(config.heads),
         ranks=ranks,
-        costs=graph_costs(graphs, config.model),
+        costs=predict_graph_costs(graphs, config.model),
         max_neighbors=config.model.max_neighbors,
         precision=config.training.precision,
         together=together,

@@ -16,11 +16,11 @@ from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.config.model import HeadConfig
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data.batch_sampler import BatchSampler
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.mixture import Mixture
-from hydragnn_hpo.data.order import Order
-from hydragnn_hpo.data.prefetch import Ahead
+from hydragnn_hpo.data.prefetch import Prefetcher
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.training.checkpoints.learned import Learned
 from hydragnn_hpo.training.checkpoints.saving import Saver, origin
@@ -52,11 +52,11 @@ def objective_of(
     return sum(head.weight / total * mae[name] / std[name] for name, head in heads.items())
 
 
-def order_of(config: TrialConfig, graphs: GraphSet) -> Order:
+def order_of(config: TrialConfig, graphs: GraphSet) -> BatchSampler:
     """Lay out which graphs a trial trains on in which step."""
     ends = graphs.ends.tolist() if isinstance(graphs, Mixture) else ()
     ratios = [entry.ratio for entry in config.data]
-    return Order.of(graphs, config.training, config.seed, ratios, ends)
+    return BatchSampler.of(graphs, config.training, config.seed, ratios, ends)
 
 
 class Trainer:
@@ -221,7 +221,7 @@ class Trainer:
         """Take the steps of an epoch that are left; give the wish to be obeyed before its end."""
         progress = self.progress
         ends = progress.step + len(left)
-        with Ahead(self.micro.ahead, left, self._depth()) as made:
+        with Prefetcher(self.micro.ahead, left, self._depth()) as made:
             batches = iter(made)
             for indices in left:
                 with self.meter.region("data"):

@@ -32,8 +32,8 @@ from hydragnn_hpo.config.data import TargetConfig
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import edges_of
-from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.neighbors import find_edges
+from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.training.evaluate import error_sums
 from hydragnn_hpo.training.memory.limits import keep_freed_memory
@@ -114,7 +114,7 @@ def cluster(number: int, random: np.random.Generator, even: bool) -> tuple[Graph
     types = random.integers(0, 3, len(positions))
     outputs = outputs_of(positions, types, even)
     open_ = np.zeros(3, dtype=bool)
-    edges, shift = edges_of(positions, np.zeros((3, 3)), open_, CUTOFF)
+    edges, shift = find_edges(positions, np.zeros((3, 3)), open_, CUTOFF)
     targets = {name: value[:, None] for name, value in outputs.items()}
     targets["total"] = np.array([total_of(outputs)])
     alike = [outputs_of(positions, types[order], even) for order in symmetries(positions)]
@@ -145,7 +145,7 @@ def data(seed: int, even: bool = False, count: int = 500) -> tuple[Columns, floa
     stats = {
         "splits": dict(zip(("train", "val", "sel", "cal", "test"), sizes, strict=True)),
         **size_stats(made, CUTOFF),
-        "targets": target_stats(made, TARGETS),
+        "targets": fit_target_stats(made, TARGETS),
     }
     return replace(made, stats=stats), float(missed)
 

@@ -30,11 +30,11 @@ from torch_geometric.loader import DataLoader
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.neighbors import edges_of
-from hydragnn_hpo.data.order import epoch_rows
-from hydragnn_hpo.data.shares import graph_costs, shares
-from hydragnn_hpo.data.store.parts import read_store
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.batch_sampler import shuffle_rows
+from hydragnn_hpo.data.load_balance import balance_load, predict_graph_costs
+from hydragnn_hpo.data.neighbors import find_edges
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_parts import read_store
 
 BATCH = 64
 RANKS, GLOBAL_BATCH = 8, 128
@@ -42,7 +42,7 @@ RANKS, GLOBAL_BATCH = 8, 128
 
 def steps_of(count: int, size: int, windows: np.ndarray | None = None) -> list[np.ndarray]:
     """Give one shuffled epoch of all graphs in steps of ``size``."""
-    rows = epoch_rows(np.arange(count), (0, 0), windows=windows)
+    rows = shuffle_rows(np.arange(count), (0, 0), windows=windows)
     return np.split(rows, range(size, count, size))
 
 
@@ -124,7 +124,7 @@ def imbalance(edges: np.ndarray, costs: np.ndarray, *, random: bool = False) -> 
         if len(step) < GLOBAL_BATCH:
             continue
         split = np.array_split(np.arange(len(step)), RANKS)
-        parts = split if random else shares(costs[step], RANKS)
+        parts = split if random else balance_load(costs[step], RANKS)
         loads = [edges[step][part].sum() for part in parts]
         found.append(max(loads) / np.mean(loads))
     return float(np.mean(found))
@@ -139,7 +139,7 @@ def bound(edges: np.ndarray) -> float:
 TOUCH = """
 import sys, time
 from pathlib import Path
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.open_store import open_store
 columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]))
 arrays = [columns.numbers, columns.positions, columns.edges, columns.edge_shift]
 total = sum(float(a.sum(dtype=float)) for a in arrays)
@@ -184,8 +184,8 @@ import json, resource, sys, time
 from pathlib import Path
 import numpy as np
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.order import epoch_rows
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.batch_sampler import shuffle_rows
+from hydragnn_hpo.data.open_store import open_store
 def resident():
     line = next(l for l in open("/proc/self/status") if l.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
@@ -193,7 +193,7 @@ before, started = resident(), time.perf_counter()
 columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]), access=sys.argv[3])
 opened = time.perf_counter() - started
 train = columns.indices_of("train")
-first = epoch_rows(train, (0, 0), windows=columns.windows)[:64]
+first = shuffle_rows(train, (0, 0), windows=columns.windows)[:64]
 make_batch(columns, first, cutoff=5.0, targets=("energy",))
 batch = time.perf_counter() - started
 print(json.dumps({"open": opened, "batch": batch, "rss": resident(), "base": before}))
@@ -220,7 +220,7 @@ def neighbors(count: int, times: int) -> dict[str, float]:
     for part in every:
         chosen = [atoms[row] for row in part]
         mine = seconds(
-            lambda c=chosen: [edges_of(a.positions, a.cell.array, a.pbc, 5.0) for a in c]
+            lambda c=chosen: [find_edges(a.positions, a.cell.array, a.pbc, 5.0) for a in c]
         )
         rates.append(len(chosen) / mine)
         ratios["ase"].append(
@@ -302,7 +302,9 @@ def balance(path: Path) -> dict[str, float]:
     figures = {}
     for name, sizes in every.items():
         edges = sizes.num_edges()
-        found = [imbalance(edges, graph_costs(sizes, ModelConfig(conv=c))) for c in CONV_SPECS]
+        found = [
+            imbalance(edges, predict_graph_costs(sizes, ModelConfig(conv=c))) for c in CONV_SPECS
+        ]
         figures[f"imbalance_{name}"] = max(found)
         figures[f"imbalance_{name}_random"] = imbalance(edges, edges, random=True)
         figures[f"imbalance_{name}_bound"] = bound(edges)

@@ -12,11 +12,9 @@ from ase.io import read
 from torch_geometric.data import Data, InMemoryDataset
 
 from hydragnn_hpo.config.data import CardConfig, FileConfig, TargetConfig
-from hydragnn_hpo.data.build import build_store
-from hydragnn_hpo.data.columns import Columns, Names, offsets
-from hydragnn_hpo.data.store.arrays import Arrays, arrays_of
-from hydragnn_hpo.data.store.parts import write_part
-from hydragnn_hpo.data.store.write import WINDOW, columns_in, write_index
+from hydragnn_hpo.data.build_local import build_store
+from hydragnn_hpo.data.columns import Arrays, Columns, Names, arrays_of, offsets
+from hydragnn_hpo.data.store_parts import WINDOW, describe_columns, write_index, write_part
 from hydragnn_hpo.files import whole_folder
 from hydragnn_hpo.shipped import shipped
 
@@ -97,7 +95,7 @@ def small_graphs(path: Path, count: int) -> None:
         targets={"energy": TargetConfig(level="graph", unit="eV")},
     )
     sizes = [min(WINDOW, count - first) for first in range(0, count, WINDOW)]
-    columns = columns_in(_window(0, 1), {"energy": "graph"})
+    columns = describe_columns(_window(0, 1), {"energy": "graph"})
     table = np.array([[n, n * ATOMS, n * EDGES, n * 8] for n in sizes], dtype=np.int64)
     windows = (_window(first, n) for first, n in zip(range(0, count, WINDOW), sizes, strict=True))
     target = {"level": "graph", "shape": "scalar", "unit": "eV", "mean": 0.0, "std": 1.0}

@@ -33,7 +33,7 @@ from hydragnn_hpo.config.training import TrainConfig
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import edges_of
+from hydragnn_hpo.data.neighbors import find_edges
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.loss import combine, head_sums
 from hydragnn_hpo.training.memory.limits import keep_freed_memory
@@ -58,7 +58,7 @@ def molecule(random: np.random.Generator, name: str) -> Graph:
             positions = np.vstack((positions, grown))
     numbers = random.choice([1, 6, 7, 8], size, p=[0.5, 0.35, 0.05, 0.1]).astype(np.int16)
     free, nowhere = np.zeros(3, dtype=bool), np.zeros((3, 3))
-    edges, shift = edges_of(positions, nowhere, free, CUTOFF)
+    edges, shift = find_edges(positions, nowhere, free, CUTOFF)
     targets = {"energy": random.normal(-80.0, 5.0, 1), "forces": random.normal(size=(size, 3))}
     return Graph(name, numbers, positions, nowhere, free, edges, shift, targets, name, None)
 

@@ -28,8 +28,8 @@ from hydragnn_hpo.config.data import TargetConfig
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import edges_of
-from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.neighbors import find_edges
+from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.launching.host_network import is_free
 from hydragnn_hpo.placement.cost import CostModel
@@ -50,7 +50,7 @@ def cluster(number: int, random: np.random.Generator) -> Graph:
     places = random.permutation(np.argwhere(np.ones((3, 3, 4))))[:nodes]
     positions = 1.5 * places + random.normal(0.0, 0.1, (nodes, 3))
     nowhere, free = np.zeros((3, 3)), np.zeros(3, dtype=bool)
-    edges, shift = edges_of(positions, nowhere, free, CUTOFF)
+    edges, shift = find_edges(positions, nowhere, free, CUTOFF)
     numbers = random.integers(1, 9, nodes).astype(np.int16)
     targets = {"energy": random.normal(size=1)}
     return Graph(str(number), numbers, positions, nowhere, free, edges, shift, targets, "x", None)
@@ -62,7 +62,7 @@ def clusters(count: int = 160) -> Columns:
     split = np.where(np.arange(count) % 5 == 0, 1, 0).astype(np.int8)
     made = replace(made, split=split)
     named = {"train": int((split == 0).sum()), "val": int((split == 1).sum())}
-    stats = size_stats(made, CUTOFF) | {"splits": named, "targets": target_stats(made, TARGETS)}
+    stats = size_stats(made, CUTOFF) | {"splits": named, "targets": fit_target_stats(made, TARGETS)}
     return replace(made, stats=stats)
 
 

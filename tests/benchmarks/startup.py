@@ -17,7 +17,7 @@ from record import finish
 
 from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import PlacementConfig
-from hydragnn_hpo.data.build import build_store
+from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.layout import TrialDir

@@ -36,10 +36,9 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.data import TargetConfig
 from hydragnn_hpo.config.trial import TrialConfig
-from hydragnn_hpo.data.batch import Batch, make_batch
+from hydragnn_hpo.data.batch import Batch, make_batch, pair_edges
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.normalize import target_stats
-from hydragnn_hpo.data.pairs import pairs_of
+from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.training.loss import combine, head_sums
 from hydragnn_hpo.training.memory.limits import keep_freed_memory
@@ -61,7 +60,11 @@ def data(world: int) -> Columns:
     made = molecules(count + HELD_OUT)
     made = replace(made, split=np.repeat([0, 1], (count, HELD_OUT)).astype(np.int8))
     splits = {"train": count, "val": HELD_OUT, "sel": 0, "cal": 0, "test": 0}
-    stats = {"splits": splits, **size_stats(made, CUTOFF), "targets": target_stats(made, TARGETS)}
+    stats = {
+        "splits": splits,
+        **size_stats(made, CUTOFF),
+        "targets": fit_target_stats(made, TARGETS),
+    }
     return replace(made, stats=stats)
 
 
@@ -135,7 +138,7 @@ def peer_loader(columns: Columns) -> Any:
 def as_ours(batch: Any) -> Batch:
     """Turn PyG's batch into what our net takes."""
     count, nodes = batch.num_graphs, batch.num_nodes
-    layout = pairs_of(batch.edge_index.numpy(), batch.shift.numpy(), nodes)
+    layout = pair_edges(batch.edge_index.numpy(), batch.shift.numpy(), nodes)
     return Batch(
         numbers=batch.z,
         positions=batch.pos,

@@ -11,9 +11,9 @@ import numpy as np
 from comparing import assert_same_columns
 from mpi4py import MPI
 
-from hydragnn_hpo.data.store.distributed import Distributed
-from hydragnn_hpo.data.store.parts import read_store
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.distributed_store import DistributedStore
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.errors import DataError, HydraError
 
 COMM = MPI.COMM_WORLD
@@ -22,7 +22,7 @@ COMM = MPI.COMM_WORLD
 def equal(store: Path, _: Path) -> str:
     """Take what columns take, on every rank something else."""
     graphs, columns = open_store(store, access="distributed"), read_store(store)
-    assert isinstance(graphs, Distributed)
+    assert isinstance(graphs, DistributedStore)
     random = np.random.default_rng(COMM.rank)
     orders = [np.arange(60), np.arange(59, -1, -1), np.zeros(0, np.int64), np.array([59, 0, 0, 59])]
     for rows in [*orders, *(random.integers(0, 60, 25) for _ in range(20))]:
@@ -47,7 +47,7 @@ def equal(store: Path, _: Path) -> str:
 
 def busy(store: Path, meeting: Path) -> str:
     """Take rows of a host whose ranks wait for something that is not MPI."""
-    graphs, columns = Distributed(store), read_store(store)
+    graphs, columns = DistributedStore(store), read_store(store)
     if COMM.rank == COMM.size - 1:
         assert_same_columns(graphs.take(np.arange(60)), columns.take(np.arange(60)))
         (meeting / "taken").touch()
@@ -65,7 +65,7 @@ def damaged(store: Path, _: Path) -> str:
 
 def refused(store: Path) -> str:
     try:
-        Distributed(store)
+        DistributedStore(store)
     except HydraError as error:
         return f"{type(error).__name__}: {error}"
     raise AssertionError("it was opened")
@@ -78,13 +78,13 @@ def one_fails(store: Path, _: Path) -> str:
         raise error
 
     said: list[str] = []
-    load = Distributed._load
+    load = DistributedStore._load
     for error in (DataError("part 7 is bad."), ZeroDivisionError("oh")):
         if COMM.rank == COMM.size - 1:
-            Distributed._load = lambda self, error=error: fail(error)  # type: ignore[method-assign]
+            DistributedStore._load = lambda self, error=error: fail(error)  # type: ignore[method-assign]
         said.append(refused(store))
-        Distributed._load = load  # type: ignore[method-assign]
-    graphs = Distributed(store)
+        DistributedStore._load = load  # type: ignore[method-assign]
+    graphs = DistributedStore(store)
     assert graphs.take(np.arange(3)).num_graphs == 3
     graphs.close()
     return " | ".join(said)

@@ -131,7 +131,7 @@ def train(out, conv, batch, epochs, way):
     precision = "fp32" if "single" in way else "fp64"
     made, graphs = config(conv, batch, epochs, precision), random_columns()
     if "random" in way:
-        evaluate.shares = micro.shares = random_shares
+        evaluate.balance_load = micro.balance_load = random_shares
     if "pieces" in way or "single" in way:
         update = {"micro_batches": 4, "learning_rate": 1e-3 if "single" in way else 3e-3}
         training = made.training.model_copy(update=update)

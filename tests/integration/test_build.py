@@ -14,9 +14,9 @@ import pytest
 from comparing import assert_same_store
 from processes import is_alive
 
-from hydragnn_hpo.data.build import build_store, convert
-from hydragnn_hpo.data.build.workers import Watch
-from hydragnn_hpo.data.store.index import read_index, read_stats
+from hydragnn_hpo.data import convert_pieces
+from hydragnn_hpo.data.build_local import BuildProgress, build_store
+from hydragnn_hpo.data.store_index import read_index, read_stats
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 SECONDS = 400.0
@@ -27,7 +27,7 @@ needs_mpi = pytest.mark.skipif(not MPIEXEC.is_file(), reason="no mpiexec beside 
 BUILD = """
 import sys
 from pathlib import Path
-from hydragnn_hpo.data.build import build_store
+from hydragnn_hpo.data.build_local import build_store
 if __name__ == "__main__":
     build_store(Path(sys.argv[1]), Path(sys.argv[2]), window=25, processes=int(sys.argv[3]))
 """
@@ -35,32 +35,32 @@ if __name__ == "__main__":
 GATE = """
 import sys, time
 from pathlib import Path
-from hydragnn_hpo.data.build import convert
-real = convert.graphs_of_piece
-def graphs_of_piece(card, piece):
+from hydragnn_hpo.data import convert_pieces
+real = convert_pieces.read_piece
+def read_piece(card, piece):
     for number, graph in enumerate(real(card, piece)):
         while number and piece.number >= {first} and not Path({gate!r}).exists():
             time.sleep(0.02)
         yield graph
-convert.graphs_of_piece = graphs_of_piece
+convert_pieces.read_piece = read_piece
 """
 """However fast it is: in the middle of its later pieces whoever converts waits for a file."""
 
-WORK = "from hydragnn_hpo.data.build.worker import main\nmain()\n"
+WORK = "from hydragnn_hpo.data.build_worker import main\nmain()\n"
 
 BUILD_BY_GATED_WORKERS = """
 import sys
 from pathlib import Path
-from hydragnn_hpo.data.build import build_store, workers
-workers._COMMAND = [sys.executable, "-c", sys.argv[3]]
-build_store(Path(sys.argv[1]), Path(sys.argv[2]), window=25, processes=2)
+from hydragnn_hpo.data import build_local
+build_local._COMMAND = [sys.executable, "-c", sys.argv[3]]
+build_local.build_store(Path(sys.argv[1]), Path(sys.argv[2]), window=25, processes=2)
 """
 
 BUILD_WITH_RANKS = """
 import json, sys
 from pathlib import Path
 from mpi4py import MPI
-from hydragnn_hpo.data.build.mpi import build_with_ranks
+from hydragnn_hpo.data.build_mpi import build_with_ranks
 from hydragnn_hpo.errors import HydraError
 comm = MPI.COMM_WORLD
 try:
@@ -211,14 +211,14 @@ def started(hpo) -> SimpleNamespace:
 def converted_when_resumed(started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Go on with a build; gives the pieces that were converted."""
     seen: list[int] = []
-    real: Callable[..., convert.Record] = convert.convert_piece
+    real: Callable[..., convert_pieces.Record] = convert_pieces.convert_piece
 
-    def noting(plan, piece, work, tell) -> convert.Record:
+    def noting(plan, piece, work, tell) -> convert_pieces.Record:
         seen.append(piece.number)
         return real(plan, piece, work, tell)
 
-    monkeypatch.setattr(convert, "convert_piece", noting)
-    build_store(started.card, started.out, window=25, processes=1, progress=Watch())
+    monkeypatch.setattr(convert_pieces, "convert_piece", noting)
+    build_store(started.card, started.out, window=25, processes=1, progress=BuildProgress())
     assert len(seen) == len(set(seen))
     return set(seen)
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.parts import read_store
-from hydragnn_hpo.data.store.stage import LAYOUT
-from hydragnn_hpo.data.store.staging import open_store
-from hydragnn_hpo.data.store.windows import Windows
+from hydragnn_hpo.data.mapped_store import LAYOUT
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_parts import read_store
+from hydragnn_hpo.data.window_cache import WindowCache
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.files import read_json
 
@@ -26,8 +26,8 @@ import os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from hydragnn_hpo import files
-from hydragnn_hpo.data.store import stage
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data import mapped_store as stage
+from hydragnn_hpo.data.open_store import open_store
 
 store, scratch, log, moment = sys.argv[1:]
 stage.RUN_BYTES = 1
@@ -51,7 +51,7 @@ def die_late(*_):
     if len(appended) == 6:
         die()
 
-before(stage, "_write", note)
+before(stage, "_write_stage", note)
 if moment == "slow":
     before(stage, "_put", lambda *_: time.sleep(0.05))
 elif moment == "reserving":
@@ -65,7 +65,7 @@ elif moment == "manifest":
 elif moment == "renaming":
     before(os, "rename", die)
 elif moment == "mapping":
-    before(stage, "_mapped", die)
+    before(stage, "_map_arrays", die)
 graphs = open_store(Path(store), Path(scratch))
 taken = graphs.take(np.arange(60))
 print(type(graphs).__name__, float(taken.positions.sum()).hex(), taken.ids[59])
@@ -164,7 +164,7 @@ def test_a_place_that_takes_nothing_is_read_around(
 ) -> None:
     (tmp_path / "file").write_text("")
     graphs = open_store(many_windows, tmp_path / place)
-    assert isinstance(graphs, Windows)
+    assert isinstance(graphs, WindowCache)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     found = graphs.take(np.arange(60)).positions
     assert found.tobytes() == read_store(many_windows).positions.tobytes()
@@ -212,8 +212,8 @@ READER = """
 import sys
 from pathlib import Path
 import numpy as np
-from hydragnn_hpo.data.store.arrays import arrays_of
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.columns import arrays_of
+from hydragnn_hpo.data.open_store import open_store
 
 columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]))
 mapped = [columns.positions, columns.edges, columns.edge_shift, columns.edge_translation]

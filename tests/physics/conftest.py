@@ -9,7 +9,7 @@ from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import edges_of
+from hydragnn_hpo.data.neighbors import find_edges
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 
 CUTOFF = 4.0
@@ -60,7 +60,7 @@ def structure(seed, num_nodes=7, periodic=False):
 
 
 def graph(numbers, positions, cell, pbc, cutoff=CUTOFF):
-    edges, shift = edges_of(positions, cell, pbc, cutoff)
+    edges, shift = find_edges(positions, cell, pbc, cutoff)
     return Graph("x", numbers, positions, cell, pbc, edges, shift, {}, "x", None)
 
 

@@ -81,7 +81,7 @@ def _of_folder(path: Path) -> str:
 
 
 def _is_database(path: Path) -> bool:
-    """Tell ASE's JSON from tables; a file that cannot be read is for its reader to refuse."""
+    """Check whether a JSON file is ASE's; one that cannot be read is for its reader to refuse."""
     if path.suffix.lower() in OPENERS:
         return False
     try:

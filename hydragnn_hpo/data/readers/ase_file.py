@@ -40,7 +40,7 @@ def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
 
 
 def structures_in(content: Any, form: str, place: Path | str, **options: Any) -> Iterator[Atoms]:
-    """Give the structures of a file or a string.
+    """Return the structures of a file or a string.
 
     Args:
         content: what ASE reads: a path or a text stream.
@@ -73,7 +73,7 @@ def single_structure(path: Path) -> Atoms:
 
 
 def single(frames: Iterator[Atoms], place: Path | str) -> Atoms:
-    """Give the only structure there is.
+    """Return the only structure there is.
 
     Raises:
         DataError: there is another one.
@@ -98,7 +98,7 @@ def _format(path: Path, inner: str | None) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Say what ASE choked on; an unknown chemical symbol arrives as a bare ``KeyError``."""
+    """Describe what ASE failed on; an unknown chemical symbol arrives as a bare ``KeyError``."""
     if isinstance(error, KeyError):
         return f"unknown element or key {error}"
     return " ".join(str(error).split()) or type(error).__name__

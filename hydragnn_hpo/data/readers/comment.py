@@ -22,7 +22,7 @@ _FLAGS = {
 
 
 def parse_comment(line: str) -> dict[str, Any]:
-    """Give keys and values, as ``ase.io.extxyz.key_val_str_to_dict`` does."""
+    """Return keys and values, as ``ase.io.extxyz.key_val_str_to_dict`` does."""
     line = line.strip()
     found: dict[str, Any] = {}
     at = 0
@@ -43,7 +43,7 @@ def parse_comment(line: str) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Give a value as ASE would, or None where that is not for us to say."""
+    """Return a value as ASE would, or None where that is not for us to say."""
     words = text.split()
     if not words or key.lower() in UNPROCESSED_KEYS:
         return None
@@ -66,7 +66,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def _single(word: str, text: str) -> Any:
-    """Give a value that is one word."""
+    """Return a value that is one word."""
     if _INTEGER.fullmatch(word):
         return np.int64(word)
     if _REAL.fullmatch(word):

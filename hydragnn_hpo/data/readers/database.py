@@ -44,7 +44,7 @@ DATABASE = Reader(count_database, read_database, extra="lmdb")
 
 
 def holds_lmdb(folder: Path) -> bool:
-    """Tell whether a folder is one of LMDB files."""
+    """Check whether a folder is one of LMDB files."""
     return any(entry.suffix.lower() in LMDB for entry in folder.iterdir())
 
 

@@ -58,7 +58,7 @@ def _pymatgen(value: Mapping[str, Any], place: str) -> Atoms:
 
 
 def _number(site: Mapping[str, Any], number: int, place: str) -> int:
-    """Give the element of a site that holds one atom."""
+    """Return the element of a site that holds one atom."""
     kinds = site["species"]
     if len(kinds) != 1 or abs(float(kinds[0].get("occu", 1.0)) - 1.0) > _FULL:
         found = ", ".join(f"{kind['element']} {kind.get('occu', 1.0):g}" for kind in kinds)

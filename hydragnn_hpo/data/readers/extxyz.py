@@ -52,7 +52,7 @@ def read_stream(file: IO[str], path: Path) -> Iterator[Item]:
 
 
 def _item(path: Path, number: int, text: str) -> Item:
-    """Give a frame's name, and its structure or why it is bad."""
+    """Return a frame's name, and its structure or why it is bad."""
     place, name = f"{path}: structure {number}", f"{path.name}:{number}"
     try:
         frames = structures_in(io.StringIO(text), "extxyz", place, properties_parser=parse_comment)
@@ -62,7 +62,7 @@ def _item(path: Path, number: int, text: str) -> Item:
 
 
 def _frames(source: Source, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
-    """Give number, counted from 1, and text of some frames."""
+    """Return number, counted from 1, and text of some frames."""
     with _said(source.path):
         scan = _scan(source.path, start)
         try:
@@ -86,7 +86,7 @@ def _said(path: Path) -> Iterator[None]:
 
 
 def _scan(path: Path, start: int) -> "_Scan":
-    """Give a scan at or before a frame: who reads piece after piece goes through a file once."""
+    """Return a scan at or before a frame: who reads piece after piece goes through a file once."""
     stat = path.stat()
     stamp = path, stat.st_mtime_ns, stat.st_size
     resting = _RESTING.pop(stamp, None)
@@ -116,7 +116,7 @@ class _Scan:
         _RESTING[self.stamp] = self
 
     def frames(self, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
-        """Give number, counted from 1, and text of some frames from here on."""
+        """Return number, counted from 1, and text of some frames from here on."""
         while stop is None or self.number < stop:
             found = self._next()
             if found is None:
@@ -127,7 +127,7 @@ class _Scan:
             raise DataError(f"{self.path}: is empty, it holds no structure; get the file again.")
 
     def _next(self) -> str | None:
-        """Give the text of the next frame, or None at the end."""
+        """Return the text of the next frame, or None at the end."""
         head = next((line for line in self.file if line.strip()), None)
         if head is None:
             return None

@@ -75,7 +75,7 @@ def _structure(
 def header_and_body(
     rows: Sequence[list[str]], keys: tuple[str, ...], table: Path
 ) -> tuple[list[str], Sequence[list[str]]]:
-    """Give the columns' names and the rows below: a header has text over the numbers.
+    """Return the columns' names and the rows below: a header has text over the numbers.
 
     Raises:
         DataError: there is no header and the columns are not the card's targets.
@@ -92,7 +92,7 @@ def header_and_body(
 
 
 def _by_stem(folder: Path) -> dict[str, list[Path]]:
-    """Give the files by their name without suffixes."""
+    """Return the files by their name without suffixes."""
     found: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         if entry.is_file() and entry.name != TABLE:

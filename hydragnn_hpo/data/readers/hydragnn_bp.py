@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.data.readers.source import Item, Reader, Source, tried
 from hydragnn_hpo.data.readers.tensors import atoms_of
-from hydragnn_hpo.data.store.parts import remove_profile
+from hydragnn_hpo.data.store_parts import remove_profile
 from hydragnn_hpo.errors import DataError
 
 SPLITS = {"trainset": "train", "valset": "val", "testset": "test"}
@@ -39,7 +39,7 @@ _PROBE = """
 import sys
 from pathlib import Path
 import adios2
-from hydragnn_hpo.data.store.parts import remove_profile
+from hydragnn_hpo.data.store_parts import remove_profile
 with adios2.FileReader(sys.argv[1]) as file:
     for name in file.available_variables():
         for block in file.engine.blocks_info(name, 0):
@@ -52,7 +52,7 @@ remove_profile(Path(sys.argv[1]))
 
 
 def is_hydragnn_bp(path: Path) -> bool:
-    """Tell whether a folder is an ADIOS2 file (``md.idx``) and no store of ours."""
+    """Check whether a folder is an ADIOS2 file (``md.idx``) and no store of ours."""
     return (path / "md.idx").is_file() and not (path / "index.json").exists()
 
 
@@ -122,7 +122,7 @@ class _File:
         return int(np.asarray(self.reader.read_attribute(name)).reshape(-1)[0])
 
     def items(self, label: str, first: int, last: int) -> Iterator[Item]:
-        """Give a run of graphs of one label."""
+        """Return a run of graphs of one label."""
         try:
             columns = {key: self._run(label, key, first, last) for key in self._keys(label)}
         except (RuntimeError, ValueError, IndexError, KeyError) as error:

@@ -54,7 +54,7 @@ def atoms_of_data(data: Any, place: str = "Data") -> Atoms:
 
 
 def _load(path: Path) -> list[Any]:
-    """Give the ``Data`` of a file; the last is kept, its pieces are asked for one by one."""
+    """Return the ``Data`` of a file; the last is kept, its pieces are asked for one by one."""
     if not path.is_file():
         raise DataError(f"{path}: no such file.")
     found = path.stat()

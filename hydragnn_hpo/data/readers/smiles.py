@@ -63,7 +63,7 @@ def count_smiles(source: Source) -> int | None:
 
 
 def names_smiles(source: Source) -> bool:
-    """Tell whether the structures of a CSV file are SMILES, by the name of their column.
+    """Check whether the structures of a CSV file are SMILES, by the name of their column.
 
     That is ``structure_column``, or without one a column named ``smiles``. What cannot be read is
     for a reader to refuse.
@@ -120,7 +120,7 @@ def _kept(path: Path, stamp: tuple[int, int], structure_column: str | None) -> E
 def _of_row(
     header: list[str], row: list[str], column: str, place: str
 ) -> tuple[str | DataError, dict[str, Any]]:
-    """Give the SMILES and the properties of a row of a table."""
+    """Return the SMILES and the properties of a row of a table."""
     if len(row) != len(header):
         said = f"{place} has {len(row)} columns instead of {len(header)}; mend the line."
         return DataError(said), {}
@@ -130,7 +130,7 @@ def _of_row(
 
 
 def _molecule(smiles: str, place: str) -> Atoms:
-    """Give a molecule three dimensions; the same SMILES always gives the same."""
+    """Return a molecule three dimensions; the same SMILES always gives the same."""
     from rdkit import Chem
     from rdkit.Chem import AllChem, Descriptors
 

@@ -91,7 +91,7 @@ def in_one_piece(
 
 
 def tried(place: str, make: Callable[[], Atoms]) -> Atoms | DataError:
-    """Give a structure, or why it is bad: the others may be good.
+    """Return a structure, or why it is bad: the others may be good.
 
     Args:
         place: file and structure, for what parsers raise of their own.
@@ -154,7 +154,7 @@ def check_header(path: Path, header: Sequence[str]) -> None:
 
 
 def value_of(cell: str) -> float | str:
-    """Give a cell as a number where it is one."""
+    """Return a cell as a number where it is one."""
     try:
         return float(cell)
     except ValueError:
@@ -162,5 +162,5 @@ def value_of(cell: str) -> float | str:
 
 
 def is_number(cell: str) -> bool:
-    """Tell whether a cell holds a number (NaN is one)."""
+    """Check whether a cell holds a number (NaN is one)."""
     return isinstance(value_of(cell), float)

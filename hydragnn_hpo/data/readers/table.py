@@ -59,7 +59,7 @@ def read_table(source: Source, start: int, stop: int | None) -> Iterator[Item]:
 
 
 def glance(source: Source, rows: int) -> tuple[list[str], list[Sequence[Any]]]:
-    """Give the header and the first rows, for who does not know the columns yet.
+    """Return the header and the first rows, for who does not know the columns yet.
 
     Raises:
         DataError: the file is unreadable.
@@ -69,7 +69,7 @@ def glance(source: Source, rows: int) -> tuple[list[str], list[Sequence[Any]]]:
 
 
 def named_files(source: Source) -> Iterator[Path]:
-    """Give the files that the table names."""
+    """Return the files that the table names."""
     header, rows, _ = _table(source)
     column = header.index(_column(source, header))
     for row in rows:
@@ -184,7 +184,7 @@ def _structure(cell: Any, path: Path, place: str) -> Atoms:
 
 
 def _file_named(cell: str, path: Path) -> Path | None:
-    """Give the file beside a table that a cell names, if it is there."""
+    """Return the file beside a table that a cell names, if it is there."""
     text = cell.strip()
     if not text or "\n" in text or len(text) > _LONGEST:
         return None

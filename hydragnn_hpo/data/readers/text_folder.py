@@ -56,7 +56,7 @@ def read_cfg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
 
 
 def holds_cfg(folder: Path) -> bool:
-    """Tell whether a folder is one of CFG files."""
+    """Check whether a folder is one of CFG files."""
     return any(entry.suffix.lower() == ".cfg" for entry in folder.iterdir())
 
 
@@ -111,7 +111,7 @@ def _lsms(file: Path, source: Source) -> Atoms:
 def _atom_lines(
     lines: list[str], columns: Mapping[str, int], file: Path
 ) -> dict[str, NDArray[np.float64]]:
-    """Give the chosen columns of all atoms."""
+    """Return the chosen columns of all atoms."""
     rows = [line.split() for line in lines]
     for number, row in enumerate(rows, start=2):
         if len(row) <= max(columns.values()):
@@ -126,7 +126,7 @@ def _atom_lines(
 
 
 def _first_line(text: str, file: Path, source: Source) -> dict[str, float]:
-    """Give the properties in the first line: named by the card, else its targets in order."""
+    """Return the properties in the first line: named by the card, else its targets in order."""
     words = text.splitlines()[0].split()
     wanted = {name: source.columns.get(name, n) for n, name in enumerate(source.keys)}
     missing = [name for name, at in wanted.items() if at >= len(words)]

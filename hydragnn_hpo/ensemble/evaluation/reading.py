@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.structure import Rules
 from hydragnn_hpo.ensemble.streaming.files import Files
 from hydragnn_hpo.ensemble.streaming.lots import lots_of

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from hydragnn_hpo.data.columns import Names
-from hydragnn_hpo.data.store.parts import see_room
+from hydragnn_hpo.data.store_parts import reserve_disk
 from hydragnn_hpo.ensemble.output.layout import Layout, Rows
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import whole_folder
@@ -50,7 +50,7 @@ class BpFile:
                 kinds[name] = array.dtype
         needed = sum(count * kinds[name].itemsize for name, count in totals.items())
         with whole_folder(out) as work:
-            see_room(work / "part", needed + _MARGIN)
+            reserve_disk(work / "part", needed + _MARGIN)
             try:
                 self._write(work, totals, kinds, shares())
             except RuntimeError as error:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.laplacian import encodings_of
+from hydragnn_hpo.data.laplacian import compute_laplacian_encodings
 from hydragnn_hpo.data.neighbors import edge_vectors
 from hydragnn_hpo.data.structure import Place, Rules, attributes_of
 from hydragnn_hpo.ensemble.inference.structures import graph_of_atoms
@@ -71,7 +71,7 @@ class SkinList:
             edges=edges,
             edge_shift=wide.edge_shift[near],
             attributes=attributes_of(atoms, Place(Path("atoms"), 1, "1"), self.rules),
-            laplacian=encodings_of(len(positions), edges, codes) if codes else None,
+            laplacian=compute_laplacian_encodings(len(positions), edges, codes) if codes else None,
         )
 
 

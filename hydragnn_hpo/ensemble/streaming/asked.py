@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydragnn_hpo.data.store.index import sha256_of
+from hydragnn_hpo.data.store_index import hash_file
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.output import Layout
 from hydragnn_hpo.errors import ConfigError
@@ -31,7 +31,7 @@ def asked_for(
     """
     percents = _percents(model, levels)
     kept = tuple(dict.fromkeys(keep))
-    layout = Layout(model.manifest, percents, members, kept, sha256_of(archive))
+    layout = Layout(model.manifest, percents, members, kept, hash_file(archive))
     heads = model.manifest.heads
     titles = {"id", "trust", "error", "numbers", "num_nodes", "atom", "element"}
     titles |= {title for name in heads for title in layout.titles(name)}

@@ -13,7 +13,7 @@ from ase import Atoms
 
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.inference.batches import pieces
 from hydragnn_hpo.ensemble.inference.structures import Structures

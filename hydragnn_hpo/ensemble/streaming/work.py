@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydragnn_hpo.data.prefetch import Ahead
+from hydragnn_hpo.data.prefetch import Prefetcher
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.structures import Structures
 from hydragnn_hpo.ensemble.output import Format, Layout, Rows, rows_of
@@ -70,7 +70,7 @@ class Work:
         """Predict a piece and keep the result; an empty one where its lot ended before."""
         rows, errors, structures, failed, last = list[Rows](), list[str](), 0, 0, False
         kept: set[str] = set()
-        with Ahead(lambda batch: batch, self._reading.batches(piece), AHEAD) as batches:
+        with Prefetcher(lambda batch: batch, self._reading.batches(piece), AHEAD) as batches:
             for some, last in batches:  # noqa: B007
                 structures, failed = structures + len(some.ids), failed + len(some.errors)
                 errors += some.errors.values()

@@ -1,6 +1,6 @@
 """One picture of a data set: sizes, neighbours, elements, targets, and what is odd.
 
-It computes nothing that ``data.overview`` and ``data.check`` do not say.
+It computes nothing that ``data.store_summary`` and ``data.quality`` do not say.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def draw_dataset(
     Args:
         out: the PNG to write, whole.
         overview: what ``data.overview.describe_store`` gives.
-        findings: the report of ``data.check.check_store``; without it outliers are not marked
+        findings: the report of ``data.quality.check_store``; without it outliers are not marked
             and the panel of leakage is left out.
 
     Raises:

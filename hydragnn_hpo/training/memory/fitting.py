@@ -19,10 +19,11 @@ from hydragnn_hpo.config.counting import angle_cutoff
 from hydragnn_hpo.config.footprint import FULL, HEAP, copies, pass_bytes
 from hydragnn_hpo.config.sizes import mean_degree
 from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.data.batch_sampler import BatchSampler
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.order import Order
 from hydragnn_hpo.training.memory.limits import is_full, limit_bytes, taken_by
 from hydragnn_hpo.training.memory.micro import Halved, MicroBatches, alone, recalled
+from hydragnn_hpo.training.ranks.ddp import Ranks
 from hydragnn_hpo.training.stepper import Stepper
 
 Bytes = NDArray[np.float64]
@@ -49,7 +50,11 @@ class Fit:
 
 
 def fit(
-    config: TrialConfig, order: Order, micro: MicroBatches, stepper: Stepper, folder: Path | None
+    config: TrialConfig,
+    order: BatchSampler,
+    micro: MicroBatches,
+    stepper: Stepper,
+    folder: Path | None,
 ) -> Fit:
     """Choose in how many pieces every rank takes its share of a step; every rank calls this.
 
@@ -68,14 +73,10 @@ def fit(
     """
     ranks, free, micro.folder = micro.feed.ranks, micro.asked is None, folder
     known = max(recalled(folder, ranks.data_world) if folder else 1, micro.pieces)
-    held = _held(stepper.net.model.parameters())
-    limit = limit_bytes(ranks.device, held, os.environ)
-    fixed = held * copies(config.training, cpu=ranks.device.type == "cpu")
-    need = Need(config, order, micro, fixed=fixed)
+    need, limit = _measure_need(config, order, micro, stepper)
     pieces = max(need.pieces(FULL * limit) if free else 1, known)
     crowded = free and need.bytes(pieces) > LITTLE * limit
-    said = torch.tensor([pieces, crowded], device=ranks.device)
-    micro.pieces, rehearse = (int(value) for value in ranks.most(said).tolist())
+    micro.pieces, rehearse = _largest(ranks, pieces, crowded)
     taken = None
     if crowded or (rehearse and stepper.net.together):
         before = micro.pieces
@@ -83,18 +84,33 @@ def fit(
         least = known if micro.pieces == before else micro.pieces
         pieces = max(need.pieces(FULL * limit) if free else 1, least)
     if rehearse:
-        micro.pieces = int(ranks.most(torch.tensor(pieces, device=ranks.device)))
+        (micro.pieces,) = _largest(ranks, pieces)
     if ranks.first:
         micro.keep()
     probed = None if taken is None else int(need.fixed) + taken
     return Fit(micro.pieces, int(need.bytes(micro.pieces)), probed, limit)
 
 
+def _largest(ranks: Ranks, *values: int) -> list[int]:
+    """Return the largest of each value over all ranks."""
+    return [int(value) for value in ranks.most(torch.tensor(values, device=ranks.device)).tolist()]
+
+
+def _measure_need(
+    config: TrialConfig, order: BatchSampler, micro: MicroBatches, stepper: Stepper
+) -> tuple["Need", int]:
+    """Return what the costliest step needs, and the limit in bytes."""
+    device = micro.feed.ranks.device
+    held = _held(stepper.net.model.parameters())
+    fixed = held * copies(config.training, cpu=device.type == "cpu")
+    return Need(config, order, micro, fixed=fixed), limit_bytes(device, held, os.environ)
+
+
 class Need:
     """What the costliest step of the first epoch takes on this rank."""
 
     def __init__(
-        self, config: TrialConfig, order: Order, micro: MicroBatches, *, fixed: float
+        self, config: TrialConfig, order: BatchSampler, micro: MicroBatches, *, fixed: float
     ) -> None:
         """Look for that step; ``fixed`` bytes are taken whatever the step."""
         feed, self.micro, self.fixed, self.factor = micro.feed, micro, fixed, 1.0

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.data.shares import shares
+from hydragnn_hpo.data.load_balance import balance_load
 from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.training.evaluate import Feed
 from hydragnn_hpo.training.memory.limits import give_back, is_full
@@ -51,7 +51,7 @@ class MicroBatches:
         if pieces == 1:
             return [mine]
         costs = self.feed.costs[mine]
-        found = sorted(shares(costs, pieces), key=lambda piece: -costs[piece].sum())
+        found = sorted(balance_load(costs, pieces), key=lambda piece: -costs[piece].sum())
         return [mine[piece] for piece in found]
 
     def made(self, indices: np.ndarray) -> list[Batch]:

@@ -19,7 +19,7 @@ import torch
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.data.mixture import close
-from hydragnn_hpo.data.prefetch import Ahead
+from hydragnn_hpo.data.prefetch import Prefetcher
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.training.memory.limits import keep_freed_memory
 from hydragnn_hpo.training.ranks.ddp import join
@@ -174,7 +174,7 @@ class _Runs:
     def real(self, steps: list[np.ndarray]) -> None:
         """Read and make batches as a training does."""
         trainer = self.trainer
-        with Ahead(trainer.micro.ahead, steps, trainer._depth()) as made:
+        with Prefetcher(trainer.micro.ahead, steps, trainer._depth()) as made:
             self._take(zip(steps, made, strict=True))
 
     def cached(self, steps: list[np.ndarray]) -> None:

@@ -5,10 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
+from ase.build import bulk, fcc111
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hydragnn_hpo.data.batch import Batch, make_batch
+from hydragnn_hpo.data.batch import Batch, cap_neighbors, make_batch, pair_edges
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.neighbors import edge_vectors
+from hydragnn_hpo.data.neighbors import edge_vectors, find_edges
 from hydragnn_hpo.model import edges as model_edges
 
 NAMES = ("energy", "charge", "push")
@@ -181,3 +185,203 @@ def test_single_atoms_carry_graph_targets_too(columns: Columns) -> None:
     assert len(batch.numbers) == batch.num_graphs == 3
     expected = columns.targets["energy"][[2, 8, 14]]
     np.testing.assert_allclose(batch.targets["energy"].numpy(), expected, rtol=1e-6)
+
+
+SMALL = np.array([[2.6, 0.0, 0.0], [0.4, 2.9, 0.0], [-0.3, 0.5, 3.1]])
+"""A cell far smaller than the cutoff: several images of each other and of oneself, angstrom."""
+
+
+def neighbours(num_nodes, cell, cutoff, seed=0):
+    """Give edge_index, shifts in angstrom and lengths of random atoms, as a batch has them."""
+    random = np.random.default_rng(seed)
+    box = cell if cell.any() else 3.0 * np.eye(3)
+    positions = random.random((num_nodes, 3)) @ box
+    edges, shift = find_edges(positions, cell, np.full(3, bool(cell.any())), cutoff)
+    lengths = np.linalg.norm(edge_vectors(positions, cell, edges, shift), axis=1)
+    return edges.T.astype(np.int64), shift @ cell, lengths
+
+
+def reverse_of(edge_index, shift):
+    """Find the reverse of each edge by looking at all edges."""
+    found = []
+    for (sender, receiver), step in zip(edge_index.T, shift, strict=True):
+        turned = (edge_index[0] == receiver) & (edge_index[1] == sender)
+        (row,) = np.flatnonzero(turned & (np.abs(shift + step) < 1e-9).all(axis=1))
+        found.append(row)
+    return np.array(found, dtype=np.int64)
+
+
+def check(edge_index, shift, num_nodes):
+    layout, order = pair_edges(edge_index, shift, num_nodes)
+    count = edge_index.shape[1]
+    assert sorted(layout) == list(range(count))
+    first, second = np.split(layout, 2)
+    np.testing.assert_array_equal(second, reverse_of(edge_index, shift)[first])
+    np.testing.assert_array_equal(layout[order], np.arange(count))
+    assert (np.diff(edge_index[1][layout][order]) >= 0).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("num_nodes", "cell", "cutoff"),
+    [
+        (1, np.zeros((3, 3)), 3.0),
+        (2, np.zeros((3, 3)), 9.0),
+        (9, np.zeros((3, 3)), 2.0),
+        (1, SMALL, 3.5),
+        (2, SMALL, 6.0),
+        (5, SMALL, 4.0),
+        (3, np.diag([2.0, 2.0, 2.0]), 4.1),
+    ],
+)
+def test_every_edge_stands_beside_its_reverse(num_nodes, cell, cutoff, seed):
+    edge_index, shift, _ = neighbours(num_nodes, cell, cutoff, seed)
+    check(edge_index, shift, num_nodes)
+
+
+def test_graphs_of_a_batch_stand_one_after_the_other():
+    graphs = [neighbours(n, cell, 4.0) for n, cell in ((3, SMALL), (1, SMALL * 9), (4, SMALL * 0))]
+    starts = np.array([0, 3, 4])
+    edge_index = np.hstack([g[0] + s for g, s in zip(graphs, starts, strict=True)])
+    shift = np.vstack([g[1] for g in graphs])
+    assert not (edge_index == 3).any(), "the atom in the large cell is alone"
+    check(edge_index, shift, 8)
+
+
+def test_single_precision_of_shifts_is_enough():
+    edge_index, shift, _ = neighbours(4, SMALL * 1.37, 9.0)
+    assert pair_edges(edge_index, shift.astype(np.float32), 4) is not None
+
+
+def test_no_edges_are_no_pairs_of_none():
+    layout = pair_edges(np.zeros((2, 0), np.int64), np.zeros((0, 3)), 3)
+    assert layout is not None
+    assert layout.shape == (2, 0)
+    assert pair_edges(np.zeros((2, 0), np.int64), np.zeros((0, 3)), 0).shape == (2, 0)
+
+
+def test_a_shorter_cutoff_takes_both_edges_of_a_pair():
+    edge_index, shift, lengths = neighbours(4, SMALL, 5.0)
+    near = lengths <= 3.0
+    assert 0 < near.sum() < len(near)
+    check(edge_index[:, near], shift[near], 4)
+
+
+def test_a_cap_leaves_pairs():
+    edge_index, shift, lengths = neighbours(9, np.zeros((3, 3)), 9.0, seed=3)
+    kept = cap_neighbors(edge_index, lengths, 9, 3)
+    assert 0 < kept.sum() < len(kept)
+    check(edge_index[:, kept], shift[kept], 9)
+
+
+def test_whole_shells_of_a_crystal_are_pairs():
+    """In simple cubic every atom has 6 nearest neighbours."""
+    cell = 2.0 * np.eye(3)
+    edges, shift = find_edges(np.zeros((1, 3)), cell, np.full(3, True), 4.1)
+    edge_index = edges.T.astype(np.int64)
+    keep = np.flatnonzero(cap_neighbors(edge_index, np.linalg.norm(shift @ cell, axis=1), 1, 6))
+    assert len(keep) == 6
+    check(edge_index[:, keep], (shift @ cell)[keep], 1)
+
+
+@pytest.mark.parametrize(
+    ("edges", "shift"),
+    [
+        ([(0, 1)], [0.0]),
+        ([(0, 1), (2, 1)], [0.0, 0.0]),
+        ([(1, 0), (1, 0), (0, 1)], [0.0, 0.0, 0.0]),
+        ([(1, 0), (2, 0), (0, 1), (0, 1)], [0.0] * 4),
+        ([(1, 0), (0, 1)], [1.0, 1.0]),
+        ([(1, 0), (1, 0), (0, 1), (0, 1)], [-1.0, 2.0, -2.0, 3.0]),
+        ([(0, 0), (0, 0)], [1.0, 1.0]),
+        ([(0, 0)], [1.0]),
+        ([(0, 0), (1, 1)], [1.0, -1.0]),
+    ],
+    ids=["odd", "other nodes", "three", "twice", "shifts", "some shifts", "loops", "loop", "two"],
+)
+def test_edges_that_are_no_pairs_give_none(edges, shift):
+    shifts = np.outer(shift, [1.0, 0.0, 0.0])
+    assert pair_edges(np.array(edges, dtype=np.int64).T, shifts, 3) is None
+
+
+def test_edges_not_sorted_by_receiver_give_none():
+    """Two in a hundred orders of so few edges would look like pairs, with a wrong order."""
+    edge_index, shift, _ = neighbours(2, 1.2 * SMALL, 3.2)
+    for seed in range(300):
+        order = np.random.default_rng(seed).permutation(edge_index.shape[1])
+        if (np.diff(edge_index[1][order]) < 0).any():
+            assert pair_edges(edge_index[:, order], shift[order], 2) is None
+
+
+def test_edges_of_one_node_in_another_order_give_none_or_pairs():
+    """Sorted by receiver only: wrong pairs must never come out."""
+    edge_index, shift, _ = neighbours(3, SMALL, 4.0)
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        order = np.lexsort((random.random(edge_index.shape[1]), edge_index[1]))
+        if pair_edges(edge_index[:, order], shift[order], 3) is not None:
+            check(edge_index[:, order], shift[order], 3)
+
+
+def graph(atoms: Atoms, cutoff: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    edges, shift = find_edges(atoms.positions, atoms.cell.array, atoms.pbc, cutoff)
+    vectors = edge_vectors(atoms.positions, atoms.cell.array, edges, shift)
+    return edges.astype(np.int64), shift, np.linalg.norm(vectors, axis=1)
+
+
+def degrees(atoms: Atoms, cutoff: float, cap: int) -> list[int]:
+    edges, _, lengths = graph(atoms, cutoff)
+    kept = cap_neighbors(edges.T, lengths, len(atoms), cap)
+    return np.bincount(edges[kept, 1], minlength=len(atoms)).tolist()
+
+
+# Shells of fcc: 12, 6, 24 (Kittel); of rock salt around either ion: 6, 12.
+@pytest.mark.parametrize(
+    ("cap", "left"), [(1, 12), (12, 12), (13, 18), (18, 18), (19, 42), (42, 42), (99, 42)]
+)
+def test_whole_shells_of_copper_stay(cap: int, left: int) -> None:
+    assert degrees(bulk("Cu", a=3.6, cubic=True), 4.5, cap) == [left] * 4
+
+
+def test_whole_shells_of_salt_stay() -> None:
+    salt = bulk("NaCl", "rocksalt", a=5.6, cubic=True)
+    assert degrees(salt, 4.2, 6) == [6] * 8
+    assert degrees(salt, 4.2, 7) == [18] * 8
+
+
+def test_one_end_is_enough() -> None:
+    # On a line at 0, 1, 3, 6: the nearest neighbours are 1, 0, 1, 2, so every pair of
+    # neighbours stays, and none of the others.
+    line = Atoms("H4", [[0, 0, 0], [1, 0, 0], [3, 0, 0], [6, 0, 0]])
+    assert degrees(line, 9.0, 1) == [1, 2, 2, 1]
+
+
+def test_atoms_on_a_slab_keep_theirs() -> None:
+    slab = fcc111("Cu", (3, 3, 3), a=3.6, vacuum=8.0)
+    # 9 neighbours at a surface (6 in the plane, 3 below), 12 inside.
+    assert sorted(degrees(slab, 2.7, 9)) == [9] * 18 + [12] * 9
+
+
+def test_atoms_without_neighbours_are_no_trouble() -> None:
+    assert degrees(Atoms("ArHe", [[0, 0, 0], [9, 0, 0]]), 3.0, 2) == [0, 0]
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10_000), cap=st.integers(1, 20))
+def test_symmetric_and_blind_to_order_and_rotation(seed: int, cap: int) -> None:
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 9))
+    atoms = Atoms(f"C{count}", random.uniform(0, 5, (count, 3)), cell=4 * np.eye(3), pbc=True)
+    edges, shift, lengths = graph(atoms, 5.0)
+    kept = cap_neighbors(edges.T, lengths, count, cap)
+    chosen = {(*e, *s) for e, s in zip(edges[kept].tolist(), shift[kept].tolist(), strict=True)}
+    assert chosen == {(r, s, -x, -y, -z) for s, r, x, y, z in chosen}
+    assert (np.bincount(edges[kept, 1], minlength=count) >= min(cap, len(edges) // count)).all()
+
+    order = random.permutation(count)
+    turned = atoms[order.tolist()]
+    turned.rotate(37, (1, 2, 3), rotate_cell=True)
+    edges2, _, lengths2 = graph(turned, 5.0)
+    kept2 = cap_neighbors(edges2.T, lengths2, count, cap)
+    before = np.bincount(edges[kept, 1], minlength=count)[order]
+    assert before.tolist() == np.bincount(edges2[kept2, 1], minlength=count).tolist()

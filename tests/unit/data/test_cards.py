@@ -12,11 +12,12 @@ from ase.collections import g2
 
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.data.build import build_store, find_file
+from hydragnn_hpo.data.build_local import build_store
+from hydragnn_hpo.data.build_plan import find_file
 from hydragnn_hpo.data.readers.ase_file import read_ase_file
 from hydragnn_hpo.data.readers.source import Source
-from hydragnn_hpo.data.store.index import sha256_of
-from hydragnn_hpo.data.store.parts import read_store
+from hydragnn_hpo.data.store_index import hash_file
+from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.shipped import find, shipped
 
 FOLDER = shipped("graph_datasets/g2_xtb.toml").parent
@@ -38,7 +39,7 @@ def test_the_public_files_are_those_of_the_cards(name: str, data_root: Path) -> 
     card = load(CARDS[name], CardConfig)
     for file in card.files:
         found = find_file(file.path, CARDS[name], {"HYDRAGNN_HPO_DATA": str(data_root)})
-        assert sha256_of(found) == file.sha256
+        assert hash_file(found) == file.sha256
 
 
 @pytest.mark.data

@@ -11,7 +11,7 @@ from hydragnn_hpo.config.mixture import MixedConfig, targets_of, united, united_
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.mixture import Mixture, _without_edges, unite
-from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.errors import ConfigError
 
@@ -182,7 +182,7 @@ def test_shared_energies_are_described_as_if_built_together(columns: Columns) ->
     columns.split[:] = np.arange(18) % 3
     columns.targets["energy"][10:] = 2.5
     target = {"energy": TargetConfig(level="graph", unit="eV", energy="total", optional=True)}
-    whole = target_stats(columns, target)["energy"]
+    whole = fit_target_stats(columns, target)["energy"]
     parts = [columns.take(np.arange(10)), columns.take(np.arange(10, 18))]
     sets = []
     for part in parts:
@@ -191,7 +191,7 @@ def test_shared_energies_are_described_as_if_built_together(columns: Columns) ->
         made = replace(made, levels={"energy": "graph"})
         counts = dict(zip(SPLITS, np.bincount(made.split, minlength=5).tolist(), strict=True))
         stats = {"name": "x", "splits": counts, **size_stats(made, 4.5)}
-        sets.append(replace(made, stats={**stats, "targets": target_stats(made, target)}))
+        sets.append(replace(made, stats={**stats, "targets": fit_target_stats(made, target)}))
     found = Mixture(sets, [PLAIN, PLAIN], ["energy"]).stats["targets"]["energy"]
     assert found.pop("elements") == whole.pop("elements")
     assert found == whole

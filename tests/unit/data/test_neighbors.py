@@ -8,7 +8,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.neighborlist import neighbor_list
 
-from hydragnn_hpo.data.neighbors import edge_vectors, edges_of
+from hydragnn_hpo.data.neighbors import edge_vectors, find_edges
 
 CUBE = np.eye(3)
 SKEWED = np.array([[2.5, 0.0, 0.0], [2.2, 1.9, 0.0], [-1.6, 1.4, 2.8]])
@@ -54,7 +54,7 @@ def test_no_image_is_missed(
 ) -> None:
     positions = np.random.default_rng(count).uniform(-out, out, (count, 3))
     periodic = np.array(pbc, dtype=bool)
-    edges, shift = edges_of(positions, cell, periodic, cutoff)
+    edges, shift = find_edges(positions, cell, periodic, cutoff)
     found = [(r, s, *move) for (s, r), move in zip(edges.tolist(), shift.tolist(), strict=True)]
     expected = all_images(positions, cell, periodic, cutoff)
     assert found == expected
@@ -65,7 +65,7 @@ def test_many_atoms_are_no_other_way() -> None:
     # Here cells of the list are narrower than the structure, unlike in the cases above.
     atoms = bulk("NaCl", "rocksalt", a=5.6, cubic=True) * (3, 3, 3)
     atoms.rattle(0.3, seed=0)
-    edges, _ = edges_of(atoms.positions, atoms.cell.array, atoms.pbc, 4.5)
+    edges, _ = find_edges(atoms.positions, atoms.cell.array, atoms.pbc, 4.5)
     vectors = atoms.positions[:, None] - atoms.positions
     nearest = vectors - 16.8 * np.round(vectors / 16.8)
     close = (np.linalg.norm(nearest, axis=2) <= 4.5) & ~np.eye(len(atoms), dtype=bool)
@@ -76,7 +76,7 @@ def test_fcc_shells_hold_12_6_24_neighbours() -> None:
     # Kittel, Introduction to Solid State Physics: shells at a/sqrt(2), a, a sqrt(3/2).
     copper = bulk("Cu", a=3.6)
     counts = [
-        len(edges_of(copper.positions, copper.cell.array, copper.pbc, 3.6 * factor)[0])
+        len(find_edges(copper.positions, copper.cell.array, copper.pbc, 3.6 * factor)[0])
         for factor in (0.75, 1.05, 1.25)
     ]
     assert counts == [12, 12 + 6, 12 + 6 + 24]
@@ -88,7 +88,7 @@ def test_edges_and_their_vectors_are_those_of_ase(pbc: tuple[int, int, int]) -> 
     cell = 4 * np.eye(3) + random.normal(size=(3, 3))
     atoms = Atoms("Cu7", random.uniform(-8, 12, (7, 3)), cell=cell, pbc=pbc)  # also outside
 
-    edges, shift = edges_of(atoms.positions, atoms.cell.array, atoms.pbc, 5.0)
+    edges, shift = find_edges(atoms.positions, atoms.cell.array, atoms.pbc, 5.0)
     vectors = edge_vectors(atoms.positions, atoms.cell.array, edges, shift)
     # ASE: D = positions[j] - positions[i] + S @ cell, so i is our sender and j our receiver.
     sender, receiver, expected_shift, distance = neighbor_list("ijSD", atoms, 5.0)
@@ -102,7 +102,7 @@ def test_edges_and_their_vectors_are_those_of_ase(pbc: tuple[int, int, int]) -> 
 
 def test_every_pair_stands_once_per_direction() -> None:
     salt = bulk("NaCl", "rocksalt", a=5.6)
-    edges, shift = edges_of(salt.positions, salt.cell.array, salt.pbc, 4.5)
+    edges, shift = find_edges(salt.positions, salt.cell.array, salt.pbc, 4.5)
     there = {(*edge, *move) for edge, move in zip(edges.tolist(), shift.tolist(), strict=True)}
     back = {(r, s, -x, -y, -z) for s, r, x, y, z in there}
     assert there == back
@@ -113,7 +113,7 @@ def test_every_pair_stands_once_per_direction() -> None:
 @pytest.mark.parametrize("pbc", [False, (1, 1, 0), True], ids=str)
 def test_isolated_atoms_have_no_edge(count: int, pbc: bool | tuple[int, ...]) -> None:
     alone = Atoms(f"Ar{count}", [[0, 0, 0], [9, 0, 0]][:count], cell=[18, 9, 9], pbc=pbc)
-    edges, shift = edges_of(alone.positions, alone.cell.array, alone.pbc, 5.0)
+    edges, shift = find_edges(alone.positions, alone.cell.array, alone.pbc, 5.0)
     assert edges.shape == (0, 2)
     assert shift.shape == (0, 3)
     assert (edges.dtype, shift.dtype) == (np.int32, np.int16)
@@ -121,6 +121,6 @@ def test_isolated_atoms_have_no_edge(count: int, pbc: bool | tuple[int, ...]) ->
 
 def test_the_order_is_by_receiver_sender_shift() -> None:
     water = molecule("CH3CH2OH")
-    edges, _ = edges_of(water.positions, water.cell.array, water.pbc, 5.0)
+    edges, _ = find_edges(water.positions, water.cell.array, water.pbc, 5.0)
     receivers_first = edges[:, ::-1].tolist()
     assert receivers_first == sorted(receivers_first)

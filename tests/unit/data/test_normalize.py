@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.config.data import TargetConfig
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.normalize import RIDGE, fit_element_baseline, fit_target_stats
 from hydragnn_hpo.data.statistics import edge_lengths, size_stats
 from hydragnn_hpo.errors import DataError
 
@@ -25,7 +26,7 @@ def divided(columns: Columns) -> Columns:
 
 
 def test_scalars_are_centred_on_train(divided: Columns) -> None:
-    stats = target_stats(divided, TARGETS)["energy"]
+    stats = fit_target_stats(divided, TARGETS)["energy"]
     train = [divided.targets["energy"][row, 0] for row in (0, 5, 10, 15)]
     mean = sum(train) / 4
     assert stats["mean"] == pytest.approx(mean)
@@ -36,15 +37,15 @@ def test_scalars_are_centred_on_train(divided: Columns) -> None:
 
 
 def test_other_splits_do_not_matter(divided: Columns) -> None:
-    before = target_stats(divided, TARGETS)
+    before = fit_target_stats(divided, TARGETS)
     elsewhere = divided.split != 0
     divided.targets["energy"][elsewhere] += 100.0
     divided.targets["charge"][np.repeat(elsewhere, divided.num_nodes())] += 100.0
-    assert target_stats(divided, TARGETS) == before
+    assert fit_target_stats(divided, TARGETS) == before
 
 
 def test_vectors_keep_their_direction(divided: Columns) -> None:
-    stats = target_stats(divided, TARGETS)["push"]
+    stats = fit_target_stats(divided, TARGETS)["push"]
     train = divided.masks["push"] & np.repeat(divided.split == 0, divided.num_nodes())
     values = divided.targets["push"][train]
     assert stats["mean"] == 0.0
@@ -53,19 +54,19 @@ def test_vectors_keep_their_direction(divided: Columns) -> None:
 
 def test_missing_values_do_not_count(divided: Columns) -> None:
     moved = replace(divided, split=np.where(np.arange(18) == 4, 0, 1).astype(np.int8))
-    assert target_stats(moved, TARGETS)["charge"]["count"] == 11  # benzene less one
+    assert fit_target_stats(moved, TARGETS)["charge"]["count"] == 11  # benzene less one
 
 
 def test_a_constant_can_be_divided_by(divided: Columns) -> None:
     divided.targets["energy"][:] = -7.0
     divided.masks["energy"][:] = True
-    assert target_stats(divided, TARGETS)["energy"]["std"] == 1.0
+    assert fit_target_stats(divided, TARGETS)["energy"]["std"] == 1.0
 
 
 def test_a_target_without_training_values_is_an_error(divided: Columns) -> None:
     divided.masks["energy"][:] = False
     with pytest.raises(DataError, match="target 'energy' has no value in the training split"):
-        target_stats(divided, TARGETS)
+        fit_target_stats(divided, TARGETS)
 
 
 def test_sizes_and_degrees(divided: Columns) -> None:
@@ -80,3 +81,136 @@ def test_sizes_and_degrees(divided: Columns) -> None:
     assert edge_lengths(divided).max() <= 4.5
     assert stats["train_nodes"] == divided.num_nodes()[divided.split == 0].sum()
     assert stats["elements"] == [1, 6, 8, 11, 17, 18, 29]
+
+
+PLANTED = {1: -3.0, 6: 2.0, 8: 0.5, 26: -7.0}
+MEAN = 4.0
+
+TOTAL = TargetConfig(level="graph", unit="eV", energy="total")
+PER_ATOM = TargetConfig(level="graph", unit="eV/atom", energy="per_atom")
+PLAIN = TargetConfig(level="graph", unit="eV")
+NODE = TargetConfig(level="node", unit="e")
+
+
+def planted(target, count=600, sizes=(2, 12), seed=0):
+    """Graphs of random elements whose target is a sum (or mean) of planted numbers."""
+    random = np.random.default_rng(seed)
+    graphs = []
+    for row in range(count):
+        nodes = int(random.integers(*sizes))
+        numbers = random.choice(list(PLANTED), nodes).astype(np.int16)
+        each = np.array([PLANTED[int(z)] for z in numbers])
+        value = {
+            "node": each[:, None],
+            "graph": np.array([each.sum() if target.energy == "total" else each.mean()]),
+        }[target.level]
+        graphs.append(
+            Graph(
+                str(row), numbers, np.zeros((nodes, 3)), np.zeros((3, 3)), np.zeros(3, bool),
+                np.zeros((0, 2), np.int32), np.zeros((0, 3), np.int16),
+                {"x": value + MEAN}, "x", None,
+            )
+        )  # fmt: skip
+    columns = columns_of(graphs, {"x": target})
+    return replace(columns, split=(np.arange(count) % 5).astype(np.int8))
+
+
+def train_mean(columns, target):
+    chosen = columns.split == 0
+    if target.level == "node":
+        chosen = np.repeat(chosen, columns.num_nodes())
+    return float(columns.targets["x"][chosen & columns.masks["x"]].mean())
+
+
+def predict(found, columns, target):
+    """Slowly: structure by structure, atom by atom."""
+    out = []
+    for graph in range(columns.num_graphs):
+        own = columns.numbers[columns.node_offset[graph] : columns.node_offset[graph + 1]]
+        each = [found["by_number"][int(z)] for z in own]
+        if target.level == "node":
+            out.extend(found["mean"] + e for e in each)
+        else:
+            total = sum(each) if target.energy == "total" else sum(each) / len(each)
+            out.append(found["mean"] + total)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("target", [TOTAL, PER_ATOM, PLAIN, NODE])
+def test_planted_numbers_are_found(target):
+    columns = planted(target)
+    found = fit_element_baseline(columns, "x", target, train_mean(columns, target))
+    wanted = columns.targets["x"][:, 0]
+    left = np.abs(predict(found, columns, target) - wanted)
+    assert left.max() < 0.1, "the elements explain everything, in every split"
+    assert found["std"] < 0.02 * wanted.std()
+    numbers = np.array([found["by_number"][z] for z in PLANTED])
+    apart = numbers - numbers[0]
+    np.testing.assert_allclose(apart, np.array(list(PLANTED.values())) + 3.0, atol=0.15)
+    others = [v for z, v in enumerate(found["by_number"]) if z not in PLANTED]
+    assert len(found["by_number"]) == 119
+    assert others == [0.0] * 115
+
+
+@pytest.mark.parametrize("target", [TOTAL, PER_ATOM, NODE])
+def test_only_known_rows_of_train_matter(target):
+    columns = planted(target, count=50)
+    before = fit_element_baseline(columns, "x", target, MEAN)
+    rows = columns.split != 0
+    if target.level == "node":
+        rows = np.repeat(rows, columns.num_nodes())
+    mask = columns.masks["x"].copy()
+    rows[np.flatnonzero(~rows)[2]] = True
+    mask[np.flatnonzero(rows)] = False
+    spoilt = columns.targets["x"].copy()
+    spoilt[rows] = np.nan
+    unknown = replace(columns, targets={"x": spoilt}, masks={"x": mask})
+    without = fit_element_baseline(unknown, "x", target, MEAN)
+    assert np.isfinite(without["by_number"]).all()
+    assert without != before, "one train row less"
+    full = replace(columns, targets={"x": np.where(rows[:, None], 1e6, columns.targets["x"])})
+    full = replace(full, masks={"x": columns.masks["x"] & ~rows})
+    assert fit_element_baseline(full, "x", target, MEAN) == without
+
+
+def test_fractions_against_least_squares_with_a_pull():
+    columns = planted(PLAIN, count=40)
+    columns.targets["x"][:] += np.random.default_rng(1).normal(size=(40, 1))
+    train = np.flatnonzero(columns.split == 0)
+    design = np.zeros((len(train), 4))
+    for row, graph in enumerate(train):
+        own = columns.numbers[columns.node_offset[graph] : columns.node_offset[graph + 1]]
+        design[row] = [np.mean(own == z) for z in PLANTED]
+    values = columns.targets["x"][train, 0] - MEAN
+    pulled = np.vstack((design, np.sqrt(RIDGE) * np.eye(4)))
+    expected, *_ = np.linalg.lstsq(pulled, np.concatenate((values, np.zeros(4))), rcond=None)
+    found = fit_element_baseline(columns, "x", PLAIN, MEAN)
+    np.testing.assert_allclose([found["by_number"][z] for z in PLANTED], expected, rtol=1e-9)
+    after = values - design @ expected
+    assert found["std"] == pytest.approx(after.std(), rel=1e-9)
+    assert found["mean"] == pytest.approx(MEAN + after.mean(), rel=1e-9)
+
+
+def test_a_rare_element_stays_small():
+    """Seen on k atoms, an element keeps k / (k + RIDGE) of its mean."""
+    columns = planted(NODE, count=5)
+    kinds = columns.numbers[np.repeat(columns.split == 0, columns.num_nodes())]
+    found = fit_element_baseline(columns, "x", NODE, MEAN)
+    for number, value in PLANTED.items():
+        seen = int((kinds == number).sum())
+        assert found["by_number"][number] == pytest.approx(value * seen / (seen + RIDGE))
+
+
+def test_one_composition_alone_needs_no_numbers():
+    columns = planted(TOTAL, count=20)
+    columns.numbers[:] = 6
+    same = planted(TOTAL, count=20, sizes=(5, 6))
+    same.numbers[:] = 6
+    found = fit_element_baseline(same, "x", TOTAL, train_mean(same, TOTAL))
+    assert found["by_number"] == [0.0] * 119
+    assert found["mean"] == pytest.approx(train_mean(same, TOTAL))
+
+
+def test_vectors_have_none():
+    target = TargetConfig(level="node", shape="vector", unit="eV/angstrom")
+    assert fit_element_baseline(planted(NODE, count=5), "x", target, 0.0) is None

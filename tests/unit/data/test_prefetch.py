@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hydragnn_hpo.data.prefetch import Ahead
+from hydragnn_hpo.data.prefetch import Prefetcher
 
 
 @pytest.fixture(autouse=True)
@@ -18,14 +18,14 @@ def _no_thread_is_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_items_come_in_order(depth: int) -> None:
-    with Ahead(lambda n: n * n, range(20), depth) as items:
+    with Prefetcher(lambda n: n * n, range(20), depth) as items:
         assert list(items) == [n * n for n in range(20)]
 
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_it_looks_no_further_than_it_may(depth: int) -> None:
     made: list[int] = []
-    with Ahead(made.append, range(100), depth) as items:
+    with Prefetcher(made.append, range(100), depth) as items:
         next(iter(items))
         deadline = time.monotonic() + 60
         while len(made) < depth + 2 and time.monotonic() < deadline:
@@ -42,7 +42,7 @@ def test_an_error_is_met_at_its_item(depth: int) -> None:
             raise ValueError("three")
         return n
 
-    with Ahead(make, range(9), depth) as items:
+    with Prefetcher(make, range(9), depth) as items:
         given = iter(items)
         assert [next(given) for _ in range(3)] == [0, 1, 2]
         with pytest.raises(ValueError, match="three"):
@@ -54,5 +54,5 @@ def test_errors_of_the_source_are_met_too() -> None:
         yield 1
         raise OSError("gone")
 
-    with Ahead(str, broken(), 2) as items, pytest.raises(OSError, match="gone"):
+    with Prefetcher(str, broken(), 2) as items, pytest.raises(OSError, match="gone"):
         list(items)

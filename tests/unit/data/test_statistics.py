@@ -8,7 +8,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
 
-from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.columns import Columns, arrays_of, columns_of
 from hydragnn_hpo.data.statistics import (
     LARGEST_DEGREE,
     SizeTally,
@@ -18,7 +18,6 @@ from hydragnn_hpo.data.statistics import (
     histogram,
     size_stats,
 )
-from hydragnn_hpo.data.store.arrays import arrays_of
 
 
 def spread(columns: Columns) -> Columns:

@@ -16,11 +16,10 @@ from comparing import assert_same_arrays
 
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.data.build import build_store
+from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.columns import Columns, Names, columns_of
-from hydragnn_hpo.data.store.index import read_index, read_stats, runs_of
-from hydragnn_hpo.data.store.parts import read_store
-from hydragnn_hpo.data.store.write import write_store
+from hydragnn_hpo.data.store_index import find_runs, read_index, read_stats
+from hydragnn_hpo.data.store_parts import read_store, write_store
 from hydragnn_hpo.errors import DataError, StorageError
 
 
@@ -110,7 +109,7 @@ def test_a_damaged_part_is_refused_at_once(
 def test_a_flip_in_a_large_file_is_caught_by_its_window(
     many_windows: Path, random_columns: Columns, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hydragnn_hpo.data.store.index._SMALL", 0)
+    monkeypatch.setattr("hydragnn_hpo.data.store_index._SMALL", 0)
     file = many_windows / f"part-{part:05d}.bp" / "data.0"
     content = bytearray(file.read_bytes())
     content[content.index(random_columns.positions[-part].tobytes()) + 9] ^= 1
@@ -129,12 +128,12 @@ def test_a_damaged_index_is_refused(store: Path, name: str, damage: Callable[[Pa
 
 def test_runs_hold_every_window_once(many_windows: Path) -> None:
     index = read_index(many_windows)
-    assert runs_of(index, 1) == [(n, n + 1) for n in range(9)]
-    assert runs_of(index, 1 << 40) == [(0, 9)]
-    assert runs_of(index, 1 << 40, 3, 5) == [(3, 5)]
-    assert runs_of(index, 1 << 40, 4, 4) == []
+    assert find_runs(index, 1) == [(n, n + 1) for n in range(9)]
+    assert find_runs(index, 1 << 40) == [(0, 9)]
+    assert find_runs(index, 1 << 40, 3, 5) == [(3, 5)]
+    assert find_runs(index, 1 << 40, 4, 4) == []
     for size in (500, 2000, 5000):
-        runs = runs_of(index, size, 2, 9)
+        runs = find_runs(index, size, 2, 9)
         assert [w for first, last in runs for w in range(first, last)] == list(range(2, 9))
 
 
@@ -180,7 +179,8 @@ def full_disk() -> None:
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(card: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "tiny.bp"
     code = (
-        "import sys; from pathlib import Path; from hydragnn_hpo.data.build import build_store\n"
+        "import sys; from pathlib import Path\n"
+        "from hydragnn_hpo.data.build_local import build_store\n"
         "from hydragnn_hpo.errors import StorageError\n"
         "try: build_store(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "except StorageError as error: print(error); sys.exit(7)\n"

@@ -1,158 +1,259 @@
-"""Stress, divided values, attributes: what a structure's file may hold beside plain targets."""
-
-from pathlib import Path
+"""Each judgement on a property, on structures made for it; expected values by hand."""
 
 import numpy as np
 import pytest
 from ase import Atoms
+from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from hydragnn_hpo.config.data import AttributeConfig, CardConfig, TargetConfig
-from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.normalize import target_stats
-from hydragnn_hpo.data.structure import Place, Rules, graph_of
-from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.data.properties import collect_properties, make_identifier
+from hydragnn_hpo.data.targets import propose_targets
+from hydragnn_hpo.errors import ConfigError
 
-PLACE = Place(Path("some.extxyz"), 7, "it")
-STRESS = TargetConfig(
-    level="graph", shape="tensor", unit="eV/angstrom^3", derived_from="energy", optional=True
-)
-CARD = {
-    "name": "tiny",
-    "files": [{"path": "tiny.extxyz"}],
-    "targets": {"energy": {"level": "graph", "unit": "eV", "energy": "total"}},
-}
+PER_ATOM = {29: -3.5, 79: -3.0}
 
 
-def water(**info: object) -> Atoms:
-    atoms = Atoms("OH2", positions=[[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]])
-    atoms.info.update(info)
-    return atoms
-
-
-def value(atoms: Atoms, **targets: TargetConfig) -> np.ndarray:
-    [found] = graph_of(atoms, PLACE, Rules(4.0, 0.1, targets)).targets.values()
+def metals(count=30):
+    """Copper and gold in cells of one to eight atoms, with the energy of their atoms."""
+    random = np.random.default_rng(3)
+    found = []
+    for number in range(count):
+        atoms = bulk("Cu", cubic=number % 2 == 0) * (1 + number % 2, 1, 1)
+        atoms.numbers[0] = 79 if number % 3 else 29
+        energy = sum(PER_ATOM[z] for z in atoms.numbers) + random.normal(0, 0.01)
+        forces = random.normal(0, 1, (len(atoms), 3))
+        atoms.calc = SinglePointCalculator(
+            atoms, energy=energy, forces=forces, stress=random.normal(0, 0.1, 6)
+        )
+        found.append(atoms)
     return found
 
 
-def test_a_stress_in_ases_order_is_the_symmetric_matrix() -> None:
-    atoms = water()
-    # ASE: xx, yy, zz, yz, xz, xy
-    atoms.calc = SinglePointCalculator(atoms, stress=np.array([1.0, 2, 3, 4, 5, 6]))
-    matrix = [[1, 6, 5], [6, 2, 4], [5, 4, 3]]
-    assert value(atoms, stress=STRESS).reshape(3, 3).tolist() == matrix
+def look_at(structures, reader="extxyz", units=None, forced=()):
+    found = collect_properties(structures)
+    made = propose_targets(structures, found, reader=reader, units=units or {}, forced=forced)
+    return {target.key: target for target in made.targets}, made
 
 
-@pytest.mark.parametrize("shape", [(3, 3), (9,)])
-def test_a_stress_may_be_a_matrix(shape: tuple[int, ...]) -> None:
-    matrix = np.arange(9.0).reshape(shape)
-    assert value(water(stress=matrix), stress=STRESS).tolist() == list(range(9))
+def with_info(values, name="y", structures=None):
+    structures = structures or [a.copy() for a in metals(len(values))]
+    for atoms, value in zip(structures, values, strict=True):
+        atoms.info[name] = value
+    return structures
 
 
-def test_a_stress_of_another_shape_is_refused() -> None:
-    with pytest.raises(DataError, match=r"some.extxyz: structure 7 .*shape \[5\], wanted is \[9\]"):
-        value(water(stress=np.zeros(5)), stress=STRESS)
+def test_a_calculator_gives_a_potential():
+    targets, _ = look_at(metals())
+    energy, forces, stress = targets["energy"], targets["forces"], targets["stress"]
+    assert (energy.level, energy.energy, energy.unit.name) == ("graph", "total", "eV")
+    assert (forces.level, forces.shape, forces.derived_from) == ("node", "vector", "energy")
+    assert (stress.level, stress.shape, stress.derived_from) == ("graph", "tensor", "energy")
+    assert {energy.unit.sure, forces.unit.sure, stress.unit.sure} == {"guessed"}
+    assert energy.head
+    assert forces.head
+    assert not stress.head
 
 
-def test_stress_in_gigapascal_becomes_electronvolts() -> None:
-    # 1 eV/angstrom^3 = 1.602176634e-19 J / 1e-30 m^3 = 160.2176634 GPa
-    target = STRESS.model_copy(update={"unit": "GPa(stress)"})
-    found = value(water(stress=160.2176634 * np.eye(3)), stress=target)
-    np.testing.assert_allclose(found.reshape(3, 3), np.eye(3), rtol=1e-12)
+def test_stress_is_left_out_where_something_is_not_periodic():
+    structures = [*metals(20), *[m.copy() for m in [molecule("H2O")] * 3]]
+    for atoms in structures[20:]:
+        atoms.calc = SinglePointCalculator(atoms, energy=-1.0, forces=np.zeros((3, 3)))
+    _, made = look_at(structures)
+    assert "stress" in dict(made.left_out)
 
 
-def test_a_value_is_divided_by_the_number_of_atoms() -> None:
-    target = TargetConfig(level="graph", unit="muB", per_atom=True)
-    assert value(water(moment=6.0), moment=target).tolist() == [2.0]
-    graphs = [graph_of(water(moment=6.0), PLACE, Rules(4.0, 0.1, {"moment": target}))]
-    columns = columns_of(graphs, {"moment": target})
-    columns.split[:] = 0
-    assert target_stats(columns, {"moment": target})["moment"]["unit"] == "muB/atom"
+def test_forces_without_an_energy_are_vectors_of_their_own_and_no_head():
+    structures = metals()
+    for atoms in structures:
+        del atoms.calc.results["energy"], atoms.calc.results["stress"]
+    targets, _ = look_at(structures)
+    assert targets["forces"].derived_from is None
+    assert not targets["forces"].head
 
 
-def test_a_tensor_keeps_its_centre_and_has_one_spread() -> None:
-    atoms = water(stress=np.full((3, 3), 2.0))
-    columns = columns_of(
-        [graph_of(atoms, PLACE, Rules(4.0, 0.1, {"stress": STRESS}))], {"stress": STRESS}
+def test_an_energy_of_a_table_has_a_unit_that_only_the_user_knows():
+    totals = [sum(PER_ATOM[z] for z in atoms.numbers) for atoms in metals()]
+    targets, _ = look_at(with_info(totals, "energy"), reader="table")
+    assert (targets["energy"].energy, targets["energy"].unit.name) == ("total", "?")
+    said, _ = look_at(with_info(totals, "energy"), reader="table", units={"energy": "Hartree"})
+    assert (said["energy"].unit.name, said["energy"].unit.sure) == ("Hartree", "said")
+
+
+def test_an_unknown_unit_is_refused():
+    with pytest.raises(ConfigError, match="unknown unit 'Hartre'. Did you mean 'Hartree'"):
+        look_at(metals(), units={"energy": "Hartre"})
+
+
+def test_an_energy_per_atom_does_not_grow():
+    structures = [a.copy() for a in metals(40)]
+    means = [np.mean([PER_ATOM[z] for z in atoms.numbers]) for atoms in structures]
+    targets, _ = look_at(with_info(means, "formation_energy", structures), reader="table")
+    found = targets["formation_energy"]
+    assert (found.energy, found.unit.name, found.unit.sure) == ("per_atom", "eV/atom", "guessed")
+
+
+def test_hartree_is_recognised_and_forces_beside_it_are_not_guessed():
+    structures = [molecule(name) for name in ("CH4", "H2O", "C2H6", "NH3", "CH3OH")] * 4
+    hartree = {1: -0.5, 6: -37.845, 7: -54.589, 8: -75.067}
+    for number, atoms in enumerate(structures):
+        energy = sum(hartree[z] for z in atoms.numbers) - 0.15 * (len(atoms) - 1) - 1e-4 * number
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=atoms.positions)
+    targets, made = look_at(structures)
+    assert (targets["energy"].unit.name, targets["energy"].unit.sure) == ("Hartree", "recognised")
+    assert "unknown unit" in dict(made.left_out)["forces"]
+    told, _ = look_at(structures, units={"forces": "Hartree/bohr"})
+    assert told["forces"].derived_from == "energy"
+
+
+def test_a_unit_that_contradicts_the_numbers_is_said():
+    structures = [molecule(name) for name in ("CH4", "H2O", "C2H6", "NH3", "CH3OH")] * 4
+    hartree = {1: -0.5, 6: -37.845, 7: -54.589, 8: -75.067}
+    values = [sum(hartree[z] for z in a.numbers) - 1e-4 * n for n, a in enumerate(structures)]
+    _, made = look_at(with_info(values, "energy_eV", structures), reader="table")
+    assert any("its size is that of energies in Hartree" in said for said in made.warnings)
+
+
+def test_constants_counters_texts_and_leftovers_are_no_targets():
+    structures = with_info(range(30), "index")
+    with_info([7.5] * 30, "pressure", structures)
+    with_info([f"run {n}" for n in range(30)], "comment", structures)
+    with_info([100 + 2 * n for n in range(30)], "label", structures)
+    for atoms in structures:
+        atoms.arrays["initial_magmoms"] = np.arange(len(atoms)) * 1.0
+    targets, made = look_at(structures)
+    reasons = dict(made.left_out)
+    assert targets == {}
+    assert reasons["pressure"] == "is 7.5 everywhere"
+    assert reasons["index"] == reasons["label"] == "numbers or sorts the structures"
+    assert reasons["initial_magmoms"] == "is what a calculation started from"
+    assert "comment" not in reasons
+
+
+def test_missing_values_make_a_target_optional():
+    values = [float(n * n % 17) for n in range(30)]
+    values[4] = values[9] = values[20] = float("nan")
+    targets, _ = look_at(with_info(values, "gap"))
+    assert targets["gap"].optional
+    assert "missing in 10 % of what was read" in targets["gap"].why
+    some = with_info(values[:3] * 10, "gap")
+    del some[0].info["gap"]
+    assert look_at(some)[0]["gap"].optional
+
+
+def test_what_only_nan_holds_is_no_target():
+    _, made = look_at(with_info([float("nan")] * 30, "gap"))
+    assert dict(made.left_out)["gap"] == "holds no number"
+
+
+def test_a_marker_far_from_all_values_is_named():
+    values = [1.0 + 0.1 * (n % 7) for n in range(300)]
+    values[11] = -9999.0
+    _, made = look_at(with_info(values, "gap"))
+    (said,) = [w for w in made.warnings if "far from all others" in w]
+    assert "as -9999, the median is 1.3" in said
+
+
+def test_infinite_values_are_named():
+    values = [float(n % 5) for n in range(30)]
+    values[3] = float("inf")
+    _, made = look_at(with_info(values, "gap"))
+    assert any(
+        said.startswith("gap is infinite, or more than 1e+30, in 1") for said in made.warnings
     )
-    columns.split[:] = 0
-    stats = target_stats(columns, {"stress": STRESS})["stress"]
-    assert (stats["mean"], stats["std"], stats["derived_from"]) == (0.0, 2.0, "energy")
-
-
-ATTRIBUTES = {
-    "charge": AttributeConfig(key="q", unit="e"),
-    "temperature": AttributeConfig(unit="K", default=300.0),
-}
-
-
-def test_attributes_are_looked_up_converted_or_given_their_default() -> None:
-    rules = Rules(4.0, 0.1, {}, attributes=ATTRIBUTES)
-    graphs = [
-        graph_of(water(q=-1), PLACE, rules),
-        graph_of(water(q=2, temperature=10), PLACE, rules),
-    ]
-    columns = columns_of(graphs, {}, attributes=ATTRIBUTES)
-    assert columns.attributes["charge"].tolist() == [-1.0, 2.0]
-    assert columns.attributes["temperature"].tolist() == [300.0, 10.0]
-
-
-@pytest.mark.parametrize(
-    ("info", "says"),
-    [
-        ({}, "has no 'q' for attribute 'charge'"),
-        ({"q": "minus one"}, "has 'q' = 'minus one', which is no number"),
-        ({"q": float("nan")}, "has 'q' = nan"),
-        ({"q": 1e300}, "no number up to 1e\\+30"),
-        ({"q": [1.0, 2.0]}, "which is no number"),
-    ],
-)
-def test_an_attribute_that_is_missing_or_no_number_is_refused(info: dict, says: str) -> None:
-    with pytest.raises(DataError, match=says):
-        graph_of(water(**info), PLACE, Rules(4.0, 0.1, {}, attributes=ATTRIBUTES))
-
-
-@pytest.mark.parametrize(
-    ("value", "optional", "says"),
-    [
-        (float("nan"), False, "has 'y' = nan; mend it, or set optional = true"),
-        (float("inf"), False, "has 'y' = inf; mend or remove it"),
-        (float("-inf"), True, "has 'y' = -inf; mend or remove it"),
-        (-1e31, False, r"has 'y' = -1e\+31, more than 1e\+30; .* larger unit"),
-        (1e300, True, r"has 'y' = 1e\+300, more than 1e\+30"),
-    ],
-)
-def test_a_value_that_cannot_be_learned_is_refused_with_its_cure(
-    value: float, optional: bool, says: str
-) -> None:
-    target = TargetConfig(level="graph", unit="eV", optional=optional)
-    with pytest.raises(DataError, match=says):
-        graph_of(water(y=value), PLACE, Rules(4.0, 0.1, {"y": target}))
-
-
-FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy"}
-
-
-def test_forces_and_stress_hang_on_a_total_energy() -> None:
-    stress = {"level": "graph", "shape": "tensor", "unit": "GPa(stress)", "derived_from": "energy"}
-    card = parse(
-        {**CARD, "targets": {**CARD["targets"], "f": FORCES, "s": stress}}, CardConfig, "c"
+    values[3] = 1e200  # its square is infinite
+    _, made = look_at(with_info(values, "gap"))
+    assert any(
+        said.startswith("gap is infinite, or more than 1e+30, in 1") for said in made.warnings
     )
-    assert card.targets["f"].derived_from == card.targets["s"].derived_from == "energy"
 
 
-@pytest.mark.parametrize(
-    ("target", "says"),
-    [
-        ({**FORCES, "derived_from": "nothing"}, "'nothing', which is no target"),
-        ({**FORCES, "level": "graph"}, "neither forces"),
-        ({**FORCES, "unit": "eV"}, "neither forces"),
-        ({"level": "graph", "shape": "tensor", "unit": "GPa(stress)"}, "known as stress"),
-        ({"level": "node", "unit": "e", "per_atom": True}, "per_atom divides graph-level"),
-        ({"level": "graph", "unit": "eV", "energy": "total", "per_atom": True}, "per_atom divides"),
-    ],
-)
-def test_a_target_that_does_not_hang_together_is_refused(target: dict, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        parse({**CARD, "targets": {**CARD["targets"], "f": target}}, CardConfig, "c")
+def test_what_is_too_large_or_too_small_to_be_learned_is_no_target():
+    _, made = look_at(with_info([1e300 * (n % 5 + 1) for n in range(30)], "gap"))
+    assert dict(made.left_out)["gap"] == "holds no number up to 1e+30"
+    _, made = look_at(with_info([1e-20 * (n % 5) for n in range(30)], "gap"))
+    assert dict(made.left_out)["gap"].startswith("varies by 1e-12 at most")
+
+
+def test_words_among_numbers_are_named():
+    values = [["1.5", "n/a"][n % 2] if n % 3 else 0.25 * n for n in range(30)]
+    _, made = look_at(with_info(values, "gap"))
+    assert any("gap is text in 20 structures, as '1.5'" in said for said in made.warnings)
+
+
+def test_what_a_reader_puts_beside_atoms_is_no_target():
+    structures = [a.copy() for a in metals()]
+    for number, atoms in enumerate(structures):
+        atoms.arrays["spacegroup_kinds"] = np.arange(len(atoms)) + number
+    targets, made = look_at(structures)
+    assert "spacegroup_kinds" not in {*targets, *dict(made.left_out)}
+
+
+def test_copies_and_long_properties_are_left_out():
+    values = [float(n % 5) for n in range(30)]
+    structures = with_info(values, "gap")
+    with_info(values, "gap_again", structures)
+    with_info([np.arange(3.0) * n for n in range(30)], "dipole", structures)
+    targets, made = look_at(structures)
+    assert list(targets) == ["gap"]
+    assert dict(made.left_out)["gap_again"] == "has the same numbers as gap"
+    assert "3 numbers for each structure" in dict(made.left_out)["dipole"]
+
+
+def test_a_charge_that_varies_is_known_beforehand():
+    structures = with_info([n % 3 - 1 for n in range(30)], "charge")
+    with_info([float(n % 5) for n in range(30)], "gap", structures)
+    _, made = look_at(structures)
+    assert made.attributes == ("charge",)
+    assert [target.key for target in made.targets] == ["gap"]
+
+
+def test_numbers_per_atom():
+    structures = [a.copy() for a in metals()]
+    for atoms in structures:
+        atoms.arrays["magmom"] = np.linspace(-1, 1, len(atoms)) + len(atoms)
+        atoms.arrays["push"] = atoms.positions * 2.0
+        atoms.arrays["many"] = np.ones((len(atoms), 7)) * len(atoms)
+    targets, made = look_at(structures)
+    assert (targets["magmom"].level, targets["magmom"].unit.name) == ("node", "muB")
+    assert (targets["push"].shape, targets["push"].head) == ("vector", False)
+    assert "7 numbers for each atom" in dict(made.left_out)["many"]
+
+
+def test_what_grows_and_is_no_energy_is_pooled_as_a_sum():
+    structures = [a.copy() for a in metals(40)]
+    values = [10.0 * len(atoms) for atoms in structures]
+    targets, _ = look_at(with_info(values, "polarizability", structures))
+    assert targets["polarizability"].extensive
+    assert targets["polarizability"].energy is None
+
+
+def test_a_ninth_head_waits():
+    structures = [a.copy() for a in metals()]
+    random = np.random.default_rng(1)
+    for number in range(11):
+        with_info(random.normal(0, 1, 30).tolist(), f"p{number}", structures)
+    targets, _ = look_at(structures)
+    assert [target.head for target in targets.values()] == [True] * 8 + [False] * 3
+
+
+def test_a_property_of_a_table_without_a_header_stays_even_if_it_is_constant():
+    targets, _ = look_at(with_info([1.0] * 30, "property"), reader="folder", forced=("property",))
+    assert not targets["property"].head
+
+
+def test_names_become_names_of_targets():
+    assert make_identifier("Band gap (eV)", "target") == "Band_gap_eV"
+    assert make_identifier("3d-energy", "target") == "target_3d_energy"
+    assert make_identifier("\x1b]0;x\n'\"", "target") == "target_0_x"
+    assert make_identifier("...", "data") == "data"
+    structures = with_info([float(n % 5) for n in range(30)], "a b")
+    with_info([float(n % 7) for n in range(30)], "a-b", structures)
+    _, made = look_at(structures)
+    assert [target.name for target in made.targets] == ["a_b", "a_b_2"]
+
+
+def test_one_atom_is_no_vector():
+    lone = [Atoms("Cu", info={"v": [1.0 * n, 2.0, 3.0]}) for n in range(8)]
+    targets, made = look_at(lone)
+    assert targets == {}
+    assert "3 numbers for each structure" in dict(made.left_out)["v"]

@@ -8,10 +8,10 @@ import pytest
 from ase.build import bulk
 from ase.io import write
 
-from hydragnn_hpo.data.build import build_store
+from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.readers.source import Source
-from hydragnn_hpo.data.store.parts import read_store
+from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.errors import ConfigError, DataError
 
 CELL = ((2.8, 0.0, 0.0), (0.0, 2.8, 0.0), (0.0, 0.0, 3.7))

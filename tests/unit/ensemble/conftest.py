@@ -17,10 +17,10 @@ from hydragnn_hpo.config.data import SPLITS, CardConfig
 from hydragnn_hpo.config.loading import dump, parse
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
-from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.normalize import fit_target_stats
+from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.data.store.staging import open_store
-from hydragnn_hpo.data.store.write import write_store
+from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.building.build import build_ensemble
 from hydragnn_hpo.ensemble.inference.batches import member_batches, pieces
@@ -94,7 +94,7 @@ def toy_columns(count: int = 60, seed: int = 0) -> tuple[Columns, CardConfig]:
     columns.stats.update(
         size_stats(columns, card.graphs.cutoff),
         name="toy",
-        targets=target_stats(columns, card.targets),
+        targets=fit_target_stats(columns, card.targets),
         elements=[1, 6, 7, 8],
         cutoff=card.graphs.cutoff,
     )

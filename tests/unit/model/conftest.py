@@ -8,7 +8,7 @@ from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import edges_of
+from hydragnn_hpo.data.neighbors import find_edges
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 
 CUTOFF = 4.0
@@ -29,7 +29,7 @@ def atoms(seed, count=5, periodic=True):
 
 def graph(numbers, positions, cell, **attributes):
     pbc = np.full(3, bool(cell.any()))
-    edges, shift = edges_of(positions, cell, pbc, CUTOFF)
+    edges, shift = find_edges(positions, cell, pbc, CUTOFF)
     return Graph(
         "x", numbers, positions, cell, pbc, edges, shift, {}, "x", None, attributes=attributes
     )

@@ -12,9 +12,9 @@ from hydragnn_hpo.config.loading import dump
 from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.normalize import target_stats
+from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.data.store.write import write_store
+from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.training.ranks.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer
@@ -62,7 +62,7 @@ def make_columns(count=40, seed=5):
     stats = {
         "splits": dict(zip(("train", "val", "sel", "cal", "test"), sizes, strict=True)),
         **size_stats(made, 4.0),
-        "targets": target_stats(made, TARGETS),
+        "targets": fit_target_stats(made, TARGETS),
     }
     return replace(made, stats=stats)
 

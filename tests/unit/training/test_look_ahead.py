@@ -11,7 +11,7 @@ import torch
 from hydragnn_hpo.config.loading import dump, parse
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.training.ranks.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.trial import load_trial, rank_main

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.artefact import archive
 from hydragnn_hpo.ensemble.building.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble

@@ -13,8 +13,8 @@ from hydragnn_hpo.config.data import SPLITS, CardConfig
 from hydragnn_hpo.config.loading import dump, load
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.staging import open_store
-from hydragnn_hpo.data.store.write import write_store
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.ensemble.artefact import archive
 from hydragnn_hpo.ensemble.building.build import build_ensemble
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble

@@ -8,7 +8,7 @@ import pytest
 
 from hydragnn_hpo.config.counting import forward_flops
 from hydragnn_hpo.config.model import ModelConfig
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.artefact import archive
 from hydragnn_hpo.ensemble.artefact.model_card import model_card
 from hydragnn_hpo.ensemble.building.bench import flops_per_graph, open_bench

@@ -12,7 +12,7 @@ from ase.build import molecule
 
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.artefact import archive
 from hydragnn_hpo.ensemble.inference.batches import member_batches
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble

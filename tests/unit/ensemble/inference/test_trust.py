@@ -35,7 +35,7 @@ def test_neighbours_are_those_of_training(ensemble: Ensemble) -> None:
 
 
 def test_most_structures_like_those_of_training_are_not_flagged(built_zip: Path) -> None:
-    from hydragnn_hpo.data.store.staging import open_store
+    from hydragnn_hpo.data.open_store import open_store
 
     columns = open_store(built_zip.parent / "data/toy.bp")
     ensemble = Ensemble.load(built_zip)

@@ -227,7 +227,7 @@ def test_parquet_has_lists_for_atoms_and_units_for_columns(
 def test_bp_lays_all_structures_end_to_end(write: Callable[..., list[Path]]) -> None:
     import adios2
 
-    from hydragnn_hpo.data.store.parts import remove_profile
+    from hydragnn_hpo.data.store_parts import remove_profile
 
     (path,) = write("out.bp", keep=("gap",))
     with adios2.FileReader(str(path)) as file:

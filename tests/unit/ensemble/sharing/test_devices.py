@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.engines.compiled import Compiled
 from hydragnn_hpo.ensemble.inference.engine import Eager
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hydragnn_hpo.data.shares import shares
+from hydragnn_hpo.data.load_balance import balance_load
 from hydragnn_hpo.placement.cost.sending import (
     EXPOSED,
     EXPOSED_SHARDED,
@@ -48,7 +48,7 @@ def test_imbalance_of_shares_that_were_made(sizes, each, ranks):
     found = []
     for _ in range(20):
         costs = random.choice(pool, each * ranks)
-        loads = [costs[rows].sum() for rows in shares(costs, ranks)]
+        loads = [costs[rows].sum() for rows in balance_load(costs, ranks)]
         found.append(max(loads) / np.mean(loads))
     assert imbalance(graphs(pool, each * ranks), ranks) == pytest.approx(np.mean(found), rel=0.25)
 

@@ -1,1 +1,0 @@
-"""A first campaign for a card, of a size that fits the time that somebody has."""

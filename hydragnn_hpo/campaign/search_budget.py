@@ -1,0 +1,241 @@
+"""How much a first campaign searches: the most thorough search that fits a time on a machine."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hydragnn_hpo.campaign.forecast import Forecast, Machine, Priced, Pricing, forecast, sample
+from hydragnn_hpo.campaign.setup import stores_of, trial_config
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.placement.cost import CostModel
+
+BATCHES = (16, 32, 64)
+
+TIERS: tuple[tuple[tuple[int, ...], tuple[int, int]], ...] = (
+    ((32, 64, 96, 128), (2, 4)),
+    ((32, 48, 64), (2, 4)),
+    ((16, 32, 48), (2, 3)),
+    ((16, 32), (2, 3)),
+)
+"""Widths and numbers of layers, the largest nets first. Every number of attention heads divides
+every width."""
+
+MIN_TRIALS, MAX_TRIALS, TARGET_TRIALS = 8, 400, 24
+"""Trials: below which there is no search, above which it gains little, and what is aimed at."""
+
+TRIALS_PER_CONV = 4
+"""Least trials for every conv that is searched."""
+
+MAX_CONVS = 8
+"""Most convs of a campaign that has a time to keep."""
+
+FAST_CONVS = ("painn", "schnet", "egnn", "pnaplus", "et", "cgcnn", "gat", "pnaeq", "alignn", "mace")
+"""Convs in the order in which a campaign of few trials takes them: the shipped campaigns' first."""
+
+OVERHEAD = 30.0
+"""Seconds to build graphs, start, and make ensemble and report of a small campaign."""
+
+PLANNED = 0.8
+"""Part of the time that is planned for: prices are guesses until something ran."""
+
+DRAWS = 24
+"""Configurations by which a budget is priced."""
+
+REDUCTION = 0.75
+"""Factor by which trials are cut where the simulation takes too long."""
+
+
+@dataclass(frozen=True)
+class SearchBudget:
+    """What a campaign searches, and how far."""
+
+    trials: int = 60
+    initial: int = 20
+    rungs: tuple[int, int] = (10, 40)
+    finalists: int | None = None
+    """Trials that are trained to the full budget; what the config says if left out."""
+    members: int = 6
+    features: tuple[int, ...] = (32, 64, 96, 128)
+    layers: tuple[int, int] = (2, 4)
+    batches: tuple[int, ...] = BATCHES
+    steps: int | None = None
+    """Steps that are called an epoch; a pass over the data if left out."""
+    convs: tuple[str, ...] | None = None
+    """Convs to search; all that fit if left out."""
+    why: tuple[str, ...] = ()
+    """Reasons, for comments."""
+
+
+RenderConfig = Callable[[SearchBudget], CampaignConfig]
+
+
+def fit_budget(
+    render: RenderConfig,
+    machine: Machine,
+    stats: Mapping[str, Any],
+    able: Sequence[str],
+    seconds: float,
+) -> tuple[SearchBudget, Forecast]:
+    """Find the budget that fits a time, and forecast it by the planner's own simulation.
+
+    The nets are as large, and trained for as long, as leaves ``TARGET_TRIALS`` trials. What does
+    not fit is given up in this order: epochs, size of nets, whole passes over the data, trials.
+
+    Args:
+        render: makes a campaign of a budget.
+        machine: where it runs.
+        stats: of the data, as in ``stats.json``, or an estimate.
+        able: convs that can predict what is asked.
+        seconds: time for the whole campaign.
+
+    Returns:
+        The budget with its reasons, and its forecast.
+    """
+    wanted = max(PLANNED * seconds - OVERHEAD, PLANNED * seconds / 3.0)
+    options: list[tuple[int, SearchBudget]] = []
+    for budget in list_budgets(int(stats["splits"]["train"]), able):
+        priced = _price_draws(render(set_trials(budget, TARGET_TRIALS)), machine, stats)
+        each = sum(one.price.epoch_seconds(1) for one in priced.values())
+        mean = each / len(priced) if priced else float("inf")
+        options.append((count_trials(budget, wanted, mean, machine.slots), budget))
+        if options[-1][0] >= TARGET_TRIALS:
+            break
+    trials, budget = _choose_budget(options)
+    return _reduce_trials(render, machine, stats, set_trials(budget, trials), PLANNED * seconds)
+
+
+def list_budgets(training: int, able: Sequence[str]) -> Iterator[SearchBudget]:
+    """Yield budgets from the most thorough to the least, without their number of trials.
+
+    Args:
+        training: structures in the training split.
+        able: convs that can predict what is asked.
+    """
+    full = choose_epochs(training)
+    for features, layers in TIERS:
+        for share in (1.0, 0.6):
+            last = max(6, round(share * full))
+            yield SearchBudget(
+                rungs=(max(2, round(last / 4)), last),
+                features=features,
+                layers=layers,
+                batches=choose_batches(training),
+                convs=tuple(able),
+            )
+    features, layers = TIERS[-1]
+    for steps in (1000, 300, 100, 30):
+        if steps * max(choose_batches(training)) < training:
+            yield SearchBudget(
+                rungs=(2, 8), features=features, layers=layers, steps=steps, convs=tuple(able)
+            )
+
+
+def choose_epochs(training: int) -> int:
+    """Return the epochs at which a training of so many graphs has mostly converged.
+
+    Fewer graphs need more passes: 40 for a thousand, as the root of their number.
+    """
+    return max(8, min(120, round(40.0 * math.sqrt(1000.0 / max(training, 1)))))
+
+
+def choose_batches(training: int) -> tuple[int, ...]:
+    """Return batch sizes that leave an epoch at least a few steps."""
+    return tuple(b for b in BATCHES if training >= 6 * b) or (8,)
+
+
+def set_trials(budget: SearchBudget, trials: int) -> SearchBudget:
+    """Set a number of trials, and the convs and finalists that go with it."""
+    trials = max(MIN_TRIALS, min(MAX_TRIALS, trials))
+    finalists = max(6, min(12, trials // 3))
+    return replace(
+        budget,
+        trials=trials,
+        initial=max(4, trials // 4),
+        finalists=finalists,
+        members=min(6, finalists),
+        convs=select_convs(budget.convs or (), min(MAX_CONVS, max(3, trials // TRIALS_PER_CONV))),
+    )
+
+
+def select_convs(able: Sequence[str], most: int) -> tuple[str, ...]:
+    """Select some convs, the fast ones first; in the order in which they were given."""
+    order = [name for name in (*FAST_CONVS, *able) if name in able]
+    kept = list(dict.fromkeys(order))[:most]
+    return tuple(name for name in able if name in kept)
+
+
+def count_trials(budget: SearchBudget, seconds: float, epoch_seconds: float, slots: int) -> int:
+    """Return the number of trials that fit into a time.
+
+    Args:
+        budget: only its rungs count.
+        seconds: that the search may take.
+        epoch_seconds: of one trial on one slot, on average.
+        slots: that work side by side.
+    """
+    first, last = budget.rungs
+    each = (first + (last - first) / 3.0) * epoch_seconds
+    return int(seconds * slots / max(each, 1e-9))
+
+
+def _choose_budget(options: Sequence[tuple[int, SearchBudget]]) -> tuple[int, SearchBudget]:
+    """Choose the most thorough budget that leaves ``TARGET_TRIALS``, else two thirds of them."""
+    for least in (TARGET_TRIALS, 2 * TARGET_TRIALS // 3, MIN_TRIALS):
+        for option in options:
+            if option[0] >= least:
+                return option
+    return max(options, key=lambda option: option[0])
+
+
+def _reduce_trials(
+    render: RenderConfig,
+    machine: Machine,
+    stats: Mapping[str, Any],
+    budget: SearchBudget,
+    seconds: float,
+) -> tuple[SearchBudget, Forecast]:
+    """Simulate a budget, and take trials away while it takes too long."""
+    while True:
+        config = render(budget)
+        expected = forecast(config, machine, _price_draws(config, machine, stats, budget.trials))
+        if expected.simulated.makespan + OVERHEAD <= seconds or budget.trials <= MIN_TRIALS:
+            why = _explain_budget(budget, int(stats["splits"]["train"]), machine, expected)
+            return replace(budget, why=why), expected
+        budget = set_trials(budget, int(REDUCTION * budget.trials))
+
+
+def _price_draws(
+    config: CampaignConfig, machine: Machine, stats: Mapping[str, Any], count: int = DRAWS
+) -> dict[str, Priced]:
+    """Price configurations that are drawn from a campaign's space."""
+    stores = stores_of(config, [str(stats["name"])])
+
+    def configure(name: str, values: Mapping[str, Any]) -> Any:
+        return trial_config(config, name, values, stores)
+
+    costs = CostModel(stats, machine.profile, max_width=machine.slots)
+    pricing = Pricing(config, machine, costs, configure)
+    draws = sample(config, count)
+    priced = [pricing.price(f"t{number:04d}", values) for number, values in enumerate(draws)]
+    return {each.name: each for each in priced if each is not None}
+
+
+def _explain_budget(
+    budget: SearchBudget, training: int, machine: Machine, expected: Forecast
+) -> tuple[str, str]:
+    slots = f"{machine.slots} slot{'s' if machine.slots != 1 else ''}"
+    minutes = (expected.simulated.makespan + OVERHEAD) / 60.0
+    size = (
+        f"{budget.trials} trials on {slots} of this machine: about {minutes:.0f} minutes by first "
+        "prices, which may be off by a factor of 2 until something ran ('plan' tells more)."
+    )
+    if budget.steps is None:
+        return size, (
+            f"{training:,} structures to train on: {budget.rungs[1]} passes over them, after "
+            f"{budget.rungs[0]} of which a third goes on."
+        )
+    return size, (
+        f"{training:,} structures are many for this time: {budget.steps} steps are called an "
+        "epoch, not a whole pass; give it more time for better models."
+    )

@@ -1,0 +1,133 @@
+"""Estimate the statistics of a data set before it is built, from a few of its structures."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.config.data import SPLITS, CardConfig
+from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.mixture import targets_of
+from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.files import read_json
+
+SAMPLE_SIZE = 200
+"""Structures that are read to estimate the size of the others."""
+
+ATOMS, DENSITY = 30.0, 0.08
+"""Atoms of a structure, and atoms per cubic angstrom, where none can be read: middling crystals."""
+
+Stats = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StatsEstimate:
+    """Statistics of a data set and their origin."""
+
+    stats: Stats
+    origin: str
+    """In words: a store, a sample, an assumption."""
+    built: bool
+
+
+def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) -> StatsEstimate:
+    """Return the statistics of a store if one is built, else estimate them.
+
+    Args:
+        card_path: its card.
+        stores: where its store may be.
+        structures: how many structures there are; counted in the files if left out.
+
+    Raises:
+        DataError: it is not built, its files are missing, and ``structures`` is left out.
+    """
+    for store in stores:
+        if (store / "index.json").exists() and structures is None:
+            stats: Stats = read_json(store / "stats.json")
+            return StatsEstimate(stats, f"the store {store}", built=True)
+    card = load(card_path, CardConfig)
+    try:
+        sample, counted = _read_sample(card, card_path)
+    except DataError:
+        if structures is None:
+            raise
+        sample, counted = _assume_stats(card), None
+    total = structures or counted
+    if total is None:
+        raise DataError(
+            f"{card_path}: its files do not say how many structures they hold: give --structures."
+        )
+    source = f"{sample['num_graphs']} structures of it" if sample["num_graphs"] > 1 else "a guess"
+    return StatsEstimate(
+        scale_stats(sample, total, card), f"{total:,} structures, sizes by {source}", False
+    )
+
+
+def _read_sample(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
+    """Read the first structures of the first file, and count all where that costs nothing."""
+    from hydragnn_hpo.data.build_plan import Piece, find_file, make_source
+    from hydragnn_hpo.data.columns import columns_of
+    from hydragnn_hpo.data.convert_pieces import read_piece
+    from hydragnn_hpo.data.graph import Graph
+    from hydragnn_hpo.data.readers import reader_of
+    from hydragnn_hpo.data.statistics import size_stats
+
+    total: int | None = 0
+    paths = [find_file(entry.path, card_path) for entry in card.files]
+    for number, path in enumerate(paths):
+        source = make_source(card, number, path)
+        count = reader_of(source, card.files[number].reader).count(source)
+        total = None if total is None or count is None else total + count
+    piece = Piece(0, 0, paths[0], 0, None, "", "")
+    found = (graph for _, graph in read_piece(card, piece))
+    graphs = list(itertools.islice((g for g in found if isinstance(g, Graph)), SAMPLE_SIZE))
+    if not graphs:
+        raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")
+    return size_stats(columns_of(graphs, card.targets), card.graphs.cutoff), total
+
+
+def _assume_stats(card: CardConfig) -> Stats:
+    """Return the statistics of one average crystal."""
+    reach = [float(r) for r in range(3, math.ceil(card.graphs.cutoff))] + [card.graphs.cutoff]
+    degree = {str(r): DENSITY * 4.0 / 3.0 * math.pi * r**3 for r in reach}
+    sizes = {
+        "nodes": {"mean": ATOMS, "min": ATOMS, "max": ATOMS},
+        "edges": dict.fromkeys(("mean", "min", "max"), ATOMS * degree[str(reach[-1])]),
+    }
+    return {
+        "num_graphs": 1,
+        "cutoff": card.graphs.cutoff,
+        "elements": [],
+        "degree": degree,
+        **sizes,
+    }
+
+
+def scale_stats(sample: Mapping[str, Any], total: int, card: CardConfig) -> Stats:
+    """Scale the statistics of a sample to the whole data set.
+
+    Args:
+        sample: as ``data.statistics`` makes them.
+        total: structures of the whole.
+        card: the data set.
+    """
+    shares = zip(SPLITS, card.split.shares, strict=True)
+    splits = {split: max(1, round(share * total)) for split, share in shares}
+    sizes = {
+        name: {**sample[name], "total": sample[name]["mean"] * total} for name in ("nodes", "edges")
+    }
+    return {
+        **sample,
+        **sizes,
+        "name": card.name,
+        "title": card.title,
+        "num_graphs": total,
+        "splits": splits,
+        "attributes": {},
+        "laplacian": card.graphs.laplacian,
+        "train_nodes": round(splits["train"] * sample["nodes"]["mean"]),
+        "train_edges": round(splits["train"] * sample["edges"]["mean"]),
+        "targets": targets_of(card),
+    }

@@ -1,0 +1,280 @@
+"""Convert pieces of files to chunks of graphs in the work folder, and set bad structures aside."""
+
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from numpy.typing import NDArray
+
+from hydragnn_hpo.config.data import CardConfig, TargetConfig
+from hydragnn_hpo.data.build_folder import BadStructure, chunk_path, record_path
+from hydragnn_hpo.data.build_plan import Piece, Plan, make_source
+from hydragnn_hpo.data.columns import Arrays, Names, arrays_of, columns_of
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.readers import reader_of
+from hydragnn_hpo.data.readers.source import Source
+from hydragnn_hpo.data.statistics import degrees_of
+from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.files import write_bytes, write_json
+
+
+def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | DataError]]:
+    """Read, check and convert every structure of a piece.
+
+    Raises:
+        DataError: the file cannot be read on, or has changed since it was counted.
+    """
+    entry = card.files[piece.entry]
+    source = make_source(card, piece.entry, piece.path)
+    rules = Rules(
+        cutoff=card.graphs.cutoff,
+        min_distance=card.graphs.min_distance,
+        targets=card.targets,
+        group=card.split.group,
+        published=None if entry.published else card.split.published,
+        attributes=card.attributes,
+        laplacian=card.graphs.laplacian,
+    )
+    number = piece.start
+    items = reader_of(source, entry.reader).read(source, piece.start, piece.stop)
+    for number, (name, found) in enumerate(items, start=piece.start + 1):
+        place = Place(piece.path, number, piece.prefix + name)
+        if isinstance(found, DataError):
+            yield place, found
+            continue
+        place, graph = _convert_structure(found, place, rules, source, card.id_key)
+        if isinstance(graph, Graph) and entry.published:
+            graph = replace(graph, published=entry.published)
+        yield place, graph
+    if piece.stop is not None and number != piece.stop:
+        raise DataError(
+            f"{piece.path}: ends after structure {number}, {piece.stop} were counted before; "
+            "leave it alone while it is read and start again."
+        )
+
+
+def read_graphs(
+    path: Path,
+    cutoff: float,
+    targets: Mapping[str, TargetConfig] | None = None,
+    *,
+    min_distance: float = 0.1,
+    structure_column: str | None = None,
+) -> Iterator[Graph]:
+    """Return the graphs of any structure file, labelled or not.
+
+    Args:
+        path: file or folder, see ``data.readers``.
+        cutoff: largest edge length in angstrom.
+        targets: properties to look up; none for structures that are to be predicted.
+        min_distance: atoms closer than this (angstrom) are at one place.
+        structure_column: for tables, see ``CardConfig``.
+
+    Raises:
+        DataError: a structure cannot be used; the sentence names file and place.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such file.")
+    wanted = targets or {}
+    keys = tuple(t.key or name for name, t in wanted.items() if t.level == "graph")
+    source = Source(path, keys, structure_column)
+    items = reader_of(source, None).read(source, 0, None)
+    for number, (name, found) in enumerate(items, start=1):
+        if isinstance(found, DataError):
+            raise found
+        yield graph_of(found, Place(path, number, name), Rules(cutoff, min_distance, wanted))
+
+
+def _convert_structure(
+    atoms: Atoms, place: Place, rules: Rules, source: Source, id_key: str | None
+) -> tuple[Place, Graph | DataError]:
+    """Convert a structure, under the name that the card wants for it."""
+    try:
+        if id_key is not None:
+            if id_key not in atoms.info:
+                raise place.error(f"has no '{id_key}', the card's id_key", "add it to the file")
+            place = replace(place, id=str(atoms.info[id_key]))
+        return place, graph_of(_add_cell(atoms, place, source), place, rules)
+    except DataError as error:
+        return place, error
+
+
+def _add_cell(atoms: Atoms, place: Place, source: Source) -> Atoms:
+    """Put a structure without a lattice into the one that the card gives."""
+    if source.cell is not None:
+        if atoms.cell.any() and not np.allclose(atoms.cell[:], source.cell):
+            raise place.error("has a lattice of its own", "drop cell from the card's [[files]]")
+        atoms.cell, atoms.pbc = source.cell, True
+    if source.pbc is not None:
+        atoms.pbc = source.pbc
+    return atoms
+
+
+Tell = Callable[[int], None]
+"""Told how many structures have been looked at since the last time."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A window of graphs in the work folder."""
+
+    name: str
+    bytes: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of a piece."""
+
+    stamp: str
+    read: int
+    """Structures looked at, bad ones included."""
+    bad: tuple[BadStructure, ...]
+    chunks: tuple[Chunk, ...]
+
+
+def finish_piece(plan: Plan, number: int, work: Path, tell: Tell) -> tuple[Record, bool]:
+    """Convert a piece unless a build before has done so.
+
+    Returns:
+        What became of it, and whether it was converted now.
+
+    Raises:
+        DataError: its file cannot be read on.
+        StorageError: the disk is full.
+    """
+    piece = plan.pieces[number]
+    record = read_record(piece, work)
+    if record is not None and all(_is_whole(work / chunk.name, chunk) for chunk in record.chunks):
+        tell(record.read)
+        return record, False
+    return convert_piece(plan, piece, work, tell), True
+
+
+def convert_piece(plan: Plan, piece: Piece, work: Path, tell: Tell) -> Record:
+    """Read, check and convert the structures of a piece, window by window."""
+    graphs: list[Graph] = []
+    numbers: list[int] = []
+    bad: list[BadStructure] = []
+    chunks: list[Chunk] = []
+    read = 0
+
+    def flush() -> None:
+        if graphs:
+            arrays = chunk_arrays(graphs, numbers, plan.card)
+            chunks.append(_write_chunk(chunk_path(work, piece.number, len(chunks)), arrays))
+            graphs.clear()
+            numbers.clear()
+
+    for place, graph in read_piece(plan.card, piece):
+        read += 1
+        if isinstance(graph, DataError):
+            bad.append(BadStructure(str(place.file), place.number, place.id, str(graph)))
+        else:
+            graphs.append(graph)
+            numbers.append(place.number)
+        tell(1)
+        if len(graphs) == plan.window:
+            flush()
+    flush()
+    record = Record(piece.stamp, read, tuple(bad), tuple(chunks))
+    content = asdict(record)
+    write_json(record_path(work, piece.number), {"sum": _sum_file(content), "record": content})
+    return record
+
+
+def read_record(piece: Piece, work: Path) -> Record | None:
+    """Return the record of a piece, if it is whole and the piece is still the same."""
+    try:
+        found = json.loads(record_path(work, piece.number).read_bytes())
+        content = found["record"]
+        if found["sum"] != _sum_file(content) or content["stamp"] != piece.stamp:
+            return None
+        return Record(
+            stamp=content["stamp"],
+            read=content["read"],
+            bad=tuple(BadStructure(**one) for one in content["bad"]),
+            chunks=tuple(Chunk(**one) for one in content["chunks"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def chunk_arrays(graphs: Sequence[Graph], numbers: Sequence[int], card: CardConfig) -> Arrays:
+    """Return a window of graphs as the arrays of a store, and what is needed to finish it.
+
+    Groups are numbered within the chunk. Added are ``at.number``, the structure's number in its
+    file, ``at.published``, its published split (-1: none), ``at.id_hash``, all [G], ``at.degrees``
+    [N, R], and the names of groups and published splits.
+    """
+    columns = columns_of(graphs, card.targets, attributes=card.attributes)
+    groups = Names.of(sorted({graph.group for graph in graphs}))
+    splits = sorted({graph.published for graph in graphs if graph.published is not None})
+    place = {None: -1} | {name: number for number, name in enumerate(splits)}
+    hashes = [_hash(graph.id) for graph in graphs]
+    return arrays_of(columns) | {
+        "at.number": np.array(numbers, dtype=np.int64),
+        "at.published": np.array([place[graph.published] for graph in graphs], dtype=np.int32),
+        "at.id_hash": np.array(hashes, dtype=np.uint64),
+        "at.degrees": degrees_of(columns, card.graphs.cutoff),
+        **_encode_names("group", groups),
+        **_encode_names("split", Names.of(splits)),
+    }
+
+
+def read_chunk(file: Path, names: Sequence[str] | None = None) -> Arrays:
+    """Read arrays of a chunk, all of them if no names are given.
+
+    Raises:
+        StorageError: the file is missing or was altered since it was written.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            return {name: found[name] for name in (found.files if names is None else names)}
+    except Exception as error:  # zipfile and numpy raise whatever a damaged file makes them
+        raise StorageError(
+            f"{file}: cannot be read ({error}); start the build again, it makes the file anew."
+        ) from error
+
+
+def read_names(arrays: Arrays, kind: str) -> list[str]:
+    """Return the names of groups (``group``) or published splits (``split``) of a chunk."""
+    return list(Names(arrays[f"at.{kind}_text"], arrays[f"at.{kind}_offset"]))
+
+
+def _encode_names(kind: str, names: Names) -> Arrays:
+    return {f"at.{kind}_text": names.text, f"at.{kind}_offset": names.offset}
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
+def _write_chunk(file: Path, arrays: dict[str, NDArray[Any]]) -> Chunk:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    content = buffer.getvalue()
+    write_bytes(file, content)
+    return Chunk(file.name, len(content), zlib.crc32(content))
+
+
+def _is_whole(file: Path, chunk: Chunk) -> bool:
+    try:
+        if file.stat().st_size != chunk.bytes:
+            return False
+        return zlib.crc32(file.read_bytes()) == chunk.crc
+    except OSError:
+        return False
+
+
+def _sum_file(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,523 @@
+"""Inspect data files without a card: their readers, a sample of structures, what a card needs."""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ase import Atoms
+
+from hydragnn_hpo.data.geometry_summary import GeometrySummary, summarize_geometry
+from hydragnn_hpo.data.properties import (
+    PropertyTable,
+    collect_properties,
+    explain_rejection,
+    make_identifier,
+)
+from hydragnn_hpo.data.readers import READERS, reader_of
+from hydragnn_hpo.data.readers.database import holds_lmdb
+from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
+from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
+from hydragnn_hpo.data.readers.smiles import NAMES
+from hydragnn_hpo.data.readers.source import (
+    OPENERS,
+    Reader,
+    Source,
+    is_number,
+    read_rows,
+    read_text,
+)
+from hydragnn_hpo.data.readers.table import KNOWN, glance
+from hydragnn_hpo.data.readers.text_folder import holds_cfg
+from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
+from hydragnn_hpo.data.targets import TargetProposals, propose_targets
+from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.text import escape_line
+
+MAX_FILES = 1000
+"""Files of a folder that a card names one by one."""
+
+MAX_COUNTED_FILES = 50
+"""Files whose structures are counted; of more files every one is read a little."""
+
+MAX_COUNTED_BYTES = 256_000_000
+"""Text of a file whose structures are counted, which takes seconds."""
+
+COMPRESSION = 4
+"""Typical length of a text over that of its compressed file."""
+
+TABLE_ROWS = 20
+"""Rows of a table by which its columns are recognised."""
+
+FAST_READERS = ("extxyz", "database", "pyg", "hydragnn_bp")
+"""Readers that take a millisecond per structure; the others take ten, or a hundred."""
+
+SAMPLE_SIZES = {True: 2000, False: 300}
+"""Structures that are read, from fast readers only and otherwise."""
+
+SAMPLE_RUNS = 20
+"""Places of a file at which runs of structures are read."""
+
+FEW_STRUCTURES = 100
+"""Structures below which a model is not trustworthy."""
+
+_NOT_STRUCTURES = (".md", ".py", ".pdf", ".png", ".jpg", ".toml", ".yaml", ".yml", ".log", ".sh")
+
+_SMILES_NAMES = (*NAMES, "smile", "mol", "molecule")
+
+_SMILES = re.compile(r"[A-Za-z0-9@+\-\[\]()=#$/\\.%:*]+", re.ASCII)
+
+_IDS = ("material_id", "mp_id", "structure_id", "uid", "identifier", "jid", "id", "name")
+
+SkippedFile = tuple[Path, str]
+"""A file of a folder that holds no structure, and the error of reading it."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file and how it is read."""
+
+    path: Path
+    reader: Reader
+    kind: str
+    """The reader's name in ``READERS``."""
+    card_reader: str | None = None
+    """The reader's name, where the card must name it."""
+    column: str | None = None
+    """The column with the structures, where the card must name it."""
+    keys: tuple[str, ...] = ()
+    """Names for columns that have none, in their order."""
+    in_folder: bool = False
+    """Whether it was found in a folder, not named by the user."""
+
+    @property
+    def source(self) -> Source:
+        """Input of the reader."""
+        return Source(self.path, self.keys, self.column)
+
+
+@dataclass(frozen=True)
+class StructureSample:
+    """Some structures of a data set."""
+
+    structures: tuple[Atoms, ...]
+    names: tuple[str, ...]
+    total: int
+    """Structures of all files, counted or estimated."""
+    exact: bool
+    """Whether they were counted."""
+    bad: int
+    """Structures that cannot be read, of those that were tried."""
+    first_error: str | None
+    """Error of the first of them."""
+    torn: str | None
+    """Error that ended the reading of a file, if any."""
+    skipped: tuple[SkippedFile, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is known of an undescribed data set."""
+
+    name: str
+    files: tuple[DataFile, ...]
+    sample: StructureSample
+    geometry: GeometrySummary
+    split: SplitProposal
+    proposals: TargetProposals
+    id_key: str | None
+    warnings: tuple[str, ...]
+
+
+def inspect_files(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Inspection:
+    """Inspect files or folders that make one data set.
+
+    Args:
+        paths: of the files and folders.
+        units: of properties by their names in the file, as given by the user.
+
+    Raises:
+        ConfigError: a unit or its property is unknown, or a path is no data file.
+        DataError: the files cannot be read, or hold nothing that can be learned.
+    """
+    files, skipped = detect_files(paths)
+    sample = read_sample(files)
+    skipped += sample.skipped
+    files = tuple(file for file in files if file.path not in {path for path, _ in skipped})
+    _check_size(paths[0], sample)
+    table = collect_properties(sample.structures)
+    proposals = _propose(files, sample, table, units or {})
+    if all(table.numbers[target.key].constant for target in proposals.targets):
+        raise DataError(_explain_no_target(paths[0], files, proposals, table))
+    geometry = summarize_geometry(sample.structures, sample.names)
+    split = _propose_split(sample, geometry, table)
+    id_key = _find_id_key(table, sample)
+    used = {id_key, split.published, *dict(proposals.left_out), *table.numbers}
+    texts = tuple((k, "is text, a head predicts numbers") for k in table.texts if k not in used)
+    warnings = [*_warn_of_files(skipped), *geometry.warnings]
+    warnings += [*_warn_of_structures(sample, geometry), *proposals.warnings]
+    return Inspection(
+        make_identifier(_find_stem(paths), "data"),
+        files,
+        sample,
+        geometry,
+        split,
+        replace(proposals, left_out=(*proposals.left_out, *texts)),
+        id_key,
+        (*warnings, *([split.warning] if split.warning else [])),
+    )
+
+
+def _check_size(path: Path, sample: StructureSample) -> None:
+    """Refuse what is too little for five splits."""
+    if sample.exact and sample.total - sample.bad < MIN_STRUCTURES:
+        raise DataError(
+            f"{path}: holds {len(sample.structures)} usable structures; five splits need at "
+            f"least {MIN_STRUCTURES}, a model worth believing {FEW_STRUCTURES} or more: add "
+            "structures."
+        )
+
+
+def _propose(
+    files: Sequence[DataFile],
+    sample: StructureSample,
+    table: PropertyTable,
+    units: Mapping[str, str],
+) -> TargetProposals:
+    for name in units:
+        if name not in table.numbers:
+            raise ConfigError(f"--unit: {unknown('property', name, table.numbers)}")
+    _check_unnamed_columns(files, table)
+    kinds = {file.kind for file in files}
+    return propose_targets(
+        sample.structures,
+        table,
+        reader=kinds.pop() if len(kinds) == 1 else "several",
+        units=units,
+        forced=[key for file in files for key in file.keys],
+    )
+
+
+def _propose_split(
+    sample: StructureSample, geometry: GeometrySummary, table: PropertyTable
+) -> SplitProposal:
+    read = len(sample.structures)
+    labels = {key: table.texts[key] for key, n in table.text_counts.items() if n == read}
+    return propose_split(sample.total, read, compositions=geometry.compositions, labels=labels)
+
+
+def detect_files(
+    paths: Sequence[Path],
+) -> tuple[tuple[DataFile, ...], tuple[SkippedFile, ...]]:
+    """Detect how files and folders are read; a folder of plain files becomes its files.
+
+    Returns:
+        The files, and those of folders that cannot hold structures.
+
+    Raises:
+        ConfigError: a path is a graph store, or a folder of too many files.
+        DataError: it is missing, empty, or a table without structures.
+    """
+    files: list[DataFile] = []
+    skipped: list[SkippedFile] = []
+    for given in paths:
+        for path in _list_files(given):
+            try:
+                files.append(replace(_detect_file(path), in_folder=path != given))
+            except DataError as error:
+                if path == given:
+                    raise
+                skipped.append((path, str(error)))
+    if not files:
+        raise DataError(skipped[0][1])
+    return tuple(files), tuple(skipped)
+
+
+def _list_files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder; correct the path.")
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path}: is neither a file nor a folder; save the data as a file first.")
+    table = (path / ID_PROP).is_file()
+    if path.is_file() or table or is_hydragnn_bp(path) or holds_lmdb(path) or holds_cfg(path):
+        return [path]
+    if (path / "index.json").is_file():
+        raise ConfigError(f"{path}: is a store of ours already; name the card it was built from.")
+    files = sorted(entry for entry in path.rglob("*") if _may_hold_structures(entry, path))
+    if not files:
+        raise DataError(f"{path}: holds no structure files; correct the path.")
+    if len(files) > MAX_FILES:
+        raise ConfigError(
+            f"{path}: holds {len(files):,} files, a card names at most {MAX_FILES:,}: put their "
+            f"names and properties into {path / ID_PROP}, or write them into one extxyz file."
+        )
+    return files
+
+
+def _may_hold_structures(entry: Path, root: Path) -> bool:
+    if not entry.is_file() or entry.suffix.lower() in _NOT_STRUCTURES:
+        return False
+    hidden = any(part.startswith(".") for part in entry.relative_to(root).parts)
+    return not hidden and "readme" not in entry.name.lower()
+
+
+def _detect_file(path: Path) -> DataFile:
+    reader = reader_of(Source(path), None)
+    kind = next(key for key, value in READERS.items() if value is reader)
+    if kind == "folder":
+        return DataFile(path, reader, kind, keys=_name_table_columns(path / ID_PROP))
+    if kind == "cfg":
+        beside = min(path.glob("*.bulk"), default=None)
+        count = 0 if beside is None else len(read_text(beside).split("\n")[0].split())
+        return DataFile(path, reader, kind, keys=_number_properties(count))
+    if kind == "table" or ".csv" in [suffix.lower() for suffix in path.suffixes[-2:]]:
+        return _detect_table(path)
+    return DataFile(path, reader, kind)
+
+
+def _name_table_columns(table: Path) -> tuple[str, ...]:
+    """Name the columns of a table of properties that has no header."""
+    if not table.is_file():
+        return ()
+    first = read_rows(table)[0]
+    if len(first) < 2:
+        raise DataError(f"{table}: its lines hold a name and no property; add a column.")
+    return _number_properties(len(first) - 1) if any(map(is_number, first[1:])) else ()
+
+
+def _number_properties(count: int) -> tuple[str, ...]:
+    return ("property",) if count == 1 else tuple(f"property_{n}" for n in range(1, count + 1))
+
+
+def _detect_table(path: Path) -> DataFile:
+    """Find the column with the structures."""
+    header, rows = glance(Source(path), TABLE_ROWS)
+    is_json = ".json" in [suffix.lower() for suffix in path.suffixes[-2:]]
+    if is_json and sum(name in header for name in KNOWN) == 1:
+        return DataFile(path, READERS["table"], "table")
+    columns = [(name, _read_column(rows, number)) for number, name in enumerate(header)]
+    for name, cells in columns:
+        if cells and all(_is_structure(cell, path) for cell in cells):
+            return DataFile(path, READERS["table"], "table", column=name)
+    for name, cells in columns:
+        if not is_json and cells and _are_smiles(name, cells):
+            column = None if name.lower() == "smiles" else name
+            return DataFile(path, READERS["smiles"], "smiles", "smiles", column)
+    hint = next((s for s in ";\t|" if len(header) == 1 and s in header[0]), None)
+    raise DataError(
+        f"{path}: no column holds structures (CIF texts, names of files beside the table, SMILES); "
+        f"columns: {escape_line(', '.join(header))[:200]}"
+        + (f"; separate them by commas, not by {hint!r}." if hint else ".")
+    )
+
+
+def _read_column(rows: Sequence[Any], number: int) -> list[Any]:
+    lists = (row for row in rows if isinstance(row, Sequence) and not isinstance(row, str))
+    return [row[number] for row in lists if len(row) > number]
+
+
+def _is_structure(cell: Any, path: Path) -> bool:
+    """Check whether a cell is a dictionary of a structure, a CIF text, or a file beside."""
+    if isinstance(cell, Mapping):
+        return bool({"lattice", "sites", "lattice_mat", "elements"} & set(cell))
+    if not isinstance(cell, str) or is_number(cell):
+        return False
+    if "\n" in cell:
+        return "_cell_length" in cell or "data_" in cell
+    beside = path.parent / cell if 0 < len(cell) < 256 else None
+    return beside is not None and beside.is_file() and beside != path
+
+
+def _are_smiles(name: str, cells: Sequence[Any]) -> bool:
+    """Check whether a column holds SMILES, by its name or by what RDKit makes of it."""
+    texts = [cell for cell in cells if isinstance(cell, str) and not is_number(cell)]
+    if len(texts) < len(cells) or not all(_SMILES.fullmatch(text) for text in texts):
+        return False
+    if name.strip().lower() in _SMILES_NAMES:
+        return True
+    try:
+        from rdkit import Chem, RDLogger
+    except ImportError:
+        return False
+    RDLogger.DisableLog("rdApp.*")
+    return all(Chem.MolFromSmiles(text) is not None for text in texts)
+
+
+def _count_structures(file: DataFile) -> int | None:
+    """Count the structures of a file; None where that takes longer than seconds."""
+    if file.kind == "extxyz" and _text_size(file.path) > MAX_COUNTED_BYTES:
+        return None
+    return file.reader.count(file.source)
+
+
+def _text_size(path: Path) -> int:
+    packed = path.suffix.lower() in OPENERS
+    return path.stat().st_size * (COMPRESSION if packed else 1)
+
+
+def _estimate_count(file: DataFile, frames: int = 200) -> int:
+    """Estimate the structures of a long extxyz file by the length of the first ones."""
+    if file.kind != "extxyz":
+        return 0
+    read = seen = 0
+    opener = OPENERS.get(file.path.suffix.lower(), open)
+    with opener(file.path, "rt", encoding="utf-8") as lines:
+        for head in lines:
+            if seen == frames or not head.strip().isdigit():
+                break
+            read += len(head) + sum(map(len, itertools.islice(lines, int(head) + 1)))
+            seen += 1
+    return round(_text_size(file.path) * seen / read) if read else 0
+
+
+def read_sample(files: Sequence[DataFile]) -> StructureSample:
+    """Read the first structures of all files, and runs spread over the rest.
+
+    Raises:
+        DataError: none can be read; the sentence is that of the first.
+    """
+    limit = min(SAMPLE_SIZES[file.kind in FAST_READERS] for file in files)
+    limit_of_file = max(2, limit // len(files))
+    good: list[tuple[str, Atoms]] = []
+    bad: list[str] = []
+    skipped: list[SkippedFile] = []
+    torn, total, exact = None, 0, True
+    for number, file in enumerate(files):
+        before, count = len(good) + len(bad), None
+        if before >= limit:
+            total, exact = total * len(files) // number, False
+            break
+        try:
+            count = _count_structures(file) if len(files) <= MAX_COUNTED_FILES else None
+            for name, found in _read_some(file, count, limit_of_file):
+                if isinstance(found, DataError):
+                    bad.append(str(found))
+                else:
+                    good.append((name, found))
+        except DataError as error:
+            if file.in_folder and len(good) + len(bad) == before:
+                skipped.append((file.path, str(error)))
+                continue
+            torn = torn or str(error)
+        read = len(good) + len(bad) - before
+        ended = count is not None or read < limit_of_file
+        exact &= ended
+        total += count or (read if ended else max(read, _estimate_count(file)))
+    if not good:
+        empty = skipped[0][1] if skipped else f"{files[0].path}: holds no structure."
+        raise DataError(torn or (bad[0] if bad else empty))
+    names, structures = zip(*good, strict=True)
+    first = bad[0] if bad else None
+    return StructureSample(structures, names, total, exact, len(bad), first, torn, tuple(skipped))
+
+
+def _read_some(
+    file: DataFile, count: int | None, limit: int
+) -> Iterator[tuple[str, Atoms | DataError]]:
+    if count is None or count <= limit:
+        yield from itertools.islice(file.reader.read(file.source, 0, None), limit)
+        return
+    for start, stop in choose_runs(count, limit):
+        yield from file.reader.read(file.source, start, stop)
+
+
+def choose_runs(count: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Yield the runs of structures to read, ascending: one half first, the rest spread.
+
+    >>> list(choose_runs(1000, 40))[:3]
+    [(0, 20), (68, 69), (117, 118)]
+
+    Args:
+        count: number of structures, more than ``limit``.
+        limit: structures to read.
+    """
+    first = max(1, limit // 2)
+    yield 0, first
+    number = min(SAMPLE_RUNS, limit - first)
+    if number < 1:
+        return
+    length = (limit - first) // number
+    for place in range(number):
+        end = first + (count - first) * (place + 1) // number
+        yield end - length, end
+
+
+def _check_unnamed_columns(files: Sequence[DataFile], table: PropertyTable) -> None:
+    """Refuse columns that have neither a name nor a number: a card could not leave them out."""
+    for file in files:
+        for key in file.keys:
+            if key not in table.numbers or not table.numbers[key].known.any():
+                raise DataError(
+                    f"{file.path}: '{key}', a column without a name, holds no number: remove it, "
+                    "or write a header that names the columns."
+                )
+
+
+def _find_stem(paths: Sequence[Path]) -> str:
+    """Return the name of the only file, else of the folder of the first."""
+    path = paths[0].resolve()
+    return path.name.split(".")[0] if len(paths) == 1 else path.parent.name
+
+
+def _explain_no_target(
+    path: Path, files: Sequence[DataFile], proposals: TargetProposals, table: PropertyTable
+) -> str:
+    constant = [(t.key, explain_rejection(table.numbers[t.key])) for t in proposals.targets]
+    texts = [(name, "is text") for name in table.texts if name not in table.numbers]
+    rejected = [*constant, *proposals.left_out, *texts]
+    listed = "; ".join(f"{escape_line(name)[:60]} {why}" for name, why in rejected[:6])
+    there = f"what there is: {listed}" if listed else "there are atoms and cells only"
+    if len(files) > 1 and not listed:
+        there += ", put an id_prop.csv beside the files (file name, value)"
+    return (
+        f"{path}: has no property that could be learned ({there}); add energies, gaps or what else "
+        "is to be predicted."
+    )
+
+
+def _find_id_key(table: PropertyTable, sample: StructureSample) -> str | None:
+    """Find the text that names structures: all have it, no two share it."""
+    count = len(sample.structures)
+    for key in _IDS:
+        if table.text_counts.get(key) == count:
+            values = {str(atoms.info.get(key, "")) for atoms in sample.structures}
+            if len(values) == count and "" not in values:
+                return key
+    return None
+
+
+def _warn_of_files(skipped: Sequence[SkippedFile]) -> Iterator[str]:
+    if skipped:
+        path, reason = skipped[0]
+        if len(skipped) == 1:
+            which = f"{path.name} is left out, it holds no structure that could be read"
+        else:
+            which = (
+                f"{len(skipped)} files are left out, they hold no structure that could be read, as "
+                f"{path.name}"
+            )
+        yield f"{which}: {reason}"
+
+
+def _warn_of_structures(sample: StructureSample, geometry: GeometrySummary) -> Iterator[str]:
+    count = len(sample.structures)
+    if sample.torn is not None:
+        yield f"the file cannot be read to its end: {sample.torn}"
+    if sample.bad:
+        yield (
+            f"{sample.bad} of {count + sample.bad} structures cannot be read, as: "
+            f"{sample.first_error} Up to 1 % are set aside by themselves."
+        )
+    if geometry.bad:
+        yield (
+            f"{len(geometry.bad)} of {geometry.tried} structures cannot become graphs, as: "
+            f"{geometry.bad[0]} Up to 1 % are set aside by themselves."
+        )
+    if geometry.twins > 0.02 * count:
+        yield (
+            f"{geometry.twins} of {count} structures stand there twice; 'dataset check' finds all."
+        )
+    if sample.exact and sample.total < FEW_STRUCTURES:
+        yield f"{sample.total} structures are few: errors will be large and uncertain."

@@ -1,0 +1,232 @@
+"""Group MPI ranks by host, fail together, and share memory within and between hosts."""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.errors import ConfigError, DataError, HydraError, JobError, StorageError
+
+RANKS_PER_HOST = "HYDRAGNN_HPO_RANKS_PER_HOST"
+"""The environment variable that makes virtual hosts."""
+
+
+class HostGroups(NamedTuple):
+    """The ranks of a communicator, host by host."""
+
+    host: Any
+    """Communicator of the ranks of this host; its rank 0 leads."""
+    leaders: Any
+    """Communicator of the leaders of all hosts; null on the other ranks."""
+    number: int
+    """Number of this host."""
+    total: int
+    """Number of hosts."""
+
+
+def group_by_host(comm: Any) -> HostGroups:
+    """Split a communicator into hosts; all ranks call it together.
+
+    Args:
+        comm: of mpi4py. Hosts are numbered by their lowest rank in it.
+
+    Raises:
+        ConfigError: the number of ranks of a virtual host is not a positive number.
+    """
+    from mpi4py import MPI
+
+    size = _ranks_per_host(comm)
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+    if size:
+        whole, host = host, host.Split(host.rank // size, key=host.rank)
+        whole.Free()
+    leaders = comm.Split(0 if host.rank == 0 else MPI.UNDEFINED, key=comm.rank)
+    found = (leaders.rank, leaders.size) if host.rank == 0 else None
+    return HostGroups(host, leaders, *host.bcast(found))
+
+
+def _ranks_per_host(comm: Any) -> int:
+    """Return the ranks of a virtual host as rank 0 has been told, 0 for true hosts."""
+    text = comm.bcast(os.environ.get(RANKS_PER_HOST, ""))
+    if text and not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ConfigError(f"{RANKS_PER_HOST} is {text!r}; set it to a positive number of ranks.")
+    return int(text or 0)
+
+
+T = TypeVar("T")
+
+Wanted = tuple[list[NDArray[Any]], list[int]]
+"""Contiguous arrays to fill, and where the bytes of each lie."""
+
+_POLL = 0.0005
+"""Seconds between two calls of a leader's thread, which a fetch may have to wait."""
+
+_SHARED = Path("/dev/shm")
+"""Where Linux counts the memory that processes of one host have in common."""
+
+_ERRORS: dict[str, type[HydraError]] = {
+    kind.__name__: kind for kind in (ConfigError, DataError, StorageError, JobError)
+}
+
+
+def run_or_fail_together(comm: Any, work: Callable[[], T]) -> T:
+    """Do something on every rank; where one fails all fail with its sentence, and nobody waits.
+
+    Raises:
+        HydraError: what the lowest rank that failed says; ``JobError`` if that is no error of ours.
+    """
+    from mpi4py import MPI
+
+    result: T | None = None
+    failure: tuple[str, str] | None = None
+    cause: Exception | None = None
+    try:
+        result = work()
+    except HydraError as error:
+        failure, cause = (type(error).__name__, str(error)), error
+    except Exception as error:
+        failure, cause = ("JobError", f"rank {comm.rank}: {error!r}"), error
+    failed = comm.allreduce(comm.size if failure is None else comm.rank, MPI.MIN)
+    if failed < comm.size:
+        kind, said = comm.bcast(failure, root=failed)
+        raise _ERRORS.get(kind, JobError)(said) from cause
+    assert failure is None
+    return result  # type: ignore[return-value]
+
+
+class SharedMemory:
+    """Memory of one host: its own block, which other hosts may read, and one that all have alike.
+
+    Making and freeing it is collective.
+    """
+
+    def __init__(self, comm: Any, hosts: HostGroups, own: int, common: int) -> None:
+        """Allocate memory.
+
+        Args:
+            comm: of all ranks.
+            hosts: its ranks by host.
+            own: bytes of the block of this host.
+            common: bytes of the block that all hosts have alike.
+
+        Raises:
+            StorageError: a host has less; every rank raises it.
+        """
+        from mpi4py import MPI
+
+        self._comm, self._hosts = comm, hosts
+        leads = hosts.host.rank == 0
+        size = own + common
+        run_or_fail_together(comm, lambda: _check_memory(size) if leads else None)
+        self._shared = run_or_fail_together(
+            comm, lambda: MPI.Win.Allocate_shared(size if leads else 0, 1, comm=hosts.host)
+        )
+        self._shared.Lock_all(MPI.MODE_NOCHECK)
+        buffer: Any = self._shared.Shared_query(0)[0]
+        memory = np.frombuffer(memoryview(buffer), dtype=np.uint8, count=size)
+        self.own, self.common = memory[:own], memory[own:]
+        self._exposed: Any = None
+        found = hosts.leaders.allgather(comm.rank) if leads else None
+        self._leaders: list[int] = hosts.host.bcast(found)
+
+    def meet(self) -> None:
+        """Wait for all ranks of this host; each then sees what the others wrote."""
+        self._shared.Sync()
+        self._hosts.host.Barrier()
+        self._shared.Sync()
+
+    def expose(self) -> None:
+        """Expose this host's block to other hosts."""
+        from mpi4py import MPI
+
+        memory = self.own if self._hosts.host.rank == 0 and len(self.own) else None
+        self._exposed = run_or_fail_together(
+            self._comm, lambda: MPI.Win.Create(memory, 1, comm=self._comm)
+        )
+        self._exposed.Lock_all(MPI.MODE_NOCHECK)
+
+    def fetch(self, wanted: Mapping[int, Wanted]) -> None:
+        """Read bytes of other hosts, all of a host in one go.
+
+        Args:
+            wanted: by host, what is filled, and the first byte in that host's block of each.
+        """
+        from mpi4py import MPI
+
+        kinds = []
+        for host, (pieces, places) in wanted.items():
+            sizes = [piece.nbytes for piece in pieces]
+            into = MPI.BYTE.Create_hindexed(sizes, [piece.ctypes.data for piece in pieces]).Commit()
+            source = MPI.BYTE.Create_hindexed(sizes, places).Commit()
+            kinds += [into, source]
+            self._exposed.Get([MPI.BOTTOM, 1, into], self._leaders[host], (0, 1, source))
+        for host in wanted:
+            self._exposed.Flush(self._leaders[host])
+        for kind in kinds:
+            kind.Free()
+
+    def free(self) -> None:
+        """Return the memory and the communicators back."""
+        from mpi4py import MPI
+
+        for window in (self._exposed, self._shared):
+            if window is not None:
+                window.Unlock_all()
+                window.Free()
+        for comm in (self._hosts.leaders, self._hosts.host, self._comm):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+
+
+class Poller:
+    """A thread that lets the MPI library answer other hosts while this rank does something else."""
+
+    def __init__(self, comm: Any, *, needed: bool) -> None:
+        """Start polling on a communicator, if it is needed; nobody sends there."""
+        from mpi4py import MPI
+
+        multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        if not run_or_fail_together(comm, lambda: _check_thread_support(needed, multiple)):
+            self.stop: Callable[[], Any] = lambda: None
+            return
+        ended = threading.Event()
+        thread = threading.Thread(target=_poll, args=(comm, ended), daemon=True)
+        thread.start()
+        self.stop = weakref.finalize(self, _end, thread, ended)
+
+
+def _check_thread_support(needed: bool, multiple: bool) -> bool:
+    if needed and not multiple:
+        raise ConfigError(
+            "MPI was started without support for threads, which a distributed store needs: "
+            "set MPI4PY_RC_THREAD_LEVEL=multiple, or choose access 'stage' or 'windows'."
+        )
+    return needed
+
+
+def _poll(comm: Any, ended: threading.Event) -> None:
+    while not ended.wait(_POLL):
+        comm.Iprobe()
+
+
+def _end(thread: threading.Thread, ended: threading.Event) -> None:
+    ended.set()
+    thread.join()
+
+
+def _check_memory(size: int) -> None:
+    """Check that a host has the memory: where it lacks, the first write kills the process."""
+    if not _SHARED.is_dir():
+        return
+    found = os.statvfs(_SHARED)
+    free = found.f_bavail * found.f_frsize
+    if size > free:
+        raise StorageError(
+            f"{_SHARED}: has {free} bytes left, the share of this host needs {size}; "
+            "use more hosts, or choose access 'stage' or 'windows'."
+        )

@@ -1,0 +1,263 @@
+"""Properties found in unknown files, collected over structures: name, level, values, usefulness.
+
+Shapes: G structures that have a property, N their atoms, T components.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from ase import Atoms
+from numpy.typing import NDArray
+
+from hydragnn_hpo.data.structure import LARGEST
+
+Array = NDArray[np.float64]
+Rows = list[tuple[int, Array]]
+"""Values of one property: index of the structure, and its rows."""
+
+MAX_ATOM_ROWS = 400_000
+"""Atoms whose values are kept."""
+
+MAX_TEXTS = 200
+"""Different texts that are kept."""
+
+MIN_STRUCTURES = 5
+"""Structures that must have a property to make it a target."""
+
+RELATIVE_TOLERANCE = 1e-12
+"""Relative spread up to which values count as equal: less may be rounding."""
+
+RESULTS = ("energy", "free_energy", "forces", "stress", "charges", "magmoms", "dipole", "magmom")
+"""Names of ASE's calculator results, which are in eV, angstrom, e and muB."""
+
+_READER_INFO = {"occupancy", "spacegroup", "unit_cell", "pbc", "spacegroup_kinds", "smiles"}
+"""What readers put beside properties, of structures and of atoms."""
+
+_STRUCTURE_ARRAYS = _READER_INFO | {
+    "numbers",
+    "positions",
+    "tags",
+    "masses",
+    "momenta",
+    "velocities",
+    "move_mask",
+}
+"""Arrays that describe atoms and are no properties."""
+
+_GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
+"""Calculator results of a whole structure, whatever their length."""
+
+_COUNTERS = re.compile(
+    r"(^|_)(id|index|idx|uid|fold|frame|seed|spg|spacegroup|space_group|split)(_number)?$|"
+    r"^(number|no|step|row|unnamed_0|time|timestep|)$"
+)
+"""Names of properties that count, name or sort structures."""
+
+_ATTRIBUTES = {"charge", "total_charge", "net_charge", "spin", "multiplicity", "spin_multiplicity"}
+
+
+@dataclass
+class Property:
+    """One property over the structures that were read."""
+
+    name: str
+    level: Literal["graph", "node"]
+    width: int
+    values: Array
+    """[G, T] or [N, T]; NaN where a value is missing."""
+    structure: NDArray[np.int64]
+    """Index of each row's structure."""
+    present: int
+    """Number of structures that have it."""
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Rows that hold finite numbers only."""
+        return np.asarray(np.isfinite(self.values).all(axis=1))
+
+    @property
+    def constant(self) -> bool:
+        """Whether all known values are equal."""
+        known = self.values[self.known]
+        if not len(known):
+            return True
+        spread = float(np.ptp(known, axis=0).max())
+        return spread <= RELATIVE_TOLERANCE * max(1.0, float(np.abs(known).max()))
+
+    @property
+    def missing(self) -> int:
+        """Number of rows with NaN."""
+        return int(np.isnan(self.values).any(axis=1).sum())
+
+    @property
+    def infinite(self) -> int:
+        """Number of rows with infinite values, or values too large to be learned."""
+        return int(np.isinf(self.values).any(axis=1).sum())
+
+    @property
+    def is_forces(self) -> bool:
+        """Whether name and shape are those of forces on atoms."""
+        return self.level == "node" and self.width == 3 and "force" in normalize_name(self.name)
+
+    @property
+    def is_stress(self) -> bool:
+        """Whether name and shape are those of a stress tensor."""
+        named = "stress" in normalize_name(self.name)
+        return self.level == "graph" and self.width in (6, 9) and named
+
+    @property
+    def is_attribute(self) -> bool:
+        """Whether it is an input rather than a target: a charge or a spin."""
+        known = self.values[self.known]
+        whole = bool((known == np.round(known)).all())
+        named = normalize_name(self.name) in _ATTRIBUTES
+        return self.level == "graph" and self.width == 1 and named and whole
+
+
+@dataclass
+class PropertyTable:
+    """All properties of a set of structures."""
+
+    numbers: dict[str, Property] = field(default_factory=dict)
+    texts: dict[str, set[str]] = field(default_factory=dict)
+    """Texts of each property of structures that holds text."""
+    text_counts: dict[str, int] = field(default_factory=dict)
+    """Structures whose value is text, by property."""
+    ragged: dict[str, str] = field(default_factory=dict)
+    """Properties whose length differs between structures, and the sentence that says so."""
+
+
+def normalize_name(name: str) -> str:
+    """Return a name in lower case, its words joined by underscores."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def make_identifier(name: str, prefix: str) -> str:
+    """Return a name that a card accepts; the prefix is used if it does not begin with a letter.
+
+    >>> make_identifier("Band gap (eV)", "target")
+    'Band_gap_eV'
+    """
+    made = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:60]
+    return made if re.match(r"[A-Za-z]", made) else f"{prefix}_{made}".strip("_")
+
+
+def collect_properties(structures: Sequence[Atoms]) -> PropertyTable:
+    """Collect the properties of structures by name, graph level before node level."""
+    graph: dict[str, Rows] = {}
+    node: dict[str, Rows] = {}
+    table = PropertyTable()
+    for index, atoms in enumerate(structures):
+        for name, value in _graph_values(atoms):
+            numbers = _to_array(value)
+            if numbers is not None:
+                graph.setdefault(name, []).append((index, numbers.reshape(1, -1)))
+            elif isinstance(value, str):
+                _add_text(table, name, value)
+        for name, value in _node_values(atoms):
+            numbers = _to_array(value)
+            if numbers is not None:
+                node.setdefault(name, []).append((index, numbers.reshape(len(atoms), -1)))
+    for name in dict.fromkeys((*graph, *node)):
+        _add_numbers(table, name, graph.get(name, []), node.get(name, []))
+    return table
+
+
+def _graph_values(atoms: Atoms) -> Iterator[tuple[str, Any]]:
+    results = atoms.calc.results if atoms.calc is not None else {}
+    for name, value in {**results, **atoms.info}.items():
+        of_atoms = name in results and name not in _GRAPH_RESULTS
+        if name not in _READER_INFO and not (of_atoms and np.shape(value)[:1] == (len(atoms),)):
+            yield str(name), value
+
+
+def _node_values(atoms: Atoms) -> Iterator[tuple[str, Any]]:
+    results = atoms.calc.results if atoms.calc is not None else {}
+    of_atoms = {name: value for name, value in results.items() if name not in _GRAPH_RESULTS}
+    for name, value in {**of_atoms, **atoms.arrays}.items():
+        if name not in _STRUCTURE_ARRAYS and np.shape(value)[:1] == (len(atoms),):
+            yield str(name), value
+
+
+def _to_array(value: Any) -> Array | None:
+    """Return numbers as an array, None for text and everything else."""
+    if value is None or isinstance(value, (str, bytes, dict)):
+        return None
+    try:
+        made = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+    return made if made.size else None
+
+
+def _add_text(table: PropertyTable, name: str, value: str) -> None:
+    table.text_counts[name] = table.text_counts.get(name, 0) + 1
+    texts = table.texts.setdefault(name, set())
+    if len(texts) < MAX_TEXTS or name.lower() in ("id", "name"):
+        texts.add(value)
+
+
+def _add_numbers(table: PropertyTable, name: str, graph: Rows, node: Rows) -> None:
+    """Decide the level of a property, and concatenate its values."""
+    graph_widths = {rows.size for _, rows in graph}
+    node_widths = {rows.shape[1] for _, rows in node}
+    # What could be of either level belongs to atoms if its length is theirs.
+    of_atoms = not graph or any(rows.size > 1 for _, rows in graph)
+    if len(node) >= len(graph) and len(node_widths) == 1 and of_atoms:
+        table.numbers[name] = _join_rows(name, "node", node)
+    elif len(graph_widths) == 1:
+        table.numbers[name] = _join_rows(name, "graph", graph)
+    else:
+        shapes = sorted(graph_widths | node_widths)[:4]
+        table.ragged[name] = f"has another number of values in each structure ({shapes} ...)"
+
+
+def _join_rows(name: str, level: Literal["graph", "node"], rows: Rows) -> Property:
+    kept, total = [], 0
+    for index, array in rows:
+        if total > MAX_ATOM_ROWS:
+            break
+        kept.append((index, array))
+        total += len(array)
+    values = np.concatenate([array for _, array in kept])
+    values = np.where(np.abs(values) > LARGEST, np.inf, values)
+    structure = np.repeat([index for index, _ in kept], [len(array) for _, array in kept])
+    return Property(name, level, values.shape[1], values, structure, len(rows))
+
+
+def explain_rejection(prop: Property) -> str | None:
+    """Return the reason why a property cannot be a target, None if it can."""
+    known = prop.values[prop.known]
+    if not len(known):
+        return f"holds no number up to {LARGEST:g}" if prop.infinite else "holds no number"
+    if prop.constant:
+        if np.ptp(known, axis=0).max() <= 1e-6 * np.abs(known).max():
+            return f"is {known[0][0]:g} everywhere"
+        return (
+            f"varies by {RELATIVE_TOLERANCE:g} at most: if that is no rounding, give it in another "
+            "unit"
+        )
+    if normalize_name(prop.name).startswith("initial_"):
+        return "is what a calculation started from"
+    if prop.level == "graph" and prop.width == 1 and _is_counter(prop):
+        return "numbers or sorts the structures"
+    if prop.level == "graph" and prop.width > 1 and not prop.is_stress:
+        return f"has {prop.width} numbers for each structure, a head predicts one"
+    if prop.level == "node" and prop.width not in (1, 3):
+        return f"has {prop.width} numbers for each atom, a head predicts one or a vector"
+    if prop.present < MIN_STRUCTURES:
+        return f"only {prop.present} structures have it"
+    return None
+
+
+def _is_counter(prop: Property) -> bool:
+    """Check whether a property is a running number or a label."""
+    values = prop.values[:, 0]
+    if _COUNTERS.search(normalize_name(prop.name)):
+        return True
+    steps = np.diff(values)
+    whole = bool((values == np.round(values)).all())
+    return whole and len(values) > 5 and bool((steps > 0).all()) and np.ptp(steps[:5]) == 0

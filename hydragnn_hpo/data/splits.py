@@ -1,0 +1,179 @@
+"""Assign structures to train, val, sel, cal and test (Law 6), and propose how for new data.
+
+Shapes: G graphs.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.config.data import SPLITS, SplitConfig
+from hydragnn_hpo.errors import DataError
+
+TEST = SPLITS.index("test")
+
+MIN_STRUCTURES = 5
+"""Structures below which there are no five splits."""
+
+MIN_COMPOSITIONS = 20
+"""Compositions below which they cannot be kept apart and still fill five splits."""
+
+MIN_CALIBRATION = 9
+"""Groups in ``cal`` below which a 90 % interval has no guarantee: ceil(0.9 (9 + 1)) = 9."""
+
+ENOUGH_GROUPS = 2000
+"""Groups that are enough to judge by: of more, train gets the rest."""
+
+
+def assign_splits(
+    groups: Sequence[str] | NDArray[np.int32],
+    published: Sequence[str | None],
+    config: SplitConfig,
+    name: str,
+) -> NDArray[np.int8]:
+    """Return the split of every structure as an index into ``SPLITS``, [G].
+
+    Groups are shuffled by the seed and go one by one to the split that lacks the most. None
+    straddles two of the splits cut here; a published test split is kept as it is.
+
+    Args:
+        groups: group of each structure: names, or numbers in the order of the names.
+        published: published split of each structure, if any.
+        config: shares, seed, and which published value means test.
+        name: of the data set, for errors.
+
+    Raises:
+        DataError: a split would be empty, or the published test split has no structure.
+    """
+    result = np.full(len(groups), -1, dtype=np.int8)
+    fixed = _mark_published(published, config, name)
+    result[fixed] = TEST
+    shares = np.array(config.shares)
+    if fixed.any():
+        shares[TEST] = 0.0
+    rows = _group_rows(np.asarray(groups)[~fixed])
+    wanted = int((shares > 0).sum())
+    if len(rows) < wanted:
+        raise DataError(
+            f"{name}: has {len(rows)} groups (split.group = {config.group!r}) for {wanted} splits; "
+            "add structures or choose another split.group."
+        )
+    free = np.flatnonzero(~fixed)
+    result[free] = _deal_groups(rows, shares / shares.sum(), config.seed, len(free))
+    return result
+
+
+def _mark_published(
+    published: Sequence[str | None], config: SplitConfig, name: str
+) -> NDArray[np.bool_]:
+    """Mark the structures that the published split puts into test, [G]."""
+    fixed = np.array([value == config.published_test for value in published], dtype=bool)
+    if any(value is not None for value in published) and not fixed.any():
+        raise DataError(
+            f"{name}: no structure is marked '{config.published_test}' in its published split; "
+            "set split.published_test to the value that means test."
+        )
+    return fixed
+
+
+def _group_rows(groups: NDArray[Any]) -> list[NDArray[np.int64]]:
+    """Return the rows of each group, groups in alphabetical order."""
+    _, place, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(place, kind="stable").astype(np.int64)
+    return np.split(order, np.cumsum(counts)[:-1])
+
+
+def _deal_groups(
+    rows: Sequence[NDArray[np.int64]], shares: NDArray[np.float64], seed: int, total: int
+) -> NDArray[np.int8]:
+    """Deal shuffled groups to the split that lacks the most; none with a share stays empty."""
+    result = np.full(total, -1, dtype=np.int8)
+    lacking = shares * total
+    empty = set(np.flatnonzero(shares > 0).tolist())
+    order = np.random.default_rng(seed).permutation(len(rows))
+    for done, group in enumerate(order):
+        choice = sorted(empty) if len(rows) - done <= len(empty) else range(len(shares))
+        split = max(choice, key=lambda option: (lacking[option], -option))
+        result[rows[group]] = split
+        lacking[split] -= len(rows[group])
+        empty.discard(split)
+    return result
+
+
+@dataclass(frozen=True)
+class SplitProposal:
+    """What a card says under ``[split]``, with the reason."""
+
+    group: str
+    shares: tuple[float, ...]
+    published: str | None
+    why: str
+    warning: str | None
+
+
+def propose_split(
+    total: int, read: int, *, compositions: int, labels: Mapping[str, set[str]]
+) -> SplitProposal:
+    """Propose how the structures of a new data set are split.
+
+    Args:
+        total: number of structures.
+        read: structures that were read.
+        compositions: different ones among these.
+        labels: text properties that every structure has, and their values.
+    """
+    published = next((key for key, values in labels.items() if _is_split(key, values)), None)
+    if compositions >= MIN_COMPOSITIONS:
+        scaled = total > read and compositions > read / 2
+        groups = round(compositions * total / read) if scaled else compositions
+        about = "about " if total > read else ""
+        why = f"{about}{groups:,} compositions; none stands in two splits"
+        warning = _warn_of_calibration(groups, "compositions")
+        return SplitProposal("composition", propose_shares(groups), published, why, warning)
+    named = "one composition" if compositions == 1 else f"{compositions} compositions"
+    why = f"{named}: too few to keep them apart; every structure for itself"
+    warning = (
+        f"only {named}: structures of one composition stand in train "
+        "and test, so errors and error bars hold for more of the same, not for other substances."
+    )
+    if few := _warn_of_calibration(total, "structures"):
+        warning = f"{warning} {few}"
+    return SplitProposal("structure", propose_shares(total), published, why, warning)
+
+
+def propose_shares(groups: int) -> tuple[float, ...]:
+    """Propose the shares of the splits: a tenth each for what judges, less of very many.
+
+    ``cal`` gets what intervals need, if that is at most a quarter.
+
+    >>> propose_shares(1000)
+    (0.6, 0.1, 0.1, 0.1, 0.1)
+    >>> propose_shares(50)
+    (0.5, 0.1, 0.1, 0.2, 0.1)
+    >>> propose_shares(100_000)
+    (0.92, 0.02, 0.02, 0.02, 0.02)
+    """
+    each = min(0.1, max(0.02, math.ceil(100.0 * ENOUGH_GROUPS / max(groups, 1)) / 100.0))
+    needed = math.ceil(100.0 * (MIN_CALIBRATION + 1) / max(groups, 1)) / 100.0
+    cal = min(0.25, max(each, needed))
+    return (round(1.0 - 3 * each - cal, 2), each, each, cal, each)
+
+
+def _warn_of_calibration(groups: int, what: str) -> str | None:
+    left = groups * propose_shares(groups)[3]
+    if left >= MIN_CALIBRATION:
+        return None
+    return (
+        f"{groups} {what} leave {max(1, round(left))} to calibrate with, fewer than "
+        f"{MIN_CALIBRATION}: the 90 % intervals have no guarantee."
+    )
+
+
+def _is_split(key: str, values: set[str]) -> bool:
+    """Check whether a property names the published split."""
+    named = key.lower() in ("split", "set", "subset", "fold", "partition", "data_split")
+    return named and "test" in values and len(values) in (2, 3, 4)

@@ -1,0 +1,368 @@
+"""Write a graph store whole or not at all, and read its BP5 parts window by window.
+
+Every column is one global array of its part, written in blocks of one window each, so that
+memory holds one window and any run of rows can be read.
+"""
+
+import hashlib
+import io
+import os
+import re
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import dump
+from hydragnn_hpo.data.columns import (
+    PERS,
+    Arrays,
+    Columns,
+    arrays_of,
+    columns_from,
+    compute_translations,
+    count_rows,
+    row_kind,
+)
+from hydragnn_hpo.data.store_index import (
+    VERSION,
+    Column,
+    Index,
+    check_files,
+    columns_to_json,
+    compute_store_checksum,
+    hash_file,
+    read_checked_stats,
+    read_index,
+)
+from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.files import storage, whole_folder, write_bytes, write_json, write_text
+
+_MARGIN = 1 << 18
+"""Bytes for what ADIOS2 writes around the columns of a part, generously."""
+
+_PER_WINDOW = 1 << 13
+"""The same for each window."""
+
+_MOST_OPEN = 64
+"""Parts that are open at once; each takes a descriptor of the process."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""ADIOS2 colours what it says."""
+
+
+def write_part(
+    folder: Path,
+    number: int,
+    windows: Iterable[Arrays],
+    columns: Sequence[Column],
+    sizes: NDArray[np.int64],
+) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """Write one part.
+
+    Args:
+        folder: of the store that is being written.
+        number: of the part.
+        windows: their arrays, in order.
+        columns: all columns of the store.
+        sizes: graphs, nodes, edges and characters of each window, [W, 4].
+
+    Returns:
+        The part's entry in ``index.json``, and its rows of ``windows.npy``.
+
+    Raises:
+        StorageError: the disk is full.
+    """
+    part = folder / f"part-{number:05d}.bp"
+    rows = dict(zip(PERS, sizes.sum(axis=0).tolist(), strict=True))
+    needed = sum(rows[c.per] * c.dtype.itemsize * int(np.prod(c.shape)) for c in columns)
+    reserve_disk(part, needed + _MARGIN + _PER_WINDOW * len(sizes))
+    try:
+        checksums = _write(part, windows, columns, sizes)
+    except RuntimeError as error:
+        reason = " ".join(_COLOUR.sub("", str(error)).split())
+        raise StorageError(
+            f"{part}: cannot be written ({reason}); make room or choose another place."
+        ) from error
+    (part / "profiling.json").unlink(missing_ok=True)
+    files = [
+        {"path": file.name, "bytes": file.stat().st_size, "sha256": hash_file(file)}
+        for file in sorted(part.iterdir())
+    ]
+    entry = {"name": part.name, "windows": len(sizes), "files": files}
+    return entry, np.hstack((sizes, checksums))
+
+
+def _write(
+    part: Path, windows: Iterable[Arrays], columns: Sequence[Column], sizes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Write the blocks and give their checksums, [W, columns]."""
+    import adios2
+    from adios2.bindings import Mode
+
+    totals = dict(zip(PERS, sizes.sum(axis=0).tolist(), strict=True))
+    checksums = np.zeros((len(sizes), len(columns)), dtype=np.int64)
+    done = dict.fromkeys(PERS, 0)
+    with adios2.Stream(str(part), "w") as stream:
+        stream.begin_step()
+        variables = {}
+        for column in columns:
+            shape = [totals[column.per], *column.shape]
+            kind = np.zeros(1, dtype=_adios_type(column.dtype))
+            variables[column.name] = stream.io.define_variable(
+                column.name, kind, shape, [0] * len(shape), shape
+            )
+        for row, arrays in enumerate(windows):
+            assert np.array_equal(count_rows(arrays), sizes[row])
+            for place, column in enumerate(columns):
+                block = _block(arrays[column.name], column)
+                checksums[row, place] = zlib.crc32(view_bytes(block))
+                if block.size:
+                    start = [done[column.per], *[0] * len(column.shape)]
+                    variables[column.name].set_selection([start, list(block.shape)])
+                    stream.engine.put(variables[column.name], block, Mode.Sync)
+            stream.engine.perform_data_write()
+            for kind_of_row, count in zip(PERS, sizes[row].tolist(), strict=True):
+                done[kind_of_row] += count
+        stream.end_step()
+    return checksums
+
+
+def _block(array: NDArray[Any], column: Column) -> NDArray[Any]:
+    """Return one window of a column as ADIOS2 can take it."""
+    assert array.dtype == column.dtype, column.name
+    assert array.shape[1:] == column.shape, column.name
+    plain = np.require(array, requirements=["C", "W"])
+    return plain.view(_adios_type(column.dtype))
+
+
+def _adios_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that ADIOS2 has instead: it knows no booleans."""
+    return np.dtype(np.uint8) if dtype == np.bool_ else dtype
+
+
+def view_bytes(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of an array without a copy where it is contiguous."""
+    if not array.size:
+        return memoryview(b"")
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def reserve_disk(part: Path, size: int) -> None:
+    """Reserve the bytes of a part once: ADIOS2 aborts the process where a disk is full."""
+    with storage(part), tempfile.TemporaryFile(dir=part.parent) as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
+def remove_profile(part: Path) -> None:
+    """Remove what ADIOS2 2.12 leaves of a reader, whatever "Profile" and TMPDIR say."""
+    Path(f"/tmp/{part.name}_{os.getpid():x}_profiling.json").unlink(missing_ok=True)
+
+
+class WindowReader:
+    """Reads runs of windows; every window is compared with its checksum."""
+
+    def __init__(self, index: Index) -> None:
+        """Open nothing yet: a part is looked at and opened when it is first needed."""
+        self.index = index
+        ends = np.cumsum([part.windows for part in index.parts])
+        self._first = np.concatenate(([0], ends)).astype(np.int64)
+        self._open: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the parts."""
+        for number in list(self._open):
+            self._close(number)
+
+    def _close(self, number: int) -> None:
+        self._open.pop(number).close()
+        remove_profile(self.index.parts[number].folder)
+
+    def read(self, first: int, last: int, names: Iterable[str] | None = None) -> Arrays:
+        """Read windows ``first`` to ``last`` (not included).
+
+        Args:
+            first: first window.
+            last: one after the last window.
+            names: only these columns; all if left out.
+
+        Raises:
+            DataError: a part is missing, cut off or altered.
+        """
+        wanted = None if names is None else set(names)
+        columns = [c for c in self.index.columns if wanted is None or c.name in wanted]
+        starts = self.index.starts
+        arrays: Arrays = {}
+        for column in columns:
+            count = int(np.subtract(*starts[[last, first], PERS.index(column.per)]))
+            arrays[column.name] = np.zeros((count, *column.shape), column.dtype)
+        for number in self._parts(first, last):
+            begin = max(first, int(self._first[number]))
+            end = min(last, int(self._first[number + 1]))
+            for column in columns:
+                begins = starts[:, PERS.index(column.per)]
+                rows = slice(*(begins[[begin, end]] - begins[first]))
+                if rows.stop > rows.start:
+                    offset = int(begins[begin] - begins[self._first[number]])
+                    found = self._rows(number, column, offset, int(rows.stop - rows.start))
+                    arrays[column.name][rows] = found
+        for column in columns:
+            self._check(column, arrays[column.name], first, last)
+        return arrays
+
+    def _parts(self, first: int, last: int) -> range:
+        """Return the parts that windows ``first`` to ``last`` lie in."""
+        if first >= last:
+            return range(0)
+        begin = int(np.searchsorted(self._first, first, side="right")) - 1
+        return range(begin, int(np.searchsorted(self._first, last, side="left")))
+
+    def _rows(self, number: int, column: Column, offset: int, count: int) -> NDArray[Any]:
+        """Read a run of rows of one part."""
+        start = [offset, *[0] * len(column.shape)]
+        try:
+            found = self._part(number).read(column.name, start=start, count=[count, *column.shape])
+        except (RuntimeError, ValueError, IndexError, KeyError) as error:
+            raise self._altered(number, column) from error
+        array = np.asarray(found)
+        if array.dtype != _adios_type(column.dtype) or array.size != count * int(
+            np.prod(column.shape)
+        ):
+            raise self._altered(number, column)
+        return array.reshape(count, *column.shape).view(column.dtype)
+
+    def _part(self, number: int) -> Any:
+        if number not in self._open:
+            import adios2
+
+            while len(self._open) >= _MOST_OPEN:
+                self._close(next(iter(self._open)))
+            part = self.index.parts[number]
+            check_files(self.index.folder, part)
+            self._open[number] = adios2.FileReader(str(part.folder))
+        self._open[number] = self._open.pop(number)  # the latest comes last
+        return self._open[number]
+
+    def _check(self, column: Column, rows: NDArray[Any], first: int, last: int) -> None:
+        """Compare each window with its checksum."""
+        starts = self.index.starts[first : last + 1, PERS.index(column.per)]
+        place = len(PERS) + self.index.columns.index(column)
+        for window, (begin, end) in enumerate(zip(starts, starts[1:], strict=False), start=first):
+            piece = rows[begin - starts[0] : end - starts[0]]
+            if zlib.crc32(view_bytes(piece)) != self.index.windows[window, place]:
+                number = int(np.searchsorted(self._first, window, side="right")) - 1
+                raise self._altered(number, column)
+
+    def _altered(self, number: int, column: Column) -> DataError:
+        part = self.index.parts[number].folder
+        return DataError(f"{part}: column '{column.name}' was altered; build the store again.")
+
+
+def read_store(path: Path) -> Columns:
+    """Read a whole store into memory; ``store.staging`` is the way for many processes.
+
+    Raises:
+        DataError: a file is missing, truncated or altered.
+    """
+    index = read_index(path)
+    with WindowReader(index) as reader:
+        arrays = reader.read(0, len(index.windows)) | {"windows": index.starts[:, 0]}
+        arrays["edge_translation"] = compute_translations(arrays)
+        return columns_from(arrays, read_checked_stats(index))
+
+
+WINDOW = 1024
+"""Graphs of a window, unless the card's files end before."""
+
+
+def write_store(
+    path: Path, parts: Sequence[Columns], stats: dict[str, Any], card: CardConfig
+) -> dict[str, Any]:
+    """Write a store from columns in memory, one part per entry; gives its statistics.
+
+    Raises:
+        StorageError: the disk is full or ``path`` is something else; nothing is left behind.
+    """
+    refuse_foreign_folder(path)
+    columns = describe_columns(arrays_of(parts[0]), parts[0].levels)
+    with whole_folder(path) as folder:
+        entries, tables = [], []
+        for number, part in enumerate(parts):
+            sizes = np.array([count_rows(window) for window in _cut_windows(part)])
+            entry, table = write_part(folder, number, _cut_windows(part), columns, sizes)
+            entries.append(entry)
+            tables.append(table)
+        return write_index(folder, columns, entries, np.vstack(tables), stats, card)
+
+
+def describe_columns(arrays: Arrays, levels: Mapping[str, str]) -> tuple[Column, ...]:
+    """Describe the columns of a store by the arrays of one window."""
+    return tuple(
+        Column(name, array.dtype, array.shape[1:], row_kind(name, levels))
+        for name, array in arrays.items()
+    )
+
+
+def write_index(
+    folder: Path,
+    columns: Sequence[Column],
+    entries: Sequence[dict[str, Any]],
+    windows: NDArray[np.int64],
+    stats: dict[str, Any],
+    card: CardConfig,
+) -> dict[str, Any]:
+    """Tie the parts in a folder together; return the statistics with the store's checksum.
+
+    Args:
+        folder: of the store that is being written, its parts inside.
+        columns: all columns.
+        entries: of the parts, as ``write_part`` gives them.
+        windows: the table of all windows, as ``write_part`` gives it.
+        stats: of the data set.
+        card: the card it was built from.
+    """
+    known = {**stats, "checksum": compute_store_checksum(windows, stats)}
+    write_bytes(folder / "windows.npy", _npy(windows))
+    index = {
+        "version": VERSION,
+        "checksum": known["checksum"],
+        "windows_sha256": hashlib.sha256(windows.tobytes()).hexdigest(),
+        "columns": columns_to_json(columns),
+        "parts": list(entries),
+    }
+    write_json(folder / "stats.json", known)
+    write_text(folder / "card.toml", dump(card))
+    write_json(folder / "index.json", index)
+    return known
+
+
+def _npy(array: NDArray[Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def _cut_windows(columns: Columns) -> Iterator[Arrays]:
+    """Cut columns into windows."""
+    for first in range(0, columns.num_graphs, WINDOW):
+        rows = np.arange(first, min(first + WINDOW, columns.num_graphs))
+        yield arrays_of(columns.take(rows))
+
+
+def refuse_foreign_folder(path: Path) -> None:
+    """Refuse to replace what is not a store: renaming over it would remove it."""
+    with storage(path):
+        ours = path.is_dir() and ((path / "index.json").is_file() or not any(path.iterdir()))
+        if path.exists() and not ours:
+            raise StorageError(f"{path}: exists and is not a graph store; choose another place.")

@@ -1,0 +1,275 @@
+"""Read graphs from the windows of a store as they are needed, keeping the latest in memory."""
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_hpo.data.columns import (
+    COUNTS,
+    LIGHT,
+    OFFSETS,
+    PERS,
+    Arrays,
+    Columns,
+    Per,
+    columns_from,
+    compute_translations,
+    count_known,
+    join_arrays,
+    offsets,
+    rows_of_split,
+)
+from hydragnn_hpo.data.store_index import (
+    RUN_BYTES,
+    Index,
+    find_runs,
+    read_checked_stats,
+    read_index,
+)
+from hydragnn_hpo.data.store_parts import WindowReader
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.host_info import read_memory
+
+MEMORY = "HYDRAGNN_HPO_WINDOW_MEMORY"
+"""The environment variable with the bytes of windows that a process may keep."""
+
+_MOST = 1 << 30
+"""Bytes of windows that are kept unless told otherwise, or a share of the free memory."""
+
+
+class WindowCache:
+    """A store read in windows; a ``GraphSet``. Threads may share it."""
+
+    def __init__(self, store: Path | Index, memory: int | None = None) -> None:
+        """Read what is held whole; a few dozen bytes per graph.
+
+        Args:
+            store: the store, or its index.
+            memory: bytes of windows to keep; ``HYDRAGNN_HPO_WINDOW_MEMORY``, else 1 GiB or the
+                share of this process in a quarter of the free memory, whichever is less, if
+                left out.
+
+        Raises:
+            DataError: the store is damaged.
+            ConfigError: the environment variable is no number of bytes.
+        """
+        index = read_index(store) if isinstance(store, Path) else store
+        self.index, self.memory = index, _memory() if memory is None else memory
+        self.stats: dict[str, Any] = read_checked_stats(index)
+        self.levels = {name: target["level"] for name, target in self.stats["targets"].items()}
+        self.windows: NDArray[np.int64] | None = index.starts[:, 0]
+        self._reader = _Reader(index)
+        light = self._reader.read(0, len(index.windows), LIGHT)
+        self.split: NDArray[np.int8] = light["split"]
+        self.group: NDArray[np.int32] = light["group"]
+        self._num_nodes, self._num_edges = light["num_nodes"], light["num_edges"]
+        self._known: dict[str, NDArray[np.int32]] = {}
+        self._kept: OrderedDict[int, Arrays] = OrderedDict()
+        self._pers: dict[str, Per] = {c.name: c.per for c in index.columns}
+        self._pers["edge_translation"] = "edge"
+        # With what is derived: offsets, and three fp32 per edge.
+        self._sizes = index.windows[:, : len(PERS)] @ (index.row_bytes + [24, 0, 12, 0])
+        self._held = 0
+        self._lock = threading.Lock()
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs, G."""
+        return self.index.num_graphs
+
+    def indices_of(self, split: str) -> NDArray[np.int64]:
+        """Return the rows of a split, ascending."""
+        return rows_of_split(self.split, split)
+
+    def num_nodes(self) -> NDArray[np.int64]:
+        """Nodes of each graph, [G]."""
+        return self._num_nodes.astype(np.int64)
+
+    def num_edges(self) -> NDArray[np.int64]:
+        """Edges of each graph, [G]."""
+        return self._num_edges.astype(np.int64)
+
+    def known(self, name: str) -> NDArray[np.int64]:
+        """Count the rows of a target that each graph has: 0 or 1, or nodes, [G].
+
+        The first call for a target reads its mask in the whole store.
+        """
+        with self._lock:
+            if name not in self._known:
+                self._known[name] = self._count_known(name)
+            return self._known[name].astype(np.int64)
+
+    def _count_known(self, name: str) -> NDArray[np.int32]:
+        if name not in self.levels:
+            raise KeyError(name)
+        counts = np.empty(self.num_graphs, dtype=np.int32)
+        for first, last in find_runs(self.index, RUN_BYTES):
+            mask = self._reader.read(first, last, [f"mask.{name}"])[f"mask.{name}"]
+            graphs = slice(*self.index.starts[[first, last], 0])
+            counts[graphs] = count_known(mask, self.levels[name], self._num_nodes[graphs])
+        return counts
+
+    def take(self, rows: NDArray[np.int64]) -> Columns:
+        """Copy some graphs into memory, in the order of ``rows``.
+
+        Raises:
+            DataError: a window is damaged.
+            IndexError: there is no such row.
+        """
+        rows = np.asarray(rows, dtype=np.int64).reshape(-1)
+        if not len(rows):
+            return columns_from(make_empty(self.index), self.stats)
+        if rows.min() < 0 or rows.max() >= self.num_graphs:
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {self.num_graphs} graphs")
+        window = np.searchsorted(self.index.starts[:, 0], rows, side="right") - 1
+        numbers = np.unique(window)
+        group = np.cumsum(self._sizes[numbers]) // max(self.memory, 1)
+        if group[0] == group[-1]:
+            return columns_from(self._gathered(rows, window), self.stats)
+        # More windows than may be held together: in the order of windows, then put in order.
+        order = np.argsort(window, kind="stable")
+        cuts = np.searchsorted(window[order], numbers[1:][np.diff(group) > 0])
+        pieces = [self._gathered(rows[some], window[some]) for some in np.split(order, cuts)]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(rows))
+        return columns_from(join_arrays(pieces), self.stats).take(back)
+
+    def _gathered(self, rows: NDArray[np.int64], window: NDArray[np.int64]) -> Arrays:
+        """Copy rows out of windows that are held together, in the order of ``rows``."""
+        held = dict(self._fetched(np.unique(window).tolist()))
+        owners = [held[number] for number in window.tolist()]
+        inside = (rows - self.index.starts[window, 0]).tolist()
+        slices = {"graph": [slice(row, row + 1) for row in inside]}
+        for per, name in OFFSETS.items():
+            ends = [owner[name] for owner in owners]
+            pairs = zip(ends, inside, strict=True)
+            slices[per] = [slice(end[row], end[row + 1]) for end, row in pairs]
+        copied: Arrays = {
+            name: np.concatenate(
+                [owner[name][mine] for owner, mine in zip(owners, slices[per], strict=True)]
+            )
+            for name, per in self._pers.items()
+        }
+        return copied
+
+    def _fetched(self, numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
+        """Return windows, ascending; neighbours that are not there yet are read together."""
+        done = 0
+        while done < len(numbers):
+            with self._lock:
+                found = self._some(numbers[done:])
+            yield from found
+            done += len(found)
+
+    def _some(self, numbers: Sequence[int]) -> list[tuple[int, Arrays]]:
+        """Return the first of some windows, and those behind it that come along."""
+        first = numbers[0]
+        if first in self._kept:
+            self._kept.move_to_end(first)
+            return [(first, self._kept[first])]
+        last, size = first + 1, int(self._sizes[first])
+        for number in numbers[1:]:
+            size += int(self._sizes[number])
+            if number != last or number in self._kept or size > min(RUN_BYTES, self.memory):
+                break
+            last = number + 1
+        found = list(enumerate(self._read(first, last), start=first))
+        for number, arrays in found:
+            self._keep(number, arrays)
+        return found
+
+    def _read(self, first: int, last: int) -> list[Arrays]:
+        """Read a run of windows; each is a copy of its own, so that it can be let go of alone."""
+        run = self._reader.read(first, last)
+        run["edge_translation"] = compute_translations(run)
+        starts = self.index.starts[first : last + 1] - self.index.starts[first]
+        found = []
+        for begin, end in zip(starts, starts[1:], strict=False):
+            rows = {per: slice(*pair) for per, *pair in zip(PERS, begin, end, strict=True)}
+            window = {name: run[name][rows[per]].copy() for name, per in self._pers.items()}
+            for per, name in OFFSETS.items():
+                window[name] = offsets(window[COUNTS[per]])
+            found.append(window)
+        return found
+
+    def _keep(self, number: int, arrays: Arrays) -> None:
+        """Keep a window, and let go of those that were used longest ago."""
+        size = count_bytes(arrays)
+        if size > self.memory:
+            return
+        self._kept[number] = arrays
+        self._held += size
+        while self._held > self.memory:
+            self._held -= count_bytes(self._kept.popitem(last=False)[1])
+
+    def memory_for(self, shuffled: int) -> int:
+        """Return the bytes to keep so that an epoch reads each window about once.
+
+        Args:
+            shuffled: training graphs that are shuffled at once, see ``data.order``.
+        """
+        train = len(self.indices_of("train"))
+        return int(self._sizes.sum() * min(1.0, shuffled / max(train, 1)))
+
+    def close(self) -> None:
+        """Close the files and let go of the windows."""
+        with self._lock:
+            self._reader.close()
+            self._kept.clear()
+            self._held = 0
+
+
+class _Reader:
+    """A reader that a forked child opens anew: open files have one place for both."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self._open()
+
+    def _open(self) -> None:
+        self._process = os.getpid()
+        self._reader = WindowReader(self.index)
+        self.close = weakref.finalize(self, _close, self._reader, self._process)
+
+    def read(self, first: int, last: int, names: Sequence[str] | None = None) -> Arrays:
+        if self._process != os.getpid() or not self.close.alive:
+            self._open()
+        return self._reader.read(first, last, names)
+
+
+def _close(reader: WindowReader, process: int) -> None:
+    if process == os.getpid():
+        reader.close()
+
+
+def make_empty(index: Index) -> Arrays:
+    """Return the arrays of no graphs."""
+    arrays = {c.name: np.zeros((0, *c.shape), dtype=c.dtype) for c in index.columns}
+    return arrays | {"edge_translation": np.zeros((0, 3), dtype=np.float32)}
+
+
+def count_bytes(arrays: Arrays) -> int:
+    """Return the bytes that arrays take in memory."""
+    return sum(array.nbytes for array in arrays.values())
+
+
+def _memory() -> int:
+    text = os.environ.get(MEMORY)
+    if text is None:
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return min(_MOST, _free_memory() // (4 * max(processes, 1)))
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{MEMORY} is {text!r}; set it to a number of bytes.")
+    return int(text)
+
+
+def _free_memory() -> int:
+    """Return the bytes that this host can still give away, file caches included."""
+    return read_memory()["MemAvailable"]

@@ -1,0 +1,74 @@
+"""The starter campaign is one: it parses, its corners are valid, and it asks what convs can do."""
+
+import tomllib
+
+import pytest
+
+from hydragnn_hpo.campaign.campaign_template import render_campaign
+from hydragnn_hpo.campaign.setup import check_space
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import load, parse
+from hydragnn_hpo.config.mixture import targets_of
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.shipped import shipped
+
+ENERGY = {"level": "graph", "unit": "eV", "energy": "total"}
+FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom"}
+
+
+def card(**targets):
+    return CardConfig(name="mine", files=({"path": "x.xyz"},), targets=targets)
+
+
+def campaign(text):
+    return parse(tomllib.loads(text), CampaignConfig, "starter")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(shipped("graph_datasets").glob("*.toml")), ids=lambda p: p.stem
+)
+def test_every_shipped_card_has_a_starter_that_can_run(path):
+    one = load(path, CardConfig)
+    made = campaign(render_campaign(one, path.stem))
+    check_space(made, targets_of(one), one.graphs.cutoff)
+    derived = any(target.derived_from for target in one.targets.values())
+    wanted = {name for name, spec in CONV_SPECS.items() if spec.forces or not derived}
+    assert set(made.space["model.conv"].choices) == wanted
+
+
+@pytest.mark.parametrize("conv", list(CONV_SPECS))
+def test_a_starter_of_one_conv_has_all_its_ranges(conv):
+    made = campaign(render_campaign(card(energy=ENERGY), "x", [conv]))
+    found = {name.removeprefix("model.options.") for name in made.space if "options" in name}
+    assert found == set(search_ranges(CONV_SPECS[conv].options))
+    check_space(made, targets_of(card(energy=ENERGY)), 5.0)
+
+
+def test_forces_ask_for_convs_that_see_distances():
+    derived = card(energy=ENERGY, forces={**FORCES, "derived_from": "energy"})
+    found = campaign(render_campaign(derived, "x"))
+    convs = set(found.space["model.conv"].choices)
+    assert convs == {name for name, spec in CONV_SPECS.items() if spec.forces}
+    assert "gin" not in convs
+    assert set(found.trial["heads"]) == {"energy", "forces"}
+    with pytest.raises(ConfigError, match="conv 'gin' cannot predict all of energy, forces"):
+        render_campaign(derived, "x", ["gin"])
+
+
+def test_vectors_of_their_own_are_left_to_the_user():
+    both = card(energy=ENERGY, push=FORCES)
+    text = render_campaign(both, "x")
+    assert "# [trial.heads.push]" in text
+    assert set(campaign(text).trial["heads"]) == {"energy"}
+    asked = campaign(render_campaign(both, "x", targets=["push"]))
+    wanted = {name for name, spec in CONV_SPECS.items() if spec.vectors}
+    assert set(asked.space["model.conv"].choices) == wanted
+
+
+def test_unknown_names():
+    with pytest.raises(ConfigError, match="unknown conv 'schent'. Did you mean 'schnet'"):
+        render_campaign(card(energy=ENERGY), "x", ["schent"])
+    with pytest.raises(ConfigError, match="unknown target 'enrgy'. Did you mean 'energy'"):
+        render_campaign(card(energy=ENERGY), "x", targets=["enrgy"])

@@ -1,0 +1,150 @@
+"""How much a first campaign searches follows from the data, the time and the machine."""
+
+import tomllib
+
+import pytest
+
+from hydragnn_hpo.campaign.campaign_template import HeadHints, choose_heads, render_campaign
+from hydragnn_hpo.campaign.forecast import Machine
+from hydragnn_hpo.campaign.search_budget import (
+    BATCHES,
+    MAX_TRIALS,
+    MIN_TRIALS,
+    TIERS,
+    SearchBudget,
+    choose_batches,
+    choose_epochs,
+    count_trials,
+    fit_budget,
+    list_budgets,
+    select_convs,
+    set_trials,
+)
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.convs import CONV_SPECS
+from hydragnn_hpo.config.data import SPLITS, CardConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.config.mixture import targets_of
+
+CARD = CardConfig(
+    name="mine",
+    files=({"path": "x.xyz"},),
+    targets={
+        "energy": {"level": "graph", "unit": "eV", "energy": "total"},
+        "forces": {
+            "level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy",
+        },
+        "size": {"level": "graph", "unit": "1"},
+    },
+)  # fmt: skip
+
+ABLE = tuple(name for name, spec in CONV_SPECS.items() if spec.forces)
+
+
+def stats(count, nodes=20):
+    """What a data set of equal crystals with 40 neighbours would say."""
+    splits = dict(zip(SPLITS, (round(s * count) for s in (0.6, 0.1, 0.1, 0.1, 0.1)), strict=True))
+    sizes = {"mean": nodes, "min": nodes, "max": nodes, "total": nodes * count}
+    edges = {key: 40 * value for key, value in sizes.items()}
+    return {
+        "name": "mine",
+        "num_graphs": count,
+        "cutoff": 5.0,
+        "elements": [],
+        "degree": {"4.0": 20.0, "5.0": 40.0},
+        "nodes": sizes,
+        "edges": edges,
+        "splits": splits,
+        "train_nodes": splits["train"] * nodes,
+        "train_edges": splits["train"] * nodes * 40,
+        "attributes": {},
+        "targets": targets_of(CARD),
+    }
+
+
+def make(budget):
+    return parse(tomllib.loads(render_campaign(CARD, "x", budget=budget)), CampaignConfig, "made")
+
+
+def fitted(count, minutes, slots=2, nodes=20):
+    machine = Machine(find_profile(None), 1, slots)
+    return fit_budget(make, machine, stats(count, nodes), ABLE, 60.0 * minutes)
+
+
+def test_epochs_of_a_thousand_and_of_a_quarter_and_four_times_as_many():
+    assert [choose_epochs(n) for n in (1000, 250, 4000)] == [40, 80, 20]
+    assert choose_epochs(10) == 120
+    assert choose_epochs(10**7) == 8
+
+
+def test_an_epoch_has_at_least_six_steps():
+    assert choose_batches(10_000) == BATCHES
+    assert choose_batches(100) == (16,)
+    assert choose_batches(20) == (8,)
+
+
+def test_trials_for_a_time_by_hand():
+    # 10 epochs of all and 30 more of a third: 20 epochs a trial, 2 s each; 2 slots, 400 s
+    assert count_trials(SearchBudget(rungs=(10, 40)), 400.0, 2.0, 2) == 20
+
+
+def test_scopes_go_from_thorough_to_little():
+    found = list(list_budgets(100_000, ABLE))
+    widest = [max(budget.features) for budget in found]
+    assert widest == sorted(widest, reverse=True)
+    assert found[-1].steps == 30
+    assert all(budget.steps is None for budget in list_budgets(500, ABLE))
+    assert all(set(budget.batches) == set(BATCHES) for budget in found)
+
+
+def test_a_number_of_trials_has_its_convs_and_finalists():
+    budget = next(list_budgets(1000, ABLE))
+    assert set_trials(budget, 1).trials == MIN_TRIALS
+    assert set_trials(budget, 10**6).trials == MAX_TRIALS
+    few, many = set_trials(budget, 12), set_trials(budget, 60)
+    assert few.convs == ("schnet", "egnn", "painn")
+    assert (few.finalists, many.finalists, many.initial) == (6, 12, 15)
+    assert set(few.convs) < set(many.convs)
+
+
+def test_convs_keep_their_order_and_one_is_enough():
+    assert select_convs(("gin", "mace", "painn"), 2) == ("mace", "painn")
+    assert select_convs(("gin",), 3) == ("gin",)
+
+
+@pytest.mark.parametrize(("count", "minutes"), [(200, 10), (2000, 10), (2000, 120)])
+def test_a_campaign_fits_its_time_in_the_simulation(count, minutes):
+    budget, seen = fitted(count, minutes)
+    assert seen.simulated.makespan <= 60.0 * minutes
+    assert MIN_TRIALS <= budget.trials <= MAX_TRIALS
+    assert make(budget).search.trials == budget.trials
+    assert str(budget.trials) in budget.why[0]
+
+
+def test_more_time_means_more_search():
+    short, long = fitted(1000, 5)[0], fitted(1000, 120)[0]
+    assert long.trials * long.rungs[1] * max(long.features) > (
+        short.trials * short.rungs[1] * max(short.features)
+    )
+
+
+def test_what_cannot_be_passed_over_in_time_gets_short_epochs():
+    budget, _ = fitted(200_000, 10, nodes=60)
+    assert budget.features == TIERS[-1][0]
+    assert budget.steps is not None
+    assert make(budget).trial["training"]["steps_per_epoch"] == budget.steps
+    assert "not a whole pass" in budget.why[1]
+
+
+def test_what_is_known_of_the_data_is_heeded():
+    hints = HeadHints(frozenset({"size"}), {"forces": "later,\nperhaps"})
+    made = render_campaign(CARD, "x", hints=hints)
+    content = tomllib.loads(made)
+    assert set(content["trial"]["heads"]) == {"energy", "size"}
+    assert content["trial"]["heads"]["size"]["pool"] == "sum"
+    assert "# later, perhaps\n# [trial.heads.forces]" in made
+
+
+def test_forces_bring_their_energy():
+    assert choose_heads(CARD, ["forces"]) == ("energy", "forces")

@@ -1,0 +1,91 @@
+"""What a data set will look like, from a few of its structures, an old store, or nothing."""
+
+import json
+import math
+
+import pytest
+from ase import Atoms
+from ase.io import write
+
+from hydragnn_hpo.cli.estimate_stats import ATOMS, DENSITY, estimate_stats
+from hydragnn_hpo.config.loading import to_toml
+from hydragnn_hpo.config.mixture import united
+from hydragnn_hpo.errors import DataError
+
+
+@pytest.fixture
+def card(tmp_path):
+    """Ten pairs of atoms at 1 angstrom and ten chains of four, 1 angstrom apart."""
+    pair = Atoms("H2", positions=[[0, 0, 0], [1, 0, 0]])
+    chain = Atoms("C4", positions=[[k, 0, 0] for k in range(4)])
+    frames = []
+    for number in range(20):
+        atoms = (pair if number % 2 else chain).copy()
+        atoms.info["e"] = float(number)
+        frames.append(atoms)
+    write(tmp_path / "tiny.extxyz", frames, format="extxyz")
+    path = tmp_path / "tiny.toml"
+    path.write_text(
+        to_toml(
+            {
+                "name": "tiny",
+                "files": [{"path": "tiny.extxyz"}],
+                "targets": {"e": {"level": "graph", "unit": "eV"}},
+                "graphs": {"cutoff": 4.0},
+            }
+        )
+    )
+    return path
+
+
+def test_structures_are_read_and_counted(card):
+    guess = estimate_stats(card, [], None)
+    stats = guess.stats
+    assert not guess.built
+    assert guess.origin == "20 structures, sizes by 20 structures of it"
+    assert stats["nodes"]["mean"] == 3.0
+    # All atoms of a structure see each other within 4 angstrom: 2 and 12 edges.
+    assert stats["edges"]["mean"] == 7.0
+    assert stats["degree"] == {"3.0": pytest.approx(140 / 60), "4.0": pytest.approx(140 / 60)}
+    assert stats["splits"] == {"train": 12, "val": 2, "sel": 2, "cal": 2, "test": 2}
+    assert (stats["train_nodes"], stats["train_edges"]) == (36, 84)
+    assert stats["targets"]["e"]["unit"] == "eV"
+
+
+def test_a_larger_set_is_scaled_up(card):
+    stats = estimate_stats(card, [], 1_000_000).stats
+    assert stats["splits"]["train"] == 600_000
+    assert stats["train_nodes"] == 1_800_000
+    assert stats["nodes"]["total"] == 3_000_000
+
+
+def test_without_its_files_structures_are_middling_crystals(card):
+    (card.parent / "tiny.extxyz").unlink()
+    with pytest.raises(DataError, match="tiny.extxyz"):
+        estimate_stats(card, [], None)
+    guess = estimate_stats(card, [], 1000)
+    assert guess.origin == "1,000 structures, sizes by a guess"
+    assert guess.stats["train_nodes"] == 600 * ATOMS
+    sphere = 4.0 / 3.0 * math.pi * 4.0**3 * DENSITY
+    assert guess.stats["degree"]["4.0"] == pytest.approx(sphere)
+
+
+def test_a_store_goes_before_a_guess(card, tmp_path):
+    store = tmp_path / "tiny.bp"
+    store.mkdir()
+    (store / "stats.json").write_text(json.dumps({"splits": {"train": 7}}))
+    assert not estimate_stats(card, [store], None).built, "it is not whole"
+    (store / "index.json").touch()
+    guess = estimate_stats(card, [tmp_path / "none.bp", store], None)
+    assert guess.built
+    assert guess.stats == {"splits": {"train": 7}}
+    assert not estimate_stats(card, [store], 500).built, "the data is to grow"
+
+
+def test_guesses_of_several_sets_are_united(card):
+    entries = [type("Entry", (), {"prefix": name, "ratio": None}) for name in ("a_", "b_")]
+    both = united(
+        [estimate_stats(card, [], None).stats, estimate_stats(card, [], 100).stats], entries, ()
+    )
+    assert both["splits"]["train"] == 12 + 60
+    assert set(both["targets"]) == {"a_e", "b_e"}

@@ -1,0 +1,188 @@
+"""Which graphs are in which step: a function of seed and epoch, never of anything else."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_hpo.config.training import TrainConfig
+from hydragnn_hpo.data.batch_sampler import BatchSampler, cut_epoch, shuffle_rows
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.errors import ConfigError
+
+
+@pytest.fixture
+def graphs(columns: Columns) -> Columns:
+    """The 18 structures, all but the last two in train."""
+    columns.split[:] = 0
+    columns.split[-2:] = 1
+    return columns
+
+
+def order(graphs: Columns, seed: int = 3, **training: object) -> BatchSampler:
+    return BatchSampler.of(graphs, TrainConfig.model_validate(training), seed)
+
+
+def mixed(ratios: list[float | None], sizes: list[int], **training: object) -> BatchSampler:
+    """Make an order over sets of given sizes; their graphs are numbered end to end."""
+    ends = np.cumsum(sizes)
+    every = Everything(int(ends[-1]))
+    return BatchSampler.of(every, TrainConfig.model_validate(training), 1, ratios, ends.tolist())
+
+
+class Everything:
+    """As much of a ``GraphSet`` as an order needs: all graphs are in train."""
+
+    windows = None
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def indices_of(self, split: str) -> np.ndarray:
+        assert split == "train"
+        return np.arange(self.count)
+
+
+def test_an_epoch_visits_every_graph_once(graphs: Columns) -> None:
+    found = order(graphs, global_batch=5)
+    steps = found.steps(2)
+    assert [len(step) for step in steps] == [5, 5, 5, 1]
+    assert found.steps_per_epoch == 4
+    assert sorted(np.concatenate(steps).tolist()) == list(range(16))
+
+
+def test_steps_depend_on_seed_and_epoch_alone(graphs: Columns) -> None:
+    def flat(seed: int, epoch: int, batch: int) -> list[int]:
+        return np.concatenate(order(graphs, seed, global_batch=batch).steps(epoch)).tolist()
+
+    assert flat(1, 4, 8) == flat(1, 4, 8)
+    assert flat(1, 4, 8) == flat(1, 4, 16)
+    assert flat(1, 4, 8) != flat(1, 5, 8)
+    assert flat(1, 4, 8) != flat(2, 4, 8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 99), count=st.integers(1, 300), buffer=st.integers(1, 80))
+def test_large_sets_are_shuffled_window_by_window(seed: int, count: int, buffer: int) -> None:
+    rows = np.flatnonzero(np.random.default_rng(seed).random(count) < 0.7)
+    windows = np.array([*range(0, count, 16), count])
+    found = shuffle_rows(rows, (seed, 1), windows=windows, buffer=buffer)
+    assert sorted(found.tolist()) == rows.tolist()
+    if len(rows) <= buffer:
+        assert found.tolist() == np.random.default_rng([seed, 1]).permutation(rows).tolist()
+        return
+    # A buffer of rows lies in no more windows than fit into it, and one that is cut at each end.
+    held = np.bincount(rows // 16, minlength=len(windows) - 1)
+    least = max(int(np.sort(held[held > 0])[: buffer + 1].min()), 1)
+    for first in range(0, len(found), buffer):
+        touched = set((found[first : first + buffer] // 16).tolist())
+        assert len(touched) <= buffer // least + 2
+
+
+def test_windows_and_rows_are_in_another_order_each_epoch() -> None:
+    rows, windows = np.arange(256), np.arange(0, 257, 16)
+    one = shuffle_rows(rows, (1, 0), windows=windows, buffer=32)
+    two = shuffle_rows(rows, (1, 1), windows=windows, buffer=32)
+    assert (one[::32] // 16).tolist() != (two[::32] // 16).tolist()
+    assert one[:32].tolist() != sorted(one[:32].tolist())
+
+
+@pytest.mark.parametrize("key", ["batch_atoms", "batch_edges"])
+def test_no_step_passes_its_budget(graphs: Columns, key: str) -> None:
+    sizes = graphs.num_nodes() if key == "batch_atoms" else graphs.num_edges()
+    largest = int(sizes[:16].max())
+    found = order(graphs, **{key: 2 * largest})
+    for epoch in range(20):
+        steps = found.steps(epoch)
+        assert len(steps) == found.steps_per_epoch
+        assert sorted(np.concatenate(steps).tolist()) == list(range(16))
+        loads = [int(sizes[step].sum()) for step in steps]
+        assert min(map(len, steps)) > 0
+        assert max(loads) <= 2 * largest
+    says = f"training.{key} is {2 * largest - 1}, the largest graph has {largest} "
+    with pytest.raises(ConfigError, match=says):
+        order(graphs, **{key: 2 * largest - 1})
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 50), min_size=1, max_size=60),
+    spare=st.integers(0, 200),
+    seed=st.integers(0, 99),
+)
+def test_budgets_leave_no_step_empty(sizes: list[int], spare: int, seed: int) -> None:
+    table = np.array(sizes)
+    largest = max(1, int(table.max()))
+    budget = 2 * largest + spare
+    steps = max(1, -(-int(table.sum()) // (budget - largest)))
+    found = BatchSampler((np.arange(len(table)),), None, seed, steps, None, sizes=table).steps(0)
+    assert len(found) == steps
+    assert all(len(step) and table[step].sum() <= budget for step in found)
+    assert sorted(np.concatenate(found).tolist()) == list(range(len(table)))
+
+
+def test_a_large_graph_may_reach_over_a_whole_step() -> None:
+    # 11 atoms in steps of 5.5: the third graph begins at 2, so nothing begins in the second step.
+    assert cut_epoch(np.array([1, 1, 9]), 2).tolist() == [2]
+    # 21 in steps of 7: graphs begin at 0, 1 and 20; the second step takes what began in the first.
+    assert cut_epoch(np.array([1, 19, 1]), 3).tolist() == [1, 2]
+    # 10 in steps of 3 1/3: those that begin at 4 and at 7 are the first of theirs.
+    assert cut_epoch(np.ones(10, dtype=np.int64), 3).tolist() == [4, 7]
+
+
+def test_without_ratios_several_sets_are_one() -> None:
+    steps = mixed([None, None], [30, 10], global_batch=8).steps(5)
+    plain = np.random.default_rng([1, 5]).permutation(40)
+    for number, step in enumerate(steps):
+        wanted = plain[8 * number : 8 * number + 8].tolist()
+        assert step.tolist() == [*(g for g in wanted if g < 30), *(g for g in wanted if g >= 30)]
+
+
+def test_the_largest_set_is_seen_once_and_ratios_hold_in_every_step() -> None:
+    found = mixed([3.0, 1.0], [60, 500], global_batch=40)
+    # 500 of the second are a quarter, so 1,500 of the first are drawn: 25 passes.
+    assert found.draws == (1500, 500)
+    assert found.steps_per_epoch == 50
+    steps = found.steps(0)
+    every = np.concatenate(steps)
+    assert sorted(every[every >= 60].tolist()) == list(range(60, 560))
+    assert np.bincount(every[every < 60]).tolist() == [25] * 60
+    for step in steps:
+        assert abs(int((step < 60).sum()) - 30) <= 1
+
+
+def drawn_of(found: BatchSampler, epochs: int) -> list[np.ndarray]:
+    """Give what is drawn from the first four graphs, in the order of the draws."""
+    every = [np.concatenate(found.steps(epoch)) for epoch in range(epochs)]
+    return [rows[rows < 4] for rows in every]
+
+
+def test_passes_go_on_from_epoch_to_epoch() -> None:
+    # 10 draws an epoch from 4 graphs: after 2 epochs each was drawn 5 times.
+    found = mixed([1.0, 1.0], [4, 10], global_batch=5)
+    drawn = np.concatenate([np.concatenate(found.steps(epoch)) for epoch in (0, 1)])
+    assert np.bincount(drawn[drawn < 4]).tolist() == [5, 5, 5, 5]
+    passes = np.split(np.concatenate(drawn_of(found, 20))[:40], 10)
+    assert len({tuple(one.tolist()) for one in passes}) > 1, "each pass is shuffled anew"
+    assert all(sorted(one.tolist()) == [0, 1, 2, 3] for one in passes)
+    # What epoch 1 draws does not depend on whether epoch 0 was computed before.
+    again = mixed([1.0, 1.0], [4, 10], global_batch=5).steps(1)
+    assert [step.tolist() for step in again] == [step.tolist() for step in found.steps(1)]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "draws"), [([None, None], (27, 13)), ([1.0, 1.0], (20, 20)), ([2.0, 1.0], (27, 13))]
+)
+def test_an_epoch_may_be_a_number_of_steps(ratios: list[float | None], draws: tuple[int]) -> None:
+    found = mixed(ratios, [20, 10], global_batch=8, steps_per_epoch=5)
+    assert found.draws == draws
+    assert [len(step) for step in found.steps(3)] == [8] * 5
+
+
+def test_one_set_may_have_short_epochs(graphs: Columns) -> None:
+    found = order(graphs, global_batch=4, steps_per_epoch=2)
+    drawn = np.concatenate([np.concatenate(found.steps(epoch)) for epoch in range(4)])
+    assert np.bincount(drawn).tolist() == [2] * 16
+    assert replace(found, seed=4).steps(0)[0].tolist() != found.steps(0)[0].tolist()

@@ -1,0 +1,580 @@
+"""From a card to a store: in pieces, resumed, with bad structures set aside, or refused whole."""
+
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ase.io import read, write
+from comparing import assert_same_store
+
+from hydragnn_hpo.config.data import SPLITS, CardConfig
+from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.data import build_local, convert_pieces
+from hydragnn_hpo.data.build_folder import hold_work_folder
+from hydragnn_hpo.data.build_local import BuildProgress, build_store, job_main
+from hydragnn_hpo.data.build_merge import StoreLayout, split_windows
+from hydragnn_hpo.data.build_plan import Piece, Plan, find_file, make_plan
+from hydragnn_hpo.data.columns import arrays_of, columns_of
+from hydragnn_hpo.data.convert_pieces import Record, Tell, read_graphs
+from hydragnn_hpo.data.normalize import fit_target_stats
+from hydragnn_hpo.data.readers import READERS
+from hydragnn_hpo.data.splits import assign_splits
+from hydragnn_hpo.data.statistics import size_stats
+from hydragnn_hpo.data.store_index import read_index, read_stats
+from hydragnn_hpo.data.store_parts import read_store
+from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.errors import ConfigError, DataError, JobError, StorageError
+from hydragnn_hpo.files import write_json
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_the_statistics_describe_the_store(card: Path, tmp_path: Path) -> None:
+    stats = build_store(card, tmp_path / "out.bp")
+    columns = read_store(tmp_path / "out.bp")
+    assert stats == columns.stats == json.loads((tmp_path / "out.bp/stats.json").read_text())
+    assert stats["name"] == "tiny"
+    assert sum(stats["splits"].values()) == stats["num_graphs"] == columns.num_graphs == 18
+    for split in SPLITS:
+        assert len(columns.indices_of(split)) == stats["splits"][split] >= 1
+    assert set(stats["targets"]) == {"energy", "charge"}
+    assert stats["targets"]["energy"]["energy"] == "total"
+    assert stats["train_nodes"] == columns.num_nodes()[columns.indices_of("train")].sum()
+    assert columns.ids[0] == "tiny.extxyz:1"
+
+
+def test_progress_is_told(card: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+    build_store(card, tmp_path / "out.bp", progress=seen.append)
+    assert seen == list(range(1, 19))
+
+
+def test_a_structure_keeps_what_its_file_says(
+    card: Path, tmp_path: Path, structures: list[Atoms]
+) -> None:
+    edit(card, 'name = "tiny"', 'name = "tiny"\nid_key = "label"')
+    for number, atoms in enumerate(structures):
+        atoms.info["label"] = f"mp-{number}"
+    write(tmp_path / "tiny.extxyz", structures, format="extxyz")
+    build_store(card, tmp_path / "out.bp")
+    columns = read_store(tmp_path / "out.bp")
+    assert columns.ids[4] == "mp-4"
+    nodes = slice(columns.node_offset[4], columns.node_offset[5])
+    np.testing.assert_allclose(columns.positions[nodes], structures[4].positions, atol=1e-7)
+    assert columns.targets["energy"][4, 0] == pytest.approx(structures[4].info["energy"])
+    expected = structures[4].arrays["charge"]
+    np.testing.assert_allclose(columns.targets["charge"][nodes, 0], expected, atol=1e-7)
+
+
+def test_given_files_replace_those_of_the_card(card: Path, tmp_path: Path) -> None:
+    text = (tmp_path / "tiny.extxyz").read_text()
+    (tmp_path / "mine.extxyz.gz").write_bytes(gzip.compress((text + text).encode()))
+    stats = build_store(card, tmp_path / "out.bp", files=[tmp_path / "mine.extxyz.gz"])
+    assert stats["num_graphs"] == 36
+
+
+def test_files_may_be_a_published_test(card: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.extxyz").write_text((tmp_path / "tiny.extxyz").read_text())
+    edit(
+        card,
+        "[targets.energy]",
+        '[[files]]\npath = "more.extxyz"\npublished = "test"\n[targets.energy]',
+    )
+    build_store(card, tmp_path / "out.bp")
+    assert read_store(tmp_path / "out.bp").indices_of("test").tolist() == list(range(18, 36))
+
+
+def test_a_published_file_needs_no_mark_of_its_own(
+    card: Path, tmp_path: Path, structures: list[Atoms]
+) -> None:
+    write(tmp_path / "more.extxyz", structures[:4], format="extxyz")
+    for number, atoms in enumerate(structures):
+        atoms.info["fold"] = "test" if number == 7 else "other"
+    write(tmp_path / "tiny.extxyz", structures, format="extxyz")
+    more = '[[files]]\npath = "more.extxyz"\npublished = "test"\n[targets.energy]'
+    edit(card, "[targets.energy]", more)
+    edit(card, 'group = "structure"', 'group = "structure"\npublished = "fold"')
+    build_store(card, tmp_path / "out.bp")
+    assert read_store(tmp_path / "out.bp").indices_of("test").tolist() == [7, 18, 19, 20, 21]
+
+
+def test_a_published_test_seen_elsewhere_is_counted(
+    card: Path, tmp_path: Path, structures: list[Atoms]
+) -> None:
+    for number, atoms in enumerate(structures):
+        atoms.info["fold"] = int(number in (0, 6, 11))  # Cu stands thrice, C2 thrice
+    write(tmp_path / "tiny.extxyz", structures, format="extxyz")
+    edit(card, 'group = "structure"', 'published = "fold"\npublished_test = "1"')
+    stats = build_store(card, tmp_path / "out.bp")
+    assert (stats["splits"]["test"], stats["test_seen"]) == (3, 3)
+
+
+def test_files_are_found_beside_the_card_or_under_the_data_root(card: Path, tmp_path: Path) -> None:
+    (tmp_path / "root" / "set").mkdir(parents=True)
+    (tmp_path / "root" / "set" / "far.cif").touch()
+    environ = {"HYDRAGNN_HPO_DATA": str(tmp_path / "root")}
+    assert find_file("tiny.extxyz", card, environ) == tmp_path / "tiny.extxyz"
+    assert find_file("set/far.cif", card, environ) == tmp_path / "root/set/far.cif"
+    assert find_file(str(tmp_path / "tiny.extxyz"), card, {}) == tmp_path / "tiny.extxyz"
+    with pytest.raises(DataError, match="tiny.toml: .*'set/far.cif'.*; set HYDRAGNN_HPO_DATA"):
+        find_file("set/far.cif", card, {})
+
+
+def test_checksums_are_compared(card: Path, tmp_path: Path) -> None:
+    right = hashlib.sha256((tmp_path / "tiny.extxyz").read_bytes()).hexdigest()
+    path = 'path = "tiny.extxyz"'
+    edit(card, path, f'{path}\nsha256 = "{right}"')
+    build_store(card, tmp_path / "out.bp")
+    edit(card, right, "0" * 64)
+    with pytest.raises(DataError, match="tiny.extxyz: has SHA-256 .* the card says 000000000000"):
+        build_store(card, tmp_path / "other.bp")
+
+
+BAD: dict[str, tuple[str, str, str]] = {
+    "no_target": ("energy=", "enrgy=", r"structure 1 \(tiny.extxyz:1\) has no graph property"),
+    "element": ("Ar ", "Qq ", "structure 3 cannot be read as extxyz"),
+    "dummy": ("Ar ", "X ", r"structure 3 \(tiny.extxyz:3\) has an unknown element"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "said"), BAD.values(), ids=BAD)
+def test_bad_input_leaves_only_a_list(
+    card: Path, tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    edit(tmp_path / "tiny.extxyz", old, new)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(DataError, match=rf"^{tmp_path}/tiny.extxyz: {said}.* more bad ones of 18"):
+        build_store(card, tmp_path / "out.bp")
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "out.bp.quarantine.jsonl"}
+
+
+def test_a_bad_build_leaves_the_old_store(card: Path, tmp_path: Path) -> None:
+    good = build_store(card, tmp_path / "out.bp")
+    edit(tmp_path / "tiny.extxyz", "energy=", "enrgy=")
+    with pytest.raises(DataError):
+        build_store(card, tmp_path / "out.bp")
+    assert read_stats(tmp_path / "out.bp") == good
+
+
+def test_a_wrong_card_is_a_config_error(card: Path, tmp_path: Path) -> None:
+    edit(card, 'unit = "eV"', 'unit = "ev"')
+    with pytest.raises(ConfigError, match=r"tiny.toml: .*unknown unit 'ev'.*Known: "):
+        build_store(card, tmp_path / "out.bp")
+
+
+def test_a_build_is_a_job_that_answers_in_a_file(card: Path, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    spec = {"card": str(card), "out": str(tmp_path / "out.bp"), "answer": str(answer)}
+    assert job_main(spec) == 0
+    assert json.loads(answer.read_text()) == read_stats(tmp_path / "out.bp")
+    edit(tmp_path / "tiny.extxyz", "energy=", "enrgy=")
+    assert job_main(spec) == 0
+    assert "has no graph property 'energy'" in json.loads(answer.read_text())["error"]
+
+
+def test_unlabelled_files_give_graphs_for_predictions(tmp_path: Path) -> None:
+    write(tmp_path / "new.cif", bulk("Cu", a=3.6))
+    (made,) = read_graphs(tmp_path / "new.cif", 3.0)
+    assert (made.id, made.targets, len(made.edges)) == ("new.cif:1", {}, 12)
+    with pytest.raises(DataError, match=r"gone.cif: no such file"):
+        next(read_graphs(tmp_path / "gone.cif", 3.0))
+
+
+def test_a_bad_structure_for_predictions_is_named(tmp_path: Path) -> None:
+    pair = [bulk("Cu"), Atoms("H2")]
+    write(tmp_path / "new.extxyz", pair)
+    assert len(read(tmp_path / "new.extxyz", ":")) == 2
+    graphs = read_graphs(tmp_path / "new.extxyz", 3.0)
+    next(graphs)
+    with pytest.raises(
+        DataError, match=r"new.extxyz: structure 2 .*atom 1 and atom 2 at one place"
+    ):
+        next(graphs)
+
+
+def pieces_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note the number of every piece that is converted in this process."""
+    seen: list[int] = []
+
+    def noting(plan: Plan, piece: Piece, work: Path, tell: Tell) -> Record:
+        seen.append(piece.number)
+        return real(plan, piece, work, tell)
+
+    real = convert_pieces.convert_piece
+    monkeypatch.setattr(convert_pieces, "convert_piece", noting)
+    return seen
+
+
+def test_a_store_in_pieces_is_that_of_all_graphs_at_once(card: Path, tmp_path: Path) -> None:
+    # The obvious way: all structures in memory, one pass.
+    config = load(card, CardConfig)
+    frames = read(tmp_path / "tiny.extxyz", ":")
+    file = tmp_path / "tiny.extxyz"
+    rules = Rules(4.0, 0.1, config.targets)
+    places = [Place(file, n + 1, f"tiny.extxyz:{n + 1}") for n in range(18)]
+    graphs = [graph_of(atoms, place, rules) for atoms, place in zip(frames, places, strict=True)]
+    columns = columns_of(graphs, config.targets)
+    split = assign_splits([graph.group for graph in graphs], [None] * 18, config.split, "tiny")
+    columns = replace(columns, split=split)
+
+    stats = build_store(card, tmp_path / "out.bp", window=5, processes=1)
+    expected = arrays_of(columns)
+    for name, array in arrays_of(read_store(tmp_path / "out.bp")).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    assert stats["targets"] == fit_target_stats(columns, config.targets)
+    assert stats | size_stats(columns, 4.0) == stats
+    windows = read_index(tmp_path / "out.bp").windows
+    assert windows[:, 0].tolist() == [5, 5, 5, 3]
+    assert windows[:, 1].tolist() == [
+        sum(len(atoms) for atoms in frames[first : first + 5]) for first in (0, 5, 10, 15)
+    ]
+
+
+def test_attributes_encodings_and_readers_of_the_card_are_heard(
+    card: Path, tmp_path: Path, structures: list[Atoms]
+) -> None:
+    for number, atoms in enumerate(structures):
+        atoms.info["total_charge"] = number - 3
+    write(tmp_path / "tiny.extxyz", structures, format="extxyz")
+    edit(card, "[graphs]", '[attributes.charge]\nkey = "total_charge"\n[graphs]\nlaplacian = 2')
+    build_store(card, tmp_path / "out.bp")
+    columns = read_store(tmp_path / "out.bp")
+    assert columns.attributes["charge"].tolist() == list(range(-3, 15))
+    assert columns.laplacian is not None
+    assert columns.laplacian.shape == (len(columns.numbers), 2)
+    edit(card, 'path = "tiny.extxyz"', 'path = "tiny.extxyz"\nreader = "extxzy"')
+    with pytest.raises(ConfigError, match="unknown reader 'extxzy'. Did you mean 'extxyz'"):
+        build_store(card, tmp_path / "out.bp")
+
+
+def spoil(path: Path, *numbers: int) -> None:
+    """Take the energy from some structures, counted from 1."""
+    frames = read(path, ":")
+    for number in numbers:
+        frames[number - 1].calc = None
+    write(path, frames, format="extxyz")
+
+
+def test_bad_structures_are_set_aside(card: Path, tmp_path: Path) -> None:
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1112')  # 2 of 18 are 0.1111
+    spoil(tmp_path / "tiny.extxyz", 3, 12)
+    (tmp_path / "out.bp.quarantine.jsonl").write_text("of an earlier try")
+    stats = build_store(card, tmp_path / "out.bp", window=5, processes=1)
+    assert (stats["quarantined"], stats["num_graphs"]) == (2, 16)
+    lines = (tmp_path / "out.bp/quarantine.jsonl").read_text().splitlines()
+    file = str(tmp_path / "tiny.extxyz")
+    for number, line in zip((3, 12), lines, strict=True):
+        found = json.loads(line)
+        assert found.pop("reason").startswith(f"{file}: structure {number} (tiny.extxyz:{number})")
+        assert found == {"file": file, "number": number, "id": f"tiny.extxyz:{number}"}
+    kept = [f"tiny.extxyz:{n}" for n in range(1, 19) if n not in (3, 12)]
+    assert list(read_store(tmp_path / "out.bp").ids) == kept
+    assert not (tmp_path / "out.bp.quarantine.jsonl").exists()
+
+
+def test_more_bad_structures_than_the_limit_are_an_error(card: Path, tmp_path: Path) -> None:
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1112')
+    spoil(tmp_path / "tiny.extxyz", 3, 8, 12)
+    listing = tmp_path / "out.bp.quarantine.jsonl"
+    with pytest.raises(DataError) as caught:
+        build_store(card, tmp_path / "out.bp", window=100, processes=1)
+    assert str(caught.value).startswith(f"{tmp_path}/tiny.extxyz: structure 3 (tiny.extxyz:3) has")
+    assert str(caught.value).endswith(
+        f"(and 2 more bad ones of 18; the limit max_bad is 0.1112: see {listing})."
+    )
+    assert [json.loads(line)["number"] for line in listing.read_text().splitlines()] == [3, 8, 12]
+    assert not (tmp_path / "out.bp").exists()
+
+
+def test_a_build_stops_when_too_many_are_bad(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = pieces_converted(monkeypatch)
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1112')
+    spoil(tmp_path / "tiny.extxyz", 1, 3, 5)
+    with pytest.raises(DataError, match="structure 1 .*and 2 more bad ones of 18"):
+        build_store(card, tmp_path / "out.bp", window=2, processes=1)
+    assert seen == [0, 1, 2]
+
+
+def test_the_second_of_two_equal_ids_is_bad(
+    card: Path, tmp_path: Path, structures: list[Atoms]
+) -> None:
+    for number, atoms in enumerate(structures):
+        atoms.info["label"] = f"mp-{number % 17}"  # the last has the first one's
+    write(tmp_path / "tiny.extxyz", structures, format="extxyz")
+    edit(card, 'name = "tiny"', 'name = "tiny"\nid_key = "label"')
+    file = tmp_path / "tiny.extxyz"
+    said = rf"^{file}: structure 18 \(mp-0\) has the id of structure 1 of {file}; give"
+    with pytest.raises(DataError, match=said):
+        build_store(card, tmp_path / "out.bp")
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.2')
+    stats = build_store(card, tmp_path / "out.bp", window=5, processes=1)
+    assert (stats["quarantined"], stats["num_graphs"]) == (1, 17)
+    columns = read_store(tmp_path / "out.bp")
+    assert list(columns.ids) == [f"mp-{n}" for n in range(17)]
+    assert columns.node_offset[-1] == sum(len(atoms) for atoms in structures[:17])
+    assert stats | size_stats(columns, 4.0) == stats
+
+
+def test_files_of_one_name_do_not_share_ids(card: Path, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "tiny.extxyz").write_text((tmp_path / "tiny.extxyz").read_text())
+    edit(card, "[targets.energy]", '[[files]]\npath = "b/tiny.extxyz"\n[targets.energy]')
+    assert build_store(card, tmp_path / "out.bp")["num_graphs"] == 36
+    ids = read_store(tmp_path / "out.bp").ids
+    assert (ids[0], ids[35]) == ("tiny.extxyz:tiny.extxyz:1", "b/tiny.extxyz:tiny.extxyz:18")
+
+
+class Breaking(BuildProgress):
+    """Breaks a build off after some structures, as Ctrl-C does."""
+
+    def __init__(self, after: int = 10**9) -> None:
+        self.after = after
+        self.begun: list[tuple[int | None, int]] = []
+
+    def begin(self, total: int | None, reused: int) -> None:
+        self.begun.append((total, reused))
+
+    def __call__(self, done: int) -> None:
+        if done >= self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def broken(card: Path, tmp_path: Path) -> Path:
+    """A build of pieces of 5, 5, 5 and 3 structures, broken off in the third one."""
+    with pytest.raises(KeyboardInterrupt):
+        build_store(card, tmp_path / "out.bp", window=5, processes=1, progress=Breaking(12))
+    work = tmp_path / ".out.bp.work"
+    assert {path.name for path in work.glob("piece-*.json")} == {
+        "piece-000000.json",
+        "piece-000001.json",
+    }
+    return work
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], None], list[int]]] = {
+    "nothing": (lambda work: None, [2, 3]),
+    "chunk": (lambda work: flip(work / "piece-000001-000000.npz"), [1, 2, 3]),
+    "no_chunk": (lambda work: (work / "piece-000000-000000.npz").unlink(), [0, 2, 3]),
+    "record": (lambda work: flip(work / "piece-000000.json"), [0, 2, 3]),
+    "record_of_less": (
+        lambda work: edit(work / "piece-000000.json", '"read": 5', '"read": 4'),
+        [0, 2, 3],
+    ),
+    "torn_record": (lambda work: (work / "piece-000000.json").write_text("{"), [0, 2, 3]),
+    "file": (lambda work: os.utime(work.parent / "tiny.extxyz", (1, 1)), [0, 1, 2, 3]),
+    "cutoff": (
+        lambda work: edit(work.parent / "tiny.toml", "cutoff = 4.0", "cutoff = 3.5"),
+        [0, 1, 2, 3],
+    ),
+    "title": (
+        lambda work: edit(work.parent / "tiny.toml", '"tiny"\n', '"tiny"\ntitle = "Tiny"\n'),
+        [2, 3],
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "converted"), CHANGES.values(), ids=CHANGES)
+def test_a_broken_build_goes_on_with_what_is_still_true(
+    card: Path,
+    tmp_path: Path,
+    broken: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], None],
+    converted: list[int],
+) -> None:
+    change(broken)
+    (tmp_path / ".out.bp.abcdefgh.part").mkdir()  # a store that was killed half-written
+    seen = pieces_converted(monkeypatch)
+    watch = Breaking()
+    build_store(card, tmp_path / "out.bp", window=5, processes=1, progress=watch)
+    assert seen == converted
+    assert watch.begun[0][0] == 18
+    assert not list(tmp_path.glob(".*"))
+    build_store(card, tmp_path / "fresh.bp", window=5, processes=1)
+    assert_same_store(tmp_path / "out.bp", tmp_path / "fresh.bp")
+
+
+def test_what_is_reused_is_told(card: Path, tmp_path: Path, broken: Path) -> None:
+    watch = Breaking()
+    build_store(card, tmp_path / "out.bp", window=5, processes=1, progress=watch)
+    assert watch.begun == [(18, 10)]
+
+
+def test_a_small_build_that_fails_leaves_no_work(card: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_store(card, tmp_path / "out.bp", window=10, processes=1, progress=Breaking(12))
+    assert not (tmp_path / ".out.bp.work").exists()
+
+
+def test_a_store_is_built_by_one_at_a_time(card: Path, tmp_path: Path) -> None:
+    with hold_work_folder(tmp_path / "out.bp"):
+        said = rf"out.bp: is being built by process {os.getpid()} on .*; wait for it"
+        with pytest.raises(StorageError, match=said):
+            build_store(card, tmp_path / "out.bp")
+        build_store(card, tmp_path / "other.bp")
+    build_store(card, tmp_path / "out.bp")
+
+
+def test_a_chunk_that_is_altered_while_building_is_found(card: Path, broken: Path) -> None:
+    flip(broken / "piece-000000-000000.npz")
+    with pytest.raises(StorageError, match=r"piece-000000-000000.npz: cannot be read .*again"):
+        convert_pieces.read_chunk(broken / "piece-000000-000000.npz")
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = replace(READERS["extxyz"], count=lambda source: 20)
+    monkeypatch.setitem(READERS, "extxyz", reader)
+    with pytest.raises(DataError, match="ends after structure 18, 20 were counted before"):
+        build_store(card, tmp_path / "out.bp", window=5, processes=1)
+
+
+def test_parts_take_runs_of_windows_of_about_equal_size() -> None:
+    sizes = np.array([[1, n, 0, 1] for n in (10, 10, 20, 40)])
+    nothing = np.zeros(0, dtype=np.int64)
+    layout = StoreLayout((), sizes, nothing.astype(np.int8), nothing.astype(np.int32), (), 4, {})
+    assert split_windows(layout, 1) == [range(0, 4)]
+    assert split_windows(layout, 2) == [range(0, 3), range(3, 4)]
+    assert split_windows(layout, 9) == [range(0, 1), range(1, 2), range(2, 3), range(3, 4)]
+
+
+def test_workers_build_the_same_store(card: Path, tmp_path: Path) -> None:
+    spoil(tmp_path / "tiny.extxyz", 7)
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1')
+    seen: list[int] = []
+    build_store(card, tmp_path / "two.bp", window=5, processes=2, progress=seen.append)
+    build_store(card, tmp_path / "one.bp", window=5, processes=1)
+    assert_same_store(tmp_path / "two.bp", tmp_path / "one.bp")
+    assert seen[-1] == 18
+
+
+def test_errors_in_workers_are_the_same_sentences(card: Path, tmp_path: Path) -> None:
+    whole = (tmp_path / "tiny.extxyz").read_text()
+    (tmp_path / "tiny.extxyz").write_text(whole + "what?\n")
+    said = rf"^{tmp_path}/tiny.extxyz: structure 19 cannot be read as extxyz"
+    for processes in (1, 2):
+        with pytest.raises(DataError, match=said):
+            build_store(card, tmp_path / "out.bp", window=5, processes=processes)
+        (tmp_path / "more.extxyz").write_text(whole)
+        edit(card, "[targets.energy]", '[[files]]\npath = "more.extxyz"\n[targets.energy]')
+
+
+WORKERS = {
+    "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9"),
+    "gone": ("import sys; sys.exit(3)", "ended with code 3"),
+}
+
+
+@pytest.mark.parametrize(("code", "said"), WORKERS.values(), ids=WORKERS)
+def test_a_worker_that_dies_is_named(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    monkeypatch.setattr(build_local, "_COMMAND", [sys.executable, "-c", code])
+    with pytest.raises(JobError, match=rf"tiny.extxyz: the process .* {said}; .* start again"):
+        build_store(card, tmp_path / "out.bp", window=5, processes=2)
+
+
+def test_a_bug_in_a_worker_shows_its_traceback(
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = 'import sys; sys.stdin.readline(); print(\'{"bug": "Traceback: boom"}\')'
+    monkeypatch.setattr(build_local, "_COMMAND", [sys.executable, "-c", code])
+    with pytest.raises(RuntimeError, match="boom"):
+        build_store(card, tmp_path / "out.bp", window=5, processes=2)
+
+
+def test_a_worker_that_nobody_hears_ends_without_a_word(card: Path, tmp_path: Path) -> None:
+    """Its parent died, and the end of stdin has not come through yet."""
+    plan = make_plan(card, None, 5)
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "work" / "plan.json"
+    write_json(file, plan.to_json())
+    ears, mouth = os.pipe()
+    os.close(ears)
+    worker = subprocess.Popen(
+        [*build_local._COMMAND, str(file)],
+        stdin=subprocess.PIPE, stdout=mouth, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.close(mouth)
+    assert worker.stdin is not None
+    assert worker.stderr is not None
+    worker.stdin.write("0\n")
+    worker.stdin.flush()
+    assert worker.wait(timeout=120) == 0
+    assert worker.stderr.read() == ""
+    worker.stdin.close()
+    worker.stderr.close()
+
+
+def test_the_card_gives_a_lattice_to_structures_without_one(card: Path, tmp_path: Path) -> None:
+    wire = Atoms("H", positions=[[0, 0, 0]], info={"energy": -1.0})
+    wire.arrays["charge"] = np.zeros(1)
+    write(tmp_path / "tiny.extxyz", [wire] * 12, format="extxyz")
+    box = "[[2.5, 0, 0], [0, 30, 0], [0, 0, 30]]"
+    edit(
+        card,
+        'path = "tiny.extxyz"',
+        f'path = "tiny.extxyz"\ncell = {box}\npbc = [true, false, false]',
+    )
+    build_store(card, tmp_path / "out.bp")
+    columns = read_store(tmp_path / "out.bp")
+    # Within 4 angstrom on a wire of period 2.5: one neighbour to either side.
+    assert columns.num_edges().tolist() == [2] * 12
+    wire.cell, wire.pbc = [9.0, 9.0, 9.0], True
+    write(tmp_path / "tiny.extxyz", [wire] * 12, format="extxyz")
+    with pytest.raises(DataError, match="has a lattice of its own"):
+        build_store(card, tmp_path / "other.bp")
+
+
+@pytest.mark.parametrize("said", ["columns = {energy = 2}", 'format = "vasp-out"'])
+def test_what_a_reader_does_not_heed_is_refused(card: Path, tmp_path: Path, said: str) -> None:
+    edit(card, 'path = "tiny.extxyz"', f'path = "tiny.extxyz"\nreader = "extxyz"\n{said}')
+    name = said.split(" ")[0]
+    with pytest.raises(ConfigError, match=f"tiny.extxyz: the reader .* does not heed '{name}'"):
+        build_store(card, tmp_path / "out.bp")
+
+
+def test_given_files_are_read_as_the_card_says(card: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny.extxyz").rename(tmp_path / "mine.txt")
+    edit(card, 'path = "tiny.extxyz"', 'path = "tiny.extxyz"\nreader = "extxyz"')
+    stats = build_store(card, tmp_path / "out.bp", files=[tmp_path / "mine.txt"])
+    assert stats["num_graphs"] == 18
+
+
+def test_a_mended_file_that_a_table_names_is_read_again(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / f"{name}.cif", bulk("Cu"))
+    (tmp_path / "t.csv").write_text("file,gap\na.cif,1.0\nb.cif,2.0\n")
+    card = tmp_path / "t.toml"
+    card.write_text(
+        'name = "t"\nstructure_column = "file"\n[[files]]\npath = "t.csv"\n'
+        '[targets.gap]\nlevel = "graph"\nunit = "eV"\n'
+    )
+    before = make_plan(card, None, 5).pieces[0].stamp
+    assert make_plan(card, None, 5).pieces[0].stamp == before
+    os.utime(tmp_path / "b.cif", (1, 1))
+    assert make_plan(card, None, 5).pieces[0].stamp != before

@@ -1,0 +1,338 @@
+"""Every format is looked at; broken, empty, tiny and hostile files end in one sentence."""
+
+import os
+import tomllib
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import write
+from structure_files import FIXTURES
+
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.data.build_plan import make_plan
+from hydragnn_hpo.data.card_template import path_from, render_card
+from hydragnn_hpo.data.convert_pieces import read_piece
+from hydragnn_hpo.data.geometry_summary import summarize_geometry
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.inspect import choose_runs, inspect_files
+from hydragnn_hpo.errors import ConfigError, DataError
+
+UNREAD = {"lsms"}
+"""Formats that are never guessed."""
+
+BARE = {"trajectory"}
+"""Fixtures without a property that the format keeps."""
+
+
+def card_of(seen, folder):
+    return parse(tomllib.loads(render_card(seen, folder)), CardConfig, "made")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "hydragnn" else ())
+        for name in FIXTURES
+        if name not in UNREAD | BARE
+    ],
+)
+def test_every_format_becomes_a_card_that_can_be_built(name, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    source = FIXTURES[name][1](folder)
+    seen = inspect_files([source.path])
+    assert seen.sample.total == 5
+    card = card_of(seen, tmp_path)
+    gap = {"folder": "property", "cfg": "property_1"}.get(name, "gap")
+    assert gap in {target.key or key for key, target in card.targets.items()}
+    path = tmp_path / "made.toml"
+    path.write_text(render_card(seen, tmp_path))
+    plan = make_plan(path, None, 64)
+    found = [graph for piece in plan.pieces for _, graph in read_piece(plan.card, piece)]
+    assert len(found) == 5
+    assert all(isinstance(graph, Graph) for graph in found)
+
+
+def frames(count=12, **info):
+    made = []
+    for number in range(count):
+        atoms = molecule("CH3OH")
+        atoms.rattle(0.02, seed=number)
+        atoms.info.update({"gap": 1.0 + number % 5, **info})
+        made.append(atoms)
+    return made
+
+
+def test_a_trajectory_of_a_calculator(tmp_path):
+    structures = []
+    for number in range(12):
+        atoms = bulk("Cu", cubic=True)
+        atoms.rattle(0.05, seed=number)
+        forces = np.full((4, 3), 0.1 * number)
+        atoms.calc = SinglePointCalculator(atoms, energy=-14.0 + 0.1 * number, forces=forces)
+        structures.append(atoms)
+    write(tmp_path / "md.traj", structures)
+    card = card_of(inspect_files([tmp_path / "md.traj"]), tmp_path)
+    assert card.targets["energy"].energy == "total"
+    assert card.targets["forces"].derived_from == "energy"
+    assert card.split.group == "structure"
+
+
+def test_a_folder_of_files_and_several_files(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for number, atoms in enumerate(frames(8)):
+        write(tmp_path / "runs" / f"c {number}.extxyz", atoms, format="extxyz")
+    (tmp_path / "runs" / "README.md").write_text("not a structure")
+    seen = inspect_files([tmp_path / "runs"])
+    assert (seen.sample.total, seen.sample.exact, len(seen.files)) == (8, True, 8)
+    two = inspect_files(sorted((tmp_path / "runs").glob("c*"))[:6])
+    assert (two.name, two.sample.total) == ("runs", 6)
+
+
+def test_poscars_with_a_table_that_has_no_header(tmp_path):
+    for number in range(6):
+        crystal = bulk("NaCl", "rocksalt", a=5.5 + 0.05 * number)
+        write(tmp_path / f"POSCAR_{number}.vasp", crystal, format="vasp")
+    lines = [f"POSCAR_{number}.vasp,{0.5 * number},{3.0}" for number in range(6)]
+    (tmp_path / "id_prop.csv").write_text("\n".join(lines))
+    card = card_of(inspect_files([tmp_path]), tmp_path)
+    assert list(card.targets) == ["property_1", "property_2"]
+
+
+def test_files_of_a_folder_that_hold_no_structure_are_left_out(tmp_path):
+    write(tmp_path / "a.extxyz", frames(8))
+    (tmp_path / "notes.txt").write_text("what we did")
+    (tmp_path / "results.csv").write_text("step,value\n1,2\n3,4\n")
+    seen = inspect_files([tmp_path])
+    assert [one.path.name for one in seen.files] == ["a.extxyz"]
+    assert any("2 files are left out" in said and "results.csv" in said for said in seen.warnings)
+    assert [entry.path for entry in card_of(seen, tmp_path).files] == ["a.extxyz"]
+    named = inspect_files([tmp_path / "a.extxyz", tmp_path / "notes.txt"])
+    assert [one.path.name for one in named.files] == ["a.extxyz", "notes.txt"]
+    (tmp_path / "a.extxyz").unlink()
+    (tmp_path / "results.csv").unlink()
+    with pytest.raises(DataError, match="notes.txt: structure 1 cannot be read"):
+        inspect_files([tmp_path])
+
+
+def test_a_folder_whose_property_is_the_same_everywhere_is_refused(tmp_path):
+    for number in range(6):
+        write(tmp_path / f"P{number}.vasp", bulk("Cu", a=3.6 + 0.01 * number), format="vasp")
+    (tmp_path / "id_prop.csv").write_text("".join(f"P{n}.vasp,3.0\n" for n in range(6)))
+    with pytest.raises(DataError, match="what there is: property is 3 everywhere"):
+        inspect_files([tmp_path])
+
+
+@pytest.mark.parametrize("cell", ["nan", ""])
+def test_a_column_without_a_name_and_a_number_is_refused(cell, tmp_path):
+    for number in range(6):
+        write(tmp_path / f"P{number}.vasp", bulk("Cu", a=3.6 + 0.01 * number), format="vasp")
+    lines = [f"P{n}.vasp,{cell},{0.5 * n}\n" for n in range(6)]
+    (tmp_path / "id_prop.csv").write_text("".join(lines))
+    with pytest.raises(DataError, match="'property_1', a column without a name, holds no number"):
+        inspect_files([tmp_path])
+
+
+def test_texts_are_said_to_be_no_targets(tmp_path):
+    structures = frames(8)
+    for number, atoms in enumerate(structures):
+        atoms.info |= {"solvent": "water" if number % 2 else "octanol", "name": f"m{number}"}
+    write(tmp_path / "a.extxyz", structures)
+    left = dict(inspect_files([tmp_path / "a.extxyz"]).proposals.left_out)
+    assert left["solvent"] == "is text, a head predicts numbers"
+    assert "name" not in left  # it is the id
+    for atoms in structures:
+        del atoms.info["gap"]
+    write(tmp_path / "a.extxyz", structures)
+    with pytest.raises(DataError, match="what there is: .*solvent is text"):
+        inspect_files([tmp_path / "a.extxyz"])
+
+
+def test_attributes_of_alike_names_stay_apart(tmp_path):
+    structures = frames(12)
+    for number, atoms in enumerate(structures):
+        atoms.info |= {"total charge": number % 3, "total_charge": number % 2}
+    write(tmp_path / "a.extxyz", structures)
+    card = card_of(inspect_files([tmp_path / "a.extxyz"]), tmp_path)
+    keys = {name: attribute.key for name, attribute in card.attributes.items()}
+    assert keys == {"total_charge": "total charge", "total_charge_2": "total_charge"}
+
+
+def test_a_table_with_semicolons_is_told_what_separates_cells(tmp_path):
+    (tmp_path / "a.csv").write_text("smiles;gap\nCC;1\n")
+    with pytest.raises(DataError, match="separate them by commas, not by ';'"):
+        inspect_files([tmp_path / "a.csv"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.xyz", b"", "is empty"),
+        ("empty.csv", b"", "is empty"),
+        ("torn.xyz", b"3\n\nH 0 0 0\n", "the file ends within its 3 atoms"),
+        ("noise.xyz", bytes(range(256)) * 9, "is not a text file"),
+        ("noise.cif", bytes(range(256)) * 9, "cannot be read"),
+        ("noise.pt", bytes(range(256)) * 9, "cannot be read as a list of PyG Data"),
+        ("noise.db", bytes(range(256)) * 9, "cannot be read as a database"),
+        ("words.csv", b"a,b\n1,2\n3,4\n", "no column holds structures"),
+        ("words.unknown", b"hello world", "cannot be read"),
+        ("list.json", b"[1, 2]", "is neither a list of records"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(name, content, said, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=said) as caught:
+        inspect_files([path])
+    assert "\n" not in str(caught.value)
+
+
+def test_too_few_structures_are_refused_and_few_are_warned_of(tmp_path):
+    for count in (1, 3, 4):
+        write(tmp_path / "few.extxyz", frames(count))
+        with pytest.raises(DataError, match=f"holds {count} usable structures; five splits"):
+            inspect_files([tmp_path / "few.extxyz"])
+    write(tmp_path / "some.extxyz", frames(7))
+    warnings = inspect_files([tmp_path / "some.extxyz"]).warnings
+    assert any("7 structures are few" in said for said in warnings)
+
+
+def test_nothing_to_learn_is_said_with_what_there_is(tmp_path):
+    bare = [molecule("CH4") for _ in range(6)]
+    write(tmp_path / "bare.extxyz", bare)
+    with pytest.raises(DataError, match="there are atoms and cells only"):
+        inspect_files([tmp_path / "bare.extxyz"])
+    for atoms in bare:
+        atoms.info["charge"] = 0
+    write(tmp_path / "bare.extxyz", bare)
+    with pytest.raises(DataError, match="charge is 0 everywhere"):
+        inspect_files([tmp_path / "bare.extxyz"])
+
+
+def test_a_torn_file_is_looked_at_and_said_to_be_torn(tmp_path):
+    write(tmp_path / "torn.extxyz", frames(10))
+    text = (tmp_path / "torn.extxyz").read_text()
+    (tmp_path / "torn.extxyz").write_text(text[:-60])
+    seen = inspect_files([tmp_path / "torn.extxyz"])
+    assert any("cannot be read to its end" in said for said in seen.warnings)
+
+
+def test_a_missing_path_and_a_store_of_ours(tmp_path):
+    with pytest.raises(DataError, match="no such file or folder"):
+        inspect_files([tmp_path / "gone"])
+    (tmp_path / "x.bp").mkdir()
+    (tmp_path / "x.bp" / "index.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is a store of ours already"):
+        inspect_files([tmp_path / "x.bp"])
+
+
+HOSTILE = 'x"\n[files]\nname = "y" #'
+
+
+def test_what_stands_in_a_file_stays_a_comment_or_a_value(tmp_path):
+    folder = tmp_path / 'odd " \n \x1b[31m name'
+    folder.mkdir()
+    header = ["smiles", HOSTILE, "[red]gap[/red]", "\x1b[2Jsame"]
+    import csv
+
+    with (folder / "mols [x].csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(header)
+        for number, smiles in enumerate(("O", "CO", "N", "C", "CC", "CCO")):
+            rows.writerow([smiles, number * number % 7, number % 4, 1.5])
+    seen = inspect_files([folder / "mols [x].csv"])
+    text = render_card(seen, folder)
+    card = parse(tomllib.loads(text), CardConfig, "made")
+    assert [entry.path for entry in card.files] == ["mols [x].csv"]
+    assert {target.key for target in card.targets.values()} == set(header[1:3])
+    assert "\x1b" not in text
+
+
+def test_a_bad_structure_is_counted_with_its_reason(tmp_path):
+    write(tmp_path / "a.extxyz", frames(20))
+    text = (tmp_path / "a.extxyz").read_text().replace("\nC ", "\nXx ", 1)
+    (tmp_path / "a.extxyz").write_text(text)
+    seen = inspect_files([tmp_path / "a.extxyz"])
+    assert seen.sample.bad == 1
+    assert any("1 of 20 structures cannot be read" in said for said in seen.warnings)
+
+
+def test_a_large_file_is_read_at_its_beginning_and_in_runs(tmp_path):
+    text = "".join(f"1\ngap={n % 7}.5\nH 0 0 {n % 5}.5\n" for n in range(2500))
+    (tmp_path / "many.extxyz").write_text(text)
+    seen = inspect_files([tmp_path / "many.extxyz"])
+    assert (seen.sample.total, seen.sample.exact) == (2500, True)
+    names = [int(name.rpartition(":")[2]) for name in seen.sample.names]
+    assert len(names) == 2000
+    assert names[:1000] == list(range(1, 1001))
+    assert names[-1] == 2500
+
+
+def test_runs_are_disjoint_rise_and_end_at_the_end():
+    found = list(choose_runs(10_000, 2000))
+    rows = [row for start, stop in found for row in range(start, stop)]
+    assert rows == sorted(set(rows))
+    assert (len(rows), rows[-1]) == (2000, 9999)
+
+
+def test_neighbours_decide_on_the_cutoff():
+    copper = summarize_geometry([bulk("Cu", cubic=True)] * 2, ["a:1", "a:2"])
+    # fcc, a = 3.61: shells of 12, 6, 24 at 2.55, 3.61, 4.42 angstrom; the next lies at 5.10
+    assert (copper.cutoff, copper.degree) == (5.0, 42.0)
+    assert copper.periodic == "periodic in 3 directions"
+    assert copper.twins == 1
+    dense = summarize_geometry([bulk("C", "diamond", a=3.57)], ["a:1"])
+    assert dense.cutoff < 5.0
+    water = summarize_geometry([molecule("H2O")], ["a:1"])
+    assert (water.cutoff, water.degree, water.periodic) == (6.0, 2.0, "not periodic")
+
+
+def test_lengths_in_bohr_are_noticed():
+    angstrom = [molecule(name) for name in ("CH4", "H2O", "C2H6")]
+    names = ["a:1", "a:2", "a:3"]
+    assert not summarize_geometry(angstrom, names).warnings
+    for atoms in angstrom:
+        atoms.positions /= 0.529177
+    (said,) = summarize_geometry(angstrom, names).warnings
+    assert "are positions in bohr?" in said
+
+
+def test_a_published_split_is_kept(tmp_path):
+    structures = frames(40)
+    for number, atoms in enumerate(structures):
+        atoms.info["split"] = "test" if number % 5 == 0 else "train"
+        atoms.info["material_id"] = f"m-{number}"
+    write(tmp_path / "s.extxyz", structures)
+    card = card_of(inspect_files([tmp_path / "s.extxyz"]), tmp_path)
+    assert (card.split.published, card.id_key) == ("split", "material_id")
+
+
+def test_files_are_named_from_where_the_card_lies(tmp_path):
+    assert path_from(tmp_path / "a" / "b.xyz", tmp_path) == "a/b.xyz"
+    assert path_from(tmp_path / "b.xyz", tmp_path / "a") == str(tmp_path / "b.xyz")
+
+
+def test_a_name_that_a_card_cannot_say_is_a_sentence(tmp_path):
+    path = tmp_path / os.fsdecode(b"b\xffd.extxyz")
+    write(path, frames(6), format="extxyz")
+    with pytest.raises(ConfigError, match="its name is no UTF-8, a card cannot say it"):
+        render_card(inspect_files([path]), tmp_path)
+
+
+def test_a_huge_molecule_among_others_does_not_take_minutes(tmp_path):
+    structures = frames(6)
+    grid = np.stack(np.meshgrid(*[np.arange(32.0)] * 3), axis=-1).reshape(-1, 3) * 1.5
+    structures.append(Atoms("C" * len(grid), positions=grid, info={"gap": 2.0}))
+    write(tmp_path / "huge.extxyz", structures)
+    seen = inspect_files([tmp_path / "huge.extxyz"])
+    assert seen.geometry.sizes == (6, 6, 32**3)
+
+
+def test_what_is_neither_file_nor_folder_is_a_sentence(tmp_path):
+    os.mkfifo(tmp_path / "pipe.xyz")
+    with pytest.raises(DataError, match="neither a file nor a folder"):
+        inspect_files([tmp_path / "pipe.xyz"])

@@ -1,0 +1,158 @@
+"""Stress, divided values, attributes: what a structure's file may hold beside plain targets."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from hydragnn_hpo.config.data import AttributeConfig, CardConfig, TargetConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.data.columns import columns_of
+from hydragnn_hpo.data.normalize import fit_target_stats
+from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.errors import ConfigError, DataError
+
+PLACE = Place(Path("some.extxyz"), 7, "it")
+STRESS = TargetConfig(
+    level="graph", shape="tensor", unit="eV/angstrom^3", derived_from="energy", optional=True
+)
+CARD = {
+    "name": "tiny",
+    "files": [{"path": "tiny.extxyz"}],
+    "targets": {"energy": {"level": "graph", "unit": "eV", "energy": "total"}},
+}
+
+
+def water(**info: object) -> Atoms:
+    atoms = Atoms("OH2", positions=[[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]])
+    atoms.info.update(info)
+    return atoms
+
+
+def value(atoms: Atoms, **targets: TargetConfig) -> np.ndarray:
+    [found] = graph_of(atoms, PLACE, Rules(4.0, 0.1, targets)).targets.values()
+    return found
+
+
+def test_a_stress_in_ases_order_is_the_symmetric_matrix() -> None:
+    atoms = water()
+    # ASE: xx, yy, zz, yz, xz, xy
+    atoms.calc = SinglePointCalculator(atoms, stress=np.array([1.0, 2, 3, 4, 5, 6]))
+    matrix = [[1, 6, 5], [6, 2, 4], [5, 4, 3]]
+    assert value(atoms, stress=STRESS).reshape(3, 3).tolist() == matrix
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (9,)])
+def test_a_stress_may_be_a_matrix(shape: tuple[int, ...]) -> None:
+    matrix = np.arange(9.0).reshape(shape)
+    assert value(water(stress=matrix), stress=STRESS).tolist() == list(range(9))
+
+
+def test_a_stress_of_another_shape_is_refused() -> None:
+    with pytest.raises(DataError, match=r"some.extxyz: structure 7 .*shape \[5\], wanted is \[9\]"):
+        value(water(stress=np.zeros(5)), stress=STRESS)
+
+
+def test_stress_in_gigapascal_becomes_electronvolts() -> None:
+    # 1 eV/angstrom^3 = 1.602176634e-19 J / 1e-30 m^3 = 160.2176634 GPa
+    target = STRESS.model_copy(update={"unit": "GPa(stress)"})
+    found = value(water(stress=160.2176634 * np.eye(3)), stress=target)
+    np.testing.assert_allclose(found.reshape(3, 3), np.eye(3), rtol=1e-12)
+
+
+def test_a_value_is_divided_by_the_number_of_atoms() -> None:
+    target = TargetConfig(level="graph", unit="muB", per_atom=True)
+    assert value(water(moment=6.0), moment=target).tolist() == [2.0]
+    graphs = [graph_of(water(moment=6.0), PLACE, Rules(4.0, 0.1, {"moment": target}))]
+    columns = columns_of(graphs, {"moment": target})
+    columns.split[:] = 0
+    assert fit_target_stats(columns, {"moment": target})["moment"]["unit"] == "muB/atom"
+
+
+def test_a_tensor_keeps_its_centre_and_has_one_spread() -> None:
+    atoms = water(stress=np.full((3, 3), 2.0))
+    columns = columns_of(
+        [graph_of(atoms, PLACE, Rules(4.0, 0.1, {"stress": STRESS}))], {"stress": STRESS}
+    )
+    columns.split[:] = 0
+    stats = fit_target_stats(columns, {"stress": STRESS})["stress"]
+    assert (stats["mean"], stats["std"], stats["derived_from"]) == (0.0, 2.0, "energy")
+
+
+ATTRIBUTES = {
+    "charge": AttributeConfig(key="q", unit="e"),
+    "temperature": AttributeConfig(unit="K", default=300.0),
+}
+
+
+def test_attributes_are_looked_up_converted_or_given_their_default() -> None:
+    rules = Rules(4.0, 0.1, {}, attributes=ATTRIBUTES)
+    graphs = [
+        graph_of(water(q=-1), PLACE, rules),
+        graph_of(water(q=2, temperature=10), PLACE, rules),
+    ]
+    columns = columns_of(graphs, {}, attributes=ATTRIBUTES)
+    assert columns.attributes["charge"].tolist() == [-1.0, 2.0]
+    assert columns.attributes["temperature"].tolist() == [300.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("info", "says"),
+    [
+        ({}, "has no 'q' for attribute 'charge'"),
+        ({"q": "minus one"}, "has 'q' = 'minus one', which is no number"),
+        ({"q": float("nan")}, "has 'q' = nan"),
+        ({"q": 1e300}, "no number up to 1e\\+30"),
+        ({"q": [1.0, 2.0]}, "which is no number"),
+    ],
+)
+def test_an_attribute_that_is_missing_or_no_number_is_refused(info: dict, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        graph_of(water(**info), PLACE, Rules(4.0, 0.1, {}, attributes=ATTRIBUTES))
+
+
+@pytest.mark.parametrize(
+    ("value", "optional", "says"),
+    [
+        (float("nan"), False, "has 'y' = nan; mend it, or set optional = true"),
+        (float("inf"), False, "has 'y' = inf; mend or remove it"),
+        (float("-inf"), True, "has 'y' = -inf; mend or remove it"),
+        (-1e31, False, r"has 'y' = -1e\+31, more than 1e\+30; .* larger unit"),
+        (1e300, True, r"has 'y' = 1e\+300, more than 1e\+30"),
+    ],
+)
+def test_a_value_that_cannot_be_learned_is_refused_with_its_cure(
+    value: float, optional: bool, says: str
+) -> None:
+    target = TargetConfig(level="graph", unit="eV", optional=optional)
+    with pytest.raises(DataError, match=says):
+        graph_of(water(y=value), PLACE, Rules(4.0, 0.1, {"y": target}))
+
+
+FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy"}
+
+
+def test_forces_and_stress_hang_on_a_total_energy() -> None:
+    stress = {"level": "graph", "shape": "tensor", "unit": "GPa(stress)", "derived_from": "energy"}
+    card = parse(
+        {**CARD, "targets": {**CARD["targets"], "f": FORCES, "s": stress}}, CardConfig, "c"
+    )
+    assert card.targets["f"].derived_from == card.targets["s"].derived_from == "energy"
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ({**FORCES, "derived_from": "nothing"}, "'nothing', which is no target"),
+        ({**FORCES, "level": "graph"}, "neither forces"),
+        ({**FORCES, "unit": "eV"}, "neither forces"),
+        ({"level": "graph", "shape": "tensor", "unit": "GPa(stress)"}, "known as stress"),
+        ({"level": "node", "unit": "e", "per_atom": True}, "per_atom divides graph-level"),
+        ({"level": "graph", "unit": "eV", "energy": "total", "per_atom": True}, "per_atom divides"),
+    ],
+)
+def test_a_target_that_does_not_hang_together_is_refused(target: dict, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse({**CARD, "targets": {**CARD["targets"], "f": target}}, CardConfig, "c")
