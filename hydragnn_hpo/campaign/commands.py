@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydragnn_hpo.campaign.records.outcome import Attempt, last_lines, outcome_of
+from hydragnn_hpo.campaign.outcome import Attempt, last_lines, outcome_of
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.command import CommandConfig
 from hydragnn_hpo.config.loading import to_toml

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hydragnn_hpo.campaign.records.leaderboard import read_state
+from hydragnn_hpo.campaign.leaderboard import read_state
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.config.search import Objective, Space

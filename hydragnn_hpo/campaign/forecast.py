@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.campaign.loop.climbing import AGAIN, Climbing
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import ProfileConfig
 from hydragnn_hpo.config.trial import TrialConfig

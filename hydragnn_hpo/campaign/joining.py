@@ -13,6 +13,7 @@ from typing import Literal, Self
 from urllib.parse import quote
 
 from hydragnn_hpo.campaign.backends import OUTLIVES, preload_of, tell_overruled
+from hydragnn_hpo.campaign.leaderboard import read_state
 from hydragnn_hpo.campaign.lease import (
     FAILED,
     PAUSED,
@@ -24,7 +25,6 @@ from hydragnn_hpo.campaign.lease import (
     whoever,
 )
 from hydragnn_hpo.campaign.loop.pause import Pause
-from hydragnn_hpo.campaign.records.leaderboard import read_state
 from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import passes, storage, write_text

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hydragnn_hpo.campaign.records.state import State, Trial
 from hydragnn_hpo.campaign.requests import Request
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.search import space

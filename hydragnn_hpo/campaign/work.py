@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hydragnn_hpo.campaign.commands import Command
-from hydragnn_hpo.campaign.records.outcome import Attempt, outcome_of
+from hydragnn_hpo.campaign.outcome import Attempt, outcome_of
 from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump

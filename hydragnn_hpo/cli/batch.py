@@ -40,7 +40,7 @@ def begin(run_dir: RunArgument, script: Annotated[str, typer.Option("--script")]
 
 
 def _begin(run_dir: Path, script: str) -> None:
-    from hydragnn_hpo.campaign.records.progress import progress
+    from hydragnn_hpo.campaign.status import progress
     from hydragnn_hpo.errors import JobError
     from hydragnn_hpo.launching.submit import chain
     from hydragnn_hpo.launching.submit.records import JobRecords
@@ -73,7 +73,7 @@ def end(run_dir: RunArgument, code: Annotated[int, typer.Option("--code")]) -> N
 
 
 def _end(run_dir: Path, code: int) -> None:
-    from hydragnn_hpo.campaign.records.progress import progress
+    from hydragnn_hpo.campaign.status import progress
     from hydragnn_hpo.launching.submit import chain
     from hydragnn_hpo.launching.submit.records import JobRecords
     from hydragnn_hpo.layout import RunDir
@@ -173,7 +173,7 @@ def _follow(records: "JobRecords", own: "BatchJob") -> str:
 
 
 def _finished(run: "RunDir") -> bool:
-    from hydragnn_hpo.campaign.records.leaderboard import read_state
+    from hydragnn_hpo.campaign.leaderboard import read_state
 
     return read_state(run).finished
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
-from hydragnn_hpo.campaign.records.standing import Standing, describe, standing_of
-from hydragnn_hpo.campaign.records.state import State, Trial
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.status import Standing, describe, standing_of
 from hydragnn_hpo.cli.standing_view import headline, laid_out, use_of_slots
 from hydragnn_hpo.cli.words import count
 

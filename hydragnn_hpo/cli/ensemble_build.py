@@ -12,7 +12,7 @@ from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption, RunArgument
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.campaign.records.state import State
+    from hydragnn_hpo.campaign.state import State
     from hydragnn_hpo.layout import RunDir
 
 ReseedOption = Annotated[
@@ -37,7 +37,7 @@ def build(
 
     With --reseed the run's campaign goes on as an ordinary one: killed, the same command resumes.
     """
-    from hydragnn_hpo.campaign.records.leaderboard import read_state
+    from hydragnn_hpo.campaign.leaderboard import read_state
     from hydragnn_hpo.layout import RunDir
 
     run = RunDir(run_dir)

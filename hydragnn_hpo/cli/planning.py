@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo.campaign.accounting import Ledger, bars_of
 from hydragnn_hpo.campaign.forecast import Forecast, Machine, Priced, Pricing, forecast, sample
-from hydragnn_hpo.campaign.records.history import bars_of
-from hydragnn_hpo.campaign.records.journal import Event, read
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.journal import Event, read_journal
 from hydragnn_hpo.campaign.records.summary import Reckoning
 from hydragnn_hpo.campaign.setup import settle
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.cli.data_known import data_of_campaign, data_of_run
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
@@ -88,7 +87,7 @@ def plan_run(run: RunDir, wish: Wish) -> Planned:
         RunError: no trial was placed yet, or its journal is damaged.
     """
     config = load(run.campaign, CampaignConfig)
-    events = list(read(run.journal))
+    events = list(read_journal(run.journal))
     reckoning = Reckoning(events)
     state, ledger = reckoning.state, reckoning.ledger
     machine, data = _machine(config, wish, ledger), data_of_run(config, run)

@@ -258,7 +258,7 @@ def _forget(opened: "RunDir") -> None:
 
     What a doctor wrote of its hosts stays.
     """
-    from hydragnn_hpo.campaign.records.leaderboard import read_state
+    from hydragnn_hpo.campaign.leaderboard import read_state
 
     built = any(opened.data.glob("*/index.json"))
     if built or opened.jobs.exists() or read_state(opened).trials:
@@ -275,8 +275,8 @@ def _forget(opened: "RunDir") -> None:
 
 def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     """Build the ensemble as a job, and write the run's figures."""
-    from hydragnn_hpo.campaign.records.journal import read
-    from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
+    from hydragnn_hpo.campaign.journal import read_journal
+    from hydragnn_hpo.campaign.leaderboard import leaderboard_of
     from hydragnn_hpo.campaign.records.summary import summarize
     from hydragnn_hpo.files import read_json, write_json
 
@@ -288,7 +288,7 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     result = {
         "ensemble": controller.job("ensemble", spec) if trains else None,
         "leaderboard": leaderboard_of(controller.state).to_plain(),
-        "figures": summarize(read(opened.journal)),
+        "figures": summarize(read_journal(opened.journal)),
     }
     write_json(opened.summary, result)
     controller.finish()
@@ -317,7 +317,7 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
 
 
 def _print(opened: "RunDir", result: dict[str, Any]) -> None:
-    from hydragnn_hpo.campaign.records.leaderboard import read_leaderboard
+    from hydragnn_hpo.campaign.leaderboard import read_leaderboard
     from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table, not_learned
 
     out = console()

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hydragnn_hpo.campaign.records.losses import CAUSES
-from hydragnn_hpo.campaign.records.standing import ROWS, RunningTrial, Standing, describe
+from hydragnn_hpo.campaign.accounting import CAUSES
+from hydragnn_hpo.campaign.status import ROWS, RunningTrial, Standing, describe
 from hydragnn_hpo.cli.words import count, duration, energy, percent
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hydragnn_hpo.campaign.records.leaderboard import Leaderboard, Row
+    from hydragnn_hpo.campaign.leaderboard import Leaderboard, Row
     from hydragnn_hpo.training.watching.feeding import Feeding
 
     Cell = Callable[[Row], str]

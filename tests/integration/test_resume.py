@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hydragnn_hpo.campaign.records.outcome import Attempt, outcome_of
+from hydragnn_hpo.campaign.outcome import Attempt, outcome_of
 from hydragnn_hpo.config.loading import to_toml
 from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, PEER_LOST
 from hydragnn_hpo.records import read_records

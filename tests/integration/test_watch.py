@@ -17,7 +17,7 @@ import pytest
 from made_campaign import make_campaign
 from processes import until
 
-from hydragnn_hpo.campaign.records import following
+from hydragnn_hpo.campaign import journal
 from hydragnn_hpo.cli.watch.sight import Watcher
 from hydragnn_hpo.layout import RunDir
 
@@ -188,8 +188,8 @@ def test_a_run_that_is_removed_ends_the_watching_with_a_sentence(made, tmp_path)
 def test_a_look_reads_only_what_is_new(made, monkeypatch):
     """Of a journal that may have many megabytes."""
     run, rest = made
-    read, decode = [], following.decode
-    monkeypatch.setattr(following, "decode", lambda line: read.append(line) or decode(line))
+    read, decode = [], journal.decode
+    monkeypatch.setattr(journal, "decode", lambda line: read.append(line) or decode(line))
     watcher = Watcher(run)
     watcher.look()
     assert b"".join(read) == run.journal.read_bytes()

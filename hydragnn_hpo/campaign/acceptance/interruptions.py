@@ -17,7 +17,7 @@ from hydragnn_hpo.campaign.acceptance.trials import (
     write_trial,
 )
 from hydragnn_hpo.campaign.acceptance.widths import layouts
-from hydragnn_hpo.campaign.records.outcome import last_lines
+from hydragnn_hpo.campaign.outcome import last_lines
 from hydragnn_hpo.config.command import CommandConfig
 from hydragnn_hpo.config.trial import INTERRUPTED
 from hydragnn_hpo.errors import JobError

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.acceptance.bench import Site
+from hydragnn_hpo.campaign.accounting import CAUSES
 from hydragnn_hpo.campaign.backends import make_backend
+from hydragnn_hpo.campaign.journal import Event, read_journal
 from hydragnn_hpo.campaign.loop.controller import Controller
 from hydragnn_hpo.campaign.loop.pause import Pause
-from hydragnn_hpo.campaign.records.journal import Event, read
-from hydragnn_hpo.campaign.records.losses import CAUSES
-from hydragnn_hpo.campaign.records.state import State
 from hydragnn_hpo.campaign.records.summary import Reckoning
 from hydragnn_hpo.campaign.setup import find_cards, open_run
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.launching.doctor.finding import Finding
@@ -102,7 +102,7 @@ def run(site: Site, folder: Path) -> tuple[list[Finding], dict[str, Any]]:
         finally:
             hosts = {slot.host for slot in controller.backend.slots}
             controller.close()
-    return judge(read(opened.journal), hosts, opened)
+    return judge(read_journal(opened.journal), hosts, opened)
 
 
 def campaign_of(site: Site) -> CampaignConfig:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hydragnn_hpo.campaign.acceptance.bench import Bench, Ended
 from hydragnn_hpo.campaign.acceptance.trials import store_of
-from hydragnn_hpo.campaign.records.outcome import last_lines
+from hydragnn_hpo.campaign.outcome import last_lines
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.launching.doctor.finding import Finding, State
 from hydragnn_hpo.launching.job import Job, Slot

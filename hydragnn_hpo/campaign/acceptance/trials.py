@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from hydragnn_hpo.campaign.acceptance.bench import Bench
 from hydragnn_hpo.campaign.acceptance.comparing import Weights
 from hydragnn_hpo.campaign.loop.errand import Errand
-from hydragnn_hpo.campaign.records.outcome import last_lines
+from hydragnn_hpo.campaign.outcome import last_lines
 from hydragnn_hpo.config.loading import dump, parse, to_toml
 from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
 from hydragnn_hpo.errors import JobError

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.dispatch import Dispatch
-from hydragnn_hpo.campaign.records.journal import read
-from hydragnn_hpo.campaign.records.outcome import Attempt, another_try, blamed
-from hydragnn_hpo.campaign.records.state import LOST, Trial
+from hydragnn_hpo.campaign.outcome import Attempt, another_try, blamed
+from hydragnn_hpo.campaign.state import LOST, Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.launching.job import Backend, Event
@@ -315,7 +315,7 @@ def _sum(values: Iterable[Any]) -> float:
 def rule_of(config: CampaignConfig, book: Book) -> Rule:
     """Build the stopping rule, which knows what earlier controllers saw."""
     rule = Rule(config.search)
-    for event in read(book.path) if config.search.stop_rule != "none" else ():
+    for event in read_journal(book.path) if config.search.stop_rule != "none" else ():
         value = event.get("watched", event.get("objective"))
         searched = event["event"] == "epoch" and book.state.trials[event["trial"]].parent is None
         if searched and value is not None:

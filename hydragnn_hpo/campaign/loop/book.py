@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo.campaign.accounting import Ledger
+from hydragnn_hpo.campaign.journal import Event, Journal
 from hydragnn_hpo.campaign.records.energy import Holders
-from hydragnn_hpo.campaign.records.journal import Event, Journal
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.state import State
 
 
 class Book:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.placement.simulated import Work

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.backends import TETHERED
+from hydragnn_hpo.campaign.leaderboard import why_none
 from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
 from hydragnn_hpo.campaign.loop.attempts import Attempts
 from hydragnn_hpo.campaign.loop.book import Book
@@ -25,10 +26,9 @@ from hydragnn_hpo.campaign.loop.proposals import Proposals
 from hydragnn_hpo.campaign.loop.reseeding import Reseeding
 from hydragnn_hpo.campaign.loop.roster import Roster
 from hydragnn_hpo.campaign.loop.steering import Steering
-from hydragnn_hpo.campaign.records.leaderboard import why_none
 from hydragnn_hpo.campaign.records.software import opened_with
-from hydragnn_hpo.campaign.records.state import State, Trial
 from hydragnn_hpo.campaign.setup import tidy
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.work import Work, work_of
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile

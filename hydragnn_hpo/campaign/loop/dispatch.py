@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.records.state import State, Trial
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.work import Work
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump

@@ -10,7 +10,7 @@ from hydragnn_hpo.campaign.earlier import earlier_rows
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.dispatch import Dispatch
 from hydragnn_hpo.campaign.loop.thinker import Result, Thinker
-from hydragnn_hpo.campaign.records.state import Trial
+from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import derive_seed

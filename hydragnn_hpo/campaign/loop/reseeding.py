@@ -6,7 +6,7 @@ quantification, NeurIPS 33: varying seeds beside hyperparameters.
 
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.proposals import Proposals
-from hydragnn_hpo.campaign.records.state import State, Trial
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.errors import RunError
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.dispatch import Dispatch
-from hydragnn_hpo.campaign.records.state import Trial
+from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Event
 

@@ -5,8 +5,8 @@ import time
 
 from hydragnn_hpo.campaign.loop.attempts import Attempts
 from hydragnn_hpo.campaign.loop.book import Book
-from hydragnn_hpo.campaign.records.state import Trial
 from hydragnn_hpo.campaign.requests import Request, answer, read_requests
+from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.campaign.wishes import check_wish
 from hydragnn_hpo.errors import HydraError, StorageError
 from hydragnn_hpo.layout import RunDir

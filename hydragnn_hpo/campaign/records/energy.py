@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hydragnn_hpo.campaign.records.journal import Event
+from hydragnn_hpo.campaign.journal import Event
 from hydragnn_hpo.launching.host.counters.sample import Sample
 from hydragnn_hpo.launching.job import Slot
 

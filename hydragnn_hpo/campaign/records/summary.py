@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from hydragnn_hpo.campaign.records.journal import Event
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.accounting import Ledger
+from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.campaign.state import State
 
 
 class Reckoning:

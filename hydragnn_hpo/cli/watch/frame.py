@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from rich.text import Text
 
-from hydragnn_hpo.campaign.records.losses import CAUSES
-from hydragnn_hpo.campaign.records.standing import RunningTrial, Standing, describe
+from hydragnn_hpo.campaign.accounting import CAUSES
+from hydragnn_hpo.campaign.status import RunningTrial, Standing, describe
 from hydragnn_hpo.cli.standing_view import energy_line, headline, troubled_hosts
 from hydragnn_hpo.cli.watch.rows import columns_of, lay_out
 from hydragnn_hpo.cli.watch.sight import Sight

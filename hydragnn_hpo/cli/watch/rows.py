@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from hydragnn_hpo.campaign.records.standing import RunningTrial
+from hydragnn_hpo.campaign.status import RunningTrial
 from hydragnn_hpo.cli.watch.signs import Signs, bar
 from hydragnn_hpo.cli.words import duration
 from hydragnn_hpo.text import one_line

@@ -5,12 +5,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced
 from hydragnn_hpo.campaign.lease import alive
-from hydragnn_hpo.campaign.records.ahead import seconds_left
-from hydragnn_hpo.campaign.records.following import Following, Replaced
-from hydragnn_hpo.campaign.records.journal import Event
-from hydragnn_hpo.campaign.records.standing import Standing, running_trials, standing_of
 from hydragnn_hpo.campaign.records.summary import Reckoning
+from hydragnn_hpo.campaign.status import Standing, running_trials, seconds_left, standing_of
 from hydragnn_hpo.cli.batch_view import course_of, standing_of_jobs
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
@@ -67,7 +65,7 @@ class Watcher:
         self._begin()
 
     def _begin(self) -> None:
-        self.following, self.reckoning = Following(self.run.journal), Reckoning()
+        self.following, self.reckoning = JournalFollower(self.run.journal), Reckoning()
         self.best: list[float] = []
 
     def look(self) -> Sight:
@@ -77,12 +75,12 @@ class Watcher:
             RunError: the run directory is gone, or its journal is damaged.
         """
         try:
-            self._take(self.following.new())
-        except Replaced:
+            self._take(self.following.read_new())
+        except JournalReplaced:
             if not self.run.journal.exists():
                 raise
             self._begin()
-            self._take(self.following.new())
+            self._take(self.following.read_new())
         holder, state = alive(self.run.path), self.reckoning.state
         now = time.time() if holder and not state.finished else None
         ledger, search = self.reckoning.ledger, self.search

@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.state import Trial
+from hydragnn_hpo.campaign.accounting import Ledger
+from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.reading.course import slots_of, slots_per_host

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from hydragnn_hpo.campaign.records.state import Status
+from hydragnn_hpo.campaign.state import Status
 from hydragnn_hpo.config.search import ParameterConfig
 from hydragnn_hpo.report.comparing.campaigns import Campaign
 from hydragnn_hpo.report.comparing.reach import (

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
-from hydragnn_hpo.campaign.records.state import Status, Trial
+from hydragnn_hpo.campaign.state import Status, Trial
 from hydragnn_hpo.report.comparing.campaigns import Campaign
 from hydragnn_hpo.report.comparing.comparison import Comparison, outcomes, spaces
 from hydragnn_hpo.report.comparing.reach import Quantity, best_so_far

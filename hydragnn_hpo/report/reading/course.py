@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.campaign.records.history import bars_of
-from hydragnn_hpo.campaign.records.losses import Ledger
+from hydragnn_hpo.campaign.accounting import Ledger, bars_of
 from hydragnn_hpo.placement.simulated import Bar
 from hydragnn_hpo.report.reading.facts import Facts
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.records.journal import Event, read
-from hydragnn_hpo.campaign.records.losses import Losses
-from hydragnn_hpo.campaign.records.state import State, Trial
+from hydragnn_hpo.campaign.accounting import Losses
+from hydragnn_hpo.campaign.journal import Event, read_journal
 from hydragnn_hpo.campaign.records.summary import Reckoning
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
@@ -122,7 +122,7 @@ def read_facts(run: RunDir) -> Facts:
     """
     if not run.campaign.exists():
         raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
-    events = tuple(read(run.journal))
+    events = tuple(read_journal(run.journal))
     reckoning = Reckoning(events)
     return facts_of(run, events, reckoning, trials_of(reckoning.state, events))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
+from hydragnn_hpo.campaign.leaderboard import leaderboard_of
 from hydragnn_hpo.report.page.blocks import (
     Block,
     Cell,

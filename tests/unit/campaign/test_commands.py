@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hydragnn_hpo.campaign.commands import Command
-from hydragnn_hpo.campaign.records.outcome import Attempt
+from hydragnn_hpo.campaign.outcome import Attempt
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.launching.job import Slot

@@ -17,7 +17,7 @@ from hydragnn_hpo.campaign.forecast import (
     values_of,
 )
 from hydragnn_hpo.campaign.loop.climbing import Climbing
-from hydragnn_hpo.campaign.records.state import fold
+from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import LimitConfig, find_profile
 from hydragnn_hpo.errors import ConfigError

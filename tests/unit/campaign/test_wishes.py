@@ -4,8 +4,8 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.records.state import fold
 from hydragnn_hpo.campaign.requests import Request
+from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.campaign.wishes import check_values, check_wish
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.errors import ConfigError, RunError

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.accounting import Ledger
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.cli import display as module
 from hydragnn_hpo.cli.display import Display
 

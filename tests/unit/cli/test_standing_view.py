@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.standing import ROWS, standing_of
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.accounting import Ledger
+from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.status import ROWS, standing_of
 from hydragnn_hpo.cli.standing_view import laid_out
 from hydragnn_hpo.cli.words import count, duration, energy, percent
 

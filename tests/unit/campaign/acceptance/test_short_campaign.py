@@ -8,7 +8,7 @@ from hydragnn_hpo.campaign.acceptance.short_campaign import (
     Clock,
     judge,
 )
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.layout import RunDir
 
 END = {"outcome": "stopped", "objective": 0.5, "score": [0.5], "reached": 5}

@@ -6,9 +6,9 @@ import pytest
 from unit.campaign.loop.test_controller import Ran, asking, campaign
 from unit.campaign.stub_backend import StubBackend
 
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.loop import steering
-from hydragnn_hpo.campaign.records.journal import read
-from hydragnn_hpo.campaign.records.state import fold
+from hydragnn_hpo.campaign.state import fold
 
 HUGE = 10**400
 
@@ -54,7 +54,7 @@ def test_whatever_a_command_writes_its_campaign_ends_and_can_be_read_again(tmp_p
     backend = Scribbling(fate=fate).scribble(record, words)
     ran = Ran(tmp_path, campaign(trials=8, rungs=[3], stop_rule="median", grace=1), backend)
     assert len(ran.state.ranked()) == 8
-    again = fold(read(ran.run.journal)).trials["t0001"]
+    again = fold(read_journal(ran.run.journal)).trials["t0001"]
     assert (again.rests, again.seconds, again.joules, again.objective) == (
         ran.state.trials["t0001"].rests,
         ran.state.trials["t0001"].seconds,

@@ -9,16 +9,16 @@ import pytest
 from unit.campaign.stub_backend import StubBackend
 
 from hydragnn_hpo.campaign.commands import Command
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.lease import DRAINED, FAILED, alive, left
 from hydragnn_hpo.campaign.loop import controller as controller_module
 from hydragnn_hpo.campaign.loop import steering
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.controller import Controller
 from hydragnn_hpo.campaign.loop.pause import NEVER, Drained, Pause
-from hydragnn_hpo.campaign.records.journal import read
-from hydragnn_hpo.campaign.records.state import fold
 from hydragnn_hpo.campaign.requests import write_request
 from hydragnn_hpo.campaign.setup import open_run
+from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.command import CommandConfig
 from hydragnn_hpo.config.loading import parse
@@ -56,7 +56,7 @@ class Ran:
             self.controller.close()
 
     def events(self, *kinds):
-        return [e for e in read(self.run.journal) if e["event"] in kinds]
+        return [e for e in read_journal(self.run.journal) if e["event"] in kinds]
 
 
 @pytest.fixture(autouse=True)
@@ -321,7 +321,7 @@ def test_a_scheduler_that_says_so_has_trials_drained(tmp_path):
     with pytest.raises(Drained, match="the scheduler ends the allocation"):
         Ran(tmp_path, campaign(trials=60, rungs=[3]), backend, watch=watch, pause=pause)
     assert not backend.running
-    found = list(read(tmp_path / "run" / "events.jsonl"))
+    found = list(read_journal(tmp_path / "run" / "events.jsonl"))
     assert {e["reason"] for e in found if e.get("outcome") == "interrupted"} == {"walltime"}
     assert fold(found).draining
     ran = Ran(
@@ -360,7 +360,7 @@ def test_trials_are_drained_before_the_allocation_ends(tmp_path):
         Ran(tmp_path, campaign(), backend)
     assert backend.started
     assert not backend.running
-    ended = [e for e in read(tmp_path / "run" / "events.jsonl") if e["event"] == "ended"]
+    ended = [e for e in read_journal(tmp_path / "run" / "events.jsonl") if e["event"] == "ended"]
     assert {e["reason"] for e in ended} == {"walltime"}
 
 
@@ -370,7 +370,7 @@ def test_the_journal_replayed_gives_the_same_state(run):
         campaign(trials=30, rungs=[1, 2, 4], finalists=3),
         StubBackend(hosts=2, fate=lambda t, a, e: next(deaths)),
     )
-    again = fold(read(ran.run.journal))
+    again = fold(read_journal(ran.run.journal))
     assert vars(again).keys() == vars(ran.state).keys()
     for name in vars(again):
         assert getattr(again, name) == getattr(ran.state, name), name
@@ -557,7 +557,7 @@ def test_what_runs_on_other_allocations_is_left_to_whoever_takes_over(tmp_path):
     backend = hanging(StubBackend(hosts=2, guests=frozenset({"h1"})))
     with pytest.raises(Drained):
         Ran(tmp_path, campaign(), backend)
-    events = list(read(tmp_path / "run" / "events.jsonl"))
+    events = list(read_journal(tmp_path / "run" / "events.jsonl"))
     ended = {e["trial"] for e in events if e["event"] == "ended"}
     for trial, slots in ((e["trial"], e["slots"]) for e in events if e["event"] == "placed"):
         assert (trial in ended) == slots[0].startswith("h0:")

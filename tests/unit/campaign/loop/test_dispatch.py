@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hydragnn_hpo.campaign.loop.dispatch import Dispatch, profile_of, suited, united
-from hydragnn_hpo.campaign.records.state import State, Trial
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.work import Training
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import parse

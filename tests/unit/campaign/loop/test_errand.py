@@ -10,11 +10,11 @@ import pytest
 from unit.campaign.loop.test_controller import campaign
 from unit.campaign.stub_backend import StubBackend
 
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.lease import DRAINED, PAUSED, left
 from hydragnn_hpo.campaign.loop import errand
 from hydragnn_hpo.campaign.loop.controller import Controller
 from hydragnn_hpo.campaign.loop.pause import Drained, Pause
-from hydragnn_hpo.campaign.records.journal import read
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.config.trial import DISK_FULL, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError, answer_of
@@ -200,7 +200,7 @@ def ensemble(tmp_path):
 
 
 def events(tmp_path, *kinds):
-    return [e for e in read(tmp_path / "run" / "events.jsonl") if e["event"] in kinds]
+    return [e for e in read_journal(tmp_path / "run" / "events.jsonl") if e["event"] in kinds]
 
 
 def test_the_end_of_an_allocation_during_an_errand_is_a_drain(ensemble, tmp_path):

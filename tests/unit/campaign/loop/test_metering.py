@@ -2,10 +2,10 @@
 
 import pytest
 
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.campaign.loop.hints import IN_A_ROW
 from hydragnn_hpo.campaign.loop.metering import GROUP_SECONDS, Metering
-from hydragnn_hpo.campaign.records.journal import read
 from hydragnn_hpo.launching.host.counters.sample import Sample
 from hydragnn_hpo.launching.job import Event, Slot
 
@@ -29,7 +29,7 @@ class Stage:
         self.metering.hear(Event("counters", None, self.now - late, plain))
 
     def told(self, kind):
-        return [event for event in read(self.book.path) if event["event"] == kind]
+        return [event for event in read_journal(self.book.path) if event["event"] == kind]
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 import pytest
 from unit.campaign.stub_backend import StubBackend
 
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.leaderboard import leaderboard_of
 from hydragnn_hpo.campaign.loop import proposals as proposals_module
 from hydragnn_hpo.campaign.loop.controller import Controller
 from hydragnn_hpo.campaign.loop.reseeding import to_reseed
-from hydragnn_hpo.campaign.records.journal import read
-from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
-from hydragnn_hpo.campaign.records.standing import describe, standing_of
-from hydragnn_hpo.campaign.records.state import State, fold
 from hydragnn_hpo.campaign.setup import open_run, trial_config
+from hydragnn_hpo.campaign.state import State, fold
+from hydragnn_hpo.campaign.status import describe, standing_of
 from hydragnn_hpo.config.campaign import CampaignConfig, EnsembleConfig
 from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.errors import ConfigError, RunError
@@ -66,7 +66,7 @@ def again(state):
 
 def test_the_best_are_trained_again_to_the_full_budget_when_the_search_is_over(start, tmp_path):
     state = start(reseed=2)
-    events = list(read(tmp_path / "run/events.jsonl"))
+    events = list(read_journal(tmp_path / "run/events.jsonl"))
     closed = next(n for n, e in enumerate(events) if e["event"] == "promoted" and e["last"])
     late = [e for e in events[closed:] if e["event"] == "proposed"]
     assert [e["parent"] for e in late] == best_of(state, 2)
@@ -100,7 +100,7 @@ def test_a_controller_that_dies_meanwhile_costs_no_seed_and_makes_no_second_one(
     start, tmp_path, after
 ):
     def crash(state, controller):
-        journal = list(read(tmp_path / "run/events.jsonl"))
+        journal = list(read_journal(tmp_path / "run/events.jsonl"))
         late = [e for e in journal if "parent" in e or e.get("trial") in ("t0006", "t0007")]
         over = after == "promoted" and state.closed
         if over or any(e["event"] == after for e in late):
@@ -120,7 +120,7 @@ def test_a_finished_campaign_trains_them_when_a_person_asks_and_is_finished_agai
     assert state.finished
     assert len(start(ask=2).trials) == 8, "asked twice for two: there are two"
     assert len(start(ask=3).trials) == 9
-    assert fold(read(tmp_path / "run/events.jsonl")).reseed == 3
+    assert fold(read_journal(tmp_path / "run/events.jsonl")).reseed == 3
 
 
 def test_what_a_person_asked_is_known_to_whoever_goes_on(start):
@@ -236,6 +236,6 @@ def test_status_counts_them_apart_from_the_search(start, tmp_path):
     from hydragnn_hpo.campaign.records.summary import Reckoning
 
     start(reseed=2)
-    reckoning = Reckoning(read(tmp_path / "run/events.jsonl"))
+    reckoning = Reckoning(read_journal(tmp_path / "run/events.jsonl"))
     standing = standing_of(reckoning.state, reckoning.ledger, trials=6, rungs=[2, 4])
     assert (standing.budget, standing.at_rest, standing.phase) == (8, 8, "finished")

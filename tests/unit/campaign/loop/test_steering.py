@@ -8,8 +8,8 @@ import pytest
 
 from hydragnn_hpo.campaign.loop import steering
 from hydragnn_hpo.campaign.loop.steering import Steering
-from hydragnn_hpo.campaign.records.state import State
 from hydragnn_hpo.campaign.requests import write_request
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.shipped import shipped

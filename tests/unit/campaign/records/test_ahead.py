@@ -2,10 +2,9 @@
 
 import pytest
 
-from hydragnn_hpo.campaign.records.ahead import epochs_left, seconds_left
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.standing import running_trials
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.accounting import Ledger
+from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.status import epochs_left, running_trials, seconds_left
 from hydragnn_hpo.config.search import SearchConfig
 
 SEARCH = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=2)

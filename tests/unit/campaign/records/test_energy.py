@@ -11,8 +11,8 @@ from hydragnn_hpo.campaign.records.energy import (
     divide,
     portions,
 )
-from hydragnn_hpo.campaign.records.state import fold
 from hydragnn_hpo.campaign.records.summary import summarize
+from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.launching.host.counters.sample import Sample
 from hydragnn_hpo.launching.job import Slot
 

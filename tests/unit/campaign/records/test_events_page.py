@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from made_campaign import make_campaign
 
-from hydragnn_hpo.campaign.records.journal import read
-from hydragnn_hpo.campaign.records.state import _HANDLERS
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.state import _HANDLERS
 
 ROOM = Path(__file__).parents[4] / "hydragnn_hpo" / "campaign"
 ALWAYS = {"event", "time", "epoch"}
@@ -38,6 +38,6 @@ def test_every_kind_of_event_is_on_the_page(table: dict[str, set[str]]) -> None:
 
 def test_every_key_of_a_journal_is_on_the_page(table: dict[str, set[str]], tmp_path: Path) -> None:
     run = make_campaign(tmp_path / "run", trials=40)
-    for event in read(run.journal):
+    for event in read_journal(run.journal):
         unknown = set(event) - ALWAYS - table[event["event"]]
         assert not unknown, f"{event['event']}: {unknown}"

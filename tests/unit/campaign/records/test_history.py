@@ -1,6 +1,6 @@
 """Bars of a journal, by hand."""
 
-from hydragnn_hpo.campaign.records.history import bars_of
+from hydragnn_hpo.campaign.accounting import bars_of
 from hydragnn_hpo.placement.simulated import Bar
 
 

@@ -1,7 +1,7 @@
 """The leaderboard: one goal ranks, several have a front."""
 
-from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
-from hydragnn_hpo.campaign.records.state import State, Trial
+from hydragnn_hpo.campaign.leaderboard import leaderboard_of
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.cli.tables import console, leaderboard_table
 
 

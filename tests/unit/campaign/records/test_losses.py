@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hydragnn_hpo.campaign.records.losses import CAUSES, Ledger
+from hydragnn_hpo.campaign.accounting import CAUSES, Ledger
 
 
 class Story:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.campaign.records.outcome import Attempt, another_try, blamed, outcome_of
+from hydragnn_hpo.campaign.outcome import Attempt, another_try, blamed, outcome_of
 from hydragnn_hpo.config.trial import DISK_FULL, FILES_AWAY, INTERRUPTED, PEER_LOST, STALE
 from hydragnn_hpo.errors import StorageError
 

@@ -1,6 +1,6 @@
 """The state is a fold: what each event means for a trial."""
 
-from hydragnn_hpo.campaign.records.state import fold
+from hydragnn_hpo.campaign.state import fold
 
 
 def event(kind, time=0.0, **values):

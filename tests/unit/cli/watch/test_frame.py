@@ -7,9 +7,9 @@ import pytest
 from made_campaign import make_campaign
 from rich.text import Text
 
+from hydragnn_hpo.campaign.accounting import CAUSES
+from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.campaign.lease import alive
-from hydragnn_hpo.campaign.records.journal import encode, read
-from hydragnn_hpo.campaign.records.losses import CAUSES
 from hydragnn_hpo.cli.watch import sight as module
 from hydragnn_hpo.cli.watch.frame import Page, frame
 from hydragnn_hpo.cli.watch.sight import Watcher
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 @pytest.fixture
 def sight(run, monkeypatch):
     """The campaign as if a controller were at work five seconds after its last event."""
-    *_, last = read(run.journal)
+    *_, last = read_journal(run.journal)
     monkeypatch.setattr(module, "alive", lambda _: "process 7 on login1")
     monkeypatch.setattr(module.time, "time", lambda: last["time"] + 5.0)
     return Watcher(run).look()
@@ -148,7 +148,7 @@ def test_curves_by_hand():
 
 def test_the_best_so_far_is_a_running_minimum(run, sight):
     slow, least = [], math.inf
-    for event in read(run.journal):
+    for event in read_journal(run.journal):
         if event["event"] == "ended" and event["outcome"] in ("stopped", "completed"):
             least = min(least, event["score"])
             slow.append(least)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.campaign.records.outcome import Attempt, outcome_of
+from hydragnn_hpo.campaign.outcome import Attempt, outcome_of
 from hydragnn_hpo.config.trial import HALVED, PEER_LOST
 from hydragnn_hpo.files import write_json
 from hydragnn_hpo.records import read_records

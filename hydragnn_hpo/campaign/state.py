@@ -1,13 +1,15 @@
-"""A campaign's state: a fold over its journal, and nothing else."""
+"""A campaign's state: a fold over its journal, and nothing else.
+
+What is known of a campaign's hosts.
+"""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from hydragnn_hpo.campaign.journal import Event
 from hydragnn_hpo.campaign.records.energy import Energy
-from hydragnn_hpo.campaign.records.hosts import Hosts
-from hydragnn_hpo.campaign.records.journal import Event
 from hydragnn_hpo.search.objective import Point, rank
 from hydragnn_hpo.search.rungs import Rested
 
@@ -398,3 +400,19 @@ _HANDLERS = {
     "host_warned": _host_warned,
     "finished": _finished,
 }
+
+
+@dataclass
+class Hosts:
+    """Hosts that are there, were lost, or have failed too often."""
+
+    slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Slots of the hosts that are there, by host."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Why a host is not there."""
+    failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """What a host has on its account: trials that were lost on it, and its own losses."""
+    quarantined: dict[str, str] = field(default_factory=dict)
+    """Why a host gets no more trials."""
+    warned: dict[str, str] = field(default_factory=dict)
+    """What is odd about a host, as its counters say."""

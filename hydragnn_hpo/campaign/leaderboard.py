@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hydragnn_hpo.campaign.records.journal import read
-from hydragnn_hpo.campaign.records.state import State, Trial, fold
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search.objective import Point, pareto_front
@@ -86,7 +86,7 @@ def read_state(run: RunDir) -> State:
     """
     if not run.campaign.exists():
         raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
-    return fold(read(run.journal))
+    return fold(read_journal(run.journal))
 
 
 def why_none(state: State) -> str:

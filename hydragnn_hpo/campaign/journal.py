@@ -42,41 +42,108 @@ def _framed(body: bytes) -> bytes:
     return b'{"c":"%08x","e":' % zlib.crc32(body) + body + b"}\n"
 
 
-def read(path: Path) -> Iterator[Event]:
-    """Give all events of a journal; a torn last line is left out.
+def read_journal(path: Path) -> Iterator[Event]:
+    """Yield the events of a journal; a torn last line is left out.
 
     Raises:
         RunError: a line before the last is damaged.
     """
-    for event, _ in _scan(path):
-        yield event
+    return (event for event, _ in _scan(path))
 
 
 def _scan(path: Path) -> Iterator[tuple[Event, int]]:
-    """Give events with the offset behind each."""
-    if not path.exists():
+    """Yield events with the offset behind each."""
+    try:
+        file = _open_journal(path)
+    except FileNotFoundError:
         return
     offset = 0
-    with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            event = decode(line)
-            if event is None:
-                # One without an end was the last when it was read, whatever was written since.
-                if line.endswith(b"\n") and file.read(1):
-                    raise RunError(
-                        f"{path}: line {number} (byte {offset}) is damaged and lines follow it; "
-                        "restore the file from a copy."
-                    )
-                return
+    with file:
+        for event, line in _whole_lines(file, path, lines=0, offset=0):
             offset += len(line)
             yield event, offset
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open_journal(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}).") from error
+
+
+def _whole_lines(
+    file: IO[bytes], path: Path, *, lines: int, offset: int
+) -> Iterator[tuple[Event, bytes]]:
+    """Yield the events from here to the last whole line, each with its line.
+
+    Args:
+        file: the journal, open at the begin of a line.
+        path: of the journal.
+        lines: before this place.
+        offset: of this place, in bytes.
+
+    Raises:
+        RunError: a line before the last is damaged.
+    """
+    for number, line in enumerate(file, start=lines + 1):
+        event = decode(line)
+        if event is None:
+            # One without an end was the last when it was read, whatever was written since.
+            if line.endswith(b"\n") and file.read(1):
+                raise RunError(
+                    f"{path}: line {number} (byte {offset}) is damaged and lines follow it; "
+                    "restore the file from a copy."
+                )
+            return
+        offset += len(line)
+        yield event, line
+
+
+class JournalReplaced(RunError):
+    """The journal is not the one that was read so far: start again."""
+
+
+class JournalFollower:
+    """A reader of a journal that another process writes: every line once."""
+
+    def __init__(self, path: Path) -> None:
+        """Start before the first line; the file need not exist yet."""
+        self.path = path
+        self.offset = self._lines = 0
+        """Bytes and number of the whole lines that were read."""
+        self._last = b""
+        """The newest line that was read: it has to stand where it stood."""
+
+    def read_new(self) -> list[Event]:
+        """Return the events written since the last call; a line without its end has to wait.
+
+        Raises:
+            JournalReplaced: the file is gone, or another one stands in its place.
+            RunError: a line before the last is damaged.
+        """
+        try:
+            file = _open_journal(self.path)
+        except FileNotFoundError:
+            if not self.offset:
+                return []
+            raise JournalReplaced(f"{self.path}: was removed; is the run elsewhere now?") from None
+        with file:
+            try:
+                return list(self._read_new(file))
+            except OSError as error:
+                raise RunError(f"{self.path}: cannot be read ({error.strerror}).") from error
+
+    def _read_new(self, file: IO[bytes]) -> Iterator[Event]:
+        file.seek(self.offset - len(self._last))
+        if file.read(len(self._last)) != self._last:
+            raise JournalReplaced(f"{self.path}: was written anew while it was read; look again.")
+        place = {"lines": self._lines, "offset": self.offset}
+        for event, line in _whole_lines(file, self.path, **place):
+            self.offset, self._last = self.offset + len(line), line
+            self._lines += 1
+            yield event
 
 
 class Journal:

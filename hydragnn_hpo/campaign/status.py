@@ -1,13 +1,23 @@
-"""How a campaign stands, as plain data: what ``status`` prints and the live table shows."""
+"""How a campaign stands, as plain data: what ``status`` prints and the live table shows.
 
+How long a campaign may still take, judged by what ran, for whoever only reads its journal.
+
+How far a campaign has come, as one number that never falls.
+"""
+
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
+from hydragnn_hpo.campaign.accounting import Ledger, Losses
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.records.energy import Energy
-from hydragnn_hpo.campaign.records.losses import Ledger, Losses
-from hydragnn_hpo.campaign.records.state import State, Trial
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.config.search import SearchConfig
+from hydragnn_hpo.layout import RunDir
 
 ROWS = 20
 """Running trials that are shown one by one."""
@@ -229,3 +239,73 @@ def _best(state: State) -> Trial | None:
     """Give the best of the trials that have come furthest; by the first goal if there are more."""
     done = [t for t in state.with_status("stopped", "completed") if t.score is not None]
     return min(done, key=lambda t: (-t.until, t.score, t.name), default=None)
+
+
+LEAST_SHARE = 0.05
+"""Training is taken to fill this share of the slots at least: at the start nothing trains yet."""
+
+
+def seconds_left(
+    state: State, ledger: Ledger, search: SearchConfig, now: float | None = None
+) -> float | None:
+    """Predict when everything has ended: what is known, and what is still to be proposed.
+
+    Epochs that are left, times the median slot-seconds of an epoch, over the slots and the share
+    of their time that went into training; no less than the longest of the running trials.
+
+    Args:
+        state: the campaign's state.
+        ledger: where its slot-seconds went.
+        search: how many trials, and which rungs.
+        now: seconds since the epoch.
+
+    Returns:
+        Seconds; None before the first epoch, and without slots.
+    """
+    costs = [w * s for trial in state.trials.values() for w, s in trial.seconds.items()]
+    if not costs or not ledger.slots:
+        return None
+    share = max(LEAST_SHARE, ledger.losses(now).share("training"))
+    work = epochs_left(state, search) * statistics.median(costs) / (ledger.slots * share)
+    running = running_trials(state, state.count("running"), now)
+    return max([work, *(row.ends_in for row in running if row.ends_in is not None)])
+
+
+def epochs_left(state: State, search: SearchConfig) -> int:
+    """Count the epochs from here to the end of the search."""
+    open_trials = state.with_status("queued", "running")
+    left = sum(max(0, trial.until - trial.epoch) for trial in open_trials)
+    if state.ending or state.finished:
+        return left
+    budget = search.trials + state.added
+    left += max(0, budget - state.searched) * search.rungs[0]
+    there = budget
+    for rung, following in pairwise(search.rungs):
+        there //= search.reduction
+        if following == search.rungs[-1]:
+            there = max(there, search.finalists)
+        sent = len(state.promoted[rung]) if rung in state.promoted else 0
+        left += 0 if state.closed else max(0, there - sent) * (following - rung)
+    return left
+
+
+def progress(run: RunDir) -> int:
+    """Count what would be lost with the run directory: epochs, checkpoints, results, stores.
+
+    Epochs that are trained once more after a loss do not count again.
+
+    Raises:
+        RunError: the journal is damaged.
+    """
+    furthest: dict[str, tuple[int, int]] = {}
+    steps = len(list(run.data.glob("*/index.json")))
+    for event in read_journal(run.journal):
+        kind = event["event"]
+        if kind in ("epoch", "checkpoint"):
+            reached = (event["reached"], event.get("step", 0))
+            if reached > furthest.get(event["trial"], (0, 0)):
+                furthest[event["trial"]] = reached
+                steps += 1
+        elif kind == "finished" or (kind == "ended" and event["outcome"] != "interrupted"):
+            steps += 1
+    return steps
