@@ -7,7 +7,7 @@ there. Journal events go in one by one, each in constant time, so that a live vi
 What a run's slots did, as bars over time: from its journal.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ CAUSES: dict[str, str] = {
 }
 """What a slot-second can go to; every one goes to exactly one of them."""
 
-ASKED = ("paused", "resized", "walltime")
+CHECKPOINT_REASONS = ("paused", "resized", "walltime")
 """Interruptions that write a checkpoint first."""
 
 _OPEN = "open"
@@ -39,7 +39,7 @@ Sums = defaultdict[str, float]
 
 
 @dataclass(frozen=True)
-class Losses:
+class Utilization:
     """Slot-seconds by cause."""
 
     by_cause: dict[str, float]
@@ -123,7 +123,7 @@ class _Attempt:
 
 
 @dataclass
-class Ledger:
+class SlotLedger:
     """Follows a journal and knows at any time where the slot-seconds went."""
 
     _sums: Sums = field(default_factory=lambda: Sums(float))
@@ -158,7 +158,7 @@ class Ledger:
         if handler is not None:
             handler(self, event)
 
-    def losses(self, now: float | None = None, *, more: bool = False) -> Losses:
+    def losses(self, now: float | None = None, *, more: bool = False) -> Utilization:
         """Say where the slot-seconds went.
 
         Args:
@@ -177,7 +177,7 @@ class Ledger:
         for attempt, last in self._orphans.values():
             _add(sums, attempt.seconds(last, "lost"), attempt.slots)
         sums["brain" if more else "tail"] += sums.pop(_OPEN, 0.0)
-        return Losses({cause: max(0.0, sums[cause]) for cause in CAUSES})
+        return Utilization({cause: max(0.0, sums[cause]) for cause in CAUSES})
 
     @property
     def slots(self) -> int:
@@ -325,25 +325,25 @@ def _add(sums: Sums, parts: Mapping[str, float], times: int = 1) -> None:
 
 def _how(event: Event) -> str:
     if event["outcome"] == "interrupted":
-        return "asked" if event.get("reason") in ASKED else "lost"
+        return "asked" if event.get("reason") in CHECKPOINT_REASONS else "lost"
     return "result" if event["outcome"] in ("completed", "stopped") else _OPEN
 
 
 _HANDLERS = {
-    "opened": Ledger._opened,
-    "proposed": Ledger._new,
-    "placed": Ledger._placed,
-    "first_step": Ledger._first_step,
-    "epoch": Ledger._epoch_ended,
-    "checkpoint": Ledger._checkpoint,
-    "ended": Ledger._ended,
-    "promoted": Ledger._promoted,
-    "retried": Ledger._retried,
-    "rested": Ledger._rested,
-    "added": Ledger._added,
-    "host_joined": Ledger._host_joined,
-    "host_lost": Ledger._host_away,
-    "quarantined": Ledger._host_away,
+    "opened": SlotLedger._opened,
+    "proposed": SlotLedger._new,
+    "placed": SlotLedger._placed,
+    "first_step": SlotLedger._first_step,
+    "epoch": SlotLedger._epoch_ended,
+    "checkpoint": SlotLedger._checkpoint,
+    "ended": SlotLedger._ended,
+    "promoted": SlotLedger._promoted,
+    "retried": SlotLedger._retried,
+    "rested": SlotLedger._rested,
+    "added": SlotLedger._added,
+    "host_joined": SlotLedger._host_joined,
+    "host_lost": SlotLedger._host_away,
+    "quarantined": SlotLedger._host_away,
 }
 
 
@@ -373,7 +373,7 @@ class _Open:
             yield Bar(name, self.slots, kept, end, "lost")
 
 
-def bars_of(events: Iterable[Event]) -> list[Bar]:
+def attempt_bars(events: Iterable[Event]) -> list[Bar]:
     """Give what every attempt did; seconds from the first placement on.
 
     An attempt whose controller died ends when that one was last heard of. Attempts that run on
@@ -392,7 +392,9 @@ def bars_of(events: Iterable[Event]) -> list[Bar]:
             opened = _Open(event["trial"], event["until"], slots, time, event["epoch"])
             running[event["trial"]] = opened
         elif trial is not None and event["event"] == "ended":
-            lost = event["outcome"] == "interrupted" and event.get("reason") not in ASKED
+            lost = (
+                event["outcome"] == "interrupted" and event.get("reason") not in CHECKPOINT_REASONS
+            )
             bars += trial.bars(last[trial.epoch], lost=lost)
             del running[trial.trial]
         elif trial is not None:
@@ -411,3 +413,59 @@ def _take(trial: _Open, event: Event) -> None:
         trial.first = max(trial.placed, event["time"] - event["seconds"])
     elif event["event"] == "checkpoint":
         trial.saved = event["time"]
+
+
+REMEMBERED_SECONDS = 600.0
+"""How long it is known who held a slot before: samples come late where a line was cut."""
+
+
+@dataclass
+class SlotHold:
+    """A trial on a slot."""
+
+    trial: str
+    begun: float
+    ended: float = float("inf")
+
+    def seconds(self, begin: float, end: float) -> float:
+        """Give the seconds of it within some time."""
+        return max(0.0, min(self.ended, end) - max(self.begun, begin))
+
+
+class SlotHolders:
+    """Who holds each slot, and who did a while ago; follows the journal."""
+
+    def __init__(self) -> None:
+        """Begin with nobody."""
+        self._holds: defaultdict[str, deque[SlotHold]] = defaultdict(deque)
+        self._slots: dict[str, tuple[str, ...]] = {}
+
+    def apply(self, event: Event) -> None:
+        """Take one event in."""
+        match event["event"]:
+            case "placed":
+                self._end(event["trial"], event["time"])
+                self._begin(event["trial"], tuple(event["slots"]), event["time"])
+            case "ended":
+                self._end(event["trial"], event["time"])
+
+    def _begin(self, trial: str, slots: tuple[str, ...], time: float) -> None:
+        self._slots[trial] = slots
+        for slot in slots:
+            holds = self._holds[slot]
+            while holds and holds[0].ended < time - REMEMBERED_SECONDS:
+                holds.popleft()
+            holds.append(SlotHold(trial, time))
+
+    def _end(self, trial: str, time: float) -> None:
+        for slot in self._slots.pop(trial, ()):
+            hold = next(hold for hold in reversed(self._holds[slot]) if hold.trial == trial)
+            hold.ended = time
+
+    def of(self, slot: str, begin: float, end: float) -> dict[str, float]:
+        """Give the trials that held a slot in some time, and the seconds of each."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for hold in self._holds.get(slot, ()):
+            if (seconds := hold.seconds(begin, end)) > 0.0:
+                found[hold.trial] += seconds
+        return found

@@ -24,7 +24,7 @@ from hydragnn_hpo.campaign.lease import (
     left,
     whoever,
 )
-from hydragnn_hpo.campaign.loop.pause import Pause
+from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import passes, storage, write_text
@@ -154,7 +154,7 @@ class Member:
             transport=self.transport,
         )
 
-    def serve(self, pause: Pause, tell: Callable[[str], None]) -> Course:
+    def serve(self, pause: ShutdownRequest, tell: Callable[[str], None]) -> Course:
         """Bring our hosts to whoever is the controller; gives why that came to an end.
 
         Args:

@@ -12,7 +12,7 @@ from hydragnn_hpo.search.objective import Point, pareto_front
 
 
 @dataclass(frozen=True)
-class Row:
+class LeaderboardRow:
     """One trial."""
 
     rank: int | None
@@ -44,7 +44,7 @@ class Row:
 class Leaderboard:
     """All trials, best first, and the units of their MAEs."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[LeaderboardRow, ...]
     units: dict[str, str]
 
     def best(self, top: int) -> "Leaderboard":
@@ -56,7 +56,7 @@ class Leaderboard:
         return {"units": self.units, "trials": [asdict(row) for row in self.rows]}
 
 
-def leaderboard_of(state: State) -> Leaderboard:
+def rank_trials(state: State) -> Leaderboard:
     """Rank the trials of a state."""
     ranked = state.ranked()
     placed = {trial.name for trial in ranked}
@@ -75,7 +75,7 @@ def _fronts(ranked: Sequence[Trial]) -> dict[str, bool]:
 
 def read_leaderboard(run: RunDir) -> Leaderboard:
     """Rank the trials of a run directory."""
-    return leaderboard_of(read_state(run))
+    return rank_trials(read_state(run))
 
 
 def read_state(run: RunDir) -> State:
@@ -89,7 +89,7 @@ def read_state(run: RunDir) -> State:
     return fold(read_journal(run.journal))
 
 
-def why_none(state: State) -> str:
+def explain_no_result(state: State) -> str:
     """Say why no trial has a result."""
     failed = [trial for trial in state.trials.values() if trial.reason]
     if not failed:
@@ -97,8 +97,8 @@ def why_none(state: State) -> str:
     return f"{failed[-1].name} ended as {failed[-1].reason}: {failed[-1].message}"
 
 
-def _row(rank: int | None, trial: Trial, front: bool | None) -> Row:
-    return Row(
+def _row(rank: int | None, trial: Trial, front: bool | None) -> LeaderboardRow:
+    return LeaderboardRow(
         rank=rank,
         trial=trial.name,
         parent=trial.parent,

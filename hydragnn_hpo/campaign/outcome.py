@@ -17,7 +17,7 @@ YIELDS = ("paused", "resized", "walltime")
 REASONS = ("diverged", "out_of_memory", "bad_config", "bug")
 """Why a trial may fail."""
 
-LEFT = (
+RESERVED_KEYS = (
     *("time", "width", "epochs", "event", "epoch", "trial", "attempt", "score", "kind", "durable"),
     *("status", "outcome", "reason", "reached", "message", "codes"),
 )
@@ -25,7 +25,7 @@ LEFT = (
 
 
 @dataclass(frozen=True)
-class Attempt:
+class EndedAttempt:
     """What must be known of an attempt that ended, beside its files."""
 
     folder: Path
@@ -40,7 +40,7 @@ class Attempt:
     """A sentence of the backend where the job could not run."""
 
 
-def outcome_of(attempt: Attempt) -> dict[str, Any]:
+def read_outcome(attempt: EndedAttempt) -> dict[str, Any]:
     """Say how an attempt ended.
 
     Only a ``result.json`` proves an end; exit codes merely tell why there is none.
@@ -112,14 +112,14 @@ def _of_result(path: Path, asked: str | None) -> dict[str, Any]:
 def _kept(key: str, value: Any) -> bool:
     """Whether the journal keeps a value of a result: errors by head, and all numbers."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return key == "val_mae" or (number and key not in LEFT)
+    return key == "val_mae" or (number and key not in RESERVED_KEYS)
 
 
 def _failed(reason: str, message: str) -> dict[str, Any]:
     return {"outcome": "failed", "reason": reason, "message": message}
 
 
-def another_try(
+def retry_out_of_memory(
     ended: Mapping[str, Any], *, width: int, widths: Sequence[int], shared: bool
 ) -> dict[str, Any]:
     """Turn an end without memory into another try, as long as there is something to try.
@@ -147,7 +147,7 @@ def another_try(
     return dict(ended)
 
 
-def blamed(
+def find_failed_host(
     slots: Sequence[str], codes: Sequence[int], *, first: int | None, signalled: bool
 ) -> str | None:
     """Name the host that a lost attempt speaks against: that of the rank which died first.

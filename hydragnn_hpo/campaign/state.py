@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.campaign.records.energy import Energy
 from hydragnn_hpo.search.objective import Point, rank
 from hydragnn_hpo.search.rungs import Rested
 
-Status = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
+TrialStatus = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
 
 RULES = ("median", "curve")
 """Reasons of a stopping rule: such a trial is not promoted."""
@@ -36,7 +35,7 @@ class Trial:
     """Epochs it may train at present: its rung."""
     parent: str | None = None
     """The trial whose values it has with another seed; it takes no part in the search."""
-    status: Status = "queued"
+    status: TrialStatus = "queued"
     reason: str | None = None
     message: str | None = None
     attempt: int = 0
@@ -101,6 +100,52 @@ class Trial:
         return f"{self.name}.{self.attempt}"
 
 
+@dataclass
+class Hosts:
+    """Hosts that are there, were lost, or have failed too often."""
+
+    slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Slots of the hosts that are there, by host."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Why a host is not there."""
+    failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """What a host has on its account: trials that were lost on it, and its own losses."""
+    quarantined: dict[str, str] = field(default_factory=dict)
+    """Why a host gets no more trials."""
+    warned: dict[str, str] = field(default_factory=dict)
+    """What is odd about a host, as its counters say."""
+
+
+@dataclass
+class EnergyUse:
+    """What all hosts took, as far as it was counted; a fold over the journal."""
+
+    joules: float | None = None
+    """Of trials, and idle; None as long as nothing was counted."""
+
+    idle: float = 0.0
+    """While no trial held the slots: waiting, building data sets and ensembles."""
+
+    watts: float | None = None
+    """At the newest event, of ``hosts`` hosts."""
+
+    hosts: int = 0
+
+    parts: tuple[str, ...] = ()
+    """What was counted of a host: see ``Sample.parts``."""
+
+    unread: str | None = None
+    """Why a host counts less than it could."""
+
+    def apply(self, event: Event) -> None:
+        """Take in an event ``energy``."""
+        spent = sum(joules for joules, _ in event["trials"].values()) + event["idle"]
+        self.joules = (self.joules or 0.0) + spent
+        self.idle += event["idle"]
+        self.watts, self.hosts = event["watts"], event["hosts"]
+        self.parts = tuple(sorted({*self.parts, *event["parts"]}))
+
+
 class State:
     """All trials, in the order they were proposed, and the campaign's own course."""
 
@@ -112,7 +157,7 @@ class State:
         self.reseeded: dict[str, str] = {}
         """Trials that have the values of another one and a new seed, by that other one."""
         self.hosts = Hosts()
-        self.energy = Energy()
+        self.energy = EnergyUse()
         self.results: defaultdict[int, list[Rested]] = defaultdict(list)
         """By rung, who came to rest there and with what, in order."""
         self.promoted: defaultdict[int, set[str]] = defaultdict(set)
@@ -135,18 +180,20 @@ class State:
         """How often each bug was seen."""
         self.checkpoints: dict[str, tuple[int, int]] = {}
         """Epoch and step of the newest checkpoint by trial."""
-        self._by: dict[Status, dict[str, Trial]] = {status: {} for status in get_args(Status)}
+        self._by: dict[TrialStatus, dict[str, Trial]] = {
+            status: {} for status in get_args(TrialStatus)
+        }
 
     @property
     def searched(self) -> int:
         """Count the trials that were proposed to be searched."""
         return len(self.trials) - len(self.reseeded)
 
-    def with_status(self, *status: Status) -> list[Trial]:
+    def with_status(self, *status: TrialStatus) -> list[Trial]:
         """Give the trials in any of some states, in the order in which they entered them."""
         return [trial for each in status for trial in self._by[each].values()]
 
-    def count(self, *status: Status) -> int:
+    def count(self, *status: TrialStatus) -> int:
         """Count the trials in any of some states."""
         return sum(len(self._by[each]) for each in status)
 
@@ -167,7 +214,7 @@ class State:
         self.trials[trial.name] = trial
         self._by[trial.status][trial.name] = trial
 
-    def move(self, trial: Trial, status: Status) -> None:
+    def move(self, trial: Trial, status: TrialStatus) -> None:
         """Bring a trial into another state."""
         del self._by[trial.status][trial.name]
         trial.status = status
@@ -400,19 +447,3 @@ _HANDLERS = {
     "host_warned": _host_warned,
     "finished": _finished,
 }
-
-
-@dataclass
-class Hosts:
-    """Hosts that are there, were lost, or have failed too often."""
-
-    slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Slots of the hosts that are there, by host."""
-    lost: dict[str, str] = field(default_factory=dict)
-    """Why a host is not there."""
-    failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """What a host has on its account: trials that were lost on it, and its own losses."""
-    quarantined: dict[str, str] = field(default_factory=dict)
-    """Why a host gets no more trials."""
-    warned: dict[str, str] = field(default_factory=dict)
-    """What is odd about a host, as its counters say."""

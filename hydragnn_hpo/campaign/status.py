@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from hydragnn_hpo.campaign.accounting import Ledger, Losses
+from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.records.energy import Energy
-from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.state import EnergyUse, State, Trial
 from hydragnn_hpo.config.search import SearchConfig
 from hydragnn_hpo.layout import RunDir
 
@@ -45,7 +44,7 @@ class RunningTrial:
 
 
 @dataclass(frozen=True)
-class Rung:
+class RungCounts:
     """An epoch budget, and the trials that are on their way to it or rest there."""
 
     epochs: int
@@ -55,7 +54,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Status:
     """A campaign at one moment."""
 
     budget: int
@@ -65,8 +64,8 @@ class Standing:
     phase: str
     running: tuple[RunningTrial, ...]
     """At most ``ROWS`` of them, the widest first."""
-    rungs: tuple[Rung, ...]
-    losses: Losses
+    rungs: tuple[RungCounts, ...]
+    losses: Utilization
     training_now: float
     """Share of the slots in which something trains at this moment."""
     slots: int
@@ -81,7 +80,7 @@ class Standing:
     """Predicted seconds until all that is known has ended."""
     joules: float = 0.0
     """Energy of all epochs so far, where ranks count it."""
-    energy: Energy = field(default_factory=Energy)
+    energy: EnergyUse = field(default_factory=EnergyUse)
     """Of all hosts, where their counters are sampled."""
     warned: dict[str, str] = field(default_factory=dict)
     """What is odd about a host, by host."""
@@ -121,15 +120,15 @@ class Standing:
         }
 
 
-def standing_of(
+def build_status(
     state: State,
-    ledger: Ledger,
+    ledger: SlotLedger,
     *,
     trials: int,
     rungs: Sequence[int],
     now: float | None = None,
     ends_in: float | None = None,
-) -> Standing:
+) -> Status:
     """Look at a campaign; no more than a few milliseconds with thousands of trials.
 
     Args:
@@ -142,7 +141,7 @@ def standing_of(
     """
     budget = trials + state.added
     more = state.searched < budget and not state.ending and not state.finished
-    return Standing(
+    return Status(
         budget=budget + len(state.reseeded),
         counts=dict(Counter(trial.status for trial in state.trials.values())),
         phase=_phase(state, rungs, more),
@@ -163,7 +162,7 @@ def standing_of(
     )
 
 
-def describe(trial: Trial) -> str:
+def describe_trial(trial: Trial) -> str:
     """Name the values that matter most for a person; the first ones where all are unknown."""
     keys = ("model.conv", "model.features", "model.layers", "training.learning_rate")
     shown = [key for key in keys if key in trial.values] or list(trial.values)[:4]
@@ -205,7 +204,7 @@ def running_trials(state: State, most: int, now: float | None = None) -> tuple[R
     return tuple(
         RunningTrial(
             trial=t.name,
-            configuration=describe(t),
+            configuration=describe_trial(t),
             width=t.width,
             hosts=t.hosts,
             epoch=t.epoch,
@@ -228,11 +227,11 @@ def _ends_in(trial: Trial, now: float | None) -> float | None:
     return max(0.0, (trial.until - trial.epoch) * each - since)
 
 
-def _rungs(state: State, rungs: Sequence[int]) -> tuple[Rung, ...]:
+def _rungs(state: State, rungs: Sequence[int]) -> tuple[RungCounts, ...]:
     waiting = Counter(trial.until for trial in state.with_status("queued"))
     running = Counter(trial.until for trial in state.with_status("running"))
     resting = Counter(trial.until for trial in state.with_status("stopped", "completed"))
-    return tuple(Rung(e, waiting[e], running[e], resting[e]) for e in rungs)
+    return tuple(RungCounts(e, waiting[e], running[e], resting[e]) for e in rungs)
 
 
 def _best(state: State) -> Trial | None:
@@ -245,8 +244,8 @@ LEAST_SHARE = 0.05
 """Training is taken to fill this share of the slots at least: at the start nothing trains yet."""
 
 
-def seconds_left(
-    state: State, ledger: Ledger, search: SearchConfig, now: float | None = None
+def predict_seconds_left(
+    state: State, ledger: SlotLedger, search: SearchConfig, now: float | None = None
 ) -> float | None:
     """Predict when everything has ended: what is known, and what is still to be proposed.
 
@@ -266,12 +265,12 @@ def seconds_left(
     if not costs or not ledger.slots:
         return None
     share = max(LEAST_SHARE, ledger.losses(now).share("training"))
-    work = epochs_left(state, search) * statistics.median(costs) / (ledger.slots * share)
+    work = count_epochs_left(state, search) * statistics.median(costs) / (ledger.slots * share)
     running = running_trials(state, state.count("running"), now)
     return max([work, *(row.ends_in for row in running if row.ends_in is not None)])
 
 
-def epochs_left(state: State, search: SearchConfig) -> int:
+def count_epochs_left(state: State, search: SearchConfig) -> int:
     """Count the epochs from here to the end of the search."""
     open_trials = state.with_status("queued", "running")
     left = sum(max(0, trial.until - trial.epoch) for trial in open_trials)
@@ -289,7 +288,7 @@ def epochs_left(state: State, search: SearchConfig) -> int:
     return left
 
 
-def progress(run: RunDir) -> int:
+def count_progress(run: RunDir) -> int:
     """Count what would be lost with the run directory: epochs, checkpoints, results, stores.
 
     Epochs that are trained once more after a loss do not count again.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.setup import check_space, find_cards
-from hydragnn_hpo.campaign.work import Work, work_of
+from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.cli.guessing import stats_of
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
@@ -22,7 +22,7 @@ NO_DATA = "none: trials are a command of yours"
 class DataKnown:
     """The data of a campaign, as far as a forecast needs it."""
 
-    work: Work
+    work: TrialKind
     """What its trials are."""
     stats: dict[str, Any]
     """What the data hold together."""
@@ -46,7 +46,7 @@ def data_of_campaign(
         DataError: nothing is known about the data.
     """
     if config.command is not None:
-        return DataKnown(work_of(config, run, {}), {}, NO_DATA)
+        return DataKnown(make_trial_kind(config, run, {}), {}, NO_DATA)
     cards = find_cards(config, source)
     guesses = [
         stats_of(path, [run.store(card.name), Path(f"{card.name}.bp")], structures)
@@ -56,7 +56,7 @@ def data_of_campaign(
     built = all(guess.built for guess in guesses)
     check_space(config, stats["targets"], stats["cutoff"], stats if built else None)
     said = "; ".join(guess.said for guess in guesses)
-    work = work_of(config, run, {path: card.name for path, card in cards.items()})
+    work = make_trial_kind(config, run, {path: card.name for path, card in cards.items()})
     return DataKnown(work, stats, said if built else f"not built yet, estimated: {said}")
 
 
@@ -67,12 +67,12 @@ def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:
         RunError: no trial was placed yet.
     """
     if config.command is not None:
-        return DataKnown(work_of(config, run, {}), {}, NO_DATA)
+        return DataKnown(make_trial_kind(config, run, {}), {}, NO_DATA)
     trial = min(run.path.glob("trials/*/trial.toml"), default=None)
     if trial is None:
         raise RunError(f"{run.path}: no trial was placed yet; plan its campaign file instead.")
     names = [Path(entry.store).stem for entry in load(trial, TrialConfig).data]
     every = [read_json(run.store(name) / "stats.json") for name in names]
     stats = united(every, config.data, config.shared)
-    work = work_of(config, run, {Path(name): name for name in names})
+    work = make_trial_kind(config, run, {Path(name): name for name in names})
     return DataKnown(work, stats, f"the stores of {run.path}")

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.campaign.status import Standing, describe, standing_of
+from hydragnn_hpo.campaign.status import Status, build_status, describe_trial
 from hydragnn_hpo.cli.standing_view import headline, laid_out, use_of_slots
 from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.loop.controller import Controller
+    from hydragnn_hpo.campaign.controller import Controller
 
 REFRESH_SECONDS = 0.5
 """Least time between two looks."""
@@ -79,8 +79,8 @@ class Display:
         spent = time.monotonic() - began
         self._due = began + max(REFRESH_SECONDS, spent / LOOKING_SHARE)
 
-    def _standing(self, state: State, controller: "Controller") -> Standing:
-        return standing_of(
+    def _standing(self, state: State, controller: "Controller") -> Status:
+        return build_status(
             state,
             controller.book.ledger,
             trials=self.trials,
@@ -127,12 +127,12 @@ def _rested(trial: Trial, rung: int) -> str:
     """Say what a trial had reached at a rung."""
     score = trial.rests[rung]
     first = score[0] if isinstance(score, tuple) else score
-    return f"{trial.name} rested    {describe(trial)} (epoch {rung}, objective {first:.4f})"
+    return f"{trial.name} rested    {describe_trial(trial)} (epoch {rung}, objective {first:.4f})"
 
 
 def _changed(trial: Trial) -> str:
     """Say what has become of a trial."""
-    what = f"{trial.name} {trial.status:9} {describe(trial)}"
+    what = f"{trial.name} {trial.status:9} {describe_trial(trial)}"
     if trial.status == "running":
         return f"{what} ({count(trial.width, 'rank')}, to epoch {trial.until})"
     if trial.objective is not None:

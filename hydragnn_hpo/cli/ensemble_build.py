@@ -54,10 +54,10 @@ def build(
 
 def _intent(run: "RunDir", state: "State", reseed: int) -> str:
     """Say what would be done."""
-    from hydragnn_hpo.campaign.loop.reseeding import to_reseed
+    from hydragnn_hpo.campaign.promotion import choose_replicates
 
     first = ""
-    if again := to_reseed(state, reseed):
+    if again := choose_replicates(state, reseed):
         first = f"would train {', '.join(t.name for t in again)} with new seeds, then "
     names = ", ".join(trial.name for trial in state.ranked()) or "none"
     return f"{first}would write {run.ensemble} from the best of: {names}"

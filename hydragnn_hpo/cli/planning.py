@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.accounting import Ledger, bars_of
+from hydragnn_hpo.campaign.accounting import SlotLedger, attempt_bars
+from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.forecast import Forecast, Machine, Priced, Pricing, forecast, sample
 from hydragnn_hpo.campaign.journal import Event, read_journal
-from hydragnn_hpo.campaign.records.summary import Reckoning
 from hydragnn_hpo.campaign.setup import settle
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.cli.data_known import data_of_campaign, data_of_run
@@ -88,7 +88,7 @@ def plan_run(run: RunDir, wish: Wish) -> Planned:
     """
     config = load(run.campaign, CampaignConfig)
     events = list(read_journal(run.journal))
-    reckoning = Reckoning(events)
+    reckoning = JournalFold(events)
     state, ledger = reckoning.state, reckoning.ledger
     machine, data = _machine(config, wish, ledger), data_of_run(config, run)
     pricing = Pricing(config, machine, _costs(config, machine, data.stats), data.work.configure)
@@ -98,7 +98,7 @@ def plan_run(run: RunDir, wish: Wish) -> Planned:
         data.said,
         left if left is not None and left.works else None,
         comparisons=tuple(compare(events)),
-        bars=tuple(bars_of(events)),
+        bars=tuple(attempt_bars(events)),
         slots=_slots_of(events),
         labels={name: trial.conv or "training" for name, trial in state.trials.items()},
         trained=ledger.losses().share("training"),
@@ -133,7 +133,7 @@ def _observe(costs: CostModel, config: Any, values: dict[str, Any], event: Event
         costs.observe_values(values, event["width"], event["seconds"])
 
 
-def _machine(config: CampaignConfig, wish: Wish, ledger: Ledger | None = None) -> Machine:
+def _machine(config: CampaignConfig, wish: Wish, ledger: SlotLedger | None = None) -> Machine:
     """Settle what is simulated: as asked, as a run has it, as campaign or profile say.
 
     Raises:

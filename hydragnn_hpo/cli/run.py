@@ -17,8 +17,8 @@ from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.words import energy
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.loop.controller import Controller
-    from hydragnn_hpo.campaign.loop.pause import Pause
+    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.campaign.shutdown import ShutdownRequest
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.launching.job import Backend
     from hydragnn_hpo.layout import RunDir
@@ -177,10 +177,12 @@ def alone(
         reseed: how many of the best trials a person wants to be trained again.
     """
     from hydragnn_hpo.campaign.backends import make_backend
-    from hydragnn_hpo.campaign.loop.pause import Pause
+    from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 
     backend = partial(make_backend, config, opened.path)
-    return _run(config, opened, cards, quiet=quiet, make=backend, pause=Pause(), reseed=reseed)
+    return _run(
+        config, opened, cards, quiet=quiet, make=backend, pause=ShutdownRequest(), reseed=reseed
+    )
 
 
 def _join(
@@ -193,11 +195,11 @@ def _join(
     """
     from hydragnn_hpo.campaign.joining import Member
     from hydragnn_hpo.campaign.lease import Taken
-    from hydragnn_hpo.campaign.loop.pause import Pause
+    from hydragnn_hpo.campaign.shutdown import ShutdownRequest
     from hydragnn_hpo.files import read_json
     from hydragnn_hpo.launching.submit.chain import DRAINED
 
-    pause = Pause()
+    pause = ShutdownRequest()
     with pause.heard(), Member(config, opened) as member:
         while (course := member.serve(pause, partial(typer.echo, err=True))) == "free":
             try:
@@ -220,11 +222,11 @@ def _run(
     *,
     quiet: bool,
     make: Callable[[], "Backend"],
-    pause: "Pause",
+    pause: "ShutdownRequest",
     reseed: int = 0,
 ) -> dict[str, Any]:
-    from hydragnn_hpo.campaign.loop.controller import Controller
-    from hydragnn_hpo.campaign.loop.pause import Drained
+    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.campaign.shutdown import Drained
     from hydragnn_hpo.cli.display import Display
     from hydragnn_hpo.launching.submit.chain import DRAINED
 
@@ -275,9 +277,9 @@ def _forget(opened: "RunDir") -> None:
 
 def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     """Build the ensemble as a job, and write the run's figures."""
+    from hydragnn_hpo.campaign.event_store import summarize
     from hydragnn_hpo.campaign.journal import read_journal
-    from hydragnn_hpo.campaign.leaderboard import leaderboard_of
-    from hydragnn_hpo.campaign.records.summary import summarize
+    from hydragnn_hpo.campaign.leaderboard import rank_trials
     from hydragnn_hpo.files import read_json, write_json
 
     if controller.state.finished and opened.summary.exists():
@@ -287,7 +289,7 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     spec = {"run": str(opened.path.resolve())}
     result = {
         "ensemble": controller.job("ensemble", spec) if trains else None,
-        "leaderboard": leaderboard_of(controller.state).to_plain(),
+        "leaderboard": rank_trials(controller.state).to_plain(),
         "figures": summarize(read_journal(opened.journal)),
     }
     write_json(opened.summary, result)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hydragnn_hpo.campaign.accounting import CAUSES
-from hydragnn_hpo.campaign.status import ROWS, RunningTrial, Standing, describe
+from hydragnn_hpo.campaign.status import ROWS, RunningTrial, Status, describe_trial
 from hydragnn_hpo.cli.words import count, duration, energy, percent
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ STYLES = {0: "bold", 5: "cyan"}
 """Styles of columns: the name, the bar."""
 
 
-def headline(standing: Standing) -> str:
+def headline(standing: Status) -> str:
     """Say in one line what goes on."""
     counts = standing.counts
     running = counts.get("running", 0)
@@ -37,7 +37,7 @@ def headline(standing: Standing) -> str:
     return ", ".join(parts)
 
 
-def use_of_slots(standing: Standing) -> str:
+def use_of_slots(standing: Status) -> str:
     """Say how well the slots are used, and what costs most."""
     where = f"{count(standing.slots, 'slot')} on {count(standing.hosts, 'host')}"
     if standing.losses.slot_seconds == 0:
@@ -51,7 +51,7 @@ def use_of_slots(standing: Standing) -> str:
     return f"{said}; largest loss: {percent(standing.losses.share(worst))} {CAUSES[worst]}"
 
 
-def details(standing: Standing) -> Iterator[tuple[str, str]]:
+def details(standing: Status) -> Iterator[tuple[str, str]]:
     """Give the lines below the table: what they are about, and what they say."""
     several = len(standing.rungs) > 1
     if several:
@@ -71,10 +71,10 @@ def details(standing: Standing) -> Iterator[tuple[str, str]]:
         yield "look at", _hosts_of("", standing.warned)
     if (best := standing.best) is not None:
         score = "" if best.objective is None else f" {best.objective:.4f}"
-        yield "best", f"{best.name}{score} ({describe(best)}), epoch {best.epoch}"
+        yield "best", f"{best.name}{score} ({describe_trial(best)}), epoch {best.epoch}"
 
 
-def energy_line(standing: Standing) -> str:
+def energy_line(standing: Status) -> str:
     """Say what the hosts take; what ranks measured, or why nothing is known, where they do not."""
     spent = standing.energy
     if spent.joules is None:
@@ -88,14 +88,14 @@ def energy_line(standing: Standing) -> str:
     return f"{said}; {best.name}: {energy(best.energy)}" if best and best.energy else said
 
 
-def losses_line(standing: Standing) -> str:
+def losses_line(standing: Status) -> str:
     """Give the largest losses in one line."""
     shares = {c: s for c, s in standing.losses.shares.items() if c != "training" and s >= 5e-4}
     worst = sorted(shares, key=lambda cause: -shares[cause])[:SHOWN_LOSSES]
     return "; ".join(f"{percent(shares[cause])} {CAUSES[cause]}" for cause in worst)
 
 
-def troubled_hosts(standing: Standing) -> Iterator[str]:
+def troubled_hosts(standing: Status) -> Iterator[str]:
     """Name the hosts that are gone, and count those that are left alone."""
     kinds = {"lost": standing.lost, "in quarantine": standing.quarantined}
     for what, hosts in kinds.items():
@@ -111,7 +111,7 @@ def _hosts_of(what: str, hosts: dict[str, str]) -> str:
     return f"{what}{', '.join(named)}{f' and {more} more' if more else ''}"
 
 
-def running_rows(standing: Standing) -> Iterator[tuple[str, ...]]:
+def running_rows(standing: Status) -> Iterator[tuple[str, ...]]:
     """Give the cells of the running trials below their titles; the sixth is the bar."""
     several = standing.hosts > 1
     yield ("trial", "configuration", "ranks", "hosts" if several else "", "epoch", "", *NUMBERS)
@@ -129,7 +129,7 @@ def running_rows(standing: Standing) -> Iterator[tuple[str, ...]]:
         )
 
 
-def running_table(standing: Standing) -> "Text":
+def running_table(standing: Status) -> "Text":
     """Lay out the running trials; the widest when they are too many.
 
     One text instead of rich's table: it is drawn twice a second by the thread that decides.
@@ -154,7 +154,7 @@ def _hosts(row: RunningTrial) -> str:
     return f"{first} +{len(others)}" if others else first
 
 
-def laid_out(standing: Standing, *, note: str = "") -> "Group":
+def laid_out(standing: Status, *, note: str = "") -> "Group":
     """Lay out everything.
 
     Args:

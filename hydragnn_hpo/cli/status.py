@@ -11,7 +11,7 @@ import typer
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.status import Standing
+    from hydragnn_hpo.campaign.status import Status
     from hydragnn_hpo.cli.batch_view import JobStanding
     from hydragnn_hpo.layout import RunDir
 
@@ -52,7 +52,7 @@ class Look:
     """What a run directory says at one moment."""
 
     run: "RunDir"
-    standing: "Standing"
+    standing: "Status"
     controller: str | None
     """Who works on it."""
     figures: dict[str, Any]
@@ -92,10 +92,10 @@ def _look(run: "RunDir") -> Look:
     Raises:
         RunError: there is no campaign, or its journal is damaged.
     """
+    from hydragnn_hpo.campaign.event_store import JournalFold
     from hydragnn_hpo.campaign.journal import read_journal
     from hydragnn_hpo.campaign.lease import alive
-    from hydragnn_hpo.campaign.records.summary import Reckoning
-    from hydragnn_hpo.campaign.status import standing_of
+    from hydragnn_hpo.campaign.status import build_status
     from hydragnn_hpo.cli.batch_view import standing_of_jobs
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load
@@ -106,9 +106,9 @@ def _look(run: "RunDir") -> Look:
     if not run.campaign.exists():
         raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
     search = load(run.campaign, CampaignConfig).search
-    reckoning, holder = Reckoning(read_journal(run.journal)), alive(run.path)
+    reckoning, holder = JournalFold(read_journal(run.journal)), alive(run.path)
     state = reckoning.state
-    standing = standing_of(
+    standing = build_status(
         state,
         reckoning.ledger,
         trials=search.trials,

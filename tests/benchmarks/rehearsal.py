@@ -23,8 +23,8 @@ from pathlib import Path
 
 import record
 
+from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.journal import encode, read_journal
-from hydragnn_hpo.campaign.loop.controller import Controller
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import parse, to_toml

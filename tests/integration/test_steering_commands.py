@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from hydragnn_hpo.campaign.journal import encode
-from hydragnn_hpo.campaign.requests import read_requests
+from hydragnn_hpo.campaign.user_requests import read_requests
 from hydragnn_hpo.cli.watch import watching
 from hydragnn_hpo.layout import RunDir
 

@@ -8,11 +8,11 @@ from typing import Any
 from hydragnn_hpo.campaign.acceptance.bench import Site
 from hydragnn_hpo.campaign.accounting import CAUSES
 from hydragnn_hpo.campaign.backends import make_backend
+from hydragnn_hpo.campaign.controller import Controller
+from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.journal import Event, read_journal
-from hydragnn_hpo.campaign.loop.controller import Controller
-from hydragnn_hpo.campaign.loop.pause import Pause
-from hydragnn_hpo.campaign.records.summary import Reckoning
 from hydragnn_hpo.campaign.setup import find_cards, open_run
+from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
@@ -50,7 +50,7 @@ class Clock:
         """
         self.seconds, self.now, self.opened = seconds, now, now()
         self.first: float | None = None
-        self.pause, self.due = Pause(), False
+        self.pause, self.due = ShutdownRequest(), False
 
     def watch(self, state: State, controller: object) -> None:
         """Look at a campaign; called after each of its turns."""
@@ -124,7 +124,7 @@ def judge(
         run: its directory: results are looked for there.
     """
     told = list(events)
-    reckoning = Reckoning(told)
+    reckoning = JournalFold(told)
     placed = [event for event in told if event["event"] == "placed"]
     used = {slot.rpartition(":")[0] for event in placed for slot in event["slots"]}
     hours = (told[-1]["time"] - placed[0]["time"]) / 3600.0 if placed else 0.0

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from hydragnn_hpo.campaign.acceptance.bench import Bench
 from hydragnn_hpo.campaign.acceptance.comparing import Weights
-from hydragnn_hpo.campaign.loop.errand import Errand
+from hydragnn_hpo.campaign.auxiliary_job import AuxiliaryJob
 from hydragnn_hpo.campaign.outcome import last_lines
 from hydragnn_hpo.config.loading import dump, parse, to_toml
 from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
@@ -40,7 +40,7 @@ def store_of(bench: Bench) -> Path:
     folder = bench.new_folder("build")
     with storage(run.data):
         run.data.mkdir(mode=0o700, exist_ok=True)
-    errand = Errand(folder, "build", folder.name)
+    errand = AuxiliaryJob(folder, "build", folder.name)
     card = find(CARD, "graph_datasets").resolve()
     order = errand.job({"card": str(card), "out": str(store.resolve())}, bench.backend.slots[0])
     ended = bench.run([order], BUILD_SECONDS)[order.id]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from rich.text import Text
 
 from hydragnn_hpo.campaign.accounting import CAUSES
-from hydragnn_hpo.campaign.status import RunningTrial, Standing, describe
+from hydragnn_hpo.campaign.status import RunningTrial, Status, describe_trial
 from hydragnn_hpo.cli.standing_view import energy_line, headline, troubled_hosts
 from hydragnn_hpo.cli.watch.rows import columns_of, lay_out
 from hydragnn_hpo.cli.watch.sight import Sight
@@ -103,7 +103,7 @@ def _best(sight: Sight, page: Page) -> Iterator[Text]:
     if best is None:
         return
     score = "" if best.objective is None else f"{best.objective:.4g} "
-    told = f"{one_line(best.name)} ({one_line(describe(best))}), epoch {best.epoch}"
+    told = f"{one_line(best.name)} ({one_line(describe_trial(best))}), epoch {best.epoch}"
     yield _labelled("best", (score, "bold green"), told)
     if len(sight.best) > 1:
         first, last = f"{sight.best[0]:.3g} ", f" {sight.best[-1]:.3g}"
@@ -113,7 +113,7 @@ def _best(sight: Sight, page: Page) -> Iterator[Text]:
         yield _labelled("", first, (drawn, "green"), last, (said, "dim"))
 
 
-def _slots(standing: Standing, page: Page) -> Iterator[Text]:
+def _slots(standing: Status, page: Page) -> Iterator[Text]:
     """Say what the slots do, and draw where their time went."""
     where = f"{count(standing.slots, 'slot')} on {count(standing.hosts, 'host')}"
     if standing.losses.slot_seconds == 0:
@@ -137,7 +137,7 @@ def _slots(standing: Standing, page: Page) -> Iterator[Text]:
     yield legend
 
 
-def _rungs(standing: Standing, page: Page) -> Iterator[Text]:
+def _rungs(standing: Status, page: Page) -> Iterator[Text]:
     """Count the trials at each rung; the highest rungs where there are many."""
     rungs = standing.rungs[-MOST_RUNGS:]
     if len(standing.rungs) < 2:
@@ -172,7 +172,7 @@ def _trouble(sight: Sight) -> Iterator[Text]:
         yield _labelled("energy", one_line(energy))
 
 
-def running_lines(standing: Standing, width: int, room: int, signs: Signs) -> list[Text]:
+def running_lines(standing: Status, width: int, room: int, signs: Signs) -> list[Text]:
     """Lay out the running trials in some lines; the widest where they are too many."""
     running: Sequence[RunningTrial] = standing.running
     if not running or room < 2:

@@ -5,10 +5,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced
 from hydragnn_hpo.campaign.lease import alive
-from hydragnn_hpo.campaign.records.summary import Reckoning
-from hydragnn_hpo.campaign.status import Standing, running_trials, seconds_left, standing_of
+from hydragnn_hpo.campaign.status import Status, build_status, predict_seconds_left, running_trials
 from hydragnn_hpo.cli.batch_view import course_of, standing_of_jobs
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
@@ -34,7 +34,7 @@ MOST_ROWS = 100
 class Sight:
     """A campaign at one moment, for a terminal."""
 
-    standing: Standing
+    standing: Status
     course: str
     """Who works on it."""
     best: tuple[float, ...]
@@ -65,7 +65,7 @@ class Watcher:
         self._begin()
 
     def _begin(self) -> None:
-        self.following, self.reckoning = JournalFollower(self.run.journal), Reckoning()
+        self.following, self.reckoning = JournalFollower(self.run.journal), JournalFold()
         self.best: list[float] = []
 
     def look(self) -> Sight:
@@ -84,12 +84,12 @@ class Watcher:
         holder, state = alive(self.run.path), self.reckoning.state
         now = time.time() if holder and not state.finished else None
         ledger, search = self.reckoning.ledger, self.search
-        standing = standing_of(state, ledger, trials=search.trials, rungs=search.rungs, now=now)
+        standing = build_status(state, ledger, trials=search.trials, rungs=search.rungs, now=now)
         standing = replace(
             standing,
             excluded=len(hosts_excluded(self.run.path)),
             running=running_trials(state, MOST_ROWS, now),
-            ends_in=seconds_left(state, ledger, search, now) if now else None,
+            ends_in=predict_seconds_left(state, ledger, search, now) if now else None,
         )
         jobs = self._jobs_now(draining=bool(holder) and state.draining)
         self.seen = Sight(

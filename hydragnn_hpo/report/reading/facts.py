@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.accounting import Losses
+from hydragnn_hpo.campaign.accounting import Utilization
+from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.journal import Event, read_journal
-from hydragnn_hpo.campaign.records.summary import Reckoning
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
@@ -90,7 +90,7 @@ class Facts:
     state: State
     figures: Mapping[str, Any]
     """What ``summary.summarize`` gives."""
-    losses: Losses
+    losses: Utilization
     events: tuple[Event, ...]
     trials: Mapping[str, TrialFacts]
     """In the order in which they were proposed."""
@@ -123,12 +123,12 @@ def read_facts(run: RunDir) -> Facts:
     if not run.campaign.exists():
         raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
     events = tuple(read_journal(run.journal))
-    reckoning = Reckoning(events)
+    reckoning = JournalFold(events)
     return facts_of(run, events, reckoning, trials_of(reckoning.state, events))
 
 
 def facts_of(
-    run: RunDir, events: tuple[Event, ...], reckoning: Reckoning, trials: dict[str, TrialFacts]
+    run: RunDir, events: tuple[Event, ...], reckoning: JournalFold, trials: dict[str, TrialFacts]
 ) -> Facts:
     """Put together what was read of a journal, and the files beside it."""
     state = reckoning.state

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.journal import Event, JournalFollower
-from hydragnn_hpo.campaign.records.summary import Reckoning
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts, facts_of, take_trials
@@ -15,7 +15,7 @@ class Growing:
     def __init__(self, run: RunDir) -> None:
         """Begin before the first line of the journal."""
         self.run = run
-        self._following, self._reckoning = JournalFollower(run.journal), Reckoning()
+        self._following, self._reckoning = JournalFollower(run.journal), JournalFold()
         self._events: list[Event] = []
         self._trials: dict[str, TrialFacts] = {}
 

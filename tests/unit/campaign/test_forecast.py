@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hydragnn_hpo.campaign.forecast import (
+    Climbing,
     Machine,
     Priced,
     Pricing,
@@ -16,7 +17,6 @@ from hydragnn_hpo.campaign.forecast import (
     trial_of,
     values_of,
 )
-from hydragnn_hpo.campaign.loop.climbing import Climbing
 from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import LimitConfig, find_profile

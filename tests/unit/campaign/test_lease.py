@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from hydragnn_hpo.campaign import lease as lease_module
+from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.joining import Seat
 from hydragnn_hpo.campaign.lease import AWAY_SECONDS, Lease, Taken, alive, left
-from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.errors import RunError, StorageError
 
 
@@ -65,7 +65,7 @@ def test_a_newer_controller_fences_the_older(tmp_path, monkeypatch):
 
 def test_who_was_frozen_and_taken_over_writes_nothing_into_the_journal(tmp_path):
     lease = Lease(tmp_path)
-    book = Book(tmp_path / "events.jsonl", lease.epoch, lambda: 0.0, lease.renew)
+    book = EventStore(tmp_path / "events.jsonl", lease.epoch, lambda: 0.0, lease.renew)
     book.note("opened", units={})
     before = book.path.read_bytes()
     lease._next.touch()

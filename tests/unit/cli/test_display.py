@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hydragnn_hpo.campaign.accounting import Ledger
+from hydragnn_hpo.campaign.accounting import SlotLedger
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.cli import display as module
 from hydragnn_hpo.cli.display import Display
@@ -33,7 +33,7 @@ EVENTS = [
 
 def book_of(events=()):
     """A state and a ledger, with a clock that stands at the last event."""
-    found = SimpleNamespace(state=State(), ledger=Ledger(), time=0.0)
+    found = SimpleNamespace(state=State(), ledger=SlotLedger(), time=0.0)
     found.clock = lambda: found.time
     for event in events:
         take(found, event)

@@ -6,19 +6,19 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from hydragnn_hpo.campaign.accounting import Ledger
+from hydragnn_hpo.campaign.accounting import SlotLedger
 from hydragnn_hpo.campaign.state import State
-from hydragnn_hpo.campaign.status import ROWS, standing_of
+from hydragnn_hpo.campaign.status import ROWS, build_status
 from hydragnn_hpo.cli.standing_view import laid_out
 from hydragnn_hpo.cli.words import count, duration, energy, percent
 
 
 def standing(events, trials=3, rungs=(4, 8), **more):
-    state, ledger = State(), Ledger()
+    state, ledger = State(), SlotLedger()
     for event in events:
         for each in (state, ledger):
             each.apply({"epoch": 1, **event})
-    return standing_of(state, ledger, trials=trials, rungs=rungs, **more)
+    return build_status(state, ledger, trials=trials, rungs=rungs, **more)
 
 
 def shown(found, note=""):
@@ -199,7 +199,7 @@ def test_many_trials_stay_a_page_and_a_moment():
 
 def calls_to_show(running, ended):
     """Count calls of functions, which are the same on a busy machine."""
-    state, ledger = State(), Ledger()
+    state, ledger = State(), SlotLedger()
     for event in many(running, ended):
         for each in (state, ledger):
             each.apply({"epoch": 1, **event})
@@ -213,7 +213,7 @@ def calls_to_show(running, ended):
     sys.setprofile(count_one)
     try:
         with console.capture():
-            console.print(laid_out(standing_of(state, ledger, trials=3000, rungs=(4, 8), now=3.0)))
+            console.print(laid_out(build_status(state, ledger, trials=3000, rungs=(4, 8), now=3.0)))
     finally:
         sys.setprofile(None)
     return calls

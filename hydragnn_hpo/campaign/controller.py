@@ -1,0 +1,394 @@
+"""The loop: ask the brain, price, place, launch, watch, tell.
+
+One thread decides; the journal is written before anything is acted on.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.campaign.attempts import Attempts
+from hydragnn_hpo.campaign.auxiliary_job import AuxiliaryJobs
+from hydragnn_hpo.campaign.backends import TETHERED
+from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
+from hydragnn_hpo.campaign.event_store import EventStore
+from hydragnn_hpo.campaign.host_health import HostHealth
+from hydragnn_hpo.campaign.leaderboard import explain_no_result
+from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
+from hydragnn_hpo.campaign.promotion import Promoter, Replicates
+from hydragnn_hpo.campaign.proposals import Proposals
+from hydragnn_hpo.campaign.setup import tidy
+from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
+from hydragnn_hpo.campaign.software_versions import controller_versions
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
+from hydragnn_hpo.campaign.user_requests import RequestHandler
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.errors import HydraError, JobError, StorageError
+from hydragnn_hpo.files import passes
+from hydragnn_hpo.launching.job import Backend, Event, Slot
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.placement.task import Plan
+from hydragnn_hpo.walltime import WallTime
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.2
+TURN_SECONDS = 0.02
+PLANNING_SHARE = 0.1
+"""Most of the controller's time that goes into plans."""
+
+PLAN_SECONDS = 5.0
+"""A plan is made again after so long even if nothing happened: predictions come due."""
+
+HOST_SECONDS = 600.0
+"""How long a campaign waits for its first host, and for hosts that what waits could start on."""
+
+GATHERING_SECONDS = 2.0
+"""Once nobody has joined for so long those who are there begin."""
+
+Watch = Callable[[State, "Controller"], None]
+
+
+class Controller:
+    """Runs one campaign in one run directory."""
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        run: RunDir,
+        *,
+        cards: Mapping[Path, str],
+        make_backend: Callable[[], Backend],
+        watch: Watch = lambda *_: None,
+        pause: ShutdownRequest = NEVER,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take the run directory.
+
+        Args:
+            config: the campaign.
+            run: its directory, opened by ``setup.open_run``.
+            cards: path of each data set's card, and its name, which is the store's too.
+            make_backend: starts the backend.
+            watch: called after each turn with the state, for a display.
+            pause: looked at in each turn.
+            clock: gives seconds since the epoch.
+
+        Raises:
+            RunError: another controller is at work there, or its journal is damaged.
+        """
+        self.config, self.run_dir = config, run
+        self.watch, self.pause = watch, pause
+        self.lease = Lease(run.path)
+        tidy(run, trials_may_live=config.machine.backend != TETHERED)
+        self.book = EventStore(run.journal, self.lease.epoch, clock, self.lease.renew)
+        self.state = self.book.state
+        self.walltime = WallTime.of(os.environ)
+        self.backend = make_backend()
+        self.ready, self.stopping, self._left = False, False, FAILED
+        self._served = self._opened = False
+        self.ends_in: float | None = None
+        """Predicted seconds until all trials that are known have ended."""
+        self._plan_due, self._heard, self._idle_since = 0.0, 0.0, math.inf
+        self._unheard: list[Event] = []
+        self._assemble(make_trial_kind(config, run, cards))
+
+    def _assemble(self, work: TrialKind) -> None:
+        config, run, book = self.config, self.run_dir, self.book
+        self.work = work
+        self.dispatch = Dispatch(config, run, work, find_profile(config.machine.profile))
+        self.proposals = Proposals(config, book, self.dispatch, configure=work.configure)
+        self.attempts = Attempts(
+            config, run, book, self.dispatch, self.backend, tell=self.proposals.tell
+        )
+        self.ladder = Promoter(config.search, book)
+        self.reseeding = Replicates(config.ensemble.reseed, book, self.proposals)
+        self.roster = HostHealth(book, self.dispatch)
+        self.metering = EnergyMeter(book, lambda: self.backend.slots)
+        self.steering = RequestHandler(run, book, self.attempts)
+        self.errands = AuxiliaryJobs(
+            run.path,
+            self.backend if config.machine.shared_files else None,
+            epoch=self.lease.epoch,
+            choose=self._slot_beside,
+            wait=self._wait,
+        )
+
+    def run(self) -> State:
+        """Run the campaign to the end of its last rung.
+
+        Raises:
+            JobError: trials fail alike, or none has a result.
+            StorageError: the disk is full; the trials that ran may go on.
+            ConfigError: the space does not fit the data.
+            KeyboardInterrupt: a person asked for a pause; checkpoints are written first.
+            Drained: the allocation ends before the campaign does, or its hosts or files are out
+                of reach. What runs on hosts of other allocations goes on; whoever takes over has a
+                lease's time to adopt it.
+        """
+        with self._left_in_order():
+            self._open()
+            while not self._done():
+                self._turn()
+            self.metering.flush()
+        return self.state
+
+    @contextlib.contextmanager
+    def _left_in_order(self) -> Iterator[None]:
+        """Let trials leave checkpoints, and others know why, when something ends the work."""
+        try:
+            yield
+        except (Drained, KeyboardInterrupt, JobError, StorageError, OSError) as why:
+            if self.stopping:  # a job inside of ``run``
+                raise
+            goes_on = isinstance(why, Drained) or passes(why)
+            if goes_on:
+                self._left = DRAINED
+            elif isinstance(why, KeyboardInterrupt):
+                self._left = PAUSED
+            self._rest("walltime" if goes_on else "paused")
+            if goes_on and not isinstance(why, Drained):
+                raise Drained(str(why)) from why
+            raise
+
+    @property
+    def slots(self) -> int:
+        """Slots that can be used now, taken or free."""
+        return self.dispatch.pool.total
+
+    def finish(self) -> None:
+        """Write down that the ensemble is built: a further ``run`` has nothing to do."""
+        self.book.note("finished")
+        self._left = FINISHED
+
+    def close(self) -> None:
+        """Keep what was learnt, end the backend, and give the lease back.
+
+        What fails here is told and hides nothing: how the work ended is known already.
+        """
+        steps: list[Callable[[], object]] = [self.proposals.close]
+        if self.attempts.started:
+            steps.append(lambda: self.dispatch.costs.save(self.run_dir.costs))
+        steps += [self.backend.close, self.book.close, lambda: self.lease.release(self._left)]
+        for step in steps:
+            try:
+                step()
+            except (HydraError, OSError) as error:
+                logger.warning("%s", error)
+
+    def job(self, kind: str, spec: dict[str, Any]) -> Any:
+        """Run one job that is not a trial, on one slot, and give its answer.
+
+        Raises:
+            JobError: it ended without an answer.
+            ConfigError: its answer is an error for the user.
+            KeyboardInterrupt: as in ``run``; so are Drained and StorageError.
+        """
+        with self._left_in_order():
+            answer = self.errands.send(kind, spec)
+            self.metering.flush()
+        return answer
+
+    def _slot_beside(self, tried: Sequence[str]) -> Slot:
+        """Choose a slot, on a host that is not among these if there is one."""
+        self._wait_for_hosts()
+        bad = self.state.hosts.quarantined
+        return min(self.backend.slots, key=lambda s: (s.host in bad, tried.count(s.host)))
+
+    # -- opening ---------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self.work.prepare(self.job)
+        stats = self.work.stats
+        units = {name: target["unit"] for name, target in stats.get("targets", {}).items()}
+        self._wait_for_hosts()
+        self.dispatch.settle(stats, self.backend.slots)
+        slots = sorted(slot.name for slot in self.backend.slots)
+        known: dict[str, Any] = {"data": stats.get("checksum"), "software": controller_versions()}
+        self.book.note("opened", units=units, slots=slots, **known)
+        self.proposals.wake()
+        self.dispatch.lay_out(self.backend.slots, self.state)
+        self._opened = True
+        self.attempts.recover(self._wait)
+
+    def _wait_for_hosts(self) -> None:
+        """Wait for the first host, and for those that come on its heels."""
+        seen, now = len(self.backend.slots), time.monotonic()
+        changed, deadline = now, now + HOST_SECONDS
+        if seen:
+            self._served = True
+            return
+        while not seen or now < changed + GATHERING_SECONDS:
+            if now > deadline and not seen:
+                said = f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs."
+                raise self._deserted(said)
+            self._wait()
+            now = time.monotonic()
+            if len(self.backend.slots) != seen:
+                seen, changed = len(self.backend.slots), now
+        self._served = True
+
+    def _deserted(self, said: str) -> Exception:
+        """Say that there is nothing to run on; where there was, another allocation may fare better.
+
+        Args:
+            said: what was found, as a sentence.
+        """
+        return Drained(said) if self._served else JobError(said)
+
+    # -- one turn --------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        if self.attempts.trouble is not None:
+            raise self.attempts.trouble
+        self.proposals.turn()
+        self.ladder.climb(exhausted=self.proposals.exhausted)
+        self.reseeding.turn()
+        for trial in self._leaving():
+            self.attempts.ask(trial, "walltime")
+        self._place()
+        self.attempts.launch()
+        self.proposals.turn()  # asked before any end is heard, however late we hear of it: Law 5
+        self._hear()
+        self.roster.judge()
+        self.steering.turn()
+        self.watch(self.state, self)
+
+    def _place(self) -> None:
+        """Plan anew when something happened, or predictions came due; never too often."""
+        now = time.monotonic()
+        waits = self.state.count("queued") > 0 or self.attempts.news
+        if not self.ready or now < self._plan_due or self.attempts.to_launch:
+            return
+        if not waits and now < self._plan_due + PLAN_SECONDS:
+            return
+        self.attempts.news = False
+        plan = self.dispatch.decide(
+            self.state,
+            now=self.book.clock(),
+            to_come=self.proposals.to_come,
+            time_left=self.time_left,
+        )
+        self.ends_in = plan.ends_in
+        self._plan_due = now + (time.monotonic() - now) / PLANNING_SHARE
+        self.attempts.follow(plan)
+        if plan.starts or self.state.count("running"):
+            self._idle_since = math.inf
+        else:
+            self._see_whether_to_wait(plan, now)
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the allocation must be drained; infinity where nobody says."""
+        end = min(self.walltime.end, self.backend.ends_at)
+        return end - self.book.clock() - self.walltime.least_margin
+
+    def _leaving(self) -> list[Trial]:
+        """Give the trials whose hosts are taken from us: other allocations have their own ends."""
+        now = self.book.clock() + self.walltime.least_margin
+        profile = self.dispatch.profile
+        checkpoint = profile.start_seconds + profile.restart_seconds
+        return self.roster.leave(now, checkpoint=checkpoint)
+
+    def _see_whether_to_wait(self, plan: Plan, now: float) -> None:
+        """Wait, when nothing runs and nothing can start, for hosts, but not for ever."""
+        if self.time_left < self.dispatch.profile.restart_seconds:
+            raise Drained("the allocation ends: what is left would not reach a checkpoint")
+        self._idle_since = min(self._idle_since, now) if plan.held else math.inf
+        if now - self._idle_since > HOST_SECONDS:
+            trial, why = next(iter(plan.held.items()))
+            said = (
+                f"nothing could start for {HOST_SECONDS:.0f} s: {trial} {why}; give the campaign "
+                "more slots, or cancel the trial."
+            )
+            raise self._deserted(said) if self.state.hosts.lost else JobError(said)
+
+    def _hear(self) -> None:
+        """Take in what happened since the last turn; ends are durable before they are acted on."""
+        events, self._unheard = [*self._unheard, *self._listen()], []
+        joined = set()
+        for event in events:
+            if event.kind == "host_joined":
+                joined.add(event.data["host"])
+            if not self.roster.hear(event):
+                self.attempts.hear(event)
+        if joined:
+            self.dispatch.join(joined, self.backend.slots, self.state)
+        elif not self.dispatch.pool.total and self.backend.slots:
+            self.dispatch.lay_out(self.backend.slots, self.state)  # none but quarantined hosts left
+
+    def _wait(self) -> None:
+        """Let all go on while something else is waited for; before it is known, for later."""
+        if self._opened:
+            self._hear()
+        else:
+            self._unheard += self._listen()
+        self.watch(self.state, self)
+
+    def _listen(self) -> list[Event]:
+        if not self.stopping:
+            self._obey()
+        # Turns that wait for some more news at once cost a busy campaign half as much.
+        time.sleep(max(0.0, self._heard + TURN_SECONDS - time.monotonic()))
+        try:
+            events = self.backend.poll(POLL_SECONDS)
+        except JobError as error:
+            raise self._deserted(str(error)) from error
+        self._heard = time.monotonic()
+        for event in events:
+            self.errands.hear(event)
+            if event.kind == "ready":
+                self.ready = True
+                told = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
+                self.book.note("zygote_ready", durable=False, **told)
+            elif event.kind == "counters":
+                self.metering.hear(event)
+            elif event.kind == "adopted" and event.job:
+                self.attempts.adopt(event.job)
+            elif event.kind in ("zygote_lost", "agent_lost"):
+                self.book.note(event.kind, durable=False, host=event.data.get("host"))
+                if event.data.get("error"):
+                    host, there = str(event.data.get("host")), {s.host for s in self.backend.slots}
+                    self.roster.do_without(host, there, str(event.data["error"]))
+        self.metering.turn()
+        self.lease.renew()
+        self.book.flush()
+        return events
+
+    def _obey(self) -> None:
+        """Leave if somebody wishes so; a person's word comes before a scheduler's and a clock's."""
+        if self.pause.wanted or self.steering.pause_wanted:
+            raise KeyboardInterrupt
+        if self.pause.draining:
+            raise Drained("the scheduler ends the allocation")
+        if self.time_left <= 0.0:  # ranks know it, too; this is for those that do not
+            raise Drained("the allocation ends")
+
+    def _done(self) -> bool:
+        state = self.state
+        if state.count("queued", "running") or not (state.closed or state.ending):
+            return False
+        if not state.ranked():
+            raise JobError(f"no trial has a result: {explain_no_result(self.state)}.")
+        return not self.reseeding.missing
+
+    def _rest(self, reason: str) -> None:
+        """Let trials rest as far as journal and hosts are there; the reason is known already."""
+        self.stopping = True
+        spare = self.backend.guests if reason == "walltime" else frozenset()
+        try:
+            if reason == "walltime":
+                self.book.note("draining")
+            if self._opened:  # else what runs is another controller's, and waits for the next one
+                self.attempts.rest(reason, spare=spare, hear=self._hear)
+            self.metering.flush()
+        except (HydraError, OSError, Drained) as error:
+            logger.warning("%s", error)

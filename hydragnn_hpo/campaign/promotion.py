@@ -1,0 +1,120 @@
+"""Which trials train on: promotion from rung to rung, and the best again with new seeds."""
+
+from hydragnn_hpo.campaign.event_store import EventStore
+from hydragnn_hpo.campaign.proposals import Proposals
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.config.search import SearchConfig
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.search.rungs import Promotion, promotable, tail, together
+
+
+class Promoter:
+    """Sends trials from rung to rung."""
+
+    def __init__(self, search: SearchConfig, book: EventStore) -> None:
+        """Start at the first rung of every trial."""
+        self.search, self.book = search, book
+        self._seen: tuple[object, ...] = ()
+        """What was there when all were last compared."""
+
+    def climb(self, *, exhausted: bool) -> None:
+        """Promote who may go on now.
+
+        Args:
+            exhausted: whether all trials of the budget were proposed.
+        """
+        state = self.book.state
+        if state.closed or state.ending:
+            return
+        resting = exhausted and not state.count("queued", "running")
+        if not self._is_news(resting):
+            return
+        found = self._found(resting)
+        for rung in sorted({p.to_rung for p in found}, reverse=True):
+            names = [p.trial for p in found if p.to_rung == rung]
+            self.book.note("promoted", trials=names, until=self.search.rungs[rung], last=False)
+        if resting and not found:
+            self.book.note("promoted", trials=[], until=self.search.rungs[-1], last=True)
+
+    def _is_news(self, resting: bool) -> bool:
+        """Say whether anything changed: ordering thousands of trials in each turn would tell."""
+        state, seen = self.book.state, self._seen
+        arrived = [len(rows) for rows in state.results.values()]
+        gone = [len(names) for names in state.promoted.values()]
+        self._seen = (resting, state.count("stopped"), arrived, gone)
+        return self._seen != seen
+
+    def _found(self, resting: bool) -> list[Promotion]:
+        """Ask the rule of the campaign; only who is at rest can go on."""
+        search, state = self.search, self.book.state
+        waits = search.promotion == "together"
+        if waits and not resting:
+            return []
+        results = [state.results.get(rung, []) for rung in search.rungs]
+        gone = [state.promoted.get(rung, set()) for rung in search.rungs]
+        if waits:
+            rule = {"reduction": search.reduction, "finalists": search.finalists}
+            found = together(results, gone, **rule)
+        elif resting:
+            found = tail(results, gone, finalists=search.finalists)
+        else:
+            found = promotable(results, gone, reduction=search.reduction)
+        return [p for p in found if state.trials[p.trial].status == "stopped"]
+
+
+class Replicates:
+    """Proposes them once the search is over, to the full budget at once."""
+
+    def __init__(self, wanted: int, book: EventStore, proposals: Proposals) -> None:
+        """Know how many of the best the campaign itself wants to be trained again."""
+        self.wanted, self.book, self.proposals = wanted, book, proposals
+
+    @property
+    def missing(self) -> list[Trial]:
+        """Give the trials that are to be trained again and are not yet, best first.
+
+        A person who ended the campaign early wants no more of it, unless they ask.
+        """
+        state = self.book.state
+        wanted = max(0 if state.ending else self.wanted, state.reseed)
+        return choose_replicates(state, wanted) if wanted else []
+
+    def ask(self, count: int) -> None:
+        """Note that a person wants the best trained again: whoever goes on knows it.
+
+        Raises:
+            RunError: the search goes on, or nothing came to its end.
+        """
+        state, where = self.book.state, self.book.path.parent
+        if not (state.closed or state.ending):
+            raise RunError(
+                f"{where}: its search is not over, so the best are not known yet: let it end, or "
+                "set ensemble.reseed in the campaign file."
+            )
+        if not any(trial.status == "completed" for trial in state.trials.values()):
+            raise RunError(f"{where}: no trial was trained to the full budget: none can be best.")
+        self.book.note("reseed", count=count)
+
+    def turn(self) -> None:
+        """Propose what is missing."""
+        for trial in self.missing:
+            self.proposals.propose(dict(trial.values), parent=trial.name)
+
+
+def choose_replicates(state: State, wanted: int) -> list[Trial]:
+    """Give those of the best completed trials of a search that nobody trained again.
+
+    Args:
+        state: the campaign's.
+        wanted: how many of the best are to be trained again.
+
+    Returns:
+        Best first, by the objective that members are chosen by; none before the search is over
+        and all rest.
+    """
+    if not (state.closed or state.ending) or state.count("queued", "running"):
+        return []
+    done = [t for t in state.with_status("completed") if t.parent is None]
+    scored = [(t.objective, t.name) for t in done if t.objective is not None]
+    best = [state.trials[name] for _, name in sorted(scored)[:wanted]]
+    return [trial for trial in best if trial.name not in state.reseeded]
