@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from made_ensemble import make_ensemble
 
-from hydragnn_hpo.campaign.event_store import summarize
+from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.campaign.leaderboard import rank_trials
 from hydragnn_hpo.campaign.state import State, fold
@@ -170,7 +170,7 @@ def _write_summary(
     run: RunDir, state: State, events: list[dict[str, Any]], table: Mapping[str, Any]
 ) -> None:
     board = rank_trials(state).to_plain()
-    figures = summarize(events)
+    figures = JournalFold(events).figures()
     _write_json(run.summary, {"ensemble": table, "leaderboard": board, "figures": figures})
 
 

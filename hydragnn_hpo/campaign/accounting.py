@@ -158,8 +158,8 @@ class SlotLedger:
         if handler is not None:
             handler(self, event)
 
-    def losses(self, now: float | None = None, *, more: bool = False) -> Utilization:
-        """Say where the slot-seconds went.
+    def utilization(self, now: float | None = None, *, more: bool = False) -> Utilization:
+        """Return where the slot-seconds went.
 
         Args:
             now: count up to this time; to the last end, or the last event while trials run, if

@@ -1,4 +1,4 @@
-"""Attempts from their start to their end: orders out, what they tell into the book."""
+"""Attempts from their start to their end: orders out, what they tell into the event_store."""
 
 import contextlib
 import math
@@ -41,7 +41,7 @@ class Attempts:
         self,
         config: CampaignConfig,
         run: RunDir,
-        book: EventStore,
+        event_store: EventStore,
         dispatch: Dispatch,
         backend: Backend,
         *,
@@ -52,14 +52,14 @@ class Attempts:
         Args:
             config: the campaign.
             run: its directory.
-            book: where all is noted.
+            event_store: where all is noted.
             dispatch: writes orders, learns what trials cost.
             backend: runs them.
             tell: called with every trial that came to rest or failed.
         """
-        self.config, self.run_dir, self.book = config, run, book
+        self.config, self.run_dir, self.event_store = config, run, event_store
         self.dispatch, self.backend, self.tell = dispatch, backend, tell
-        self.rule = rule_of(config, book)
+        self.rule = rule_of(config, event_store)
         self.to_launch: deque[Start] = deque()
         """What was placed and is not started yet."""
         self._adopted: set[str] = set()
@@ -73,12 +73,12 @@ class Attempts:
 
     def follow(self, plan: Plan) -> None:
         """Note what was decided, and make it durable; ``launch`` acts on it."""
-        state = self.book.state
+        state = self.event_store.state
         for start in plan.starts:
             trial = state.trials[start.name]
             self.dispatch.claim(start)
             predicted = self.dispatch.price(trial).epoch_seconds(start.width)
-            self.book.note(
+            self.event_store.append(
                 "placed",
                 durable=False,
                 trial=trial.name,
@@ -94,7 +94,7 @@ class Attempts:
         for resize in plan.resizes:
             trial = state.trials[resize.name]
             self.ask(trial, "resized", width=resize.width, why=resize.reason)
-        self.book.sync()
+        self.event_store.sync()
 
     def launch(self, seconds: float = LAUNCH_SECONDS) -> None:
         """Start what was decided, for a moment: thousands of starts must not stop the clock.
@@ -104,7 +104,7 @@ class Attempts:
         until = time.monotonic() + seconds
         while self.to_launch and time.monotonic() < until:
             some = [self.to_launch.popleft() for _ in range(min(WRITERS, len(self.to_launch)))]
-            pairs = [(self.book.state.trials[start.name], start) for start in some]
+            pairs = [(self.event_store.state.trials[start.name], start) for start in some]
             going = [pair for pair in pairs if pair[0].asked is None]
             for job in self._writers.map(lambda pair: self.dispatch.prepare(*pair), going):
                 self.backend.start(job)
@@ -118,7 +118,7 @@ class Attempts:
         if trial.asked is not None and reason in WISHES:
             return
         if trial.asked is None or reason == "cancelled":
-            self.book.note("asked", trial=trial.name, reason=reason, **values)
+            self.event_store.append("asked", trial=trial.name, reason=reason, **values)
         self._pass_on(trial, reason)
 
     def _pass_on(self, trial: Trial, reason: str) -> None:
@@ -145,7 +145,7 @@ class Attempts:
         Args:
             wait: takes in what happens meanwhile.
         """
-        for trial in self.book.state.with_status("running"):
+        for trial in self.event_store.state.with_status("running"):
             folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
             if (folder / "result.json").exists():
                 self.end(trial)
@@ -156,7 +156,7 @@ class Attempts:
             self.end(trial)
 
     def _orphans(self) -> list[Trial]:
-        running = self.book.state.with_status("running")
+        running = self.event_store.state.with_status("running")
         return [trial for trial in running if trial.job not in self._adopted]
 
     def rest(self, reason: str, *, spare: frozenset[str], hear: Callable[[], None]) -> None:
@@ -167,7 +167,7 @@ class Attempts:
             spare: hosts; trials on these alone go on.
             hear: takes in what happens meanwhile.
         """
-        state = self.book.state
+        state = self.event_store.state
         resting = {t.name for t in state.with_status("running") if not spare.issuperset(t.hosts)}
         for name in resting:
             self.ask(state.trials[name], reason)
@@ -180,7 +180,7 @@ class Attempts:
 
     def _trial_of(self, job: str) -> Trial | None:
         """Give the trial that runs as this job; None for older attempts, and for errands."""
-        trial = self.book.state.trials.get(job.partition(".")[0])
+        trial = self.event_store.state.trials.get(job.partition(".")[0])
         runs = trial is not None and trial.status == "running" and trial.job == job
         return trial if runs else None
 
@@ -205,16 +205,16 @@ class Attempts:
                     if (moment := number(record["time"])) is not None:
                         seconds = moment - trial.placed
                         told = {"trial": trial.name, "seconds": seconds}
-                        self.book.note("first_step", durable=False, **told)
+                        self.event_store.append("first_step", durable=False, **told)
                 case "checkpoint" if int(record["epoch"]) <= trial.until:
                     self._checkpoint(trial, int(record["epoch"]), int(record.get("step", 0)))
                 case "epoch" if trial.epoch < int(record["epoch"]) <= trial.until:
                     self._epoch(trial, record)
 
     def _checkpoint(self, trial: Trial, epoch: int, step: int) -> None:
-        if (epoch, step) > self.book.state.checkpoints.get(trial.name, (-1, 0)):
+        if (epoch, step) > self.event_store.state.checkpoints.get(trial.name, (-1, 0)):
             reached = {"reached": epoch, "step": step}
-            self.book.note("checkpoint", durable=False, trial=trial.name, **reached)
+            self.event_store.append("checkpoint", durable=False, trial=trial.name, **reached)
 
     def _epoch(self, trial: Trial, record: dict[str, Any]) -> None:
         seconds = _sum(record.get(part, 0.0) for part in ("train_seconds", "val_seconds"))
@@ -223,7 +223,7 @@ class Attempts:
         joules = _sum(joules for parts in energy for joules in dict(parts).values())
         objective = number(record["objective"])
         value = watched(self.config.search.objective, record, self.dispatch.spreads)
-        self.book.note(
+        self.event_store.append(
             "epoch",
             durable=False,
             trial=trial.name,
@@ -273,7 +273,7 @@ class Attempts:
         self.dispatch.release(trial, ended)
         if ended["outcome"] != "interrupted":
             ended["score"] = self._score(trial, ended)
-        self.book.note("ended", trial=trial.name, attempt=trial.attempt, **ended)
+        self.event_store.append("ended", trial=trial.name, attempt=trial.attempt, **ended)
         self.news = True
         for name in ("lease", "meeting"):
             (folder / name).unlink(missing_ok=True)
@@ -290,7 +290,7 @@ class Attempts:
 
     def _blame(self, trial: Trial, host: str | None) -> None:
         if host is not None:
-            self.book.note("host_failed", host=host, cause=trial.name)
+            self.event_store.append("host_failed", host=host, cause=trial.name)
 
     def _complain(self, trial: Trial) -> None:
         """See where going on would repeat one failure again and again."""
@@ -300,7 +300,7 @@ class Attempts:
                 f"{folder}: the disk is full; make room, then run the same command again to go on."
             )
         most = self.config.search.max_failures
-        if trial.reason == "bug" and self.book.state.alike(trial) >= most:
+        if trial.reason == "bug" and self.event_store.state.alike(trial) >= most:
             self.trouble = JobError(
                 f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
                 f"See {folder / 'log'}."
@@ -312,12 +312,14 @@ def _sum(values: Iterable[Any]) -> float:
     return number(sum(number(value) or 0.0 for value in values)) or 0.0
 
 
-def rule_of(config: CampaignConfig, book: EventStore) -> Rule:
+def rule_of(config: CampaignConfig, event_store: EventStore) -> Rule:
     """Build the stopping rule, which knows what earlier controllers saw."""
     rule = Rule(config.search)
-    for event in read_journal(book.path) if config.search.stop_rule != "none" else ():
+    for event in read_journal(event_store.path) if config.search.stop_rule != "none" else ():
         value = event.get("watched", event.get("objective"))
-        searched = event["event"] == "epoch" and book.state.trials[event["trial"]].parent is None
+        searched = (
+            event["event"] == "epoch" and event_store.state.trials[event["trial"]].parent is None
+        )
         if searched and value is not None:
             rule.observe(event["trial"], event["reached"], value, until=event["reached"])
     return rule

@@ -89,8 +89,8 @@ class Controller:
         self.watch, self.pause = watch, pause
         self.lease = Lease(run.path)
         tidy(run, trials_may_live=config.machine.backend != TETHERED)
-        self.book = EventStore(run.journal, self.lease.epoch, clock, self.lease.renew)
-        self.state = self.book.state
+        self.event_store = EventStore(run.journal, self.lease.epoch, clock, self.lease.renew)
+        self.state = self.event_store.state
         self.walltime = WallTime.of(os.environ)
         self.backend = make_backend()
         self.ready, self.stopping, self._left = False, False, FAILED
@@ -102,18 +102,18 @@ class Controller:
         self._assemble(make_trial_kind(config, run, cards))
 
     def _assemble(self, work: TrialKind) -> None:
-        config, run, book = self.config, self.run_dir, self.book
+        config, run, event_store = self.config, self.run_dir, self.event_store
         self.work = work
         self.dispatch = Dispatch(config, run, work, find_profile(config.machine.profile))
-        self.proposals = Proposals(config, book, self.dispatch, configure=work.configure)
+        self.proposals = Proposals(config, event_store, self.dispatch, configure=work.configure)
         self.attempts = Attempts(
-            config, run, book, self.dispatch, self.backend, tell=self.proposals.tell
+            config, run, event_store, self.dispatch, self.backend, tell=self.proposals.tell
         )
-        self.ladder = Promoter(config.search, book)
-        self.reseeding = Replicates(config.ensemble.reseed, book, self.proposals)
-        self.roster = HostHealth(book, self.dispatch)
-        self.metering = EnergyMeter(book, lambda: self.backend.slots)
-        self.steering = RequestHandler(run, book, self.attempts)
+        self.ladder = Promoter(config.search, event_store)
+        self.reseeding = Replicates(config.ensemble.reseed, event_store, self.proposals)
+        self.roster = HostHealth(event_store, self.dispatch)
+        self.metering = EnergyMeter(event_store, lambda: self.backend.slots)
+        self.steering = RequestHandler(run, event_store, self.attempts)
         self.errands = AuxiliaryJobs(
             run.path,
             self.backend if config.machine.shared_files else None,
@@ -166,7 +166,7 @@ class Controller:
 
     def finish(self) -> None:
         """Write down that the ensemble is built: a further ``run`` has nothing to do."""
-        self.book.note("finished")
+        self.event_store.append("finished")
         self._left = FINISHED
 
     def close(self) -> None:
@@ -177,7 +177,11 @@ class Controller:
         steps: list[Callable[[], object]] = [self.proposals.close]
         if self.attempts.started:
             steps.append(lambda: self.dispatch.costs.save(self.run_dir.costs))
-        steps += [self.backend.close, self.book.close, lambda: self.lease.release(self._left)]
+        steps += [
+            self.backend.close,
+            self.event_store.close,
+            lambda: self.lease.release(self._left),
+        ]
         for step in steps:
             try:
                 step()
@@ -213,7 +217,7 @@ class Controller:
         self.dispatch.settle(stats, self.backend.slots)
         slots = sorted(slot.name for slot in self.backend.slots)
         known: dict[str, Any] = {"data": stats.get("checksum"), "software": controller_versions()}
-        self.book.note("opened", units=units, slots=slots, **known)
+        self.event_store.append("opened", units=units, slots=slots, **known)
         self.proposals.wake()
         self.dispatch.lay_out(self.backend.slots, self.state)
         self._opened = True
@@ -273,7 +277,7 @@ class Controller:
         self.attempts.news = False
         plan = self.dispatch.decide(
             self.state,
-            now=self.book.clock(),
+            now=self.event_store.clock(),
             to_come=self.proposals.to_come,
             time_left=self.time_left,
         )
@@ -289,11 +293,11 @@ class Controller:
     def time_left(self) -> float:
         """Seconds until the allocation must be drained; infinity where nobody says."""
         end = min(self.walltime.end, self.backend.ends_at)
-        return end - self.book.clock() - self.walltime.least_margin
+        return end - self.event_store.clock() - self.walltime.least_margin
 
     def _leaving(self) -> list[Trial]:
         """Give the trials whose hosts are taken from us: other allocations have their own ends."""
-        now = self.book.clock() + self.walltime.least_margin
+        now = self.event_store.clock() + self.walltime.least_margin
         profile = self.dispatch.profile
         checkpoint = profile.start_seconds + profile.restart_seconds
         return self.roster.leave(now, checkpoint=checkpoint)
@@ -348,19 +352,19 @@ class Controller:
             if event.kind == "ready":
                 self.ready = True
                 told = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
-                self.book.note("zygote_ready", durable=False, **told)
+                self.event_store.append("zygote_ready", durable=False, **told)
             elif event.kind == "counters":
                 self.metering.hear(event)
             elif event.kind == "adopted" and event.job:
                 self.attempts.adopt(event.job)
             elif event.kind in ("zygote_lost", "agent_lost"):
-                self.book.note(event.kind, durable=False, host=event.data.get("host"))
+                self.event_store.append(event.kind, durable=False, host=event.data.get("host"))
                 if event.data.get("error"):
                     host, there = str(event.data.get("host")), {s.host for s in self.backend.slots}
                     self.roster.do_without(host, there, str(event.data["error"]))
         self.metering.turn()
         self.lease.renew()
-        self.book.flush()
+        self.event_store.flush()
         return events
 
     def _obey(self) -> None:
@@ -386,7 +390,7 @@ class Controller:
         spare = self.backend.guests if reason == "walltime" else frozenset()
         try:
             if reason == "walltime":
-                self.book.note("draining")
+                self.event_store.append("draining")
             if self._opened:  # else what runs is another controller's, and waits for the next one
                 self.attempts.rest(reason, spare=spare, hear=self._hear)
             self.metering.flush()

@@ -148,15 +148,15 @@ Held = Mapping[str, Mapping[str, float]]
 class EnergyMeter:
     """Follows the counters of all hosts."""
 
-    def __init__(self, book: EventStore, slots: Callable[[], Sequence[Slot]]) -> None:
+    def __init__(self, event_store: EventStore, slots: Callable[[], Sequence[Slot]]) -> None:
         """Begin; ``slots`` gives all that are there."""
-        self._book, self._slots = book, slots
+        self._event_store, self._slots = event_store, slots
         self._seen: Sequence[Slot] = ()
         self._of_host: dict[str, list[Slot]] = {}
-        self._hints = HostWarnings(book.state.hosts.warned)
+        self._hints = HostWarnings(event_store.state.hosts.warned)
         self._watts: dict[str, tuple[float, float, bool]] = {}
         """Power of a host, when it said so, and whether all its slots were held."""
-        self._written = book.clock()
+        self._written = event_store.clock()
         self._clear()
 
     def _clear(self) -> None:
@@ -170,19 +170,19 @@ class EnergyMeter:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             sample = Sample.of_plain(event.data)
             if sample.seconds > 0.0:
-                self._take(event.data["host"], sample, min(event.time, self._book.clock()))
+                self._take(event.data["host"], sample, min(event.time, self._event_store.clock()))
 
     def _take(self, host: str, sample: Sample, end: float) -> None:
         slots, begin = self._slots_of(host), end - sample.seconds
-        held = {s.name: self._book.holders.of(s.name, begin, end) for s in slots}
+        held = {s.name: self._event_store.holders.of(s.name, begin, end) for s in slots}
         busy = all(sum(by.values()) > 0.99 * sample.seconds for by in held.values())
         if (joules := sample.joules) is not None:
             self._charge(sample, slots, held)
             self._watts[host] = joules / sample.seconds, end, busy and bool(slots)
-        elif sample.notes and self._book.state.energy.unread is None:
-            self._book.note("unread", durable=False, host=host, reason=sample.notes[0])
+        elif sample.notes and self._event_store.state.energy.unread is None:
+            self._event_store.append("unread", durable=False, host=host, reason=sample.notes[0])
         if said := self._hints.look(host, sample, self._training(slots, held, sample.seconds)):
-            self._book.note("host_warned", durable=False, host=host, reason=said)
+            self._event_store.append("host_warned", durable=False, host=host, reason=said)
 
     def _slots_of(self, host: str) -> list[Slot]:
         if (now := self._slots()) is not self._seen:
@@ -207,7 +207,7 @@ class EnergyMeter:
         found = {}
         for slot in slots:
             for name, its in held[slot.name].items():
-                trial = self._book.state.trials.get(name)
+                trial = self._event_store.state.trials.get(name)
                 steps = trial is not None and trial.first_step is not None
                 if slot.visible and steps and its > 0.99 * seconds:
                     found[slot.visible] = name
@@ -215,17 +215,17 @@ class EnergyMeter:
 
     def turn(self) -> None:
         """Write down what was charged, now and then."""
-        if self._book.clock() - self._written >= GROUP_SECONDS:
+        if self._event_store.clock() - self._written >= GROUP_SECONDS:
             self.flush()
 
     def flush(self) -> None:
         """Write down what was charged since the last time, and what is odd about hosts."""
-        now = self._written = self._book.clock()
+        now = self._written = self._event_store.clock()
         self._watts = {h: told for h, told in self._watts.items() if now - told[1] < FRESH_SECONDS}
         if not self._spent:
             return
         trials = {t: [round(j, 2), round(s, 2)] for t, (j, s) in self._trials.items()}
-        self._book.note(
+        self._event_store.append(
             "energy",
             durable=False,
             trials=trials,
@@ -237,4 +237,4 @@ class EnergyMeter:
         self._clear()
         busy = {host: watts for host, (watts, _, held) in self._watts.items() if held}
         for host, said in self._hints.compare(busy).items():
-            self._book.note("host_warned", durable=False, host=host, reason=said)
+            self._event_store.append("host_warned", durable=False, host=host, reason=said)

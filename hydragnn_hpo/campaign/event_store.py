@@ -7,12 +7,95 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.accounting import SlotHolders, SlotLedger
-from hydragnn_hpo.campaign.journal import Event, Journal
-from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.journal import Event, Journal, read_journal
+from hydragnn_hpo.campaign.state import State, fold
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.layout import RunDir
 
 
-class EventStore:
-    """Where all that happens is written down first, and then known."""
+class JournalFold:
+    """What a journal folds to: the state, where the slot-seconds went, figures."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        """Fold some events; more may follow."""
+        self.state = State()
+        self.ledger = SlotLedger()
+        """Where the slot-seconds go."""
+        self._widths: list[int] = []
+        self._first_steps: list[float] = []
+        self._imports: list[float] = []
+        self._restarts: Counter[str] = Counter()
+        for event in events:
+            self.apply(event)
+
+    def apply(self, event: Event) -> None:
+        """Fold one event."""
+        self.state.apply(event)
+        self.ledger.apply(event)
+        match event["event"]:
+            case "placed":
+                self._widths.append(event["width"])
+            case "first_step":
+                self._first_steps.append(event["seconds"])
+            case "zygote_ready":
+                self._imports.append(event["import_seconds"])
+            case "ended" if event["outcome"] == "interrupted":
+                self._restarts[str(event.get("reason"))] += 1
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """Interrupted attempts by reason."""
+        return dict(self._restarts)
+
+    def figures(self) -> dict[str, Any]:
+        """Compute what the campaign did with its slots.
+
+        Returns:
+            ``trials`` and counts by outcome; ``attempts``, ``wide_attempts`` (two ranks or more),
+            ``restarts`` (interrupted attempts, by reason);
+            ``first_step_seconds``: median time from "trial placed" to its first optimizer step in
+            a warm rank; ``cold_start_seconds``: the same in a rank that first imports what the
+            zygote holds (measured import plus the warm median); ``slot_seconds``: of all slots,
+            from the first placement to the last end of each controller; ``utilization``: share of
+            them in training and validation; ``losses``: all shares by cause, see
+            ``accounting.CAUSES``; ``energy_joules`` of all hosts, ``energy_idle_joules`` among
+            them while no trial held the slots, ``energy_parts``: what of a host was counted; None
+            where nothing was.
+        """
+        used = self.ledger.utilization()
+        statuses = Counter(trial.status for trial in self.state.trials.values())
+        warm = statistics.median(self._first_steps) if self._first_steps else None
+        cold = None
+        if self._imports and warm is not None:
+            cold = statistics.median(self._imports) + warm
+        return {
+            "trials": statuses.total(),
+            **dict(sorted(statuses.items())),
+            "attempts": len(self._widths),
+            "wide_attempts": sum(width > 1 for width in self._widths),
+            "restarts": self.restarts,
+            "first_step_seconds": warm,
+            "cold_start_seconds": cold,
+            "slot_seconds": used.slot_seconds,
+            "utilization": used.share("training") if used.slot_seconds else None,
+            "losses": used.shares,
+            **_energy_figures(self.state),
+        }
+
+
+def _energy_figures(state: State) -> dict[str, Any]:
+    """Return what the hosts took; None where nothing was counted, never 0."""
+    energy = state.energy
+    known = energy.joules is not None
+    return {
+        "energy_joules": energy.joules,
+        "energy_idle_joules": energy.idle if known else None,
+        "energy_parts": list(energy.parts) if known else None,
+    }
+
+
+class EventStore(JournalFold):
+    """A journal open for writing: every event is written first, and then folded."""
 
     def __init__(
         self,
@@ -33,16 +116,14 @@ class EventStore:
         Raises:
             RunError: the journal is damaged.
         """
+        super().__init__()
         self.path, self.clock, self._check = path, clock, check
-        self.state = State()
-        self.ledger = SlotLedger()
-        """Where the slot-seconds go."""
         self.holders = SlotHolders()
         """Who held which slot when."""
-        self._journal = Journal(path, epoch, clock, self._take)
+        self._journal = Journal(path, epoch, clock, self.apply)
 
-    def note(self, kind: str, *, durable: bool = True, **values: Any) -> None:
-        """Write an event down and take it in.
+    def append(self, kind: str, *, durable: bool = True, **values: Any) -> None:
+        """Write an event, then fold it.
 
         Args:
             kind: what happened.
@@ -53,15 +134,15 @@ class EventStore:
             RunError: a newer controller has taken over.
         """
         self._check()
-        self._take(self._journal.append(kind, durable=durable, **values))
+        self.apply(self._journal.append(kind, durable=durable, **values))
 
-    def _take(self, event: Event) -> None:
-        self.state.apply(event)
-        self.ledger.apply(event)
+    def apply(self, event: Event) -> None:
+        """Fold one event."""
+        super().apply(event)
         self.holders.apply(event)
 
     def sync(self) -> None:
-        """Make all that was noted durable: it may be acted on."""
+        """Make all that was appended durable: it may be acted on."""
         self._journal.sync()
 
     def flush(self) -> None:
@@ -73,90 +154,31 @@ class EventStore:
         self._journal.close()
 
 
-class JournalFold:
-    """A journal, read once: the state it folds to, and where the slot-seconds went."""
+def read_state(run: RunDir) -> State:
+    """Fold the journal of a run directory.
 
-    def __init__(self, events: Iterable[Event] = ()) -> None:
-        """Read all events there are; more may follow."""
-        self.state, self.ledger = State(), SlotLedger()
-        self._widths: list[int] = []
-        self._first_steps: list[float] = []
-        self._imports: list[float] = []
-        self._restarts: Counter[str] = Counter()
-        self.take(events)
-
-    def take(self, events: Iterable[Event]) -> None:
-        """Take in what was written since."""
-        for event in events:
-            self.state.apply(event)
-            self.ledger.apply(event)
-            self._take(event)
-
-    def _take(self, event: Event) -> None:
-        match event["event"]:
-            case "placed":
-                self._widths.append(event["width"])
-            case "first_step":
-                self._first_steps.append(event["seconds"])
-            case "zygote_ready":
-                self._imports.append(event["import_seconds"])
-            case "ended" if event["outcome"] == "interrupted":
-                self._restarts[str(event.get("reason"))] += 1
-
-    @property
-    def restarts(self) -> dict[str, int]:
-        """Interrupted attempts by reason."""
-        return dict(self._restarts)
-
-    def figures(self) -> dict[str, Any]:
-        """Give what ``summarize`` gives."""
-        losses = self.ledger.losses()
-        statuses = Counter(trial.status for trial in self.state.trials.values())
-        warm = statistics.median(self._first_steps) if self._first_steps else None
-        cold = None
-        if self._imports and warm is not None:
-            cold = statistics.median(self._imports) + warm
-        return {
-            "trials": statuses.total(),
-            **dict(sorted(statuses.items())),
-            "attempts": len(self._widths),
-            "wide_attempts": sum(width > 1 for width in self._widths),
-            "restarts": self.restarts,
-            "first_step_seconds": warm,
-            "cold_start_seconds": cold,
-            "slot_seconds": losses.slot_seconds,
-            "utilization": losses.share("training") if losses.slot_seconds else None,
-            "losses": losses.shares,
-            **_energy(self.state),
-        }
-
-
-def _energy(state: State) -> dict[str, Any]:
-    """Give what the hosts took; None where nothing was counted, never 0."""
-    energy = state.energy
-    known = energy.joules is not None
-    return {
-        "energy_joules": energy.joules,
-        "energy_idle_joules": energy.idle if known else None,
-        "energy_parts": list(energy.parts) if known else None,
-    }
-
-
-def summarize(events: Iterable[Event]) -> dict[str, Any]:
-    """Compute what a campaign did with its slots.
-
-    Args:
-        events: the whole journal, read once.
-
-    Returns:
-        ``trials`` and counts by outcome; ``attempts``, ``wide_attempts`` (two ranks or more),
-        ``restarts`` (interrupted attempts, by reason);
-        ``first_step_seconds``: median time from "trial placed" to its first optimizer step in a
-        warm rank; ``cold_start_seconds``: the same in a rank that first imports what the zygote
-        holds (measured import plus the warm median); ``slot_seconds``: of all slots, from the
-        first placement to the last end of each controller; ``utilization``: share of them in
-        training and validation; ``losses``: all shares by cause, see ``losses.CAUSES``;
-        ``energy_joules`` of all hosts, ``energy_idle_joules`` among them while no trial held the
-        slots, ``energy_parts``: what of a host was counted; None where nothing was.
+    Raises:
+        RunError: there is no campaign, or its journal is damaged.
     """
-    return JournalFold(events).figures()
+    require_campaign(run)
+    return fold(read_journal(run.journal))
+
+
+def read_fold(run: RunDir) -> JournalFold:
+    """Fold the journal of a run directory to its state, its slot accounts and its figures.
+
+    Raises:
+        RunError: there is no campaign, or its journal is damaged.
+    """
+    require_campaign(run)
+    return JournalFold(read_journal(run.journal))
+
+
+def require_campaign(run: RunDir) -> None:
+    """Check whether a directory holds a campaign.
+
+    Raises:
+        RunError: it holds none.
+    """
+    if not run.campaign.exists():
+        raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")

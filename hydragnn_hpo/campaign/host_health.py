@@ -18,9 +18,9 @@ FAILURES = 2
 class HostHealth:
     """Follows the hosts of a backend."""
 
-    def __init__(self, book: EventStore, dispatch: Dispatch) -> None:
+    def __init__(self, event_store: EventStore, dispatch: Dispatch) -> None:
         """Start without hosts; the backend's events bring them."""
-        self.book, self.dispatch = book, dispatch
+        self.event_store, self.dispatch = event_store, dispatch
         self._ends: dict[str, float] = {}
         """When hosts of other allocations are taken from us, in seconds since the epoch."""
 
@@ -31,7 +31,7 @@ class HostHealth:
         """
         if event.kind == "host_joined":
             told = {key: event.data[key] for key in ("host", "slots")}
-            self.book.note("host_joined", durable=False, **told)
+            self.event_store.append("host_joined", durable=False, **told)
         elif event.kind == "host_leaving":
             self._ends[event.data["host"]] = event.data["ends_at"]
         elif event.kind == "host_lost":
@@ -55,12 +55,12 @@ class HostHealth:
                 self.dispatch.pool.close_host(host)
         if not gone:
             return []
-        running = self.book.state.with_status("running")
+        running = self.event_store.state.with_status("running")
         return [t for t in running if t.asked is None and not gone.isdisjoint(t.hosts)]
 
     def judge(self) -> None:
         """Give no more trials to hosts that failed twice: not by one bad trial, not the last."""
-        hosts = self.book.state.hosts
+        hosts = self.event_store.state.hosts
         for host, causes in list(hosts.failures.items()):
             if len(causes) < FAILURES or host in hosts.quarantined or host not in hosts.slots:
                 continue
@@ -71,7 +71,7 @@ class HostHealth:
     def set_aside(self, host: str, reason: str) -> None:
         """Give a host no more trials."""
         logger.warning("host %s %s; it gets no more trials.", host, reason)
-        self.book.note("quarantined", host=host, reason=reason)
+        self.event_store.append("quarantined", host=host, reason=reason)
         self.dispatch.pool.close_host(host)
 
     def do_without(self, host: str, there: Collection[str], error: str) -> None:
@@ -85,12 +85,14 @@ class HostHealth:
         Raises:
             JobError: no other can be used.
         """
-        if set(there) - {host} <= self.book.state.hosts.quarantined.keys():
+        if set(there) - {host} <= self.event_store.state.hosts.quarantined.keys():
             raise JobError(error)
         self.set_aside(host, f"can start nothing: {error}")
 
     def _lose(self, host: str, reason: str) -> None:
-        times = sum(cause.startswith("lost") for cause in self.book.state.hosts.failures[host])
-        self.book.note("host_failed", durable=False, host=host, cause=f"lost {times + 1}")
-        self.book.note("host_lost", host=host, reason=reason)
+        times = sum(
+            cause.startswith("lost") for cause in self.event_store.state.hosts.failures[host]
+        )
+        self.event_store.append("host_failed", durable=False, host=host, cause=f"lost {times + 1}")
+        self.event_store.append("host_lost", host=host, reason=reason)
         self.dispatch.pool.close_host(host)

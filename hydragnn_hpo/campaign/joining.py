@@ -13,7 +13,7 @@ from typing import Literal, Self
 from urllib.parse import quote
 
 from hydragnn_hpo.campaign.backends import OUTLIVES, preload_of, tell_overruled
-from hydragnn_hpo.campaign.leaderboard import read_state
+from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.lease import (
     FAILED,
     PAUSED,

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.state import State, Trial, fold
-from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.campaign.event_store import read_state
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search.objective import Point, pareto_front
 
@@ -76,17 +75,6 @@ def _fronts(ranked: Sequence[Trial]) -> dict[str, bool]:
 def read_leaderboard(run: RunDir) -> Leaderboard:
     """Rank the trials of a run directory."""
     return rank_trials(read_state(run))
-
-
-def read_state(run: RunDir) -> State:
-    """Fold the journal of a run directory.
-
-    Raises:
-        RunError: there is no campaign, or its journal is damaged.
-    """
-    if not run.campaign.exists():
-        raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
-    return fold(read_journal(run.journal))
 
 
 def explain_no_result(state: State) -> str:

@@ -11,9 +11,9 @@ from hydragnn_hpo.search.rungs import Promotion, promotable, tail, together
 class Promoter:
     """Sends trials from rung to rung."""
 
-    def __init__(self, search: SearchConfig, book: EventStore) -> None:
+    def __init__(self, search: SearchConfig, event_store: EventStore) -> None:
         """Start at the first rung of every trial."""
-        self.search, self.book = search, book
+        self.search, self.event_store = search, event_store
         self._seen: tuple[object, ...] = ()
         """What was there when all were last compared."""
 
@@ -23,7 +23,7 @@ class Promoter:
         Args:
             exhausted: whether all trials of the budget were proposed.
         """
-        state = self.book.state
+        state = self.event_store.state
         if state.closed or state.ending:
             return
         resting = exhausted and not state.count("queued", "running")
@@ -32,13 +32,15 @@ class Promoter:
         found = self._found(resting)
         for rung in sorted({p.to_rung for p in found}, reverse=True):
             names = [p.trial for p in found if p.to_rung == rung]
-            self.book.note("promoted", trials=names, until=self.search.rungs[rung], last=False)
+            self.event_store.append(
+                "promoted", trials=names, until=self.search.rungs[rung], last=False
+            )
         if resting and not found:
-            self.book.note("promoted", trials=[], until=self.search.rungs[-1], last=True)
+            self.event_store.append("promoted", trials=[], until=self.search.rungs[-1], last=True)
 
     def _is_news(self, resting: bool) -> bool:
         """Say whether anything changed: ordering thousands of trials in each turn would tell."""
-        state, seen = self.book.state, self._seen
+        state, seen = self.event_store.state, self._seen
         arrived = [len(rows) for rows in state.results.values()]
         gone = [len(names) for names in state.promoted.values()]
         self._seen = (resting, state.count("stopped"), arrived, gone)
@@ -46,7 +48,7 @@ class Promoter:
 
     def _found(self, resting: bool) -> list[Promotion]:
         """Ask the rule of the campaign; only who is at rest can go on."""
-        search, state = self.search, self.book.state
+        search, state = self.search, self.event_store.state
         waits = search.promotion == "together"
         if waits and not resting:
             return []
@@ -65,9 +67,9 @@ class Promoter:
 class Replicates:
     """Proposes them once the search is over, to the full budget at once."""
 
-    def __init__(self, wanted: int, book: EventStore, proposals: Proposals) -> None:
+    def __init__(self, wanted: int, event_store: EventStore, proposals: Proposals) -> None:
         """Know how many of the best the campaign itself wants to be trained again."""
-        self.wanted, self.book, self.proposals = wanted, book, proposals
+        self.wanted, self.event_store, self.proposals = wanted, event_store, proposals
 
     @property
     def missing(self) -> list[Trial]:
@@ -75,7 +77,7 @@ class Replicates:
 
         A person who ended the campaign early wants no more of it, unless they ask.
         """
-        state = self.book.state
+        state = self.event_store.state
         wanted = max(0 if state.ending else self.wanted, state.reseed)
         return choose_replicates(state, wanted) if wanted else []
 
@@ -85,7 +87,7 @@ class Replicates:
         Raises:
             RunError: the search goes on, or nothing came to its end.
         """
-        state, where = self.book.state, self.book.path.parent
+        state, where = self.event_store.state, self.event_store.path.parent
         if not (state.closed or state.ending):
             raise RunError(
                 f"{where}: its search is not over, so the best are not known yet: let it end, or "
@@ -93,7 +95,7 @@ class Replicates:
             )
         if not any(trial.status == "completed" for trial in state.trials.values()):
             raise RunError(f"{where}: no trial was trained to the full budget: none can be best.")
-        self.book.note("reseed", count=count)
+        self.event_store.append("reseed", count=count)
 
     def turn(self) -> None:
         """Propose what is missing."""

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.dispatch import Dispatch
-from hydragnn_hpo.campaign.event_store import EventStore
-from hydragnn_hpo.campaign.leaderboard import read_state
+from hydragnn_hpo.campaign.event_store import EventStore, read_state
 from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
@@ -122,7 +121,7 @@ class Proposals:
     def __init__(
         self,
         config: CampaignConfig,
-        book: EventStore,
+        event_store: EventStore,
         dispatch: Dispatch,
         *,
         configure: Callable[[str, Mapping[str, Any]], Any],
@@ -131,11 +130,11 @@ class Proposals:
 
         Args:
             config: the campaign.
-            book: where proposals are noted.
+            event_store: where proposals are noted.
             dispatch: learns the configurations of trials.
             configure: makes a trial's whole configuration, or raises ``ConfigError``.
         """
-        self.config, self.book, self.dispatch = config, book, dispatch
+        self.config, self.event_store, self.dispatch = config, event_store, dispatch
         self.configure = configure
         self.thinker: SearchWorker | None = None
         self.dry = False
@@ -144,21 +143,25 @@ class Proposals:
     @property
     def budget(self) -> int:
         """Trials to propose in all."""
-        return self.config.search.trials + self.book.state.added
+        return self.config.search.trials + self.event_store.state.added
 
     @property
     def to_come(self) -> int:
         """How many trials will still be proposed."""
-        return 0 if self.exhausted else self.budget - self.book.state.searched
+        return 0 if self.exhausted else self.budget - self.event_store.state.searched
 
     @property
     def exhausted(self) -> bool:
         """Whether no further trial will be proposed."""
-        return self.dry or self.book.state.ending or self.book.state.searched >= self.budget
+        return (
+            self.dry
+            or self.event_store.state.ending
+            or self.event_store.state.searched >= self.budget
+        )
 
     def wake(self) -> None:
         """Build the brain and replay what was told before; nothing once all is proposed."""
-        for trial in self.book.state.trials.values():
+        for trial in self.event_store.state.trials.values():
             if trial.reason != "bad_config":
                 self._configure(trial)
             self.dispatch.learn_again(trial)
@@ -167,7 +170,7 @@ class Proposals:
 
     def _start(self) -> None:
         search = self.config.search
-        known = [t for t in self.book.state.trials.values() if t.parent is None]
+        known = [t for t in self.event_store.state.trials.values() if t.parent is None]
         told = {t.name: t for t in known if t.rests or t.status in AT_REST}
         results: list[Result] = [(t.values, self._point(t)) for t in told.values()]
         pending = [t.values for t in known if t.name not in told]
@@ -200,8 +203,8 @@ class Proposals:
 
     def turn(self) -> None:
         """Take in what a person or the brain proposed, and ask it for more when too few wait."""
-        chosen = self.book.state.chosen
-        while chosen and not self.book.state.ending:
+        chosen = self.event_store.state.chosen
+        while chosen and not self.event_store.state.ending:
             self.propose(dict(chosen[0]))
         if self.thinker is None:
             if self.exhausted:
@@ -210,13 +213,13 @@ class Proposals:
             assert self.thinker is not None
         self.thinker.check()
         self._take(self.thinker)
-        wanted = min(self._missing(), self.budget - self.book.state.searched)
+        wanted = min(self._missing(), self.budget - self.event_store.state.searched)
         if not self.exhausted and self.thinker.asking == 0 and wanted > 0:
             self.thinker.ask(wanted)
 
     def _missing(self) -> int:
         """Say how many more should wait: one wave ahead, two before anything runs."""
-        state = self.book.state
+        state = self.event_store.state
         wave = self.wave
         return (2 * wave if not state.trials else wave) - state.count("queued")
 
@@ -234,10 +237,10 @@ class Proposals:
 
     def _take(self, thinker: SearchWorker) -> None:
         proposals = thinker.answer()
-        if proposals is None or self.book.state.ending:
+        if proposals is None or self.event_store.state.ending:
             return
         self.dry = not proposals
-        for values in proposals[: self.budget - self.book.state.searched]:
+        for values in proposals[: self.budget - self.event_store.state.searched]:
             self.propose(values)
 
     def propose(self, values: dict[str, Any], parent: str | None = None) -> None:
@@ -247,10 +250,10 @@ class Proposals:
             values: searched values.
             parent: the trial that has them already: they are trained again, to the end.
         """
-        name, rungs = f"t{len(self.book.state.trials):04d}", self.config.search.rungs
+        name, rungs = f"t{len(self.event_store.state.trials):04d}", self.config.search.rungs
         known = {"until": rungs[0]} if parent is None else {"until": rungs[-1], "parent": parent}
-        self.book.note("proposed", durable=False, trial=name, values=values, **known)
-        self._configure(self.book.state.trials[name])
+        self.event_store.append("proposed", durable=False, trial=name, values=values, **known)
+        self._configure(self.event_store.state.trials[name])
 
     def _configure(self, trial: Trial) -> None:
         """Make a trial's configuration; values that make none are a result of a new trial."""
@@ -259,7 +262,7 @@ class Proposals:
         except ConfigError as error:
             if trial.attempt:
                 raise
-            self.book.note(
+            self.event_store.append(
                 "ended",
                 trial=trial.name,
                 outcome="failed",

@@ -147,7 +147,7 @@ def build_status(
         phase=_phase(state, rungs, more),
         running=running_trials(state, ROWS, now),
         rungs=_rungs(state, rungs),
-        losses=ledger.losses(now, more=more),
+        losses=ledger.utilization(now, more=more),
         training_now=ledger.training_now,
         slots=ledger.slots,
         hosts=ledger.hosts[0],
@@ -264,7 +264,7 @@ def predict_seconds_left(
     costs = [w * s for trial in state.trials.values() for w, s in trial.seconds.items()]
     if not costs or not ledger.slots:
         return None
-    share = max(LEAST_SHARE, ledger.losses(now).share("training"))
+    share = max(LEAST_SHARE, ledger.utilization(now).share("training"))
     work = count_epochs_left(state, search) * statistics.median(costs) / (ledger.slots * share)
     running = running_trials(state, state.count("running"), now)
     return max([work, *(row.ends_in for row in running if row.ends_in is not None)])

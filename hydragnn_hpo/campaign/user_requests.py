@@ -225,9 +225,9 @@ LOOK_SECONDS = 0.5
 class RequestHandler:
     """Answers requests, each once."""
 
-    def __init__(self, run: RunDir, book: EventStore, attempts: Attempts) -> None:
+    def __init__(self, run: RunDir, event_store: EventStore, attempts: Attempts) -> None:
         """Look at the requests of a run from now on."""
-        self.run, self.book = run, book
+        self.run, self.event_store = run, event_store
         self.attempts = attempts
         self.pause_wanted = False
         self._looked = 0.0
@@ -244,7 +244,7 @@ class RequestHandler:
             return
         for path, request in asked:
             try:
-                check_request(request, self.attempts.config, self.book.state)
+                check_request(request, self.attempts.config, self.event_store.state)
             except HydraError as error:
                 logger.warning("%s: refused: %s", path.name, error)
             else:
@@ -260,9 +260,9 @@ class RequestHandler:
             case "add-trials":
                 self._add(request, name)
             case "cancel":
-                self._cancel(self.book.state.trials[request.trial or ""])
+                self._cancel(self.event_store.state.trials[request.trial or ""])
             case "retry":
-                self.book.note("retried", trial=request.trial)
+                self.event_store.append("retried", trial=request.trial)
         self.attempts.news = True
 
     def _stop(self) -> None:
@@ -270,16 +270,16 @@ class RequestHandler:
 
         All at once and said last: a controller that dies meanwhile is asked again.
         """
-        for trial in self.book.state.with_status("queued"):
+        for trial in self.event_store.state.with_status("queued"):
             self._drop(trial, "the campaign was stopped", durable=False)
-        self.book.note("ending")
+        self.event_store.append("ending")
 
     def _add(self, request: UserRequest, name: str) -> None:
         """Widen the budget once, for the brain or for values that the person chose."""
-        if name not in self.book.state.additions:
+        if name not in self.event_store.state.additions:
             chosen = [dict(values) for values in request.values]
             count = request.count or len(chosen)
-            self.book.note("added", request=name, trials=count, values=chosen)
+            self.event_store.append("added", request=name, trials=count, values=chosen)
 
     def _cancel(self, trial: Trial) -> None:
         if trial.status == "running":
@@ -290,7 +290,7 @@ class RequestHandler:
     def _drop(self, trial: Trial, why: str, *, durable: bool = True) -> None:
         """End a trial that waits: what it reached at an earlier rung stays its result."""
         if trial.rests:
-            self.book.note("rested", durable=durable, trial=trial.name)
+            self.event_store.append("rested", durable=durable, trial=trial.name)
             return
         ended = {"outcome": "cancelled", "reason": "cancelled", "message": why}
-        self.book.note("ended", durable=durable, trial=trial.name, **ended)
+        self.event_store.append("ended", durable=durable, trial=trial.name, **ended)

@@ -173,7 +173,7 @@ def _follow(records: "JobRecords", own: "BatchJob") -> str:
 
 
 def _finished(run: "RunDir") -> bool:
-    from hydragnn_hpo.campaign.leaderboard import read_state
+    from hydragnn_hpo.campaign.event_store import read_state
 
     return read_state(run).finished
 

@@ -102,7 +102,7 @@ def _ask(
     run_dir: Path, kind: "Kind", will: str, *, dry_run: bool, as_json: bool, **values: Any
 ) -> None:
     """Check a wish against the campaign, leave it, and say what will happen."""
-    from hydragnn_hpo.campaign.leaderboard import read_state
+    from hydragnn_hpo.campaign.event_store import read_state
     from hydragnn_hpo.campaign.lease import alive
     from hydragnn_hpo.campaign.user_requests import UserRequest, check_request, write_request
     from hydragnn_hpo.cli.batch_view import queued_jobs, without_chain

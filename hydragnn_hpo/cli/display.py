@@ -82,10 +82,10 @@ class Display:
     def _standing(self, state: State, controller: "Controller") -> Status:
         return build_status(
             state,
-            controller.book.ledger,
+            controller.event_store.ledger,
             trials=self.trials,
             rungs=controller.config.search.rungs,
-            now=controller.book.clock(),
+            now=controller.event_store.clock(),
             ends_in=controller.ends_in,
         )
 

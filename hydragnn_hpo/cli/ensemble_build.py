@@ -37,7 +37,7 @@ def build(
 
     With --reseed the run's campaign goes on as an ordinary one: killed, the same command resumes.
     """
-    from hydragnn_hpo.campaign.leaderboard import read_state
+    from hydragnn_hpo.campaign.event_store import read_state
     from hydragnn_hpo.layout import RunDir
 
     run = RunDir(run_dir)

@@ -101,7 +101,7 @@ def plan_run(run: RunDir, wish: Wish) -> Planned:
         bars=tuple(attempt_bars(events)),
         slots=_slots_of(events),
         labels={name: trial.conv or "training" for name, trial in state.trials.items()},
-        trained=ledger.losses().share("training"),
+        trained=ledger.utilization().share("training"),
     )
 
 

@@ -260,7 +260,7 @@ def _forget(opened: "RunDir") -> None:
 
     What a doctor wrote of its hosts stays.
     """
-    from hydragnn_hpo.campaign.leaderboard import read_state
+    from hydragnn_hpo.campaign.event_store import read_state
 
     built = any(opened.data.glob("*/index.json"))
     if built or opened.jobs.exists() or read_state(opened).trials:
@@ -277,7 +277,7 @@ def _forget(opened: "RunDir") -> None:
 
 def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     """Build the ensemble as a job, and write the run's figures."""
-    from hydragnn_hpo.campaign.event_store import summarize
+    from hydragnn_hpo.campaign.event_store import JournalFold
     from hydragnn_hpo.campaign.journal import read_journal
     from hydragnn_hpo.campaign.leaderboard import rank_trials
     from hydragnn_hpo.files import read_json, write_json
@@ -290,7 +290,7 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     result = {
         "ensemble": controller.job("ensemble", spec) if trains else None,
         "leaderboard": rank_trials(controller.state).to_plain(),
-        "figures": summarize(read_journal(opened.journal)),
+        "figures": JournalFold(read_journal(opened.journal)).figures(),
     }
     write_json(opened.summary, result)
     controller.finish()

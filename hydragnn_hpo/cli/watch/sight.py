@@ -103,8 +103,8 @@ class Watcher:
         return self.seen
 
     def _take(self, events: list[Event]) -> None:
-        self.reckoning.take(events)
         for event in events:
+            self.reckoning.apply(event)
             score = first_goal(event) if event["event"] == "ended" else None
             if score is not None:
                 self.best.append(min(score, self.best[-1]) if self.best else score)

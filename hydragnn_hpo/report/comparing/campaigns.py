@@ -133,7 +133,7 @@ def _course(facts: Facts) -> list[Result]:
                 trial=event["trial"],
                 trials=len(seen),
                 seconds=event["time"] - begin,
-                host_seconds=ledger.losses().slot_seconds / share,
+                host_seconds=ledger.utilization().slot_seconds / share,
                 numbers=numbers,
             )
             found.append(result)

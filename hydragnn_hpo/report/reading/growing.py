@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from hydragnn_hpo.campaign.event_store import JournalFold
+from hydragnn_hpo.campaign.event_store import JournalFold, require_campaign
 from hydragnn_hpo.campaign.journal import Event, JournalFollower
-from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts, facts_of, take_trials
 
@@ -34,10 +33,10 @@ class Growing:
             JournalReplaced: another journal stands in its place: begin anew.
             RunError: there is no campaign, or its journal is damaged.
         """
-        if not self.run.campaign.exists():
-            raise RunError(f"{self.run.path}: holds no campaign; give the directory of a run.")
+        require_campaign(self.run)
         new = self._following.read_new()
-        self._reckoning.take(new)
+        for event in new:
+            self._reckoning.apply(event)
         self._events += new
         take_trials(self._trials, self._reckoning.state, new)
         return facts_of(self.run, tuple(self._events), self._reckoning, self._trials)

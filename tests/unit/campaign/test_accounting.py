@@ -46,7 +46,7 @@ def losses_of(events, *, more=False):
     ledger = SlotLedger()
     for event in events:
         ledger.apply(event)
-    return ledger.losses(more=more)
+    return ledger.utilization(more=more)
 
 
 def counted(story, **wanted):
@@ -182,10 +182,10 @@ def test_now_counts_what_runs_and_what_idles():
     ledger = SlotLedger()
     for event in story.events:
         ledger.apply(event)
-    assert ledger.losses(now=8).by_cause["training"] == 7
-    assert ledger.losses(now=8).by_cause["tail"] == 8
-    assert ledger.losses(now=8).largest == "tail"
-    assert ledger.losses().slot_seconds == 10
+    assert ledger.utilization(now=8).by_cause["training"] == 7
+    assert ledger.utilization(now=8).by_cause["tail"] == 8
+    assert ledger.utilization(now=8).largest == "tail"
+    assert ledger.utilization().slot_seconds == 10
     assert (ledger.training_now, ledger.slots, ledger.hosts) == (0.5, 2, (1, 0))
 
 

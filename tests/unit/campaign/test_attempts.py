@@ -170,12 +170,12 @@ def test_the_worse_are_ended_before_their_rung_and_the_best_is_not(ran):
 
 
 def test_a_later_controller_knows_what_an_earlier_one_saw(ran):
-    book = EventStore(ran.run.journal, 99, lambda: 0.0)
+    event_store = EventStore(ran.run.journal, 99, lambda: 0.0)
     try:
-        rule = rule_of(ran.config, book)
+        rule = rule_of(ran.config, event_store)
         verdicts = [rule.observe("late", epoch, 9.0, until=12) for epoch in range(1, 8)]
     finally:
-        book.close()
+        event_store.close()
     assert any(verdicts)
 
 

@@ -443,15 +443,15 @@ def test_values_that_make_no_trial_are_a_result_though_the_controller_died(tmp_p
             raise ConfigError("no")
         return configure(self, name, values)
 
-    def note(self, kind, **values):
+    def append(self, kind, **values):
         if values.get("reason") == "bad_config" and not died:
             died.append(True)
             raise Killed
         noted(self, kind, **values)
 
-    died, configure, noted = [], CommandTrials.configure, EventStore.note
+    died, configure, noted = [], CommandTrials.configure, EventStore.append
     monkeypatch.setattr(CommandTrials, "configure", refuse)
-    monkeypatch.setattr(EventStore, "note", note)
+    monkeypatch.setattr(EventStore, "append", append)
     with pytest.raises(Killed):
         Ran(tmp_path, campaign(), StubBackend())
     ran = Ran(tmp_path, campaign(), StubBackend())
@@ -615,10 +615,10 @@ def test_a_file_system_that_is_away_is_another_thing_than_one_that_is_full(
     backend = StubBackend(fate=lambda t, a, e: "frozen" if e > 1 else None)
     fails = []
 
-    def flush(book):
-        if book.state.count("running") and not fails:
+    def flush(event_store):
+        if event_store.state.count("running") and not fails:
             fails.append(True)
-            with storage(book.path):
+            with storage(event_store.path):
                 raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(EventStore, "flush", flush)

@@ -14,7 +14,7 @@ from hydragnn_hpo.campaign.energy_accounting import (
     charge_energy,
     split_energy,
 )
-from hydragnn_hpo.campaign.event_store import EventStore, summarize
+from hydragnn_hpo.campaign.event_store import EventStore, JournalFold
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import EnergyUse, fold
 from hydragnn_hpo.launching.host.counters.sample import Sample
@@ -148,11 +148,11 @@ def test_the_state_holds_sums_and_what_is_unknown_stays_unknown():
 
 
 def test_figures_of_a_run():
-    found = summarize(story())
+    found = JournalFold(story()).figures()
     assert found["energy_joules"] == 1500.0
     assert found["energy_idle_joules"] == 300.0
     assert found["energy_parts"] == ["card", "cpu"]
-    nothing = summarize([])
+    nothing = JournalFold([]).figures()
     assert nothing["energy_joules"] is nothing["energy_idle_joules"] is None
     assert nothing["energy_parts"] is None
 
@@ -213,30 +213,30 @@ def test_a_host_with_less_power_than_its_peers():
 class Stage:
     def __init__(self, folder, hosts=2):
         self.now = 1000.0
-        self.book = EventStore(folder / "events.jsonl", 1, lambda: self.now)
+        self.event_store = EventStore(folder / "events.jsonl", 1, lambda: self.now)
         self.slots = tuple(
             Slot(f"h{h}", n, (n,), "cuda:0", str(n)) for h in range(hosts) for n in range(2)
         )
-        self.metering = EnergyMeter(self.book, lambda: self.slots)
+        self.metering = EnergyMeter(self.event_store, lambda: self.slots)
 
     def place(self, trial, *slots):
-        self.book.note("proposed", trial=trial, values={}, until=9)
-        self.book.note("placed", trial=trial, attempt=1, width=len(slots), slots=slots)
-        self.book.note("first_step", trial=trial, seconds=0.0)
+        self.event_store.append("proposed", trial=trial, values={}, until=9)
+        self.event_store.append("placed", trial=trial, attempt=1, width=len(slots), slots=slots)
+        self.event_store.append("first_step", trial=trial, seconds=0.0)
 
     def tell(self, host, sample, late=0.0):
         plain = sample.to_plain() | {"host": host}
         self.metering.hear(Event("counters", None, self.now - late, plain))
 
     def told(self, kind):
-        return [event for event in read_journal(self.book.path) if event["event"] == kind]
+        return [event for event in read_journal(self.event_store.path) if event["event"] == kind]
 
 
 @pytest.fixture
 def stage(tmp_path):
     stage = Stage(tmp_path)
     yield stage
-    stage.book.close()
+    stage.event_store.close()
 
 
 def sample_metering(rest, *cards, seconds=30.0, **more):
@@ -255,8 +255,8 @@ def test_one_line_for_many_hosts(stage):
     assert line["idle"] == 210.0
     assert line["watts"] == pytest.approx((750.0 + 460.0) / 30.0, abs=0.1)
     assert (line["hosts"], line["parts"]) == (2, ["host"])
-    assert stage.book.state.trials["a"].energy == 1000.0
-    assert stage.book.state.energy.joules == 1210.0
+    assert stage.event_store.state.trials["a"].energy == 1000.0
+    assert stage.event_store.state.energy.joules == 1210.0
 
 
 def test_nothing_is_written_before_it_is_time_and_nothing_where_nothing_was_counted(stage):
@@ -303,7 +303,7 @@ def test_why_nothing_is_known_is_written_once(stage):
         stage.tell(host, Sample(30.0, notes=("energy_uj may only be read by root",)))
     (line,) = stage.told("unread")
     assert (line["host"], line["reason"]) == ("h0", "energy_uj may only be read by root")
-    assert stage.book.state.energy.unread == line["reason"]
+    assert stage.event_store.state.energy.unread == line["reason"]
 
 
 def test_an_idle_device_is_written_once(stage):
@@ -313,7 +313,7 @@ def test_an_idle_device_is_written_once(stage):
         stage.tell("h0", sample_metering(600.0, devices={"1": {"busy": 0.01}, "0": {"busy": 0.9}}))
     (line,) = stage.told("host_warned")
     assert (line["host"], line["reason"]) == ("h0", "device 1 is 1 % busy while a trains")
-    assert stage.book.state.hosts.warned == {"h0": line["reason"]}
+    assert stage.event_store.state.hosts.warned == {"h0": line["reason"]}
 
 
 def test_weak_hosts_are_found_among_the_busy_ones(tmp_path):
@@ -327,4 +327,4 @@ def test_weak_hosts_are_found_among_the_busy_ones(tmp_path):
         stage.metering.turn()
     (line,) = stage.told("host_warned")
     assert (line["host"], line["reason"]) == ("h4", "takes 100 W, busy hosts like it 2000 W")
-    stage.book.close()
+    stage.event_store.close()

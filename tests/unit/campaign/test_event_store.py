@@ -2,7 +2,7 @@
 
 import pytest
 
-from hydragnn_hpo.campaign.event_store import summarize
+from hydragnn_hpo.campaign.event_store import JournalFold
 
 
 def events():
@@ -29,7 +29,7 @@ def events():
 
 
 def test_figures_of_a_short_run():
-    found = summarize(events())
+    found = JournalFold(events()).figures()
     losses = found.pop("losses")
     assert found == {
         "trials": 2,
@@ -52,7 +52,7 @@ def test_figures_of_a_short_run():
 
 
 def test_figures_of_a_run_that_never_placed_a_trial():
-    found = summarize([])
+    found = JournalFold([]).figures()
     assert found["trials"] == found["slot_seconds"] == 0
     assert found["utilization"] is None
     assert found["first_step_seconds"] is None

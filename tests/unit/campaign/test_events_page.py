@@ -10,7 +10,7 @@ from made_campaign import make_campaign
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import _HANDLERS
 
-ROOM = Path(__file__).parents[4] / "hydragnn_hpo" / "campaign"
+ROOM = Path(__file__).parents[3] / "hydragnn_hpo" / "campaign"
 ALWAYS = {"event", "time", "epoch"}
 
 
@@ -30,7 +30,7 @@ def test_every_kind_of_event_is_on_the_page(table: dict[str, set[str]]) -> None:
     noted = set()
     for path in ROOM.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "note":
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "append":
                 noted |= {a.value for a in call.args[:1] if isinstance(a, ast.Constant)}
     assert len(noted) > 15
     assert set(table) == noted | set(_HANDLERS) | {"zygote_lost", "agent_lost"}

@@ -167,7 +167,7 @@ def test_the_brain_never_hears_of_them(start, tmp_path, monkeypatch):
 
     def widen(state, controller):
         if not state.added:
-            controller.book.note("added", request="more", trials=2, values=[])
+            controller.event_store.append("added", request="more", trials=2, values=[])
 
     state = start(ask=3, watch=widen)
     assert heard == [(6, 0)]

@@ -24,8 +24,8 @@ def test_what_is_not_installed_is_left_out():
 
 def test_a_login_node_does_not_import_torch_for_it():
     code = (
-        "import sys; from hydragnn_hpo.campaign.software_versions import opened_with;"
-        "opened_with(); print('torch' in sys.modules)"
+        "import sys; from hydragnn_hpo.campaign.software_versions import controller_versions;"
+        "controller_versions(); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -71,7 +71,7 @@ def test_seconds_by_hand():
     """
     first = event("first_step", 10.0, trial="t0", seconds=10.0)
     state, ledger = folded(OPENED, *proposed("t0", "t1"), placed("t0"), first, epoch("t0", 20.0, 1))
-    assert ledger.losses(20.0).share("training") == 0.25
+    assert ledger.utilization(20.0).share("training") == 0.25
     assert predict_seconds_left(state, ledger, SEARCH, 20.0) == pytest.approx(29 * 10 / 2 / 0.25)
 
 

@@ -260,7 +260,7 @@ class Book:
     def __init__(self):
         self.state, self.notes = State(), []
 
-    def note(self, kind, **values):
+    def append(self, kind, **values):
         self.notes.append((kind, values.get("trial")))
         self.state.apply({"event": kind, "time": 0.0, "epoch": 1, **values})
 
@@ -269,32 +269,32 @@ class Book:
 def steered(tmp_path, monkeypatch):
     """One failed trial, and one whose values never made a trial."""
     monkeypatch.setattr(user_requests, "LOOK_SECONDS", 0.0)
-    book, run = Book(), RunDir(tmp_path)
+    event_store, run = Book(), RunDir(tmp_path)
     for name, reason in (("t0000", "diverged"), ("t0001", "bad_config")):
-        book.note("proposed", trial=name, values={}, until=4)
-        book.note("ended", trial=name, outcome="failed", reason=reason, message="no.")
-    book.notes.clear()
+        event_store.append("proposed", trial=name, values={}, until=4)
+        event_store.append("ended", trial=name, outcome="failed", reason=reason, message="no.")
+    event_store.notes.clear()
     values = tomllib.loads(shipped("workflows/quickstart.toml").read_text())
     attempts = SimpleNamespace(config=CampaignConfig.model_validate(values), news=False)
-    return RequestHandler(run, book, attempts), book, run
+    return RequestHandler(run, event_store, attempts), event_store, run
 
 
 def test_a_wish_that_makes_sense_is_obeyed_once(steered):
-    steer, book, run = steered
+    steer, event_store, run = steered
     write_request(run, "retry", trial="t0000")
     steer.turn()
     steer.turn()
-    assert book.notes == [("retried", "t0000")]
+    assert event_store.notes == [("retried", "t0000")]
     assert not list(run.requests.iterdir())
 
 
 @pytest.mark.parametrize("trial", ["t0001", "t0099"])
 def test_one_that_makes_none_is_refused_and_gone(steered, trial, caplog):
-    steer, book, run = steered
+    steer, event_store, run = steered
     write_request(run, "retry", trial=trial)
     with caplog.at_level(logging.WARNING):
         steer.turn()
-    assert (book.notes, list(run.requests.iterdir())) == ([], [])
+    assert (event_store.notes, list(run.requests.iterdir())) == ([], [])
     assert f"refused: {'t0001 cannot run' if trial == 't0001' else 'there is no trial'}" in (
         caplog.text
     )
@@ -333,7 +333,7 @@ def test_a_stop_that_a_crash_interrupts_is_obeyed_by_the_next_controller(tmp_pat
         pass
 
     def drop(self, trial, why, **more):
-        if self.book.state.count("cancelled"):
+        if self.event_store.state.count("cancelled"):
             raise Killed
         dropped(self, trial, why, **more)
 

@@ -31,7 +31,7 @@ EVENTS = [
 ]
 
 
-def book_of(events=()):
+def event_store_of(events=()):
     """A state and a ledger, with a clock that stands at the last event."""
     found = SimpleNamespace(state=State(), ledger=SlotLedger(), time=0.0)
     found.clock = lambda: found.time
@@ -40,15 +40,15 @@ def book_of(events=()):
     return found
 
 
-def take(book, event):
-    book.time += 1.0
-    for each in (book.state, book.ledger):
-        each.apply({"time": book.time, "epoch": 1, **event})
+def take(event_store, event):
+    event_store.time += 1.0
+    for each in (event_store.state, event_store.ledger):
+        each.apply({"time": event_store.time, "epoch": 1, **event})
 
 
-def controller_of(book, rungs=(4, 8)):
+def controller_of(event_store, rungs=(4, 8)):
     config = SimpleNamespace(search=SimpleNamespace(rungs=rungs))
-    return SimpleNamespace(book=book, config=config, ends_in=90.0, ready=True)
+    return SimpleNamespace(event_store=event_store, config=config, ends_in=90.0, ready=True)
 
 
 @pytest.fixture(autouse=True)
@@ -60,11 +60,11 @@ def eager(monkeypatch):
 
 
 def test_plain_lines_tell_each_change_once(capsys):
-    display, book = Display(3), book_of()
+    display, event_store = Display(3), event_store_of()
     for event in EVENTS:
-        take(book, event)
+        take(event_store, event)
         for _ in range(2):
-            display(book.state, controller_of(book))
+            display(event_store.state, controller_of(event_store))
     lines = [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "t0000 running   egnn (2 ranks, to epoch 4)",
@@ -75,11 +75,11 @@ def test_plain_lines_tell_each_change_once(capsys):
 
 
 def test_a_trial_that_rested_and_went_on_between_two_looks_is_told_of(capsys):
-    display, book = Display(3), book_of(EVENTS[:4])
-    display(book.state, controller_of(book))
+    display, event_store = Display(3), event_store_of(EVENTS[:4])
+    display(event_store.state, controller_of(event_store))
     for event in EVENTS[4:7]:
-        take(book, event)
-    display(book.state, controller_of(book))
+        take(event_store, event)
+    display(event_store.state, controller_of(event_store))
     lines = [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "t0000 running   egnn (2 ranks, to epoch 4)",
@@ -90,19 +90,19 @@ def test_a_trial_that_rested_and_went_on_between_two_looks_is_told_of(capsys):
 
 def test_plain_lines_sum_up_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(module, "SUMMARY_SECONDS", 0.0)
-    book = book_of(EVENTS[:4])
-    Display(3)(book.state, controller_of(book))
+    event_store = event_store_of(EVENTS[:4])
+    Display(3)(event_store.state, controller_of(event_store))
     last = capsys.readouterr().out.splitlines()[-1]
     assert "searching: 0 of 3 trials at rest, 0 waiting, 1 running, about 1.5 min left;" in last
     assert "2 slots on 1 host: 100 % train now, 100 % so far" in last
 
 
 def test_who_goes_on_is_not_told_again_what_happened_before(capsys):
-    display, book = Display(3), book_of(EVENTS[:6])
-    display.begin(book.state)
-    display(book.state, controller_of(book))
-    take(book, EVENTS[6])
-    display(book.state, controller_of(book))
+    display, event_store = Display(3), event_store_of(EVENTS[:6])
+    display.begin(event_store.state)
+    display(event_store.state, controller_of(event_store))
+    take(event_store, EVENTS[6])
+    display(event_store.state, controller_of(event_store))
     first, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith("going on, 0 of 3 trials at rest")
     assert [line.split(" s  ")[1] for line in lines] == [
@@ -111,29 +111,29 @@ def test_who_goes_on_is_not_told_again_what_happened_before(capsys):
 
 
 def test_quiet_says_nothing(capsys):
-    display, book = Display(3, quiet=True), book_of(EVENTS)
-    display.begin(book.state)
-    display(book.state, controller_of(book))
+    display, event_store = Display(3, quiet=True), event_store_of(EVENTS)
+    display.begin(event_store.state)
+    display(event_store.state, controller_of(event_store))
     assert capsys.readouterr().out == ""
 
 
 def test_looks_keep_their_distance(monkeypatch, capsys):
     monkeypatch.setattr(module, "REFRESH_SECONDS", 3600.0)
-    display, book = Display(3), book_of(EVENTS[:3])
-    display(book.state, controller_of(book))
+    display, event_store = Display(3), event_store_of(EVENTS[:3])
+    display(event_store.state, controller_of(event_store))
     for event in EVENTS[3:]:
-        take(book, event)
-        display(book.state, controller_of(book))
+        take(event_store, event)
+        display(event_store.state, controller_of(event_store))
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_a_slow_look_is_followed_by_a_long_pause(monkeypatch):
     """Whatever a look costs, it takes a fiftieth of the time at most."""
     monkeypatch.setattr(module, "LOOKING_SHARE", 0.02)
-    display, book = Display(3), book_of(EVENTS[:3])
+    display, event_store = Display(3), event_store_of(EVENTS[:3])
     monkeypatch.setattr(display, "_lines", lambda *_: time.sleep(0.02))
     began = time.monotonic()
-    display(book.state, controller_of(book))
+    display(event_store.state, controller_of(event_store))
     assert display._due - began >= 1.0
 
 
@@ -143,8 +143,8 @@ def test_a_terminal_gets_a_live_table(monkeypatch, capsys):
         assert display.live is not None
         shown = []
         monkeypatch.setattr(display.live, "update", lambda what, refresh: shown.append(what))
-        book = book_of(EVENTS[:4])
-        display(book.state, controller_of(book))
-        display(book.state, controller_of(book, rungs=(8,)))
+        event_store = event_store_of(EVENTS[:4])
+        display(event_store.state, controller_of(event_store))
+        display(event_store.state, controller_of(event_store, rungs=(8,)))
     assert len(shown) == 2
     assert display.live.is_started is False
