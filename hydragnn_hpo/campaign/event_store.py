@@ -1,5 +1,6 @@
 """The journal of a run and everything that it folds to: state, slot accounts, figures."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -21,6 +22,8 @@ class JournalFold:
         self.state = State()
         self.ledger = SlotLedger()
         """Where the slot-seconds go."""
+        self.best_so_far: list[float] = []
+        """The best score after each result, by the first goal."""
         self._widths: list[int] = []
         self._first_steps: list[float] = []
         self._imports: list[float] = []
@@ -41,6 +44,9 @@ class JournalFold:
                 self._imports.append(event["import_seconds"])
             case "ended" if event["outcome"] == "interrupted":
                 self._restarts[str(event.get("reason"))] += 1
+            case "ended" if (score := first_goal(event)) is not None:
+                best = self.best_so_far
+                best.append(min(score, best[-1]) if best else score)
 
     @property
     def restarts(self) -> dict[str, int]:
@@ -81,6 +87,15 @@ class JournalFold:
             "losses": used.shares,
             **_energy_figures(self.state),
         }
+
+
+def first_goal(event: Event) -> float | None:
+    """Return the first goal of a result, by which the best is chosen; None without one."""
+    if event["outcome"] not in ("completed", "stopped"):
+        return None
+    score = event.get("score", event.get("objective"))
+    first = score[0] if isinstance(score, list) else score
+    return float(first) if first is not None and math.isfinite(first) else None
 
 
 def _energy_figures(state: State) -> dict[str, Any]:

@@ -116,8 +116,8 @@ class JournalFollower:
         self._last = b""
         """The newest line that was read: it has to stand where it stood."""
 
-    def read_new(self) -> list[Event]:
-        """Return the events written since the last call; a line without its end has to wait.
+    def read_new(self) -> Iterator[Event]:
+        """Yield the events written since the last call; a line without its end has to wait.
 
         Raises:
             JournalReplaced: the file is gone, or another one stands in its place.
@@ -127,11 +127,11 @@ class JournalFollower:
             file = _open_journal(self.path)
         except FileNotFoundError:
             if not self.offset:
-                return []
+                return
             raise JournalReplaced(f"{self.path}: was removed; is the run elsewhere now?") from None
         with file:
             try:
-                return list(self._read_new(file))
+                yield from self._read_new(file)
             except OSError as error:
                 raise RunError(f"{self.path}: cannot be read ({error.strerror}).") from error
 

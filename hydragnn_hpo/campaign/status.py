@@ -1,9 +1,4 @@
-"""How a campaign stands, as plain data: what ``status`` prints and the live table shows.
-
-How long a campaign may still take, judged by what ran, for whoever only reads its journal.
-
-How far a campaign has come, as one number that never falls.
-"""
+"""How a campaign stands and how long it may take: what ``status`` and the live table show."""
 
 import statistics
 from collections import Counter
@@ -63,9 +58,9 @@ class Status:
     """Trials by status."""
     phase: str
     running: tuple[RunningTrial, ...]
-    """At most ``ROWS`` of them, the widest first."""
+    """The widest first; not all of them where they are many."""
     rungs: tuple[RungCounts, ...]
-    losses: Utilization
+    utilization: Utilization
     training_now: float
     """Share of the slots in which something trains at this moment."""
     slots: int
@@ -112,8 +107,8 @@ class Status:
                 "excluded": self.excluded,
             },
             "training_now": self.training_now,
-            "slot_seconds": self.losses.slot_seconds,
-            "losses": self.losses.shares,
+            "slot_seconds": self.utilization.slot_seconds,
+            "losses": self.utilization.shares,
             "ends_in": self.ends_in,
             "joules": self.joules or None,
             "energy": asdict(self.energy) | {"best_joules": best and best.energy},
@@ -128,6 +123,7 @@ def build_status(
     rungs: Sequence[int],
     now: float | None = None,
     ends_in: float | None = None,
+    rows: int = ROWS,
 ) -> Status:
     """Look at a campaign; no more than a few milliseconds with thousands of trials.
 
@@ -137,7 +133,8 @@ def build_status(
         trials: trials that the campaign was to propose.
         rungs: epochs of its rungs.
         now: seconds since the epoch, while a controller is at work.
-        ends_in: what the planner predicts.
+        ends_in: predicted seconds until all has ended.
+        rows: most running trials to list one by one.
     """
     budget = trials + state.added
     more = state.searched < budget and not state.ending and not state.finished
@@ -145,9 +142,9 @@ def build_status(
         budget=budget + len(state.reseeded),
         counts=dict(Counter(trial.status for trial in state.trials.values())),
         phase=_phase(state, rungs, more),
-        running=running_trials(state, ROWS, now),
+        running=running_trials(state, rows, now),
         rungs=_rungs(state, rungs),
-        losses=ledger.utilization(now, more=more),
+        utilization=ledger.utilization(now, more=more),
         training_now=ledger.training_now,
         slots=ledger.slots,
         hosts=ledger.hosts[0],

@@ -227,10 +227,10 @@ def _run(
 ) -> dict[str, Any]:
     from hydragnn_hpo.campaign.controller import Controller
     from hydragnn_hpo.campaign.shutdown import Drained
-    from hydragnn_hpo.cli.display import Display
+    from hydragnn_hpo.cli.run_progress import RunProgress
     from hydragnn_hpo.launching.submit.chain import DRAINED
 
-    with pause.heard(), Display(config.search.trials, quiet) as display:
+    with pause.heard(), RunProgress(config.search.trials, quiet) as display:
         controller = Controller(
             config,
             opened,

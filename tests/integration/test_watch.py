@@ -18,7 +18,7 @@ from made_campaign import make_campaign
 from processes import until
 
 from hydragnn_hpo.campaign import journal
-from hydragnn_hpo.cli.watch.sight import Watcher
+from hydragnn_hpo.cli.status import RunReader
 from hydragnn_hpo.layout import RunDir
 
 NOTE = "Ctrl-C ends watching"
@@ -190,15 +190,15 @@ def test_a_look_reads_only_what_is_new(made, monkeypatch):
     run, rest = made
     read, decode = [], journal.decode
     monkeypatch.setattr(journal, "decode", lambda line: read.append(line) or decode(line))
-    watcher = Watcher(run)
-    watcher.look()
+    reader = RunReader(run)
+    reader.read()
     assert b"".join(read) == run.journal.read_bytes()
     read.clear()
     for _ in range(3):
-        watcher.look()
+        reader.read()
     assert read == []
     news = rest[: rest.index(b"\n") + 1]
     with run.journal.open("ab") as file:
         file.write(news)
-    watcher.look()
+    reader.read()
     assert read == [news]

@@ -34,7 +34,7 @@ class Growing:
             RunError: there is no campaign, or its journal is damaged.
         """
         require_campaign(self.run)
-        new = self._following.read_new()
+        new = list(self._following.read_new())
         for event in new:
             self._reckoning.apply(event)
         self._events += new

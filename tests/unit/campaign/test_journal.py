@@ -111,14 +111,14 @@ def append(path, content):
 def test_bytes_that_come_in_any_pieces_give_every_line_once(tmp_path):
     path, whole, chance = tmp_path / "events.jsonl", b"".join(LINES), random.Random(3)
     follower, found = JournalFollower(path), []
-    assert follower.read_new() == []
+    assert list(follower.read_new()) == []
     while whole:
         size = chance.randint(1, 90)
         append(path, whole[:size])
         whole = whole[size:]
-        found += follower.read_new()
+        found += list(follower.read_new())
     assert found == EVENTS
-    assert follower.read_new() == []
+    assert list(follower.read_new()) == []
     assert follower.offset == path.stat().st_size
 
 
@@ -126,11 +126,11 @@ def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     path = tmp_path / "events.jsonl"
     append(path, b"".join(LINES))
     follower = JournalFollower(path)
-    follower.read_new()
+    list(follower.read_new())
     decoded = []
     monkeypatch.setattr(module, "decode", lambda line: decoded.append(line) or decode(line))
     append(path, LINES[0])
-    assert follower.read_new() == [EVENTS[0]]
+    assert list(follower.read_new()) == [EVENTS[0]]
     assert decoded == [LINES[0]]
 
 
@@ -138,10 +138,10 @@ def test_a_torn_end_that_is_cut_off_and_written_anew_is_no_damage(tmp_path):
     path = tmp_path / "events.jsonl"
     append(path, LINES[0] + LINES[1][:20])
     follower = JournalFollower(path)
-    assert follower.read_new() == [EVENTS[0]]
+    assert list(follower.read_new()) == [EVENTS[0]]
     os.truncate(path, len(LINES[0]))
     append(path, LINES[2])
-    assert follower.read_new() == [EVENTS[2]]
+    assert list(follower.read_new()) == [EVENTS[2]]
 
 
 def test_a_damaged_line_before_the_last_is_an_error(tmp_path):
@@ -149,10 +149,10 @@ def test_a_damaged_line_before_the_last_is_an_error(tmp_path):
     damaged = LINES[1].replace(b"epoch", b"epocH", 1)
     append(path, LINES[0] + damaged)
     follower = JournalFollower(path)
-    assert follower.read_new() == [EVENTS[0]], "the last one may be torn"
+    assert list(follower.read_new()) == [EVENTS[0]], "the last one may be torn"
     append(path, LINES[2])
     with pytest.raises(RunError, match=rf"line 2 \(byte {len(LINES[0])}\) is damaged"):
-        follower.read_new()
+        list(follower.read_new())
 
 
 @pytest.mark.parametrize("content", [b"", LINES[5], b"".join(LINES[5:])])
@@ -160,10 +160,10 @@ def test_another_journal_in_its_place_is_not_taken_for_it(tmp_path, content):
     path = tmp_path / "events.jsonl"
     append(path, b"".join(LINES[:3]))
     follower = JournalFollower(path)
-    follower.read_new()
+    list(follower.read_new())
     path.write_bytes(content)
     with pytest.raises(JournalReplaced):
-        follower.read_new()
+        list(follower.read_new())
 
 
 def test_a_copy_that_has_grown_is_the_same_journal(tmp_path):
@@ -171,20 +171,20 @@ def test_a_copy_that_has_grown_is_the_same_journal(tmp_path):
     path = tmp_path / "events.jsonl"
     append(path, b"".join(LINES[:3]))
     follower = JournalFollower(path)
-    follower.read_new()
+    list(follower.read_new())
     path.unlink()
     append(path, b"".join(LINES[:4]))
-    assert follower.read_new() == [EVENTS[3]]
+    assert list(follower.read_new()) == [EVENTS[3]]
 
 
 def test_a_journal_that_is_gone_is_told(tmp_path):
     path = tmp_path / "events.jsonl"
     append(path, LINES[0])
     follower = JournalFollower(path)
-    follower.read_new()
+    list(follower.read_new())
     path.unlink()
     with pytest.raises(JournalReplaced, match="was removed"):
-        follower.read_new()
+        list(follower.read_new())
 
 
 def test_a_line_whose_end_comes_while_it_is_read_is_no_damage(tmp_path, monkeypatch):
@@ -205,4 +205,4 @@ def test_a_line_whose_end_comes_while_it_is_read_is_no_damage(tmp_path, monkeypa
 def test_what_is_no_file_is_a_sentence(tmp_path):
     (tmp_path / "events.jsonl").mkdir()
     with pytest.raises(RunError, match="events.jsonl: cannot be read"):
-        JournalFollower(tmp_path / "events.jsonl").read_new()
+        list(JournalFollower(tmp_path / "events.jsonl").read_new())

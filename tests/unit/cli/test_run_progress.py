@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hydragnn_hpo.campaign.accounting import SlotLedger
-from hydragnn_hpo.campaign.state import State
-from hydragnn_hpo.cli import display as module
-from hydragnn_hpo.cli.display import Display
+from hydragnn_hpo.campaign.event_store import JournalFold
+from hydragnn_hpo.cli import run_progress as module
+from hydragnn_hpo.cli.run_progress import RunProgress
 
 EVENTS = [
     {"event": "opened", "units": {}, "slots": ["a:0", "a:1"]},
@@ -32,8 +31,9 @@ EVENTS = [
 
 
 def event_store_of(events=()):
-    """A state and a ledger, with a clock that stands at the last event."""
-    found = SimpleNamespace(state=State(), ledger=SlotLedger(), time=0.0)
+    """What a journal folds to, with a clock that stands at the last event."""
+    found = JournalFold()
+    found.time = 0.0
     found.clock = lambda: found.time
     for event in events:
         take(found, event)
@@ -42,12 +42,11 @@ def event_store_of(events=()):
 
 def take(event_store, event):
     event_store.time += 1.0
-    for each in (event_store.state, event_store.ledger):
-        each.apply({"time": event_store.time, "epoch": 1, **event})
+    event_store.apply({"time": event_store.time, "epoch": 1, **event})
 
 
 def controller_of(event_store, rungs=(4, 8)):
-    config = SimpleNamespace(search=SimpleNamespace(rungs=rungs))
+    config = SimpleNamespace(name="campaign", search=SimpleNamespace(rungs=rungs))
     return SimpleNamespace(event_store=event_store, config=config, ends_in=90.0, ready=True)
 
 
@@ -60,7 +59,7 @@ def eager(monkeypatch):
 
 
 def test_plain_lines_tell_each_change_once(capsys):
-    display, event_store = Display(3), event_store_of()
+    display, event_store = RunProgress(3), event_store_of()
     for event in EVENTS:
         take(event_store, event)
         for _ in range(2):
@@ -75,7 +74,7 @@ def test_plain_lines_tell_each_change_once(capsys):
 
 
 def test_a_trial_that_rested_and_went_on_between_two_looks_is_told_of(capsys):
-    display, event_store = Display(3), event_store_of(EVENTS[:4])
+    display, event_store = RunProgress(3), event_store_of(EVENTS[:4])
     display(event_store.state, controller_of(event_store))
     for event in EVENTS[4:7]:
         take(event_store, event)
@@ -91,14 +90,14 @@ def test_a_trial_that_rested_and_went_on_between_two_looks_is_told_of(capsys):
 def test_plain_lines_sum_up_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(module, "SUMMARY_SECONDS", 0.0)
     event_store = event_store_of(EVENTS[:4])
-    Display(3)(event_store.state, controller_of(event_store))
+    RunProgress(3)(event_store.state, controller_of(event_store))
     last = capsys.readouterr().out.splitlines()[-1]
     assert "searching: 0 of 3 trials at rest, 0 waiting, 1 running, about 1.5 min left;" in last
     assert "2 slots on 1 host: 100 % train now, 100 % so far" in last
 
 
 def test_who_goes_on_is_not_told_again_what_happened_before(capsys):
-    display, event_store = Display(3), event_store_of(EVENTS[:6])
+    display, event_store = RunProgress(3), event_store_of(EVENTS[:6])
     display.begin(event_store.state)
     display(event_store.state, controller_of(event_store))
     take(event_store, EVENTS[6])
@@ -111,7 +110,7 @@ def test_who_goes_on_is_not_told_again_what_happened_before(capsys):
 
 
 def test_quiet_says_nothing(capsys):
-    display, event_store = Display(3, quiet=True), event_store_of(EVENTS)
+    display, event_store = RunProgress(3, quiet=True), event_store_of(EVENTS)
     display.begin(event_store.state)
     display(event_store.state, controller_of(event_store))
     assert capsys.readouterr().out == ""
@@ -119,7 +118,7 @@ def test_quiet_says_nothing(capsys):
 
 def test_looks_keep_their_distance(monkeypatch, capsys):
     monkeypatch.setattr(module, "REFRESH_SECONDS", 3600.0)
-    display, event_store = Display(3), event_store_of(EVENTS[:3])
+    display, event_store = RunProgress(3), event_store_of(EVENTS[:3])
     display(event_store.state, controller_of(event_store))
     for event in EVENTS[3:]:
         take(event_store, event)
@@ -130,7 +129,7 @@ def test_looks_keep_their_distance(monkeypatch, capsys):
 def test_a_slow_look_is_followed_by_a_long_pause(monkeypatch):
     """Whatever a look costs, it takes a fiftieth of the time at most."""
     monkeypatch.setattr(module, "LOOKING_SHARE", 0.02)
-    display, event_store = Display(3), event_store_of(EVENTS[:3])
+    display, event_store = RunProgress(3), event_store_of(EVENTS[:3])
     monkeypatch.setattr(display, "_lines", lambda *_: time.sleep(0.02))
     began = time.monotonic()
     display(event_store.state, controller_of(event_store))
@@ -139,7 +138,7 @@ def test_a_slow_look_is_followed_by_a_long_pause(monkeypatch):
 
 def test_a_terminal_gets_a_live_table(monkeypatch, capsys):
     monkeypatch.setattr(module.sys.stdout, "isatty", lambda: True)
-    with Display(3) as display:
+    with RunProgress(3) as display:
         assert display.live is not None
         shown = []
         monkeypatch.setattr(display.live, "update", lambda what, refresh: shown.append(what))

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hydragnn_hpo.cli.watch import watching
-from hydragnn_hpo.cli.watch.watching import wait
+from hydragnn_hpo.cli import watch_run
+from hydragnn_hpo.cli.watch_run import wait
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def clock(monkeypatch):
         clock.now += seconds
 
     clock.sleep = sleep
-    monkeypatch.setattr(watching, "time", clock)
+    monkeypatch.setattr(watch_run, "time", clock)
 
 
 def test_a_size_that_came_while_it_was_drawn_is_drawn_once():

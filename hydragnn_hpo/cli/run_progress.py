@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.status import Status, build_status, describe_trial
-from hydragnn_hpo.cli.standing_view import headline, laid_out, use_of_slots
+from hydragnn_hpo.cli.status_view import Picture, Snapshot, headline, use_of_slots
 from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SUMMARY_SECONDS = 60.0
 """How often plain lines sum up."""
 
 
-class Display:
+class RunProgress:
     """Follows a campaign's state; use it in a ``with``."""
 
     def __init__(self, trials: int, quiet: bool = False) -> None:
@@ -73,13 +73,20 @@ class Display:
         if self.live is None:
             self._lines(state, controller)
         else:
-            note = "" if controller.ready else "  (preparing data and a warm process)"
-            standing = self._standing(state, controller)
-            self.live.update(laid_out(standing, note=note), refresh=True)
+            self.live.update(Picture(self._snapshot(state, controller)), refresh=True)
         spent = time.monotonic() - began
         self._due = began + max(REFRESH_SECONDS, spent / LOOKING_SHARE)
 
-    def _standing(self, state: State, controller: "Controller") -> Status:
+    def _snapshot(self, state: State, controller: "Controller") -> Snapshot:
+        return Snapshot(
+            name=controller.config.name,
+            status=self._status(state, controller),
+            course="" if controller.ready else "preparing data and a warm process",
+            best_so_far=controller.event_store.best_so_far,
+            restarts=controller.event_store.restarts,
+        )
+
+    def _status(self, state: State, controller: "Controller") -> Status:
         return build_status(
             state,
             controller.event_store.ledger,
@@ -95,8 +102,8 @@ class Display:
                 self._say(line)
         if time.monotonic() - self._summed_up >= SUMMARY_SECONDS and state.trials:
             self._summed_up = time.monotonic()
-            standing = self._standing(state, controller)
-            self._say(f"{headline(standing)}; {use_of_slots(standing)}")
+            status = self._status(state, controller)
+            self._say(f"{headline(status)}; {use_of_slots(status)}")
 
     def _news(self, trial: Trial) -> Iterator[str]:
         """Say what has become of a trial since the last look.
