@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.placement.simulator import Bar
 
 CAUSES: dict[str, str] = {
     "training": "training and validation",

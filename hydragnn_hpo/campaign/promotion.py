@@ -1,11 +1,37 @@
 """Which trials train on: promotion from rung to rung, and the best again with new seeds."""
 
+from collections.abc import Collection, Sequence
+
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config.search import SearchConfig
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.search.rungs import Promotion, promotable, tail, together
+from hydragnn_hpo.search.rungs import Promotion, Rested, promotable, tail, together
+
+
+def choose_promotions(
+    search: SearchConfig,
+    results: Sequence[Sequence[Rested]],
+    promoted: Sequence[Collection[str]],
+    *,
+    resting: bool,
+) -> list[Promotion]:
+    """Apply the campaign's rule of promotion.
+
+    Args:
+        search: names the rule.
+        results: of the trials that rested, by rung.
+        promoted: names of the trials that were sent on, by rung.
+        resting: whether nothing runs, waits or is to come.
+    """
+    if search.promotion == "together":
+        if not resting:
+            return []
+        return together(results, promoted, reduction=search.reduction, finalists=search.finalists)
+    if resting:
+        return tail(results, promoted, finalists=search.finalists)
+    return promotable(results, promoted, reduction=search.reduction)
 
 
 class Promoter:
@@ -49,18 +75,9 @@ class Promoter:
     def _found(self, resting: bool) -> list[Promotion]:
         """Ask the rule of the campaign; only who is at rest can go on."""
         search, state = self.search, self.event_store.state
-        waits = search.promotion == "together"
-        if waits and not resting:
-            return []
         results = [state.results.get(rung, []) for rung in search.rungs]
         gone = [state.promoted.get(rung, set()) for rung in search.rungs]
-        if waits:
-            rule = {"reduction": search.reduction, "finalists": search.finalists}
-            found = together(results, gone, **rule)
-        elif resting:
-            found = tail(results, gone, finalists=search.finalists)
-        else:
-            found = promotable(results, gone, reduction=search.reduction)
+        found = choose_promotions(search, results, gone, resting=resting)
         return [p for p in found if state.trials[p.trial].status == "stopped"]
 
 

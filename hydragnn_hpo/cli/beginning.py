@@ -11,8 +11,8 @@ from typing import Any
 from hydragnn_hpo.campaign.beginning.budget import fitting_scope
 from hydragnn_hpo.campaign.beginning.scope import Scope
 from hydragnn_hpo.campaign.beginning.starter import Known, able_convs, heads_of, starter
-from hydragnn_hpo.campaign.forecast import Forecast, Machine
-from hydragnn_hpo.cli.guessing import scaled, stats_of
+from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
+from hydragnn_hpo.cli.estimate_stats import estimate_stats, scale_stats
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load, parse
@@ -86,7 +86,7 @@ def of_card(named: str, wish: Wish) -> tuple[str, Forecast | None]:
     card = load(path, CardConfig)
     if wish.minutes is None:
         return starter(card, given, wish.convs, wish.targets), None
-    stats = stats_of(path, [Path(f"{card.name}.bp")], None).stats
+    stats = estimate_stats(path, [Path(f"{card.name}.bp")], None).stats
     return _timed(card, given, stats, wish, Known())[:2]
 
 
@@ -108,7 +108,7 @@ def of_files(paths: Sequence[Path], wish: Wish, units: Mapping[str, str], folder
     card = _card_of(text, card_path)
     known = _known(seen)
     _check_targets(seen, wish)
-    stats = scaled(seen.surroundings.stats, seen.sample.total, card)
+    stats = scale_stats(seen.surroundings.stats, seen.sample.total, card)
     minutes = wish.minutes or MINUTES
     timed = Wish(wish.convs, wish.targets, minutes)
     with _patience("pricing trials"):
@@ -184,7 +184,7 @@ def _timed(
     def made(scope: Scope) -> CampaignConfig:
         return parse(tomllib.loads(text_of(scope)), CampaignConfig, where="first campaign")
 
-    machine = Machine(find_profile(None), 1, len(detect_slots()))
+    machine = ForecastMachine(find_profile(None), 1, len(detect_slots()))
     seconds = 60.0 * (wish.minutes or MINUTES)
     scope, forecast = fitting_scope(made, machine, stats, able, seconds)
     return text_of(scope), forecast, scope

@@ -13,7 +13,14 @@ from hydragnn_hpo.campaign.beginning.scope import (
     trials_for,
     with_trials,
 )
-from hydragnn_hpo.campaign.forecast import Forecast, Machine, Priced, Pricing, forecast, sample
+from hydragnn_hpo.campaign.forecast import (
+    Forecast,
+    ForecastMachine,
+    PricedTrial,
+    TrialPricer,
+    forecast,
+    sample_configurations,
+)
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.placement.cost import CostModel
@@ -35,7 +42,7 @@ Make = Callable[[Scope], CampaignConfig]
 
 def fitting_scope(
     make: Make,
-    machine: Machine,
+    machine: ForecastMachine,
     stats: Mapping[str, Any],
     able: Sequence[str],
     seconds: float,
@@ -75,7 +82,7 @@ def _first_enough(found: Sequence[tuple[int, Scope]]) -> tuple[int, Scope]:
 
 
 def _settled(
-    make: Make, machine: Machine, stats: Mapping[str, Any], scope: Scope, seconds: float
+    make: Make, machine: ForecastMachine, stats: Mapping[str, Any], scope: Scope, seconds: float
 ) -> tuple[Scope, Forecast]:
     """Simulate a scope, and take trials away while it takes too long."""
     while True:
@@ -88,14 +95,14 @@ def _settled(
 
 
 def _priced(
-    config: CampaignConfig, machine: Machine, stats: Mapping[str, Any], count: int = DRAWN
-) -> dict[str, Priced]:
+    config: CampaignConfig, machine: ForecastMachine, stats: Mapping[str, Any], count: int = DRAWN
+) -> dict[str, PricedTrial]:
     """Price configurations that are drawn from a campaign's space."""
     stores = stores_of(config, [str(stats["name"])])
     configure = partial(_configure, config, stores)
     costs = CostModel(stats, machine.profile, max_width=machine.slots)
-    pricing = Pricing(config, machine, costs, configure)
-    drawn = sample(config, count)
+    pricing = TrialPricer(config, machine, costs, configure)
+    drawn = sample_configurations(config, count)
     found = [pricing.price(f"t{number:04d}", values) for number, values in enumerate(drawn)]
     return {each.name: each for each in found if each is not None}
 
@@ -106,14 +113,16 @@ def _configure(
     return trial_config(config, name, values, stores)
 
 
-def _epoch_seconds(priced: Mapping[str, Priced]) -> float:
+def _epoch_seconds(priced: Mapping[str, PricedTrial]) -> float:
     """Give the mean seconds of an epoch on one slot."""
     if not priced:
         return float("inf")
     return sum(each.price.epoch_seconds(1) for each in priced.values()) / len(priced)
 
 
-def _reasons(scope: Scope, stats: Mapping[str, Any], machine: Machine, seen: Forecast) -> list[str]:
+def _reasons(
+    scope: Scope, stats: Mapping[str, Any], machine: ForecastMachine, seen: Forecast
+) -> list[str]:
     """Say in sentences why it is as it is."""
     training = int(stats["splits"]["train"])
     slots = f"{machine.slots} slot{'s' if machine.slots != 1 else ''}"

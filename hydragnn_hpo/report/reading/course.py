@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.campaign.accounting import SlotLedger, attempt_bars
-from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.placement.simulator import Bar
 from hydragnn_hpo.report.reading.facts import Facts
 
 Floats = NDArray[np.float64]

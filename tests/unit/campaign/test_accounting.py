@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, attempt_bars
-from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.placement.simulator import Bar
 
 
 class Story:

@@ -19,7 +19,7 @@ from hydragnn_hpo.campaign.beginning.scope import (
     with_trials,
 )
 from hydragnn_hpo.campaign.beginning.starter import Known, heads_of, starter
-from hydragnn_hpo.campaign.forecast import Machine
+from hydragnn_hpo.campaign.forecast import ForecastMachine
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.data import SPLITS, CardConfig
@@ -68,7 +68,7 @@ def make(scope):
 
 
 def fitted(count, minutes, slots=2, nodes=20):
-    machine = Machine(find_profile(None), 1, slots)
+    machine = ForecastMachine(find_profile(None), 1, slots)
     return fitting_scope(make, machine, stats(count, nodes), ABLE, 60.0 * minutes)
 
 

@@ -9,18 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.placement.bound import bound_of
-from hydragnn_hpo.placement.simulated import Setting, Work
-from hydragnn_hpo.placement.simulation import simulate
+from hydragnn_hpo.placement.simulator import SimulatedWork, SimulationSettings, simulate
 from hydragnn_hpo.placement.task import Plan, Resize
 
-PAIR = Setting(
+PAIR = SimulationSettings(
     hosts=1, slots_per_host=2, restart_seconds=2.0, checkpoint_every=10.0, tick=0.0, probe=0.1
 )
 
 
 def work(name, seconds, widths=(1,), loss=0.0, error=1.0, **more):
     law = tuple(seconds * (1 + loss * (p - 1)) / p for p in widths)
-    return Work(name, tuple(widths), law, tuple(error * each for each in law), **more)
+    return SimulatedWork(name, tuple(widths), law, tuple(error * each for each in law), **more)
 
 
 def bars(found, trial):
@@ -126,7 +125,7 @@ def test_the_allocation_is_drained():
 
 
 def test_a_lost_host_costs_the_work_since_the_last_checkpoint():
-    setting = Setting(
+    setting = SimulationSettings(
         hosts=1,
         slots_per_host=1,
         checkpoint_every=10.0,
@@ -193,7 +192,7 @@ def test_every_slot_second_has_one_cause_and_no_slot_two_trials(
         work(f"t{i:02}", s, [1 << k for k in range(most + 1)], loss, error, lanes=lanes)
         for i, (s, most, loss, error, lanes) in enumerate(drawn)
     ]
-    setting = Setting(
+    setting = SimulationSettings(
         hosts=hosts,
         slots_per_host=4,
         start_seconds=1.0,
@@ -257,7 +256,7 @@ def lognormal_works(count, seed, sigma, widest):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_campaign_ends_close_to_the_bound(sigma, seed):
     works = lognormal_works(100, seed, sigma, 128)
-    setting = Setting(hosts=32, slots_per_host=8, restart_seconds=20.0, tick=5.0)
+    setting = SimulationSettings(hosts=32, slots_per_host=8, restart_seconds=20.0, tick=5.0)
     found = simulate(works, setting)
     assert found.makespan / bound_of(works, setting.slots) < 1.25
     assert found.restarts <= 1.2 * len(works)
@@ -266,7 +265,7 @@ def test_a_campaign_ends_close_to_the_bound(sigma, seed):
 def test_a_wide_trial_is_not_starved_by_short_ones_that_keep_coming():
     works = [work(f"s{i:03}", 10.0 + i % 3) for i in range(300)]
     works.insert(6, work("wide", 40.0, (4,)))
-    found = simulate(works, Setting(hosts=1, slots_per_host=4, wave=6, tick=0.0))
+    found = simulate(works, SimulationSettings(hosts=1, slots_per_host=4, wave=6, tick=0.0))
     (start, _, _, _) = bars(found, "wide")[0]
     # At most all that were there before it, one after the other on four slots, and one more.
     assert start <= (6 / 4 + 1 + 1) * 12.0
@@ -274,6 +273,6 @@ def test_a_wide_trial_is_not_starved_by_short_ones_that_keep_coming():
 
 def test_on_two_slots_only_the_tail_is_resized():
     works = lognormal_works(24, 3, 0.3, 2)
-    found = simulate(works, Setting(hosts=1, slots_per_host=2, start_seconds=2.0))
+    found = simulate(works, SimulationSettings(hosts=1, slots_per_host=2, start_seconds=2.0))
     assert found.restarts <= 2
     assert found.useful > 0.97

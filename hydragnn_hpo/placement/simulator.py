@@ -2,27 +2,243 @@
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import Pool
-from hydragnn_hpo.placement.simulated import CAUSES, Bar, Setting, Simulated, What, Work
-from hydragnn_hpo.placement.simulated_trial import SimulatedTrial
 from hydragnn_hpo.placement.task import Outlook, Plan, Resize, Running, Start, Task
 
+CAUSES = ("training", "start-up", "tail", "held", "failures", "brain")
+"""Where slot-seconds go; together they are all there are.
+
+``training`` that counted; ``start-up`` of trials and of the machine; ``tail``: idle, nothing waits
+and nothing is to come; ``held``: idle although trials wait (for more slots than are free);
+``failures``: work lost since the last checkpoint, and hosts that are away; ``brain``: idle,
+nothing waits, but trials are still to be proposed.
+"""
+
+What = Literal["start-up", "training", "lost"]
+
+
+@dataclass(frozen=True)
+class SimulatedWork:
+    """One trial of a simulated campaign, as it truly is and as it is believed to be."""
+
+    name: str
+    widths: tuple[int, ...]
+    """Ranks it may have, rising."""
+    seconds: tuple[float, ...]
+    """What all of it truly takes at each width, without start-up."""
+    predicted: tuple[float, ...] = ()
+    """What is believed until it is measured; the truth if left out."""
+    lanes: int = 1
+    """Slots that each of its ranks occupies."""
+
+    def believed(self) -> tuple[float, ...]:
+        """Give the seconds that the planner starts from."""
+        return self.predicted or self.seconds
+
+    def true(self, width: int) -> float:
+        """Give the seconds that all of it takes at one of its widths."""
+        return self.seconds[self.widths.index(width)]
+
+    @property
+    def useful(self) -> float:
+        """Slot-seconds at its narrowest width, where nothing is spent on ranks that talk."""
+        return self.seconds[0] * self.widths[0] * self.lanes
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """The machine of a simulation, and its habits; times in seconds."""
+
+    hosts: int
+    slots_per_host: int
+    hosts_per_group: int = 0
+    slot_order: tuple[int, ...] = ()
+    cold_seconds: float = 0.0
+    """Until the first trial can start: agents, environment, data on every host."""
+    start_seconds: float = 0.0
+    """A trial's start, on all its slots."""
+    restart_seconds: float = 10.0
+    """What ending at a checkpoint and starting again costs on all slots."""
+    checkpoint_every: float = 60.0
+    """Training between two checkpoints; a trial that is asked to yield does so at the next."""
+    probe: float = 0.02
+    """Share of a trial after which its speed is measured."""
+    tick: float = 1.0
+    """Events of so long are answered by one decision."""
+    wave: int = 0
+    """Trials that the brain proposes ahead of those that run; 0: all are there at once."""
+    brain_seconds: float = 0.0
+    """How long the brain takes to answer."""
+    wall_time: float = math.inf
+    """When the allocation ends."""
+    failures: float = 0.0
+    """Host failures per host and hour."""
+    repair_seconds: float = math.inf
+    """How long a host that failed stays away."""
+    efficiency_floor: float = 0.5
+    restarts: int = 3
+    """Most restarts of one trial for a better width."""
+    seed: int = 0
+    """Of the failures."""
+
+    @property
+    def slots(self) -> int:
+        """Slots of the whole machine."""
+        return self.hosts * self.slots_per_host
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something that a trial did with its slots for a while."""
+
+    trial: str
+    slots: tuple[str, ...]
+    """``host:index``."""
+    start: float
+    end: float
+    what: What
+
+    @property
+    def slot_seconds(self) -> float:
+        """Give its area."""
+        return len(self.slots) * (self.end - self.start)
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """A campaign as it went in a simulation."""
+
+    bars: tuple[Bar, ...]
+    """In the order of their ends."""
+    makespan: float
+    """Seconds from the first start to the last end."""
+    slots: int
+    spent: Mapping[str, float]
+    """Slot-seconds by cause, see ``CAUSES``; their sum is ``slots * makespan``."""
+    useful_seconds: float
+    """One-slot work that was done, in slot-seconds."""
+    restarts: int
+    """Restarts for a better width, all trials together."""
+    failed_hosts: int = 0
+    decisions: int = 0
+    """How often the planner was asked."""
+    unfinished: Mapping[str, float] = field(default_factory=dict)
+    """Share left of trials that the wall time, or the loss of all hosts, left undone."""
+
+    @property
+    def slot_hours(self) -> float:
+        """Give what the campaign is billed for."""
+        return self.slots * self.makespan / 3600.0
+
+    @property
+    def useful(self) -> float:
+        """Give the share of all slot-time that one-slot work takes."""
+        return self.useful_seconds / max(self.slots * self.makespan, 1e-9)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Give the share of slot-time by cause; they add up to 1."""
+        whole = max(self.slots * self.makespan, 1e-9)
+        return {cause: self.spent.get(cause, 0.0) / whole for cause in CAUSES}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Give the slots that every trial ended with."""
+        return {bar.trial: len(bar.slots) for bar in self.bars if bar.what == "training"}
+
+
+class SimulatedTrial:
+    """What is true of a trial, and what its planner may know."""
+
+    def __init__(self, work: SimulatedWork) -> None:
+        """Start with nothing done."""
+        self.work, self.name = work, work.name
+        self.done, self.attempts, self.resized = 0.0, 0, 0
+        self.wished: int | None = None
+        self.slots: tuple[str, ...] = ()
+        self.hosts: frozenset[str] = frozenset()
+        self.started = self.setup = self.whole = self.end = 0.0
+        self.width = 0
+        self._known = Task(self.name, work.widths, work.believed(), lanes=work.lanes)
+
+    def start(self, now: float, setup: float, width: int, slots: tuple[str, ...]) -> None:
+        """Begin an attempt."""
+        self.attempts += 1
+        self.wished = None
+        self.started, self.setup, self.width, self.slots = now, setup, width, slots
+        self.hosts = frozenset(name.rpartition(":")[0] for name in slots)
+        self.whole = self.work.true(width)
+        self.end = now + setup + (1.0 - self.done) * self.whole
+
+    def time_of(self, done: float) -> float:
+        """Give the time at which so much of the trial is done."""
+        return self.started + self.setup + (done - self.done) * self.whole
+
+    def done_at(self, time: float) -> float:
+        """Give the share of the trial that is done at a time of its attempt."""
+        return min(1.0, self.done + max(0.0, time - self.started - self.setup) / self.whole)
+
+    def last_checkpoint(self, now: float, every: float) -> float:
+        """Give the time of the last checkpoint."""
+        trained = max(0.0, now - self.started - self.setup)
+        return self.started + self.setup + math.floor(trained / every) * every
+
+    def next_checkpoint(self, now: float, every: float) -> float:
+        """Give the time of the next checkpoint."""
+        trained = max(0.0, now - self.started - self.setup)
+        return self.started + self.setup + max(1, math.ceil(trained / every)) * every
+
+    def measure(self) -> None:
+        """Correct what is believed by the speed at the present width."""
+        known = self._known
+        factor = self.whole / known.at(self.width)
+        if factor != 1.0:
+            seconds = tuple(factor * each for each in known.seconds)
+            known = replace(known, seconds=seconds)
+        self._known = replace(known, measured=True)
+
+    def task(self) -> Task:
+        """Say what a planner may know while the trial waits."""
+        left = 1.0 - self.done
+        seconds = self._known.seconds
+        if self.done:
+            seconds = tuple(left * each for each in seconds)
+        elif self.wished is None and not self.resized:
+            return self._known
+        return replace(self._known, seconds=seconds, restarts=self.resized, wished=self.wished)
+
+    def running(self, now: float, every: float) -> Running:
+        """Say what a planner may know while the trial runs."""
+        if self.wished != self._known.wished or self.resized != self._known.restarts:
+            self._known = replace(self._known, wished=self.wished, restarts=self.resized)
+        trained = now - self.started - self.setup
+        left = (1.0 - self.done) * self._known.at(self.width)
+        if trained < 0.0:
+            return Running(self._known, self.width, left - trained, stoppable=False)
+        # What is believed may be too short: a trial that runs on has something left.
+        left = max(left - trained, 0.01 * left)
+        wait = self.next_checkpoint(now, every) - now
+        return Running(self._known, self.width, left, self.wished is None, wait)
+
+
 Decide = Callable[[Sequence[Task], Sequence[Running], Pool, Outlook], Plan]
-Promote = Callable[[str, float], Iterable[Work]]
+Promote = Callable[[str, float], Iterable[SimulatedWork]]
 
 
 def simulate(
-    works: Sequence[Work],
-    setting: Setting,
+    works: Sequence[SimulatedWork],
+    setting: SimulationSettings,
     *,
     decide: Decide = plan,
     promote: Promote | None = None,
-) -> Simulated:
+) -> SimulationResult:
     """Run all trials to their ends on a machine.
 
     Args:
@@ -40,7 +256,11 @@ class _Simulation:
     """The clock, the machine and the trials."""
 
     def __init__(
-        self, works: Sequence[Work], setting: Setting, decide: Decide, promote: Promote | None
+        self,
+        works: Sequence[SimulatedWork],
+        setting: SimulationSettings,
+        decide: Decide,
+        promote: Promote | None,
     ) -> None:
         self.setting, self.decide, self.promote = setting, decide, promote
         self.now, self.planned, self.asked = 0.0, False, False
@@ -115,7 +335,7 @@ class _Simulation:
             self.enter(self.to_come.pop())
         self.soon()
 
-    def enter(self, work: Work) -> None:
+    def enter(self, work: SimulatedWork) -> None:
         """Let a trial wait for its first start."""
         trial = SimulatedTrial(work)
         self.trials.append(trial)
@@ -283,9 +503,9 @@ class _Simulation:
 
     # -- the result ------------------------------------------------------------------
 
-    def result(self) -> Simulated:
+    def result(self) -> SimulationResult:
         """Give what was written down, up to the last end."""
-        return Simulated(
+        return SimulationResult(
             bars=tuple(self.bars),
             makespan=self.now,
             slots=self.setting.slots,

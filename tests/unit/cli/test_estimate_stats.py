@@ -7,7 +7,7 @@ import pytest
 from ase import Atoms
 from ase.io import write
 
-from hydragnn_hpo.cli.guessing import ATOMS, DENSITY, stats_of
+from hydragnn_hpo.cli.estimate_stats import ATOMS, DENSITY, estimate_stats
 from hydragnn_hpo.config.loading import to_toml
 from hydragnn_hpo.config.mixture import united
 from hydragnn_hpo.errors import DataError
@@ -39,7 +39,7 @@ def card(tmp_path):
 
 
 def test_structures_are_read_and_counted(card):
-    guess = stats_of(card, [], None)
+    guess = estimate_stats(card, [], None)
     stats = guess.stats
     assert not guess.built
     assert guess.said == "20 structures, sizes by 20 structures of it"
@@ -53,7 +53,7 @@ def test_structures_are_read_and_counted(card):
 
 
 def test_a_larger_set_is_scaled_up(card):
-    stats = stats_of(card, [], 1_000_000).stats
+    stats = estimate_stats(card, [], 1_000_000).stats
     assert stats["splits"]["train"] == 600_000
     assert stats["train_nodes"] == 1_800_000
     assert stats["nodes"]["total"] == 3_000_000
@@ -62,8 +62,8 @@ def test_a_larger_set_is_scaled_up(card):
 def test_without_its_files_structures_are_middling_crystals(card):
     (card.parent / "tiny.extxyz").unlink()
     with pytest.raises(DataError, match="tiny.extxyz"):
-        stats_of(card, [], None)
-    guess = stats_of(card, [], 1000)
+        estimate_stats(card, [], None)
+    guess = estimate_stats(card, [], 1000)
     assert guess.said == "1,000 structures, sizes by a guess"
     assert guess.stats["train_nodes"] == 600 * ATOMS
     sphere = 4.0 / 3.0 * math.pi * 4.0**3 * DENSITY
@@ -74,16 +74,18 @@ def test_a_store_goes_before_a_guess(card, tmp_path):
     store = tmp_path / "tiny.bp"
     store.mkdir()
     (store / "stats.json").write_text(json.dumps({"splits": {"train": 7}}))
-    assert not stats_of(card, [store], None).built, "it is not whole"
+    assert not estimate_stats(card, [store], None).built, "it is not whole"
     (store / "index.json").touch()
-    guess = stats_of(card, [tmp_path / "none.bp", store], None)
+    guess = estimate_stats(card, [tmp_path / "none.bp", store], None)
     assert guess.built
     assert guess.stats == {"splits": {"train": 7}}
-    assert not stats_of(card, [store], 500).built, "the data is to grow"
+    assert not estimate_stats(card, [store], 500).built, "the data is to grow"
 
 
 def test_guesses_of_several_sets_are_united(card):
     entries = [type("Entry", (), {"prefix": name, "ratio": None}) for name in ("a_", "b_")]
-    both = united([stats_of(card, [], None).stats, stats_of(card, [], 100).stats], entries, ())
+    both = united(
+        [estimate_stats(card, [], None).stats, estimate_stats(card, [], 100).stats], entries, ()
+    )
     assert both["splits"]["train"] == 12 + 60
     assert set(both["targets"]) == {"a_e", "b_e"}
