@@ -4,29 +4,36 @@ import importlib
 import pkgutil
 import re
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pytest
+from annotated_types import Len
+from pydantic import Field, NonNegativeInt, PositiveFloat, TypeAdapter
 
 import hydragnn_hpo.config
 from hydragnn_hpo.cli.main import app
-from hydragnn_hpo.cli.reference.commands import verbs
-from hydragnn_hpo.cli.reference.files import FILES
-from hydragnn_hpo.cli.reference.keys import options
-from hydragnn_hpo.cli.reference.pages import commands, settings
+from hydragnn_hpo.cli.reference_pages import (
+    FILES,
+    commands_page,
+    conv_options,
+    kind,
+    read_commands,
+    settings_page,
+)
 from hydragnn_hpo.config.convs.user import UserOptions
 from hydragnn_hpo.config.fit import Heads
 from hydragnn_hpo.config.mixture import MixedConfig
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.site import SiteConfig
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 UNWRITTEN = {Config, MixedConfig, SiteConfig, Heads, UserOptions}
 """Configs that only others derive from, and two that no file holds."""
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return settings()
+    return settings_page()
 
 
 def row(page: str, anchor: str) -> list[str]:
@@ -37,7 +44,7 @@ def row(page: str, anchor: str) -> list[str]:
 
 @pytest.mark.parametrize("place", ["config", "cli"])
 def test_the_pages_are_what_the_code_says(place: str, page: str) -> None:
-    made = page if place == "config" else commands(app)
+    made = page if place == "config" else commands_page(app)
     kept = (ROOT / "hydragnn_hpo" / place / "REFERENCE.md").read_text()
     assert kept == made, "a setting or a command has changed: run `make reference`"
 
@@ -68,9 +75,10 @@ def test_every_config_has_its_table(page: str) -> None:
     for found in pkgutil.walk_packages(hydragnn_hpo.config.__path__, "hydragnn_hpo.config."):
         importlib.import_module(found.name)
     shown = {table.config for file in FILES for table in file.tables()}
-    shown |= {table.config for _, table in options()} | UNWRITTEN
+    shown |= {table.config for _, table in conv_options()}
+    shown |= {config.__name__ for config in UNWRITTEN}
     made = {one for one in every(Config) if one.__module__.startswith("hydragnn_hpo.config")}
-    assert not sorted(one.__name__ for one in made - shown)
+    assert not sorted({one.__name__ for one in made} - shown)
 
 
 def every(config: type[Config]) -> set[type[Config]]:
@@ -80,13 +88,13 @@ def every(config: type[Config]) -> set[type[Config]]:
 
 def test_every_setting_is_documented() -> None:
     keys = [key for file in FILES for table in file.tables() for key in table.keys]
-    keys += [key for _, table in options() for key in table.keys]
+    keys += [key for _, table in conv_options() for key in table.keys]
     assert len(keys) > 200
     assert not [key.name for key in keys if not key.says]
 
 
 def test_every_option_of_every_command_is_documented() -> None:
-    found = list(verbs(app))
+    found = list(read_commands(app))
     assert {"run", "dataset build", "ensemble pick"} <= {verb.name for verb in found}
     assert not [verb.name for verb in found if not verb.says]
     silent = [(verb.name, one.written) for verb in found for one in verb.choices if not one.says]
@@ -94,7 +102,7 @@ def test_every_option_of_every_command_is_documented() -> None:
 
 
 def test_what_is_hidden_stays_hidden() -> None:
-    names = {verb.name.split()[0] for verb in verbs(app)}
+    names = {verb.name.split()[0] for verb in read_commands(app)}
     assert "batch" not in names
 
 
@@ -112,9 +120,32 @@ def slug(title: str) -> str:
 
 
 def test_rows_have_as_many_cells_as_their_heads(page: str) -> None:
-    for text in (page, commands(app)):
+    for text in (page, commands_page(app)):
         width = 0
         for line in text.splitlines():
             cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
             assert not cells or not width or cells == width, line
             width = cells
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (int, "integer"),
+        (int | None, "integer"),
+        (PositiveFloat | None, "number > 0"),
+        (Annotated[float, Field(ge=0.0, lt=1.0)], "number >= 0 and < 1"),
+        (Literal["a", "b"], '`"a"` `"b"`'),
+        (int | float, "number"),
+        (bool | str, "`true` or `false` or text"),
+        (tuple[NonNegativeInt, ...], "list of integer >= 0"),
+        (tuple[float, float, float], "list of 3 x number"),
+        (Annotated[tuple[str, ...], Len(2)], "list of text, at least 2"),
+        (dict[str, float], "table of number"),
+        (dict[str, Any], "table"),
+    ],
+    ids=str,
+)
+def test_types_are_said_in_words(annotation: Any, words: str) -> None:
+    schema = TypeAdapter(annotation).json_schema()
+    assert kind(schema, schema.get("$defs", {})) == words
