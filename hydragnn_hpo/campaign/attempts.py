@@ -30,7 +30,7 @@ WRITERS = 16
 LAUNCH_SECONDS = 0.3
 """Longest time for starts in one turn of the loop."""
 
-WISHES = {"resized": "yield", "median": "stop", "curve": "stop"}
+CONTROL_WORDS = {"resized": "yield", "median": "stop", "curve": "stop"}
 """What rank 0 is asked for a reason to end; other reasons come as a signal."""
 
 
@@ -59,7 +59,7 @@ class Attempts:
         """
         self.config, self.run_dir, self.event_store = config, run, event_store
         self.dispatch, self.backend, self.tell = dispatch, backend, tell
-        self.rule = rule_of(config, event_store)
+        self.rule = replay_stop_rule(config, event_store)
         self.to_launch: deque[Start] = deque()
         """What was placed and is not started yet."""
         self._adopted: set[str] = set()
@@ -71,7 +71,7 @@ class Attempts:
         self.news = False
         """Whether something happened since the last look that a plan may depend on."""
 
-    def follow(self, plan: Plan) -> None:
+    def start_plan(self, plan: Plan) -> None:
         """Note what was decided, and make it durable; ``launch`` acts on it."""
         state = self.event_store.state
         for start in plan.starts:
@@ -115,15 +115,15 @@ class Attempts:
 
     def ask(self, trial: Trial, reason: str, **values: Any) -> None:
         """Ask a running trial to end: once, but for a person or a pause, which do not wait."""
-        if trial.asked is not None and reason in WISHES:
+        if trial.asked is not None and reason in CONTROL_WORDS:
             return
         if trial.asked is None or reason == "cancelled":
             self.event_store.append("asked", trial=trial.name, reason=reason, **values)
-        self._pass_on(trial, reason)
+        self._send_request(trial, reason)
 
-    def _pass_on(self, trial: Trial, reason: str) -> None:
-        if reason in WISHES:
-            self.backend.ask(trial.job, WISHES[reason])
+    def _send_request(self, trial: Trial, reason: str) -> None:
+        if reason in CONTROL_WORDS:
+            self.backend.ask(trial.job, CONTROL_WORDS[reason])
         else:
             self.backend.stop(trial.job, grace=PATIENCE_SECONDS)
 
@@ -137,7 +137,7 @@ class Attempts:
         if trial is None:
             self.backend.stop(job, grace=PATIENCE_SECONDS)
         elif trial.asked is not None:
-            self._pass_on(trial, trial.asked)
+            self._send_request(trial, trial.asked)
 
     def recover(self, wait: Callable[[], None]) -> None:
         """Take over what a lost controller left running, or queue it again.
@@ -159,13 +159,15 @@ class Attempts:
         running = self.event_store.state.with_status("running")
         return [trial for trial in running if trial.job not in self._adopted]
 
-    def rest(self, reason: str, *, spare: frozenset[str], hear: Callable[[], None]) -> None:
+    def checkpoint_and_end(
+        self, reason: str, *, spare: frozenset[str], process_events: Callable[[], None]
+    ) -> None:
         """Let running trials write a checkpoint and end, and wait for them, but not for ever.
 
         Args:
             reason: to be noted.
             spare: hosts; trials on these alone go on.
-            hear: takes in what happens meanwhile.
+            process_events: takes in what happens meanwhile.
         """
         state = self.event_store.state
         resting = {t.name for t in state.with_status("running") if not spare.issuperset(t.hosts)}
@@ -176,7 +178,7 @@ class Attempts:
         while time.monotonic() < deadline:
             if resting.isdisjoint(trial.name for trial in state.with_status("running")):
                 break
-            hear()
+            process_events()
 
     def _trial_of(self, job: str) -> Trial | None:
         """Give the trial that runs as this job; None for older attempts, and for errands."""
@@ -184,7 +186,7 @@ class Attempts:
         runs = trial is not None and trial.status == "running" and trial.job == job
         return trial if runs else None
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take in what an attempt tells; news of older attempts is dropped."""
         trial = None if event.job is None else self._trial_of(event.job)
         if trial is None:
@@ -237,9 +239,9 @@ class Attempts:
         )
         self.news |= fresh
         self.dispatch.learn(trial, trial.width, seconds)
-        self._judge(trial, int(record["epoch"]), value)
+        self._apply_stop_rule(trial, int(record["epoch"]), value)
 
-    def _judge(self, trial: Trial, epoch: int, value: float | None) -> None:
+    def _apply_stop_rule(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Ask a trial to rest when the campaign's rule sees no hope for it."""
         if value is None or trial.parent is not None:
             return
@@ -269,7 +271,9 @@ class Attempts:
             ended["codes"] = list(codes)
         if ended["reason"] == "host_lost" and codes and not away:  # its own loss says enough
             places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
-            self._blame(trial, find_failed_host(places, codes, first=first, signalled=signal_sent))
+            self._record_host_failure(
+                trial, find_failed_host(places, codes, first=first, signalled=signal_sent)
+            )
         self.dispatch.release(trial, ended)
         if ended["outcome"] != "interrupted":
             ended["score"] = self._score(trial, ended)
@@ -279,7 +283,7 @@ class Attempts:
             (folder / name).unlink(missing_ok=True)
         if trial.status not in ("queued", "cancelled"):
             self.tell(trial)
-        self._complain(trial)
+        self._check_trouble(trial)
 
     def _score(self, trial: Trial, ended: dict[str, Any]) -> Point | None:
         """Give what an end is ranked by; nothing for a failure."""
@@ -288,11 +292,11 @@ class Attempts:
         known = {**ended, "joules": trial.joules} if trial.joules else ended
         return objective_of(self.config.search.objective, known, self.dispatch.spreads)
 
-    def _blame(self, trial: Trial, host: str | None) -> None:
+    def _record_host_failure(self, trial: Trial, host: str | None) -> None:
         if host is not None:
             self.event_store.append("host_failed", host=host, cause=trial.name)
 
-    def _complain(self, trial: Trial) -> None:
+    def _check_trouble(self, trial: Trial) -> None:
         """See where going on would repeat one failure again and again."""
         folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
         if trial.reason == "disk_full":
@@ -312,7 +316,7 @@ def _sum(values: Iterable[Any]) -> float:
     return number(sum(number(value) or 0.0 for value in values)) or 0.0
 
 
-def rule_of(config: CampaignConfig, event_store: EventStore) -> Rule:
+def replay_stop_rule(config: CampaignConfig, event_store: EventStore) -> Rule:
     """Build the stopping rule, which knows what earlier controllers saw."""
     rule = Rule(config.search)
     for event in read_journal(event_store.path) if config.search.stop_rule != "none" else ():

@@ -18,7 +18,7 @@ from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
 logger = logging.getLogger(__name__)
 
 TRIES = 3
-"""How often an errand is sent before its campaign gives up: hosts are lost now and then."""
+"""How often a job is sent before its campaign gives up: hosts are lost now and then."""
 
 LATE_SECONDS = 60.0
 """How long the answer of a rank that ended well may stay unseen: network file systems remember
@@ -105,8 +105,8 @@ class AuxiliaryJobs:
             backend: runs them; None where its hosts would not see their files.
             epoch: the controller's, for their names.
             choose: gives a slot, on a host with no try before if there is one, given those tried.
-            wait: lets all else go on meanwhile, and hands events to ``hear``; what it raises ends
-                the waiting.
+            wait: lets all else go on meanwhile, and hands events to ``on_event``; what it raises
+                ends the waiting.
         """
         self._run, self._backend, self._epoch = run, backend, epoch
         self._choose, self._wait = choose, wait
@@ -114,12 +114,12 @@ class AuxiliaryJobs:
         self._name = ""
         self._ended: Mapping[str, Any] | None = None
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Hear of the end of the one that is waited for."""
         if event.kind == "ended" and event.job == self._name:
             self._ended = event.data
 
-    def send(self, kind: str, spec: dict[str, Any]) -> Any:
+    def run(self, kind: str, spec: dict[str, Any]) -> Any:
         """Send one, and give its answer.
 
         One that is lost is sent again. One that fails by itself is tried on one other host, if
@@ -133,34 +133,34 @@ class AuxiliaryJobs:
         tried: list[str] = []
         while True:
             self._count += 1
-            errand = AuxiliaryJob(self._run, kind, f"{kind}.{self._epoch}.{self._count}")
-            ended = self._end_of(errand, spec, tried)
-            if len(tried) >= TRIES or not self._goes_again(errand, ended, tried):
-                return errand.answer()
+            job = AuxiliaryJob(self._run, kind, f"{kind}.{self._epoch}.{self._count}")
+            ended = self._end_of(job, spec, tried)
+            if len(tried) >= TRIES or not self._goes_again(job, ended, tried):
+                return job.answer()
 
     def _goes_again(
-        self, errand: AuxiliaryJob, ended: Mapping[str, Any], tried: Sequence[str]
+        self, job: AuxiliaryJob, ended: Mapping[str, Any], tried: Sequence[str]
     ) -> bool:
-        if errand.was_lost(ended):
-            logger.warning("the %s job was lost; it is sent again.", errand.kind)
+        if job.was_lost(ended):
+            logger.warning("the %s job was lost; it is sent again.", job.kind)
             return True
         first = len(tried) == 1 and self._backend is not None
-        if not (first and errand.failed() and self._choose(tried).host not in tried):
+        if not (first and job.failed() and self._choose(tried).host not in tried):
             return False
-        logger.warning("the %s job failed on host %s; it is sent elsewhere.", errand.kind, tried[0])
+        logger.warning("the %s job failed on host %s; it is sent elsewhere.", job.kind, tried[0])
         return True
 
     def _end_of(
-        self, errand: AuxiliaryJob, spec: dict[str, Any], tried: list[str]
+        self, job: AuxiliaryJob, spec: dict[str, Any], tried: list[str]
     ) -> Mapping[str, Any]:
         """Run one; gives how it ended, once its answer can be seen.
 
         Args:
-            errand: the job.
+            job: the job.
             spec: its order.
             tried: hosts of earlier tries; this one's is added.
         """
-        self._name, self._ended = errand.name, None
+        self._name, self._ended = job.name, None
         with contextlib.ExitStack() as opened:
             here = None
             if self._backend is None:
@@ -169,13 +169,13 @@ class AuxiliaryJobs:
             assert backend is not None
             slot = here.slots[0] if here else self._choose(tried)
             tried.append(slot.host)
-            backend.start(errand.job(spec, slot))
+            backend.start(job.job(spec, slot))
             while self._ended is None:
                 for event in here.poll(0.0) if here else ():
-                    self.hear(event)
+                    self.on_event(event)
                 self._wait()
         deadline = time.monotonic() + LATE_SECONDS
-        while 0 in self._ended["codes"] and not errand.file.exists():
+        while 0 in self._ended["codes"] and not job.file.exists():
             if time.monotonic() > deadline:
                 break
             self._wait()
@@ -183,7 +183,7 @@ class AuxiliaryJobs:
 
 
 def _backend_here(run: Path) -> LocalBackend:
-    """Start a backend of this computer alone: other hosts would not see an errand's files."""
+    """Start a backend of this computer alone: other hosts would not see a job's files."""
     folder = run / "errands"
     with storage(folder):
         folder.mkdir(mode=0o700, exist_ok=True)

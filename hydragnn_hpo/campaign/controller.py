@@ -97,8 +97,8 @@ class Controller:
         self._served = self._opened = False
         self.ends_in: float | None = None
         """Predicted seconds until all trials that are known have ended."""
-        self._plan_due, self._heard, self._idle_since = 0.0, 0.0, math.inf
-        self._unheard: list[Event] = []
+        self._plan_due, self._last_poll, self._idle_since = 0.0, 0.0, math.inf
+        self._unprocessed: list[Event] = []
         self._assemble(make_trial_kind(config, run, cards))
 
     def _assemble(self, work: TrialKind) -> None:
@@ -109,12 +109,12 @@ class Controller:
         self.attempts = Attempts(
             config, run, event_store, self.dispatch, self.backend, tell=self.proposals.tell
         )
-        self.ladder = Promoter(config.search, event_store)
-        self.reseeding = Replicates(config.ensemble.reseed, event_store, self.proposals)
-        self.roster = HostHealth(event_store, self.dispatch)
-        self.metering = EnergyMeter(event_store, lambda: self.backend.slots)
-        self.steering = RequestHandler(run, event_store, self.attempts)
-        self.errands = AuxiliaryJobs(
+        self.promoter = Promoter(config.search, event_store)
+        self.replicates = Replicates(config.ensemble.reseed, event_store, self.proposals)
+        self.host_health = HostHealth(event_store, self.dispatch)
+        self.energy_meter = EnergyMeter(event_store, lambda: self.backend.slots)
+        self.request_handler = RequestHandler(run, event_store, self.attempts)
+        self.auxiliary_jobs = AuxiliaryJobs(
             run.path,
             self.backend if config.machine.shared_files else None,
             epoch=self.lease.epoch,
@@ -138,7 +138,7 @@ class Controller:
             self._open()
             while not self._done():
                 self._turn()
-            self.metering.flush()
+            self.energy_meter.flush()
         return self.state
 
     @contextlib.contextmanager
@@ -154,7 +154,7 @@ class Controller:
                 self._left = DRAINED
             elif isinstance(why, KeyboardInterrupt):
                 self._left = PAUSED
-            self._rest("walltime" if goes_on else "paused")
+            self._end_trials("walltime" if goes_on else "paused")
             if goes_on and not isinstance(why, Drained):
                 raise Drained(str(why)) from why
             raise
@@ -197,8 +197,8 @@ class Controller:
             KeyboardInterrupt: as in ``run``; so are Drained and StorageError.
         """
         with self._left_in_order():
-            answer = self.errands.send(kind, spec)
-            self.metering.flush()
+            answer = self.auxiliary_jobs.run(kind, spec)
+            self.energy_meter.flush()
         return answer
 
     def _slot_beside(self, tried: Sequence[str]) -> Slot:
@@ -218,7 +218,7 @@ class Controller:
         slots = sorted(slot.name for slot in self.backend.slots)
         known: dict[str, Any] = {"data": stats.get("checksum"), "software": controller_versions()}
         self.event_store.append("opened", units=units, slots=slots, **known)
-        self.proposals.wake()
+        self.proposals.start()
         self.dispatch.lay_out(self.backend.slots, self.state)
         self._opened = True
         self.attempts.recover(self._wait)
@@ -233,14 +233,14 @@ class Controller:
         while not seen or now < changed + GATHERING_SECONDS:
             if now > deadline and not seen:
                 said = f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs."
-                raise self._deserted(said)
+                raise self._no_hosts_error(said)
             self._wait()
             now = time.monotonic()
             if len(self.backend.slots) != seen:
                 seen, changed = len(self.backend.slots), now
         self._served = True
 
-    def _deserted(self, said: str) -> Exception:
+    def _no_hosts_error(self, said: str) -> Exception:
         """Say that there is nothing to run on; where there was, another allocation may fare better.
 
         Args:
@@ -253,17 +253,18 @@ class Controller:
     def _turn(self) -> None:
         if self.attempts.trouble is not None:
             raise self.attempts.trouble
-        self.proposals.turn()
-        self.ladder.climb(exhausted=self.proposals.exhausted)
-        self.reseeding.turn()
-        for trial in self._leaving():
+        self.proposals.propose_next()
+        self.promoter.promote(exhausted=self.proposals.exhausted)
+        self.replicates.propose_missing()
+        for trial in self._trials_to_yield():
             self.attempts.ask(trial, "walltime")
         self._place()
         self.attempts.launch()
-        self.proposals.turn()  # asked before any end is heard, however late we hear of it: Law 5
-        self._hear()
-        self.roster.judge()
-        self.steering.turn()
+        # The brain is asked before any end is processed, however late that end arrives (Law 5).
+        self.proposals.propose_next()
+        self._process_events()
+        self.host_health.quarantine_failing()
+        self.request_handler.handle_new()
         self.watch(self.state, self)
 
     def _place(self) -> None:
@@ -283,11 +284,11 @@ class Controller:
         )
         self.ends_in = plan.ends_in
         self._plan_due = now + (time.monotonic() - now) / PLANNING_SHARE
-        self.attempts.follow(plan)
+        self.attempts.start_plan(plan)
         if plan.starts or self.state.count("running"):
             self._idle_since = math.inf
         else:
-            self._see_whether_to_wait(plan, now)
+            self._check_idle_time(plan, now)
 
     @property
     def time_left(self) -> float:
@@ -295,14 +296,14 @@ class Controller:
         end = min(self.walltime.end, self.backend.ends_at)
         return end - self.event_store.clock() - self.walltime.least_margin
 
-    def _leaving(self) -> list[Trial]:
+    def _trials_to_yield(self) -> list[Trial]:
         """Give the trials whose hosts are taken from us: other allocations have their own ends."""
         now = self.event_store.clock() + self.walltime.least_margin
         profile = self.dispatch.profile
         checkpoint = profile.start_seconds + profile.restart_seconds
-        return self.roster.leave(now, checkpoint=checkpoint)
+        return self.host_health.close_ending_hosts(now, checkpoint=checkpoint)
 
-    def _see_whether_to_wait(self, plan: Plan, now: float) -> None:
+    def _check_idle_time(self, plan: Plan, now: float) -> None:
         """Wait, when nothing runs and nothing can start, for hosts, but not for ever."""
         if self.time_left < self.dispatch.profile.restart_seconds:
             raise Drained("the allocation ends: what is left would not reach a checkpoint")
@@ -313,17 +314,17 @@ class Controller:
                 f"nothing could start for {HOST_SECONDS:.0f} s: {trial} {why}; give the campaign "
                 "more slots, or cancel the trial."
             )
-            raise self._deserted(said) if self.state.hosts.lost else JobError(said)
+            raise self._no_hosts_error(said) if self.state.hosts.lost else JobError(said)
 
-    def _hear(self) -> None:
+    def _process_events(self) -> None:
         """Take in what happened since the last turn; ends are durable before they are acted on."""
-        events, self._unheard = [*self._unheard, *self._listen()], []
+        events, self._unprocessed = [*self._unprocessed, *self._poll_events()], []
         joined = set()
         for event in events:
             if event.kind == "host_joined":
                 joined.add(event.data["host"])
-            if not self.roster.hear(event):
-                self.attempts.hear(event)
+            if not self.host_health.on_event(event):
+                self.attempts.on_event(event)
         if joined:
             self.dispatch.join(joined, self.backend.slots, self.state)
         elif not self.dispatch.pool.total and self.backend.slots:
@@ -332,44 +333,44 @@ class Controller:
     def _wait(self) -> None:
         """Let all go on while something else is waited for; before it is known, for later."""
         if self._opened:
-            self._hear()
+            self._process_events()
         else:
-            self._unheard += self._listen()
+            self._unprocessed += self._poll_events()
         self.watch(self.state, self)
 
-    def _listen(self) -> list[Event]:
+    def _poll_events(self) -> list[Event]:
         if not self.stopping:
-            self._obey()
+            self._check_stop_requests()
         # Turns that wait for some more news at once cost a busy campaign half as much.
-        time.sleep(max(0.0, self._heard + TURN_SECONDS - time.monotonic()))
+        time.sleep(max(0.0, self._last_poll + TURN_SECONDS - time.monotonic()))
         try:
             events = self.backend.poll(POLL_SECONDS)
         except JobError as error:
-            raise self._deserted(str(error)) from error
-        self._heard = time.monotonic()
+            raise self._no_hosts_error(str(error)) from error
+        self._last_poll = time.monotonic()
         for event in events:
-            self.errands.hear(event)
+            self.auxiliary_jobs.on_event(event)
             if event.kind == "ready":
                 self.ready = True
                 told = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
                 self.event_store.append("zygote_ready", durable=False, **told)
             elif event.kind == "counters":
-                self.metering.hear(event)
+                self.energy_meter.on_event(event)
             elif event.kind == "adopted" and event.job:
                 self.attempts.adopt(event.job)
             elif event.kind in ("zygote_lost", "agent_lost"):
                 self.event_store.append(event.kind, durable=False, host=event.data.get("host"))
                 if event.data.get("error"):
                     host, there = str(event.data.get("host")), {s.host for s in self.backend.slots}
-                    self.roster.do_without(host, there, str(event.data["error"]))
-        self.metering.turn()
+                    self.host_health.quarantine_unusable(host, there, str(event.data["error"]))
+        self.energy_meter.flush_if_due()
         self.lease.renew()
         self.event_store.flush()
         return events
 
-    def _obey(self) -> None:
+    def _check_stop_requests(self) -> None:
         """Leave if somebody wishes so; a person's word comes before a scheduler's and a clock's."""
-        if self.pause.wanted or self.steering.pause_wanted:
+        if self.pause.wanted or self.request_handler.pause_wanted:
             raise KeyboardInterrupt
         if self.pause.draining:
             raise Drained("the scheduler ends the allocation")
@@ -382,9 +383,9 @@ class Controller:
             return False
         if not state.ranked():
             raise JobError(f"no trial has a result: {explain_no_result(self.state)}.")
-        return not self.reseeding.missing
+        return not self.replicates.missing
 
-    def _rest(self, reason: str) -> None:
+    def _end_trials(self, reason: str) -> None:
         """Let trials rest as far as journal and hosts are there; the reason is known already."""
         self.stopping = True
         spare = self.backend.guests if reason == "walltime" else frozenset()
@@ -392,7 +393,9 @@ class Controller:
             if reason == "walltime":
                 self.event_store.append("draining")
             if self._opened:  # else what runs is another controller's, and waits for the next one
-                self.attempts.rest(reason, spare=spare, hear=self._hear)
-            self.metering.flush()
+                self.attempts.checkpoint_and_end(
+                    reason, spare=spare, process_events=self._process_events
+                )
+            self.energy_meter.flush()
         except (HydraError, OSError, Drained) as error:
             logger.warning("%s", error)

@@ -90,7 +90,7 @@ class HostWarnings:
         self._warned = warned
         self._odd: Counter[tuple[str, str]] = Counter()
 
-    def look(self, host: str, sample: Sample, trains: Mapping[str, str]) -> str | None:
+    def check_sample(self, host: str, sample: Sample, trains: Mapping[str, str]) -> str | None:
         """Give a sentence on one host, if there is one to say.
 
         Args:
@@ -110,7 +110,7 @@ class HostWarnings:
                 return f"device {device} lowers its clocks{heat}: heat, or its power supply"
         return None
 
-    def compare(self, watts: Mapping[str, float]) -> dict[str, str]:
+    def compare_power(self, watts: Mapping[str, float]) -> dict[str, str]:
         """Give sentences on hosts that take far less than their peers.
 
         Args:
@@ -153,7 +153,7 @@ class EnergyMeter:
         self._event_store, self._slots = event_store, slots
         self._seen: Sequence[Slot] = ()
         self._of_host: dict[str, list[Slot]] = {}
-        self._hints = HostWarnings(event_store.state.hosts.warned)
+        self._warnings = HostWarnings(event_store.state.hosts.warned)
         self._watts: dict[str, tuple[float, float, bool]] = {}
         """Power of a host, when it said so, and whether all its slots were held."""
         self._written = event_store.clock()
@@ -165,7 +165,7 @@ class EnergyMeter:
         self._idle, self._parts = 0.0, set[str]()
         self._spent = False
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take in the counters of a host; whatever an agent of another mind says does no harm."""
         with contextlib.suppress(KeyError, TypeError, ValueError):
             sample = Sample.of_plain(event.data)
@@ -181,7 +181,9 @@ class EnergyMeter:
             self._watts[host] = joules / sample.seconds, end, busy and bool(slots)
         elif sample.notes and self._event_store.state.energy.unread is None:
             self._event_store.append("unread", durable=False, host=host, reason=sample.notes[0])
-        if said := self._hints.look(host, sample, self._training(slots, held, sample.seconds)):
+        if said := self._warnings.check_sample(
+            host, sample, self._training(slots, held, sample.seconds)
+        ):
             self._event_store.append("host_warned", durable=False, host=host, reason=said)
 
     def _slots_of(self, host: str) -> list[Slot]:
@@ -213,7 +215,7 @@ class EnergyMeter:
                     found[slot.visible] = name
         return found
 
-    def turn(self) -> None:
+    def flush_if_due(self) -> None:
         """Write down what was charged, now and then."""
         if self._event_store.clock() - self._written >= GROUP_SECONDS:
             self.flush()
@@ -236,5 +238,5 @@ class EnergyMeter:
         )
         self._clear()
         busy = {host: watts for host, (watts, _, held) in self._watts.items() if held}
-        for host, said in self._hints.compare(busy).items():
+        for host, said in self._warnings.compare_power(busy).items():
             self._event_store.append("host_warned", durable=False, host=host, reason=said)

@@ -24,7 +24,7 @@ class HostHealth:
         self._ends: dict[str, float] = {}
         """When hosts of other allocations are taken from us, in seconds since the epoch."""
 
-    def hear(self, event: Event) -> bool:
+    def on_event(self, event: Event) -> bool:
         """Take in what concerns hosts; says whether it did.
 
         Slots of hosts that joined are laid out by the controller, for all of them at once.
@@ -36,10 +36,10 @@ class HostHealth:
             self._ends[event.data["host"]] = event.data["ends_at"]
         elif event.kind == "host_lost":
             self._ends.pop(event.data["host"], None)
-            self._lose(event.data["host"], event.data["reason"])
+            self._mark_host_lost(event.data["host"], event.data["reason"])
         return event.kind in ("host_joined", "host_leaving", "host_lost")
 
-    def leave(self, now: float, *, checkpoint: float) -> list[Trial]:
+    def close_ending_hosts(self, now: float, *, checkpoint: float) -> list[Trial]:
         """Start nothing more on hosts that will soon be taken from us.
 
         Args:
@@ -58,7 +58,7 @@ class HostHealth:
         running = self.event_store.state.with_status("running")
         return [t for t in running if t.asked is None and not gone.isdisjoint(t.hosts)]
 
-    def judge(self) -> None:
+    def quarantine_failing(self) -> None:
         """Give no more trials to hosts that failed twice: not by one bad trial, not the last."""
         hosts = self.event_store.state.hosts
         for host, causes in list(hosts.failures.items()):
@@ -66,15 +66,15 @@ class HostHealth:
                 continue
             if len(hosts.slots.keys() - hosts.quarantined.keys()) < 2:
                 continue
-            self.set_aside(host, f"failed {len(causes)} times: {', '.join(sorted(causes))}")
+            self.quarantine(host, f"failed {len(causes)} times: {', '.join(sorted(causes))}")
 
-    def set_aside(self, host: str, reason: str) -> None:
+    def quarantine(self, host: str, reason: str) -> None:
         """Give a host no more trials."""
         logger.warning("host %s %s; it gets no more trials.", host, reason)
         self.event_store.append("quarantined", host=host, reason=reason)
         self.dispatch.pool.close_host(host)
 
-    def do_without(self, host: str, there: Collection[str], error: str) -> None:
+    def quarantine_unusable(self, host: str, there: Collection[str], error: str) -> None:
         """Use a host no more on which nothing can start.
 
         Args:
@@ -87,9 +87,9 @@ class HostHealth:
         """
         if set(there) - {host} <= self.event_store.state.hosts.quarantined.keys():
             raise JobError(error)
-        self.set_aside(host, f"can start nothing: {error}")
+        self.quarantine(host, f"can start nothing: {error}")
 
-    def _lose(self, host: str, reason: str) -> None:
+    def _mark_host_lost(self, host: str, reason: str) -> None:
         times = sum(
             cause.startswith("lost") for cause in self.event_store.state.hosts.failures[host]
         )

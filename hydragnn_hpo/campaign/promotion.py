@@ -43,7 +43,7 @@ class Promoter:
         self._seen: tuple[object, ...] = ()
         """What was there when all were last compared."""
 
-    def climb(self, *, exhausted: bool) -> None:
+    def promote(self, *, exhausted: bool) -> None:
         """Promote who may go on now.
 
         Args:
@@ -53,9 +53,9 @@ class Promoter:
         if state.closed or state.ending:
             return
         resting = exhausted and not state.count("queued", "running")
-        if not self._is_news(resting):
+        if not self._has_changed(resting):
             return
-        found = self._found(resting)
+        found = self._choose(resting)
         for rung in sorted({p.to_rung for p in found}, reverse=True):
             names = [p.trial for p in found if p.to_rung == rung]
             self.event_store.append(
@@ -64,7 +64,7 @@ class Promoter:
         if resting and not found:
             self.event_store.append("promoted", trials=[], until=self.search.rungs[-1], last=True)
 
-    def _is_news(self, resting: bool) -> bool:
+    def _has_changed(self, resting: bool) -> bool:
         """Say whether anything changed: ordering thousands of trials in each turn would tell."""
         state, seen = self.event_store.state, self._seen
         arrived = [len(rows) for rows in state.results.values()]
@@ -72,7 +72,7 @@ class Promoter:
         self._seen = (resting, state.count("stopped"), arrived, gone)
         return self._seen != seen
 
-    def _found(self, resting: bool) -> list[Promotion]:
+    def _choose(self, resting: bool) -> list[Promotion]:
         """Ask the rule of the campaign; only who is at rest can go on."""
         search, state = self.search, self.event_store.state
         results = [state.results.get(rung, []) for rung in search.rungs]
@@ -98,7 +98,7 @@ class Replicates:
         wanted = max(0 if state.ending else self.wanted, state.reseed)
         return choose_replicates(state, wanted) if wanted else []
 
-    def ask(self, count: int) -> None:
+    def request(self, count: int) -> None:
         """Note that a person wants the best trained again: whoever goes on knows it.
 
         Raises:
@@ -114,7 +114,7 @@ class Replicates:
             raise RunError(f"{where}: no trial was trained to the full budget: none can be best.")
         self.event_store.append("reseed", count=count)
 
-    def turn(self) -> None:
+    def propose_missing(self) -> None:
         """Propose what is missing."""
         for trial in self.missing:
             self.proposals.propose(dict(trial.values), parent=trial.name)

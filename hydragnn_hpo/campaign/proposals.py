@@ -72,34 +72,34 @@ class SearchWorker:
         """Start to build the brain, and replay what was known before."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="brain")
         self._brain = self._pool.submit(_build, make, results, pending)
-        self._asked: Future[list[dict[str, Any]]] | None = None
-        self._told: list[Future[None]] = []
+        self._proposals: Future[list[dict[str, Any]]] | None = None
+        self._results: list[Future[None]] = []
         self.asking = 0
 
     def ask(self, count: int) -> None:
         """Ask for proposals; one question is open at a time."""
-        assert self._asked is None
+        assert self._proposals is None
         self.asking = count
-        self._asked = self._pool.submit(lambda: self._brain.result().ask(count))
+        self._proposals = self._pool.submit(lambda: self._brain.result().ask(count))
 
-    def answer(self, wait: bool = False) -> list[dict[str, Any]] | None:
+    def take_proposals(self, wait: bool = False) -> list[dict[str, Any]] | None:
         """Give the proposals if they are there (or wait for them), else None."""
-        if self._asked is None or not (wait or self._asked.done()):
+        if self._proposals is None or not (wait or self._proposals.done()):
             return None
-        proposals = self._asked.result()
-        self._asked, self.asking = None, 0
+        proposals = self._proposals.result()
+        self._proposals, self.asking = None, 0
         return proposals
 
     def tell(self, values: Mapping[str, Any], objective: Point | None) -> None:
         """Tell a result; None is a failure."""
         known = dict(values)
-        self._told.append(self._pool.submit(lambda: self._brain.result().tell(known, objective)))
+        self._results.append(self._pool.submit(lambda: self._brain.result().tell(known, objective)))
 
     def check(self) -> None:
         """Raise what went wrong in the brain's thread."""
-        for future in [f for f in self._told if f.done()]:
+        for future in [f for f in self._results if f.done()]:
             future.result()
-            self._told.remove(future)
+            self._results.remove(future)
 
     def close(self) -> None:
         """Stop thinking."""
@@ -136,8 +136,8 @@ class Proposals:
         """
         self.config, self.event_store, self.dispatch = config, event_store, dispatch
         self.configure = configure
-        self.thinker: SearchWorker | None = None
-        self.dry = False
+        self.search_worker: SearchWorker | None = None
+        self.space_exhausted = False
         """Whether the space holds no further configuration."""
 
     @property
@@ -154,28 +154,28 @@ class Proposals:
     def exhausted(self) -> bool:
         """Whether no further trial will be proposed."""
         return (
-            self.dry
+            self.space_exhausted
             or self.event_store.state.ending
             or self.event_store.state.searched >= self.budget
         )
 
-    def wake(self) -> None:
+    def start(self) -> None:
         """Build the brain and replay what was told before; nothing once all is proposed."""
         for trial in self.event_store.state.trials.values():
             if trial.reason != "bad_config":
                 self._configure(trial)
             self.dispatch.learn_again(trial)
         if not self.exhausted:
-            self._start()
+            self._start_brain()
 
-    def _start(self) -> None:
+    def _start_brain(self) -> None:
         search = self.config.search
         known = [t for t in self.event_store.state.trials.values() if t.parent is None]
         told = {t.name: t for t in known if t.rests or t.status in AT_REST}
         results: list[Result] = [(t.values, self._point(t)) for t in told.values()]
         pending = [t.values for t in known if t.name not in told]
         warm = self._warm()
-        self.thinker = SearchWorker(
+        self.search_worker = SearchWorker(
             lambda: make_brain(
                 search.brain,
                 self.config.space,
@@ -201,21 +201,21 @@ class Proposals:
             logger.warning("%s: %d results are learnt from%s.", path, len(found.kept), causes)
         return kept
 
-    def turn(self) -> None:
+    def propose_next(self) -> None:
         """Take in what a person or the brain proposed, and ask it for more when too few wait."""
         chosen = self.event_store.state.chosen
         while chosen and not self.event_store.state.ending:
             self.propose(dict(chosen[0]))
-        if self.thinker is None:
+        if self.search_worker is None:
             if self.exhausted:
                 return
-            self._start()
-            assert self.thinker is not None
-        self.thinker.check()
-        self._take(self.thinker)
+            self._start_brain()
+            assert self.search_worker is not None
+        self.search_worker.check()
+        self._take(self.search_worker)
         wanted = min(self._missing(), self.budget - self.event_store.state.searched)
-        if not self.exhausted and self.thinker.asking == 0 and wanted > 0:
-            self.thinker.ask(wanted)
+        if not self.exhausted and self.search_worker.asking == 0 and wanted > 0:
+            self.search_worker.ask(wanted)
 
     def _missing(self) -> int:
         """Say how many more should wait: one wave ahead, two before anything runs."""
@@ -235,11 +235,11 @@ class Proposals:
         slots = max(1, self.dispatch.pool.total)
         return max(1, min(slots, quarter))
 
-    def _take(self, thinker: SearchWorker) -> None:
-        proposals = thinker.answer()
+    def _take(self, worker: SearchWorker) -> None:
+        proposals = worker.take_proposals()
         if proposals is None or self.event_store.state.ending:
             return
-        self.dry = not proposals
+        self.space_exhausted = not proposals
         for values in proposals[: self.budget - self.event_store.state.searched]:
             self.propose(values)
 
@@ -280,8 +280,8 @@ class Proposals:
         if trial.parent is not None:
             return
         first = trial.until == self.config.search.rungs[0]
-        if self.thinker is not None and (first or not trial.rests):
-            self.thinker.tell(trial.values, self._point(trial))
+        if self.search_worker is not None and (first or not trial.rests):
+            self.search_worker.tell(trial.values, self._point(trial))
 
     def _point(self, trial: Trial) -> Point | None:
         """Give what a trial scored at its first rung; nothing for a failure."""
@@ -289,5 +289,5 @@ class Proposals:
 
     def close(self) -> None:
         """Stop thinking."""
-        if self.thinker:
-            self.thinker.close()
+        if self.search_worker:
+            self.search_worker.close()

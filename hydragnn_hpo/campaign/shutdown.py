@@ -23,17 +23,17 @@ class ShutdownRequest:
     """Whether a scheduler said that the allocation ends soon."""
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
+    def handle_signals(self) -> Iterator[None]:
         """Take Ctrl-C and SIGTERM as the wish to stop, SIGUSR1 as the end of the allocation."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-        before = [signal.signal(number, self._hear) for number in numbers]
+        before = [signal.signal(number, self._on_signal) for number in numbers]
         try:
             yield
         finally:
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGUSR1:
             self.draining = True
             return

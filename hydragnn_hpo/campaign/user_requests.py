@@ -37,7 +37,7 @@ MOST = 100_000
 
 
 class UserRequest(Config):
-    """One wish. Read by ``campaign.loop.controller``."""
+    """One request. Read by ``campaign.loop.controller``."""
 
     request: Kind
     """``stop``: no new trials, running ones come to rest, the ensemble is built. ``pause``:
@@ -65,7 +65,7 @@ class UserRequest(Config):
 
 
 def write_request(run: RunDir, kind: Kind, **values: Any) -> Path:
-    """Leave a wish for the controller of a run; gives the file.
+    """Leave a request for the controller of a run; gives the file.
 
     Args:
         run: the run directory.
@@ -73,7 +73,7 @@ def write_request(run: RunDir, kind: Kind, **values: Any) -> Path:
         values: ``trial``, ``count`` or ``values``, as the kind needs.
 
     Raises:
-        ConfigError: the wish makes no sense.
+        ConfigError: the request makes no sense.
         StorageError: the run directory cannot be written.
     """
     request = parse({"request": kind, **values}, UserRequest, where="request")
@@ -128,10 +128,10 @@ def _read(path: Path) -> UserRequest:
 
 
 def check_request(request: UserRequest, config: CampaignConfig, state: State) -> None:
-    """Refuse a wish that cannot come true.
+    """Refuse a request that cannot come true.
 
     Args:
-        request: the wish.
+        request: the request.
         config: the campaign.
         state: how it stands.
 
@@ -232,7 +232,7 @@ class RequestHandler:
         self.pause_wanted = False
         self._looked = 0.0
 
-    def turn(self) -> None:
+    def handle_new(self) -> None:
         """Act on what was asked since the last look."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
@@ -248,10 +248,10 @@ class RequestHandler:
             except HydraError as error:
                 logger.warning("%s: refused: %s", path.name, error)
             else:
-                self._obey(request, path.stem)
+                self._act_on(request, path.stem)
             remove_request(path)
 
-    def _obey(self, request: UserRequest, name: str) -> None:
+    def _act_on(self, request: UserRequest, name: str) -> None:
         match request.request:
             case "pause":
                 self.pause_wanted = True

@@ -200,7 +200,7 @@ def _join(
     from hydragnn_hpo.launching.submit.chain import DRAINED
 
     pause = ShutdownRequest()
-    with pause.heard(), Member(config, opened) as member:
+    with pause.handle_signals(), Member(config, opened) as member:
         while (course := member.serve(pause, partial(typer.echo, err=True))) == "free":
             try:
                 make = member.backend
@@ -230,7 +230,7 @@ def _run(
     from hydragnn_hpo.cli.run_progress import RunProgress
     from hydragnn_hpo.launching.submit.chain import DRAINED
 
-    with pause.heard(), RunProgress(config.search.trials, quiet) as display:
+    with pause.handle_signals(), RunProgress(config.search.trials, quiet) as display:
         controller = Controller(
             config,
             opened,
@@ -242,7 +242,7 @@ def _run(
         display.begin(controller.state)
         try:
             if reseed:
-                controller.reseeding.ask(reseed)
+                controller.replicates.request(reseed)
             controller.run()
             return _finish(controller, opened)
         except (KeyboardInterrupt, Drained) as why:

@@ -85,7 +85,7 @@ def run(site: Site, folder: Path) -> tuple[list[Finding], dict[str, Any]]:
         path: card.name for path, card in find_cards(config, find(CAMPAIGN, "workflows")).items()
     }
     clock, opened = Clock(60.0 * site.minutes), open_run(config, folder)
-    with clock.pause.heard():
+    with clock.pause.handle_signals():
         controller = Controller(
             config,
             opened,

@@ -7,7 +7,7 @@ from unit.campaign.stub_backend import StubBackend
 from unit.campaign.test_controller import Ran, asking, campaign
 
 from hydragnn_hpo.campaign import user_requests
-from hydragnn_hpo.campaign.attempts import rule_of
+from hydragnn_hpo.campaign.attempts import replay_stop_rule
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import fold
@@ -172,7 +172,7 @@ def test_the_worse_are_ended_before_their_rung_and_the_best_is_not(ran):
 def test_a_later_controller_knows_what_an_earlier_one_saw(ran):
     event_store = EventStore(ran.run.journal, 99, lambda: 0.0)
     try:
-        rule = rule_of(ran.config, event_store)
+        rule = replay_stop_rule(ran.config, event_store)
         verdicts = [rule.observe("late", epoch, 9.0, until=12) for epoch in range(1, 8)]
     finally:
         event_store.close()

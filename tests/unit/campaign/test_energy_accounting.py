@@ -162,7 +162,7 @@ def sample(**gauges):
 
 
 def said(hints, samples, trains, host="h"):
-    return [found for each in samples if (found := hints.look(host, each, trains))]
+    return [found for each in samples if (found := hints.check_sample(host, each, trains))]
 
 
 def test_a_device_that_does_nothing_while_a_trial_trains():
@@ -190,7 +190,7 @@ def test_of_one_host_one_thing_is_said():
     idle, hot = sample(busy=0.0), sample(busy=1.0, throttled=1.0)
     found = []
     for each in [idle] * IN_A_ROW + [hot] * IN_A_ROW:
-        if sentence := hints.look("h", each, {"3": "t1"}):
+        if sentence := hints.check_sample("h", each, {"3": "t1"}):
             warned["h"] = sentence
             found.append(sentence)
     assert found == ["device 3 is 0 % busy while t1 trains"]
@@ -200,14 +200,14 @@ def test_of_one_host_one_thing_is_said():
 def test_a_host_with_less_power_than_its_peers():
     watts = {f"h{n}": 2000.0 + n for n in range(PEERS - 1)} | {"weak": 800.0}
     hints = HostWarnings({})
-    found = [hints.compare(watts) for _ in range(2 * IN_A_ROW)]
+    found = [hints.compare_power(watts) for _ in range(2 * IN_A_ROW)]
     assert [each for each in found if each] == [
         {"weak": "takes 800 W, busy hosts like it 2002 W"}  # median of 800, 2000 ... 2006
     ]
-    assert not any(HostWarnings({}).compare({"a": 1.0, "b": 100.0}) for _ in range(IN_A_ROW))
+    assert not any(HostWarnings({}).compare_power({"a": 1.0, "b": 100.0}) for _ in range(IN_A_ROW))
     fair = watts | {"weak": 1100.0}
     hints = HostWarnings({})
-    assert not any(hints.compare(fair) for _ in range(IN_A_ROW))
+    assert not any(hints.compare_power(fair) for _ in range(IN_A_ROW))
 
 
 class Stage:
@@ -217,7 +217,7 @@ class Stage:
         self.slots = tuple(
             Slot(f"h{h}", n, (n,), "cuda:0", str(n)) for h in range(hosts) for n in range(2)
         )
-        self.metering = EnergyMeter(self.event_store, lambda: self.slots)
+        self.energy_meter = EnergyMeter(self.event_store, lambda: self.slots)
 
     def place(self, trial, *slots):
         self.event_store.append("proposed", trial=trial, values={}, until=9)
@@ -226,7 +226,7 @@ class Stage:
 
     def tell(self, host, sample, late=0.0):
         plain = sample.to_plain() | {"host": host}
-        self.metering.hear(Event("counters", None, self.now - late, plain))
+        self.energy_meter.on_event(Event("counters", None, self.now - late, plain))
 
     def told(self, kind):
         return [event for event in read_journal(self.event_store.path) if event["event"] == kind]
@@ -249,7 +249,7 @@ def test_one_line_for_many_hosts(stage):
     stage.now += 30.0
     stage.tell("h0", sample_metering(600.0, 90.0, 60.0))
     stage.tell("h1", sample_metering(400.0, 50.0, 10.0))
-    stage.metering.turn()
+    stage.energy_meter.flush_if_due()
     (line,) = stage.told("energy")
     assert line["trials"] == {"a": [600.0 + 150.0 + 200.0 + 50.0, 90.0]}
     assert line["idle"] == 210.0
@@ -262,14 +262,14 @@ def test_one_line_for_many_hosts(stage):
 def test_nothing_is_written_before_it_is_time_and_nothing_where_nothing_was_counted(stage):
     stage.now += GROUP_SECONDS / 2
     stage.tell("h0", sample_metering(600.0))
-    stage.metering.turn()
+    stage.energy_meter.flush_if_due()
     assert stage.told("energy") == []
     stage.now += GROUP_SECONDS / 2
-    stage.metering.turn()
+    stage.energy_meter.flush_if_due()
     assert len(stage.told("energy")) == 1
     stage.now += 10 * GROUP_SECONDS
     stage.tell("h0", Sample(30.0))
-    stage.metering.turn()
+    stage.energy_meter.flush_if_due()
     assert len(stage.told("energy")) == 1
 
 
@@ -278,7 +278,7 @@ def test_a_sample_that_was_late_is_of_its_own_time(stage):
     stage.place("a", "h0:0", "h0:1")
     stage.now += 40.0
     stage.tell("h0", sample_metering(600.0), late=40.0)  # it ended when a began
-    stage.metering.flush()
+    stage.energy_meter.flush()
     assert stage.told("energy")[0]["trials"] == {}
     assert stage.told("energy")[0]["idle"] == 600.0
 
@@ -287,14 +287,14 @@ def test_a_host_whose_slots_nobody_knows_any_more_is_idle(stage):
     stage.slots = stage.slots[:2]
     stage.now += 30.0
     stage.tell("h1", sample_metering(600.0, 60.0))
-    stage.metering.flush()
+    stage.energy_meter.flush()
     assert stage.told("energy")[0]["idle"] == 660.0
 
 
 def test_what_another_agent_says_does_no_harm(stage):
     for data in ({}, {"host": "h0"}, {"host": "h0", "seconds": "long"}, {"seconds": 3, "cards": 1}):
-        stage.metering.hear(Event("counters", None, stage.now, data))
-    stage.metering.flush()
+        stage.energy_meter.on_event(Event("counters", None, stage.now, data))
+    stage.energy_meter.flush()
     assert stage.told("energy") == []
 
 
@@ -324,7 +324,7 @@ def test_weak_hosts_are_found_among_the_busy_ones(tmp_path):
         stage.now += 30.0
         for number in range(10):
             stage.tell(f"h{number}", sample_metering(3000.0 if number in (4, 9) else 60_000.0))
-        stage.metering.turn()
+        stage.energy_meter.flush_if_due()
     (line,) = stage.told("host_warned")
     assert (line["host"], line["reason"]) == ("h4", "takes 100 W, busy hosts like it 2000 W")
     stage.event_store.close()

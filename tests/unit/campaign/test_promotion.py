@@ -45,7 +45,7 @@ def start(tmp_path):
         controller = Controller(wanted, opened, cards={}, make_backend=lambda: ours, watch=watch)
         try:
             if ask:
-                controller.reseeding.ask(ask)
+                controller.replicates.request(ask)
             state = controller.run()
             controller.finish()
             return state

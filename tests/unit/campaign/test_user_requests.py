@@ -282,8 +282,8 @@ def steered(tmp_path, monkeypatch):
 def test_a_wish_that_makes_sense_is_obeyed_once(steered):
     steer, event_store, run = steered
     write_request(run, "retry", trial="t0000")
-    steer.turn()
-    steer.turn()
+    steer.handle_new()
+    steer.handle_new()
     assert event_store.notes == [("retried", "t0000")]
     assert not list(run.requests.iterdir())
 
@@ -293,7 +293,7 @@ def test_one_that_makes_none_is_refused_and_gone(steered, trial, caplog):
     steer, event_store, run = steered
     write_request(run, "retry", trial=trial)
     with caplog.at_level(logging.WARNING):
-        steer.turn()
+        steer.handle_new()
     assert (event_store.notes, list(run.requests.iterdir())) == ([], [])
     assert f"refused: {'t0001 cannot run' if trial == 't0001' else 'there is no trial'}" in (
         caplog.text
@@ -307,13 +307,13 @@ def at_once(monkeypatch):
 
 def test_what_the_brain_proposes_later_is_left(tmp_path, monkeypatch):
     """It was asked before the stop and answers after it, while a trial still runs."""
-    holding, stopped, answer = [], [], SearchWorker.answer
+    holding, stopped, answer = [], [], SearchWorker.take_proposals
 
     def held(self, wait=False):
         return answer(self, wait) if stopped or not holding else None
 
     def watch(state, controller):
-        if state.count("stopped") > 2 and controller.proposals.thinker.asking:
+        if state.count("stopped") > 2 and controller.proposals.search_worker.asking:
             holding.append(True)
         if state.ending:
             stopped.append(len(state.trials))
@@ -322,7 +322,7 @@ def test_what_the_brain_proposes_later_is_left(tmp_path, monkeypatch):
     def fate(trial, attempt, epoch):
         return "frozen" if trial == "t0000" and len(stopped) < 5 else None
 
-    monkeypatch.setattr(SearchWorker, "answer", held)
+    monkeypatch.setattr(SearchWorker, "take_proposals", held)
     wish = asking((lambda state: holding and not state.count("queued"), "stop", {}))
     ran = Ran(tmp_path, campaign(trials=50), StubBackend(fate=fate), watch=watch)
     assert len(ran.state.trials) == stopped[0]
