@@ -2,9 +2,7 @@
 
 Counted from the first placement to the last end of each controller, over all slots that were
 there. Journal events go in one by one, each in constant time, so that a live view can follow.
-
-
-What a run's slots did, as bars over time: from its journal.
+Beside it, what slots did as bars over time, and which trial held which slot.
 """
 
 from collections import Counter, defaultdict, deque
@@ -51,7 +49,7 @@ class Utilization:
         return sum(self.by_cause.values())
 
     def share(self, cause: str) -> float:
-        """Give the share of one cause; 0 before anything ran."""
+        """Return the share of one cause; 0 before anything ran."""
         total = self.slot_seconds
         return self.by_cause[cause] / total if total > 0 else 0.0
 
@@ -147,7 +145,7 @@ class SlotLedger:
     _counting: bool = False
 
     def apply(self, event: Event) -> None:
-        """Take one event in."""
+        """Apply one event."""
         if event["epoch"] != self._epoch:
             self._change_controller(event)
         self._advance(event["time"])
@@ -233,7 +231,7 @@ class SlotLedger:
                 self._idle += idle
 
     def _change_controller(self, event: Event) -> None:
-        """Let time pass uncounted between two controllers; trials may run on meanwhile."""
+        """Skip the time between two controllers, in which trials may run on."""
         self._orphans |= {name: (a, self._time) for name, a in self._running.items()}
         for known in (self._running, self._busy, self._loose, self._here, self._away):
             known.clear()
@@ -361,7 +359,7 @@ class _Open:
     saved: float | None = None
 
     def bars(self, end: float, *, lost: bool) -> Iterable[Bar]:
-        """Give its bars; what came after its last checkpoint may be lost."""
+        """Return its bars; what came after its last checkpoint may be lost."""
         first = min(self.first or end, end)
         kept = max(first, self.saved or first) if lost else end
         name = f"{self.trial}@{self.until}"
@@ -374,7 +372,7 @@ class _Open:
 
 
 def attempt_bars(events: Iterable[Event]) -> list[Bar]:
-    """Give what every attempt did; seconds from the first placement on.
+    """Return what every attempt did; seconds from the first placement on.
 
     An attempt whose controller died ends when that one was last heard of. Attempts that run on
     reach to the last event.
@@ -428,7 +426,7 @@ class SlotHold:
     ended: float = float("inf")
 
     def seconds(self, begin: float, end: float) -> float:
-        """Give the seconds of it within some time."""
+        """Return the seconds of it within some time."""
         return max(0.0, min(self.ended, end) - max(self.begun, begin))
 
 
@@ -436,12 +434,12 @@ class SlotHolders:
     """Who holds each slot, and who did a while ago; follows the journal."""
 
     def __init__(self) -> None:
-        """Begin with nobody."""
+        """Start with no holders."""
         self._holds: defaultdict[str, deque[SlotHold]] = defaultdict(deque)
         self._slots: dict[str, tuple[str, ...]] = {}
 
     def apply(self, event: Event) -> None:
-        """Take one event in."""
+        """Apply one event."""
         match event["event"]:
             case "placed":
                 self._end(event["trial"], event["time"])
@@ -463,7 +461,7 @@ class SlotHolders:
             hold.ended = time
 
     def of(self, slot: str, begin: float, end: float) -> dict[str, float]:
-        """Give the trials that held a slot in some time, and the seconds of each."""
+        """Return the trials that held a slot in some time, and the seconds of each."""
         found: defaultdict[str, float] = defaultdict(float)
         for hold in self._holds.get(slot, ()):
             if (seconds := hold.seconds(begin, end)) > 0.0:

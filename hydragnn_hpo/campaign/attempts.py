@@ -72,7 +72,7 @@ class Attempts:
         """Whether something happened since the last look that a plan may depend on."""
 
     def start_plan(self, plan: Plan) -> None:
-        """Note what was decided, and make it durable; ``launch`` acts on it."""
+        """Append what was decided to the journal, durably; ``launch`` acts on it."""
         state = self.event_store.state
         for start in plan.starts:
             trial = state.trials[start.name]
@@ -128,7 +128,7 @@ class Attempts:
             self.backend.stop(trial.job, grace=PATIENCE_SECONDS)
 
     def adopt(self, job: str) -> None:
-        """Take on what a lost controller left running; what nobody waits for is ended.
+        """Adopt a job that a lost controller left running; end it if no trial waits for it.
 
         It may have noted what it was about to ask, and have had no time to ask it.
         """
@@ -162,7 +162,7 @@ class Attempts:
     def checkpoint_and_end(
         self, reason: str, *, spare: frozenset[str], process_events: Callable[[], None]
     ) -> None:
-        """Let running trials write a checkpoint and end, and wait for them, but not for ever.
+        """Ask running trials to checkpoint and end, and wait for them for a limited time.
 
         Args:
             reason: to be noted.
@@ -181,13 +181,13 @@ class Attempts:
             process_events()
 
     def _trial_of(self, job: str) -> Trial | None:
-        """Give the trial that runs as this job; None for older attempts, and for errands."""
+        """Return the trial that runs as this job; None for older attempts, and for errands."""
         trial = self.event_store.state.trials.get(job.partition(".")[0])
         runs = trial is not None and trial.status == "running" and trial.job == job
         return trial if runs else None
 
     def on_event(self, event: Event) -> None:
-        """Take in what an attempt tells; news of older attempts is dropped."""
+        """Process an event of an attempt; events of older attempts are dropped."""
         trial = None if event.job is None else self._trial_of(event.job)
         if trial is None:
             return
@@ -286,7 +286,7 @@ class Attempts:
         self._check_trouble(trial)
 
     def _score(self, trial: Trial, ended: dict[str, Any]) -> Point | None:
-        """Give what an end is ranked by; nothing for a failure."""
+        """Return what an end is ranked by; nothing for a failure."""
         if ended["outcome"] not in ("completed", "stopped"):
             return None
         known = {**ended, "joules": trial.joules} if trial.joules else ended
@@ -297,7 +297,7 @@ class Attempts:
             self.event_store.append("host_failed", host=host, cause=trial.name)
 
     def _check_trouble(self, trial: Trial) -> None:
-        """See where going on would repeat one failure again and again."""
+        """Set ``trouble`` where going on would repeat one failure again and again."""
         folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
         if trial.reason == "disk_full":
             self.trouble = StorageError(

@@ -42,7 +42,7 @@ class AuxiliaryJob:
             remove(old)
 
     def job(self, spec: dict[str, Any], slot: Slot) -> Job:
-        """Give the order for the backend."""
+        """Return the order for the backend."""
         return Job(
             id=self.name,
             kind=self.kind,
@@ -55,7 +55,7 @@ class AuxiliaryJob:
         )
 
     def was_lost(self, ended: Mapping[str, Any]) -> bool:
-        """Say whether the job found no end of its own: its host or its agent was lost.
+        """Check whether the job found no end of its own: its host or its agent was lost.
 
         Args:
             ended: the data of its ``ended`` event.
@@ -65,7 +65,7 @@ class AuxiliaryJob:
         return not own and not self.file.exists()
 
     def failed(self) -> bool:
-        """Say whether it failed in a way that another host may not share: a disk, a device."""
+        """Check whether it failed in a way that another host may not share: a disk, a device."""
         return not self.file.exists() or bool(read_json(self.file).get("storage"))
 
     def answer(self) -> Any:
@@ -115,12 +115,12 @@ class AuxiliaryJobs:
         self._ended: Mapping[str, Any] | None = None
 
     def on_event(self, event: Event) -> None:
-        """Hear of the end of the one that is waited for."""
+        """Note the end of the job that is waited for."""
         if event.kind == "ended" and event.job == self._name:
             self._ended = event.data
 
     def run(self, kind: str, spec: dict[str, Any]) -> Any:
-        """Send one, and give its answer.
+        """Run one job, and return its answer.
 
         One that is lost is sent again. One that fails by itself is tried on one other host, if
         there is any: a device or a disk may be broken, and this may be the last step of a campaign.
@@ -153,7 +153,7 @@ class AuxiliaryJobs:
     def _end_of(
         self, job: AuxiliaryJob, spec: dict[str, Any], tried: list[str]
     ) -> Mapping[str, Any]:
-        """Run one; gives how it ended, once its answer can be seen.
+        """Run one, and return how it ended once its answer can be seen.
 
         Args:
             job: the job.

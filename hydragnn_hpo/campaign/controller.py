@@ -143,7 +143,7 @@ class Controller:
 
     @contextlib.contextmanager
     def _left_in_order(self) -> Iterator[None]:
-        """Let trials leave checkpoints, and others know why, when something ends the work."""
+        """Checkpoint trials and release the lease with its reason when something ends the work."""
         try:
             yield
         except (Drained, KeyboardInterrupt, JobError, StorageError, OSError) as why:
@@ -241,7 +241,7 @@ class Controller:
         self._served = True
 
     def _no_hosts_error(self, said: str) -> Exception:
-        """Say that there is nothing to run on; where there was, another allocation may fare better.
+        """Return the error for a campaign without hosts; ``Drained`` where it had some before.
 
         Args:
             said: what was found, as a sentence.
@@ -268,7 +268,7 @@ class Controller:
         self.watch(self.state, self)
 
     def _place(self) -> None:
-        """Plan anew when something happened, or predictions came due; never too often."""
+        """Plan again when something happened or predictions came due; never too often."""
         now = time.monotonic()
         waits = self.state.count("queued") > 0 or self.attempts.news
         if not self.ready or now < self._plan_due or self.attempts.to_launch:
@@ -297,7 +297,7 @@ class Controller:
         return end - self.event_store.clock() - self.walltime.least_margin
 
     def _trials_to_yield(self) -> list[Trial]:
-        """Give the trials whose hosts are taken from us: other allocations have their own ends."""
+        """Return the trials whose hosts are about to end with their allocation."""
         now = self.event_store.clock() + self.walltime.least_margin
         profile = self.dispatch.profile
         checkpoint = profile.start_seconds + profile.restart_seconds
@@ -317,7 +317,7 @@ class Controller:
             raise self._no_hosts_error(said) if self.state.hosts.lost else JobError(said)
 
     def _process_events(self) -> None:
-        """Take in what happened since the last turn; ends are durable before they are acted on."""
+        """Process the events since the last turn; ends are durable before they are acted on."""
         events, self._unprocessed = [*self._unprocessed, *self._poll_events()], []
         joined = set()
         for event in events:
@@ -331,7 +331,7 @@ class Controller:
             self.dispatch.lay_out(self.backend.slots, self.state)  # none but quarantined hosts left
 
     def _wait(self) -> None:
-        """Let all go on while something else is waited for; before it is known, for later."""
+        """Process events while something else is waited for; keep them until it is open."""
         if self._opened:
             self._process_events()
         else:
@@ -369,7 +369,7 @@ class Controller:
         return events
 
     def _check_stop_requests(self) -> None:
-        """Leave if somebody wishes so; a person's word comes before a scheduler's and a clock's."""
+        """Raise if a person, the scheduler or the clock ends the work, in this order."""
         if self.pause.wanted or self.request_handler.pause_wanted:
             raise KeyboardInterrupt
         if self.pause.draining:
@@ -386,7 +386,7 @@ class Controller:
         return not self.replicates.missing
 
     def _end_trials(self, reason: str) -> None:
-        """Let trials rest as far as journal and hosts are there; the reason is known already."""
+        """End the trials as far as journal and hosts allow; the reason was reported already."""
         self.stopping = True
         spare = self.backend.guests if reason == "walltime" else frozenset()
         try:

@@ -45,7 +45,7 @@ def choose_profile(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> Pr
 
 
 def set_measured_memory(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
-    """Let slots say what memory a device has; a profile counts where they do not know it."""
+    """Set the memory of a device as its slots report it; keep the profile's where they do not."""
     known = [slot.memory_mb for slot in slots if slot.memory_mb]
     if not known:
         return profile
@@ -60,7 +60,7 @@ SPEEDS = (
 
 
 def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
-    """Take guesses for what a profile does not know: memory, and devices of the other kind.
+    """Fill in what a profile does not know: memory, and devices of the other kind.
 
     The speeds of GPUs promise a hundred times too much of hosts that turn out to have none.
     """
@@ -93,7 +93,7 @@ class Dispatch:
         self.configs: dict[str, Any] = {}
 
     def settle(self, stats: Mapping[str, Any], slots: Sequence[Slot]) -> None:
-        """Take in what the data hold, what slots are, and what earlier campaigns learnt of costs.
+        """Set up the cost model from the data, the slots, and what earlier campaigns learnt.
 
         What this one learnt is in its journal, and is learnt again from there.
         """
@@ -115,7 +115,7 @@ class Dispatch:
     # -- slots -----------------------------------------------------------------------
 
     def lay_out(self, slots: Sequence[Slot], state: State) -> None:
-        """Take in the slots that are there now, those of running trials as taken.
+        """Rebuild the pool from the present slots; those of running trials are taken.
 
         Hosts in quarantine are used where there are no others. Slots of lost hosts stay known:
         what was placed there is on its way, and is told as lost by the backend.
@@ -131,7 +131,7 @@ class Dispatch:
             self.pool.claim(trial.slots)
 
     def join(self, hosts: Collection[str], slots: Sequence[Slot], state: State) -> None:
-        """Take in hosts that joined: one by one, or all anew where they are many.
+        """Add hosts that joined: one by one, or by a rebuilt pool where they are many.
 
         Args:
             hosts: those that joined.
@@ -200,7 +200,7 @@ class Dispatch:
         return Running(self._task(trial), trial.width, max(left - since, 0.1 * epoch), stoppable)
 
     def _lanes(self, trial: Trial, price: Price) -> int:
-        """Give the slots that each of its ranks takes: one, or all that share its device."""
+        """Return the slots that each of its ranks takes: one, or all that share its device."""
         lanes = self.config.machine.lanes
         if lanes == 1:
             return 1
@@ -220,7 +220,7 @@ class Dispatch:
         return (command.width,) if command else (1,)
 
     def choices(self, trial: Trial) -> tuple[tuple[int, ...], bool]:
-        """Give the widths a trial may have here, and whether it shares its device with others."""
+        """Return the widths a trial may have here, and whether it shares its device with others."""
         price = self.price(trial)
         lanes = self._lanes(trial, price)
         room = self.pool.widest // lanes
@@ -230,7 +230,7 @@ class Dispatch:
     # -- starting and ending -----------------------------------------------------------
 
     def claim(self, start: Start) -> None:
-        """Take the slots of a trial that is about to start."""
+        """Claim the slots of a trial that is about to start."""
         self.pool.claim(start.slots)
 
     def prepare(self, trial: Trial, start: Start) -> Job:
@@ -272,7 +272,7 @@ class Dispatch:
         )
 
     def _places(self, start: Start) -> tuple[Slot, ...]:
-        """Give the place of each rank."""
+        """Return the place of each rank."""
         lanes = len(start.slots) // start.width
         named = [self.slots[name] for name in start.slots]
         return tuple(merge_slots(named[at : at + lanes]) for at in range(0, len(named), lanes))

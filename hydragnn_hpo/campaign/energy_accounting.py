@@ -1,7 +1,7 @@
-"""Whose energy it was: joules of hosts and cards, charged to the trials that held their slots.
+"""Energy accounting: joules of hosts and cards, charged to the trials that held their slots.
 
 Every slot has an equal part of its card, and of what its host takes beside its cards. Whoever
-holds a slot is charged for its part, for as long as he holds it; parts that nobody holds are
+holds a slot is charged for its part, for as long as it holds it; parts that nobody holds are
 idle. So what trials are charged and what is idle sum to what was counted.
 """
 
@@ -86,12 +86,12 @@ class HostWarnings:
     """Counts in how many samples in a row something is odd."""
 
     def __init__(self, warned: Collection[str]) -> None:
-        """Begin; ``warned`` holds the hosts of which enough was said."""
+        """Start counting; hosts in ``warned`` get no second sentence."""
         self._warned = warned
         self._odd: Counter[tuple[str, str]] = Counter()
 
     def check_sample(self, host: str, sample: Sample, trains: Mapping[str, str]) -> str | None:
-        """Give a sentence on one host, if there is one to say.
+        """Return a sentence on one host, if there is one to say.
 
         Args:
             host: its id.
@@ -111,7 +111,7 @@ class HostWarnings:
         return None
 
     def compare_power(self, watts: Mapping[str, float]) -> dict[str, str]:
-        """Give sentences on hosts that take far less than their peers.
+        """Return sentences on hosts that take far less than their peers.
 
         Args:
             watts: of the hosts of which every slot is held.
@@ -127,7 +127,7 @@ class HostWarnings:
         return found
 
     def _again(self, host: str, what: str, *, odd: bool) -> bool:
-        """Say whether something is odd for the time that makes it worth a word."""
+        """Check whether something is odd for the time that makes it worth a word."""
         if not odd:
             self._odd.pop((host, what), None)
             return False
@@ -146,10 +146,14 @@ Held = Mapping[str, Mapping[str, float]]
 
 
 class EnergyMeter:
-    """Follows the counters of all hosts."""
+    """Charges samples of hosts to trials as they come, and appends their sums to the journal.
+
+    One line each half minute: a sample of each of 8,192 hosts would be gigabytes of journal a
+    day. What was not written when a controller dies is not known.
+    """
 
     def __init__(self, event_store: EventStore, slots: Callable[[], Sequence[Slot]]) -> None:
-        """Begin; ``slots`` gives all that are there."""
+        """Start without samples; ``slots`` returns all slots that are there."""
         self._event_store, self._slots = event_store, slots
         self._seen: Sequence[Slot] = ()
         self._of_host: dict[str, list[Slot]] = {}
@@ -166,7 +170,7 @@ class EnergyMeter:
         self._spent = False
 
     def on_event(self, event: Event) -> None:
-        """Take in the counters of a host; whatever an agent of another mind says does no harm."""
+        """Charge the counters of a host; a malformed sample is ignored."""
         with contextlib.suppress(KeyError, TypeError, ValueError):
             sample = Sample.of_plain(event.data)
             if sample.seconds > 0.0:
@@ -205,7 +209,7 @@ class EnergyMeter:
         self._spent = True
 
     def _training(self, slots: Sequence[Slot], held: Held, seconds: float) -> dict[str, str]:
-        """Give, by device, a trial that trained there all the time."""
+        """Return, by device, a trial that trained there all the time."""
         found = {}
         for slot in slots:
             for name, its in held[slot.name].items():

@@ -80,7 +80,7 @@ class PricedTrial:
     checkpoint_seconds: float
 
     def work(self, start: float, until: int) -> SimulatedWork:
-        """Give what it does from one epoch to another."""
+        """Return what it does from one epoch to another."""
         predicted = self.price.tasks_seconds(until - start)
         return SimulatedWork(
             name=f"{self.name}@{until}",
@@ -92,22 +92,22 @@ class PricedTrial:
 
 
 def trial_of(work: str) -> str:
-    """Give the trial that a piece of work belongs to."""
+    """Return the trial that a piece of work belongs to."""
     return work.rpartition("@")[0]
 
 
 def configuration_of(work: str) -> str:
-    """Give the trial whose values a piece of work has: its own, or one that it repeats."""
+    """Return the trial whose values a piece of work has: its own, or one that it repeats."""
     return trial_of(work).removesuffix(AGAIN)
 
 
 def rung_of(work: str) -> int:
-    """Give the epoch that a piece of work ends at."""
+    """Return the epoch that a piece of work ends at."""
     return int(work.rpartition("@")[2])
 
 
 def shortest_seconds(work: SimulatedWork) -> float:
-    """Give the seconds of a piece of work at its quickest width that is efficient enough."""
+    """Return the seconds of a piece of work at its quickest width that is efficient enough."""
     alone, floor = work.seconds[0] * work.widths[0], Outlook().efficiency_floor
     pairs = zip(work.widths, work.seconds, strict=True)
     return min(seconds for width, seconds in pairs if alone >= floor * width * seconds)
@@ -138,7 +138,7 @@ class Forecast:
 
     @cached_property
     def longest(self) -> tuple[str, float]:
-        """Give the trial that takes longest even as wide as is efficient, and its seconds."""
+        """Return the trial that takes longest even as wide as is efficient, and its seconds."""
         seconds: dict[str, float] = {}
         for work in self.works:
             name = trial_of(work.name)
@@ -194,7 +194,7 @@ class TrialPricer:
         costs: CostModel,
         configure: Configure,
     ) -> None:
-        """Know what to price with.
+        """Keep what to price with.
 
         Args:
             config: the campaign.
@@ -228,7 +228,7 @@ class TrialPricer:
         return PricedTrial(name, label, price, self._lanes(price), truth, every)
 
     def _lanes(self, price: Price) -> int:
-        """Give the slots that each rank takes, as ``Dispatch`` does."""
+        """Return the slots that each rank takes, as ``Dispatch`` does."""
         lanes = self.config.machine.lanes
         alone = price.memory(price.widths[0]) > self.machine.profile.memory_bytes / lanes
         return lanes if alone else 1
@@ -261,7 +261,7 @@ def forecast(
 def _works(
     config: CampaignConfig, priced: Mapping[str, PricedTrial], state: State
 ) -> list[SimulatedWork]:
-    """Give what every trial has to do next; those at rest have nothing."""
+    """Return what every trial has to do next; those at rest have nothing."""
     found = []
     for name, each in priced.items():
         trial = state.trials.get(name)
@@ -273,7 +273,7 @@ def _works(
 
 
 def _least(works: Sequence[SimulatedWork], slots: int) -> float:
-    """Give seconds that the works take at least."""
+    """Return seconds that the works take at least."""
     longest = max((shortest_seconds(work) for work in works), default=0.0)
     return max(longest, math.fsum(work.useful for work in works) / slots)
 
@@ -323,7 +323,7 @@ class PromotionSimulation:
         trials: Mapping[str, PricedTrial],
         state: State | None = None,
     ) -> None:
-        """Begin with what is to be done, and with what rests already.
+        """Start with what is to be done, and with what rests already.
 
         Args:
             config: the campaign.
@@ -342,7 +342,7 @@ class PromotionSimulation:
         self.promoted = [set(state.promoted.get(rung, set())) for rung in self.search.rungs]
 
     def ended(self, work: str, now: float) -> Iterator[SimulatedWork]:
-        """Say what follows when a piece of work has ended."""
+        """Yield the work that follows when a piece of work has ended."""
         name, _, until = work.rpartition("@")
         rung = self.search.rungs.index(int(until))
         self.left -= 1

@@ -1,4 +1,4 @@
-"""The hosts that a campaign has: who is there, who was lost, who fails too often."""
+"""The hosts of a campaign: present, lost, or in quarantine because they fail too often."""
 
 import logging
 from collections.abc import Collection
@@ -25,7 +25,7 @@ class HostHealth:
         """When hosts of other allocations are taken from us, in seconds since the epoch."""
 
     def on_event(self, event: Event) -> bool:
-        """Take in what concerns hosts; says whether it did.
+        """Process an event of a host; return whether it was one.
 
         Slots of hosts that joined are laid out by the controller, for all of them at once.
         """
@@ -59,7 +59,7 @@ class HostHealth:
         return [t for t in running if t.asked is None and not gone.isdisjoint(t.hosts)]
 
     def quarantine_failing(self) -> None:
-        """Give no more trials to hosts that failed twice: not by one bad trial, not the last."""
+        """Quarantine hosts that failed twice: not by one bad trial, not the last."""
         hosts = self.event_store.state.hosts
         for host, causes in list(hosts.failures.items()):
             if len(causes) < FAILURES or host in hosts.quarantined or host not in hosts.slots:

@@ -51,7 +51,7 @@ class Leaderboard:
         return Leaderboard(self.rows[:top], self.units)
 
     def to_plain(self) -> dict[str, Any]:
-        """Give plain data for JSON."""
+        """Return plain data for JSON."""
         return {"units": self.units, "trials": [asdict(row) for row in self.rows]}
 
 
@@ -66,7 +66,7 @@ def rank_trials(state: State) -> Leaderboard:
 
 
 def _fronts(ranked: Sequence[Trial]) -> dict[str, bool]:
-    """Say who stands on the Pareto front of several goals; nothing for one goal."""
+    """Return, by trial, whether it is on the Pareto front of several goals; empty for one goal."""
     several = [(t.name, t.score) for t in ranked if isinstance(t.score, tuple)]
     front = set(pareto_front([point for _, point in several]))
     return {name: place in front for place, (name, _) in enumerate(several)}
@@ -78,7 +78,7 @@ def read_leaderboard(run: RunDir) -> Leaderboard:
 
 
 def explain_no_result(state: State) -> str:
-    """Say why no trial has a result."""
+    """Return a sentence on why no trial has a result."""
     failed = [trial for trial in state.trials.values() if trial.reason]
     if not failed:
         return "none was proposed"

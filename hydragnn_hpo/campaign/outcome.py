@@ -41,7 +41,7 @@ class EndedAttempt:
 
 
 def read_outcome(attempt: EndedAttempt) -> dict[str, Any]:
-    """Say how an attempt ended.
+    """Read how an attempt ended.
 
     Only a ``result.json`` proves an end; exit codes merely tell why there is none.
 
@@ -168,7 +168,7 @@ def find_failed_host(
 
 
 def last_lines(log: Path) -> str:
-    """Give the last lines of a log, for a person to read."""
+    """Return the last lines of a log, for a person to read."""
     if not log.exists():
         return "its log is empty"
     lines = log.read_text(errors="replace").strip().splitlines()

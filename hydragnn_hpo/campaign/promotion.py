@@ -65,7 +65,7 @@ class Promoter:
             self.event_store.append("promoted", trials=[], until=self.search.rungs[-1], last=True)
 
     def _has_changed(self, resting: bool) -> bool:
-        """Say whether anything changed: ordering thousands of trials in each turn would tell."""
+        """Check whether anything changed: ranking thousands of trials every turn is slow."""
         state, seen = self.event_store.state, self._seen
         arrived = [len(rows) for rows in state.results.values()]
         gone = [len(names) for names in state.promoted.values()]
@@ -82,15 +82,21 @@ class Promoter:
 
 
 class Replicates:
-    """Proposes them once the search is over, to the full budget at once."""
+    """Proposes the best trials again once the search is over, to the full budget at once.
+
+    They are members for an ensemble, and take no part in the search.
+
+    Source: Wenzel et al. (2020), Hyperparameter ensembles for robustness and uncertainty
+    quantification, NeurIPS 33: varying seeds beside hyperparameters.
+    """
 
     def __init__(self, wanted: int, event_store: EventStore, proposals: Proposals) -> None:
-        """Know how many of the best the campaign itself wants to be trained again."""
+        """Keep how many of the best the campaign itself trains again."""
         self.wanted, self.event_store, self.proposals = wanted, event_store, proposals
 
     @property
     def missing(self) -> list[Trial]:
-        """Give the trials that are to be trained again and are not yet, best first.
+        """Return the trials that are to be trained again and are not yet, best first.
 
         A person who ended the campaign early wants no more of it, unless they ask.
         """
@@ -121,7 +127,7 @@ class Replicates:
 
 
 def choose_replicates(state: State, wanted: int) -> list[Trial]:
-    """Give those of the best completed trials of a search that nobody trained again.
+    """Return those of the best completed trials of a search that nobody trained again.
 
     Args:
         state: the campaign's.

@@ -1,4 +1,4 @@
-"""Trials from the brain: asked for ahead, checked, noted, and told back when they rest."""
+"""Trials from the brain: asked for ahead, checked, appended, and reported back when they rest."""
 
 import logging
 import math
@@ -61,7 +61,11 @@ Result = tuple[dict[str, Any], Point | None]
 
 
 class SearchWorker:
-    """A brain in its own thread."""
+    """The brain in its own thread, beside the controller: first in, first out.
+
+    Because questions and answers keep their order, what the brain knows at each question does not
+    depend on how long it thinks: with one slot a campaign repeats itself (Law 5).
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class SearchWorker:
         self._proposals = self._pool.submit(lambda: self._brain.result().ask(count))
 
     def take_proposals(self, wait: bool = False) -> list[dict[str, Any]] | None:
-        """Give the proposals if they are there (or wait for them), else None."""
+        """Return the proposals if they are there (or wait for them), else None."""
         if self._proposals is None or not (wait or self._proposals.done()):
             return None
         proposals = self._proposals.result()
@@ -91,7 +95,7 @@ class SearchWorker:
         return proposals
 
     def tell(self, values: Mapping[str, Any], objective: Point | None) -> None:
-        """Tell a result; None is a failure."""
+        """Report a result to the brain; None is a failure."""
         known = dict(values)
         self._results.append(self._pool.submit(lambda: self._brain.result().tell(known, objective)))
 
@@ -202,7 +206,7 @@ class Proposals:
         return kept
 
     def propose_next(self) -> None:
-        """Take in what a person or the brain proposed, and ask it for more when too few wait."""
+        """Propose what a person or the brain chose; ask the brain for more when too few wait."""
         chosen = self.event_store.state.chosen
         while chosen and not self.event_store.state.ending:
             self.propose(dict(chosen[0]))
@@ -218,7 +222,7 @@ class Proposals:
             self.search_worker.ask(wanted)
 
     def _missing(self) -> int:
-        """Say how many more should wait: one wave ahead, two before anything runs."""
+        """Return how many more should wait: one wave ahead, two before anything runs."""
         state = self.event_store.state
         wave = self.wave
         return (2 * wave if not state.trials else wave) - state.count("queued")
@@ -273,7 +277,7 @@ class Proposals:
             self.tell(trial)
 
     def tell(self, trial: Trial) -> None:
-        """Tell the brain a trial's first result: those of later rungs are of other budgets.
+        """Report a trial's first result to the brain: later rungs have other budgets.
 
         Other seeds of values that it knows are no news.
         """
@@ -284,7 +288,7 @@ class Proposals:
             self.search_worker.tell(trial.values, self._point(trial))
 
     def _point(self, trial: Trial) -> Point | None:
-        """Give what a trial scored at its first rung; nothing for a failure."""
+        """Return what a trial scored at its first rung; nothing for a failure."""
         return trial.rests[min(trial.rests)] if trial.rests else None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A wish to stop, from a person or a scheduler, that is heard at safe places only."""
+"""A request to stop, from a person or a scheduler, that takes effect at safe places only."""
 
 import contextlib
 import signal
@@ -11,7 +11,7 @@ class Drained(Exception):
 
 
 class ShutdownRequest:
-    """Holds whether somebody wished to stop.
+    """Whether somebody asked to stop.
 
     An exception out of a signal handler can strike between any two lines, also while a
     lease is half taken. So the first signal only sets a flag that the controller's loop
@@ -24,7 +24,7 @@ class ShutdownRequest:
 
     @contextlib.contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Take Ctrl-C and SIGTERM as the wish to stop, SIGUSR1 as the end of the allocation."""
+        """Handle Ctrl-C and SIGTERM as a request to stop, SIGUSR1 as the end of the allocation."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
         before = [signal.signal(number, self._on_signal) for number in numbers]
         try:
@@ -43,4 +43,4 @@ class ShutdownRequest:
 
 
 NEVER = ShutdownRequest()
-"""A wish that nobody has: no signal is heard."""
+"""A stop request that never fires; installs no signal handlers."""

@@ -11,7 +11,7 @@ PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "adios2", "vesin", "de
 
 
 def software_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Give the versions of Python and of packages, without importing them."""
+    """Return the versions of Python and of packages, without importing them."""
     found = {"python": platform.python_version()}
     for name in packages:
         try:
@@ -22,6 +22,6 @@ def software_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 
 def controller_versions() -> dict[str, str]:
-    """Give what the journal says of the controller's software and system."""
+    """Return what the journal says of the controller's software and system."""
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     return {"hydragnn-hpo": __version__, **software_versions(), "system": system}

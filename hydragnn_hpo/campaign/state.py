@@ -138,7 +138,7 @@ class EnergyUse:
     """Why a host counts less than it could."""
 
     def apply(self, event: Event) -> None:
-        """Take in an event ``energy``."""
+        """Apply an event ``energy``."""
         spent = sum(joules for joules, _ in event["trials"].values()) + event["idle"]
         self.joules = (self.joules or 0.0) + spent
         self.idle += event["idle"]
@@ -190,7 +190,7 @@ class State:
         return len(self.trials) - len(self.reseeded)
 
     def with_status(self, *status: TrialStatus) -> list[Trial]:
-        """Give the trials in any of some states, in the order in which they entered them."""
+        """Return the trials in any of some states, in the order in which they entered them."""
         return [trial for each in status for trial in self._by[each].values()]
 
     def count(self, *status: TrialStatus) -> int:
@@ -198,7 +198,7 @@ class State:
         return sum(len(self._by[each]) for each in status)
 
     def ranked(self) -> list[Trial]:
-        """Give the trials that have a result: furthest trained first, then best score."""
+        """Return the trials that have a result: furthest trained first, then best score."""
         found = self.with_status("stopped", "completed")
         done = [(t, t.score) for t in found if t.score is not None]
         done.sort(key=lambda pair: pair[0].name)
@@ -210,7 +210,7 @@ class State:
         return self.bugs[_gist(trial)]
 
     def add(self, trial: Trial) -> None:
-        """Take in a trial that was proposed."""
+        """Add a trial that was proposed."""
         self.trials[trial.name] = trial
         self._by[trial.status][trial.name] = trial
 
@@ -221,7 +221,7 @@ class State:
         self._by[status][trial.name] = trial
 
     def apply(self, event: Event) -> None:
-        """Take one event in."""
+        """Apply one event."""
         handler = _HANDLERS.get(event["event"])
         if handler is not None:
             handler(self, event)
@@ -236,7 +236,7 @@ def fold(events: Iterable[Event]) -> State:
 
 
 def _opened(state: State, event: Event) -> None:
-    """Begin with a controller's own hosts: those of an earlier one may be gone."""
+    """Replace the hosts by those of a new controller: those of an earlier one may be gone."""
     state.units = event["units"]
     state.bugs.clear()  # whoever runs it again has mended something, or will see it again
     found = defaultdict[str, list[str]](list)
@@ -331,7 +331,7 @@ def _interrupted(state: State, trial: Trial, event: Event) -> None:
 
 
 def _gist(trial: Trial) -> str:
-    """Give what two failures of one bug have in common: the last line of their traceback."""
+    """Return what two failures of one bug have in common: the last line of their traceback."""
     lines = (trial.message or "").strip().splitlines()
     return lines[-1].strip() if lines else ""
 

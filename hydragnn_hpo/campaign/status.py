@@ -88,7 +88,7 @@ class Status:
         return sum(self.counts.get(status, 0) for status in BUSY_ENDS)
 
     def to_plain(self) -> dict[str, Any]:
-        """Give plain data for JSON."""
+        """Return plain data for JSON."""
         best = self.best
         return {
             "trials": self.counts,
@@ -125,7 +125,7 @@ def build_status(
     ends_in: float | None = None,
     rows: int = ROWS,
 ) -> Status:
-    """Look at a campaign; no more than a few milliseconds with thousands of trials.
+    """Build the status of a campaign, in a few milliseconds with thousands of trials.
 
     Args:
         state: the campaign's state.
@@ -189,7 +189,7 @@ def _phase(state: State, rungs: Sequence[int], more: bool) -> str:
 
 
 def running_trials(state: State, most: int, now: float | None = None) -> tuple[RunningTrial, ...]:
-    """Give the running trials, the widest first.
+    """Return the running trials, the widest first.
 
     Args:
         state: the campaign's state.
@@ -232,7 +232,7 @@ def _rungs(state: State, rungs: Sequence[int]) -> tuple[RungCounts, ...]:
 
 
 def _best(state: State) -> Trial | None:
-    """Give the best of the trials that have come furthest; by the first goal if there are more."""
+    """Return the best of the trials that have come furthest, by the first goal."""
     done = [t for t in state.with_status("stopped", "completed") if t.score is not None]
     return min(done, key=lambda t: (-t.until, t.score, t.name), default=None)
 

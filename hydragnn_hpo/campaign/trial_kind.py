@@ -54,18 +54,18 @@ class TrialKind(Protocol):
         """
 
     def written(self, config: Any) -> str:
-        """Give the content of ``trial.toml``."""
+        """Return the content of ``trial.toml``."""
 
     def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-        """Give those of a trial's slots on which a rank is started."""
+        """Return those of a trial's slots on which a rank is started."""
 
     def spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
-        """Give what every rank of an attempt is told."""
+        """Return what every rank of an attempt is told."""
 
     def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
-        """Say how an attempt ended, see ``outcome.outcome_of``.
+        """Read how an attempt ended, see ``outcome.read_outcome``.
 
         Args:
             attempt: what is known of it.
@@ -80,7 +80,7 @@ class TrainingTrials:
     kind = "train"
 
     def __init__(self, config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> None:
-        """Know the cards of the campaign: path and name, which is the store's too."""
+        """Keep the cards of the campaign: path and name, which is the store's too."""
         self.config, self.run_dir, self.cards = config, run, cards
         self.stats: dict[str, Any] = {}
         self.needs = tuple(run.store(name) for name in cards.values())
@@ -104,27 +104,27 @@ class TrainingTrials:
         return trial_config(self.config, name, values, self._stores)
 
     def written(self, config: TrialConfig) -> str:
-        """Give the content of ``trial.toml``."""
+        """Return the content of ``trial.toml``."""
         return dump(config)
 
     def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-        """Give all slots."""
+        """Return all slots."""
         return slots
 
     def spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
-        """Give trial and attempt; ``placement.toml`` says the rest."""
+        """Return trial and attempt; ``placement.toml`` says the rest."""
         one_host = len({slot.host for slot in slots}) == 1
         return {"trial_dir": str(trial.path.resolve()), "attempt": attempt, "one_host": one_host}
 
     def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
-        """Say how an attempt ended."""
+        """Read how an attempt ended."""
         return read_outcome(attempt)
 
 
 def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> TrialKind:
-    """Choose by what the campaign says."""
+    """Choose the kind of trials that the campaign asks for."""
     if config.command is not None:
         return CommandTrials(config, config.command)
     return TrainingTrials(config, run, cards)
@@ -142,12 +142,12 @@ class CommandTrials:
     needs: tuple[Path, ...] = ()
 
     def __init__(self, config: CampaignConfig, command: CommandConfig) -> None:
-        """Know what to run, with ``{here}`` filled in."""
+        """Keep the command, with ``{here}`` filled in."""
         self.config, self.command = config, command
         self.stats: dict[str, Any] = {}
 
     def prepare(self, job: "RunJob") -> None:
-        """Have nothing to prepare."""
+        """Do nothing: a command has no data to prepare."""
 
     def configure(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Fill the searched values into the template; name and seed are ours."""
@@ -155,21 +155,21 @@ class CommandTrials:
         return {"trial": name, "seed": seed, **space.apply(self.config.trial, dict(values))}
 
     def written(self, config: dict[str, Any]) -> str:
-        """Give the content of ``trial.toml``."""
+        """Return the content of ``trial.toml``."""
         return to_toml(config)
 
     def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-        """Give the slots on which a process is started: all, or the first for all of them."""
+        """Return the slots on which a process is started: all, or the first for all of them."""
         return slots if self.command.per == "rank" else slots[:1]
 
     def spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
-        """Give the command and its place."""
+        """Return the command and its place."""
         return spec_of(self.command, trial, attempt=attempt, epochs=epochs, slots=slots)
 
     def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
-        """Say how an attempt ended; see ``outcome.outcome_of``.
+        """Read how an attempt ended; see ``outcome.read_outcome``.
 
         A result must hold what is minimized. A command that ended by itself without a result is
         at fault; one that lost its host or its lease is not.

@@ -1,4 +1,8 @@
-"""What a person asks of a live campaign: one small file each, in ``RUN/requests``."""
+"""What a person asks of a live campaign: one small file each, in ``RUN/requests``.
+
+A request is written whole, read by the controller in order of time, and removed once it was
+acted on. Nothing in such a file is trusted: what cannot be understood is named and removed.
+"""
 
 import json
 import logging
@@ -85,7 +89,7 @@ def write_request(run: RunDir, kind: Kind, **values: Any) -> Path:
 
 
 def read_requests(run: RunDir) -> list[tuple[Path, UserRequest]]:
-    """Give what was asked and not yet answered, oldest first.
+    """Return what was asked and not yet answered, oldest first.
 
     A file that is no request is removed with a warning.
     """
@@ -226,14 +230,14 @@ class RequestHandler:
     """Answers requests, each once."""
 
     def __init__(self, run: RunDir, event_store: EventStore, attempts: Attempts) -> None:
-        """Look at the requests of a run from now on."""
+        """Start without having read any request."""
         self.run, self.event_store = run, event_store
         self.attempts = attempts
         self.pause_wanted = False
         self._looked = 0.0
 
     def handle_new(self) -> None:
-        """Act on what was asked since the last look."""
+        """Act on the requests written since the last look."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         self._looked = time.monotonic()
@@ -266,7 +270,7 @@ class RequestHandler:
         self.attempts.news = True
 
     def _stop(self) -> None:
-        """Let running trials rest; those that wait are cancelled, nobody is promoted.
+        """End the search: running trials go to their rungs, waiting ones are cancelled.
 
         All at once and said last: a controller that dies meanwhile is asked again.
         """

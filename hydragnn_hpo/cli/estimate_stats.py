@@ -38,7 +38,7 @@ class StatsEstimate:
 
 
 def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) -> StatsEstimate:
-    """Give a data set's statistics: of a store if one is built, else estimated.
+    """Return a data set's statistics: of a store if one is built, else estimated.
 
     Args:
         card_path: its card.
@@ -95,7 +95,7 @@ def _sampled(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
 
 
 def _assumed(card: CardConfig) -> Stats:
-    """Take every structure for a middling crystal."""
+    """Assume that every structure is an average crystal."""
     reach = [float(r) for r in range(3, math.ceil(card.graphs.cutoff))] + [card.graphs.cutoff]
     degree = {str(r): DENSITY * 4.0 / 3.0 * math.pi * r**3 for r in reach}
     sizes = {
@@ -151,7 +151,7 @@ class DataKnown:
 def data_of_campaign(
     config: CampaignConfig, source: Path, run: RunDir, structures: int | None
 ) -> DataKnown:
-    """Look at a campaign's data: its stores, or a few of its structures.
+    """Estimate the statistics of a campaign's data: from its stores, or a few of its structures.
 
     Args:
         config: the campaign.
@@ -179,7 +179,7 @@ def data_of_campaign(
 
 
 def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:
-    """Look at a run's stores, which any of its trials names.
+    """Read the statistics of a run's stores, which any of its trials names.
 
     Raises:
         RunError: no trial was placed yet.

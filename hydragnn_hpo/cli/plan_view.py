@@ -42,7 +42,7 @@ COMPARED = 20
 
 
 def report_lines(planned: PlanReport) -> Iterator[str]:
-    """Say everything, line by line."""
+    """Yield the whole report, line by line."""
     search, found = planned.config.search, planned.forecast
     rungs = " -> ".join(map(str, search.rungs))
     if planned.comparisons:
@@ -71,7 +71,7 @@ def _machine(found: Forecast) -> str:
 
 
 def _course(found: Forecast) -> Iterator[str]:
-    """Say how the simulation went."""
+    """Return how the simulation went."""
     went = found.simulated
     yield f"takes        {duration(went.makespan)}, {found.host_hours:,.4g} host-hours"
     yield f"useful       {percent(went.useful)} of slot-time is work that one rank would have, too"
@@ -89,7 +89,7 @@ def _course(found: Forecast) -> Iterator[str]:
 
 
 def advice_lines(found: Forecast) -> Iterator[str]:
-    """Say what would make better use of the machine."""
+    """Return what would make better use of the machine."""
     went, machine = found.simulated, found.machine
     shares, (_, longest) = went.shares, found.longest
     idle = shares["tail"] + shares["held"]
@@ -119,7 +119,7 @@ def advice_lines(found: Forecast) -> Iterator[str]:
 
 
 def _enough(found: Forecast) -> str:
-    """Say how many hosts would nearly do: those that the work keeps busy for the whole time."""
+    """Return how many hosts would nearly do: those that the work keeps busy for the whole time."""
     went, each = found.simulated, found.machine.slots_per_host
     hosts = math.ceil(went.useful_seconds / (BUSY * max(went.makespan, 1e-9)) / each)
     if hosts >= found.machine.hosts:
@@ -128,7 +128,7 @@ def _enough(found: Forecast) -> str:
 
 
 def _ranks(widths: dict[int, int]) -> str:
-    """Say how wide attempts are; in short where there are many widths."""
+    """Return how wide attempts are; in short where there are many widths."""
     if len(widths) <= SHOWN_WIDTHS:
         shown = (f"{number:,} x {count(width, 'rank')}" for width, number in widths.items())
         return ", ".join(shown) or "none"
@@ -138,7 +138,7 @@ def _ranks(widths: dict[int, int]) -> str:
 
 
 def _trust(found: Forecast) -> str:
-    """Say how far prices can be believed."""
+    """Return how far prices can be believed."""
     factor = math.exp(found.sigma)
     if factor < 1.3:
         return "prices follow what ran before"
@@ -149,7 +149,7 @@ def _trust(found: Forecast) -> str:
 
 
 def _hindsight(planned: PlanReport) -> Iterator[str]:
-    """Say what was predicted of finished trials, and what they took."""
+    """Return what was predicted of finished trials, and what they took."""
     rows = planned.comparisons
     error = typical_error(rows) or 0.0
     yield (
@@ -166,7 +166,7 @@ def _hindsight(planned: PlanReport) -> Iterator[str]:
 
 
 def report_plain(planned: PlanReport) -> dict[str, Any]:
-    """Give everything as plain data for JSON."""
+    """Return everything as plain data for JSON."""
     return {
         "campaign": planned.config.name,
         "data": planned.data,

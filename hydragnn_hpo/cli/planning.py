@@ -187,7 +187,7 @@ def _priced(
 
 
 def _slots_of(events: Sequence[Event]) -> tuple[str, ...]:
-    """Give all slots of a run, by host and number."""
+    """Return all slots of a run, by host and number."""
     names: set[str] = set()
     for event in events:
         if event["event"] in ("opened", "host_joined", "placed"):

@@ -182,7 +182,7 @@ def _key(name: str, info: Schema, defs: Schema, *, needed: bool, search: str = "
 
 
 def kind(info: Schema, defs: Schema) -> str:
-    """Say what a value may be, in words a user reads.
+    """Describe what a value may be, in words a user reads.
 
     Args:
         info: its JSON schema.

@@ -57,7 +57,7 @@ class RunProgress:
             self.live.stop()
 
     def begin(self, state: State) -> None:
-        """Say what is about to happen; what the trials have become so far is no news."""
+        """Print what is about to happen; what trials became so far is not repeated."""
         if self.quiet:
             return
         self._seen = {trial.name: _mark(trial) for trial in state.trials.values()}
@@ -66,7 +66,7 @@ class RunProgress:
         print(f"{going_on}preparing data and a warm process", flush=True)
 
     def __call__(self, state: State, controller: "Controller") -> None:
-        """Look at the state after a turn, if the last look is long enough ago."""
+        """Show the state after a turn, if the last time is long enough ago."""
         began = time.monotonic()
         if self.quiet or began < self._due:
             return
@@ -106,7 +106,7 @@ class RunProgress:
             self._say(f"{headline(status)}; {use_of_slots(status)}")
 
     def _news(self, trial: Trial) -> Iterator[str]:
-        """Say what has become of a trial since the last look.
+        """Yield what has become of a trial since the last time.
 
         It may have come to rest and gone on meanwhile: what it had reached is said, too.
         """
@@ -126,19 +126,19 @@ class RunProgress:
 
 
 def _mark(trial: Trial) -> tuple[str, int, int]:
-    """Give what changes when there is something to tell of a trial."""
+    """Return what changes when there is something to tell of a trial."""
     return trial.status, trial.attempt, len(trial.rests)
 
 
 def _rested(trial: Trial, rung: int) -> str:
-    """Say what a trial had reached at a rung."""
+    """Return what a trial had reached at a rung."""
     score = trial.rests[rung]
     first = score[0] if isinstance(score, tuple) else score
     return f"{trial.name} rested    {describe_trial(trial)} (epoch {rung}, objective {first:.4f})"
 
 
 def _changed(trial: Trial) -> str:
-    """Say what has become of a trial."""
+    """Return what has become of a trial."""
     what = f"{trial.name} {trial.status:9} {describe_trial(trial)}"
     if trial.status == "running":
         return f"{what} ({count(trial.width, 'rank')}, to epoch {trial.until})"

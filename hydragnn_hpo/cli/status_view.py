@@ -99,7 +99,7 @@ class Snapshot:
 
 
 def headline(status: Status) -> str:
-    """Say in one line what goes on."""
+    """Return in one line what goes on."""
     running = status.counts.get("running", 0)
     parts = [f"{status.phase}: {status.at_rest} of {status.budget} trials at rest"]
     parts.append(f"{status.counts.get('queued', 0)} waiting")
@@ -110,7 +110,7 @@ def headline(status: Status) -> str:
 
 
 def use_of_slots(status: Status) -> str:
-    """Say how well the slots are used, and what costs most."""
+    """Return how well the slots are used, and what costs most."""
     where = _slot_count(status)
     if status.utilization.slot_seconds == 0:
         return where
@@ -135,7 +135,7 @@ def losses_line(status: Status) -> str:
 
 
 def energy_line(status: Status) -> str:
-    """Say what the hosts take; what ranks measured, or why nothing is known, where they do not."""
+    """Return what the hosts take, or what ranks measured, or why nothing is known."""
     spent = status.energy
     if spent.joules is None:
         ranks = f"{energy(status.joules)} in training and validation" if status.joules else ""
@@ -260,7 +260,7 @@ def _labelled(label: str, *said: "str | tuple[str, str]") -> Text:
 
 
 def _head(snapshot: Snapshot, page: Page) -> Iterator[Text]:
-    """Say which campaign it is, who runs it, and how far it is."""
+    """Lay out which campaign it is, who runs it, and how far it is."""
     status = snapshot.status
     course = "" if snapshot.course == status.phase else one_line(snapshot.course)
     ahead = status.ends_in if status.counts.get("running") else None
@@ -291,7 +291,7 @@ def _best(snapshot: Snapshot, page: Page) -> Iterator[Text]:
 
 
 def _slots(status: Status, page: Page) -> Iterator[Text]:
-    """Say what the slots do, and draw where their time went."""
+    """Lay out what the slots do, and where their time went."""
     where = _slot_count(status)
     if status.utilization.slot_seconds == 0:
         yield _labelled("slots", where)
@@ -332,7 +332,7 @@ def _rungs(status: Status, page: Page) -> Iterator[Text]:
 
 
 def _trouble(snapshot: Snapshot) -> Iterator[Text]:
-    """Say what failed, which hosts are gone, and what it all takes."""
+    """Lay out what failed, which hosts are gone, and the energy."""
     status, restarts = snapshot.status, snapshot.restarts
     if status.failures or restarts:
         failed = ", ".join(f"{n:,} {one_line(reason)}" for reason, n in status.failures.items())

@@ -39,11 +39,11 @@ class SimulatedWork:
     """Slots that each of its ranks occupies."""
 
     def believed(self) -> tuple[float, ...]:
-        """Give the seconds that the planner starts from."""
+        """Return the seconds that the planner starts from."""
         return self.predicted or self.seconds
 
     def true(self, width: int) -> float:
-        """Give the seconds that all of it takes at one of its widths."""
+        """Return the seconds that all of it takes at one of its widths."""
         return self.seconds[self.widths.index(width)]
 
     @property
@@ -107,7 +107,7 @@ class Bar:
 
     @property
     def slot_seconds(self) -> float:
-        """Give its area."""
+        """Return its area."""
         return len(self.slots) * (self.end - self.start)
 
 
@@ -134,23 +134,23 @@ class SimulationResult:
 
     @property
     def slot_hours(self) -> float:
-        """Give what the campaign is billed for."""
+        """Return what the campaign is billed for."""
         return self.slots * self.makespan / 3600.0
 
     @property
     def useful(self) -> float:
-        """Give the share of all slot-time that one-slot work takes."""
+        """Return the share of all slot-time that one-slot work takes."""
         return self.useful_seconds / max(self.slots * self.makespan, 1e-9)
 
     @property
     def shares(self) -> dict[str, float]:
-        """Give the share of slot-time by cause; they add up to 1."""
+        """Return the share of slot-time by cause; they add up to 1."""
         whole = max(self.slots * self.makespan, 1e-9)
         return {cause: self.spent.get(cause, 0.0) / whole for cause in CAUSES}
 
     @property
     def widths(self) -> dict[str, int]:
-        """Give the slots that every trial ended with."""
+        """Return the slots that every trial ended with."""
         return {bar.trial: len(bar.slots) for bar in self.bars if bar.what == "training"}
 
 
@@ -169,7 +169,7 @@ class SimulatedTrial:
         self._known = Task(self.name, work.widths, work.believed(), lanes=work.lanes)
 
     def start(self, now: float, setup: float, width: int, slots: tuple[str, ...]) -> None:
-        """Begin an attempt."""
+        """Start an attempt."""
         self.attempts += 1
         self.wished = None
         self.started, self.setup, self.width, self.slots = now, setup, width, slots
@@ -178,20 +178,20 @@ class SimulatedTrial:
         self.end = now + setup + (1.0 - self.done) * self.whole
 
     def time_of(self, done: float) -> float:
-        """Give the time at which so much of the trial is done."""
+        """Return the time at which so much of the trial is done."""
         return self.started + self.setup + (done - self.done) * self.whole
 
     def done_at(self, time: float) -> float:
-        """Give the share of the trial that is done at a time of its attempt."""
+        """Return the share of the trial that is done at a time of its attempt."""
         return min(1.0, self.done + max(0.0, time - self.started - self.setup) / self.whole)
 
     def last_checkpoint(self, now: float, every: float) -> float:
-        """Give the time of the last checkpoint."""
+        """Return the time of the last checkpoint."""
         trained = max(0.0, now - self.started - self.setup)
         return self.started + self.setup + math.floor(trained / every) * every
 
     def next_checkpoint(self, now: float, every: float) -> float:
-        """Give the time of the next checkpoint."""
+        """Return the time of the next checkpoint."""
         trained = max(0.0, now - self.started - self.setup)
         return self.started + self.setup + max(1, math.ceil(trained / every)) * every
 
@@ -205,7 +205,7 @@ class SimulatedTrial:
         self._known = replace(known, measured=True)
 
     def task(self) -> Task:
-        """Say what a planner may know while the trial waits."""
+        """Return what a planner may know while the trial waits."""
         left = 1.0 - self.done
         seconds = self._known.seconds
         if self.done:
@@ -215,7 +215,7 @@ class SimulatedTrial:
         return replace(self._known, seconds=seconds, restarts=self.resized, wished=self.wished)
 
     def running(self, now: float, every: float) -> Running:
-        """Say what a planner may know while the trial runs."""
+        """Return what a planner may know while the trial runs."""
         if self.wished != self._known.wished or self.resized != self._known.restarts:
             self._known = replace(self._known, wished=self.wished, restarts=self.resized)
         trained = now - self.started - self.setup
@@ -286,7 +286,7 @@ class _Simulation:
     # -- the clock -------------------------------------------------------------------
 
     def run(self) -> None:
-        """Let everything happen."""
+        """Run all events."""
         self.at(self.setting.cold_seconds, self.propose)
         if math.isfinite(self.setting.wall_time):
             self.at(self.setting.wall_time - self.setting.checkpoint_every, self.drain)
@@ -301,7 +301,7 @@ class _Simulation:
             act()
 
     def over(self) -> bool:
-        """Tell whether nothing more will happen to any trial."""
+        """Check whether nothing more will happen to any trial."""
         if self.running:
             return False
         whole = self.total == self.setting.slots
@@ -309,12 +309,12 @@ class _Simulation:
         return self.draining or stuck or not (self.to_come or self.waiting)
 
     def at(self, time: float, act: Callable[[], None]) -> None:
-        """Let something happen at a time."""
+        """Schedule an action."""
         self.order += 1
         heapq.heappush(self.queue, (max(time, self.now), self.order, act))
 
     def idle(self, time: float) -> None:
-        """Let time pass, and write down why free slots were idle meanwhile."""
+        """Advance the clock, and record why free slots were idle meanwhile."""
         passed, self.now = time - self.now, time
         self.spent["failures"] += (self.setting.slots - self.total) * passed
         if time <= self.setting.cold_seconds:
@@ -328,7 +328,7 @@ class _Simulation:
     # -- deciding --------------------------------------------------------------------
 
     def propose(self) -> None:
-        """Take in what the brain answers."""
+        """Queue what the brain proposes."""
         self.asked = False
         wanted = self.setting.wave - len(self.waiting) if self.setting.wave else len(self.to_come)
         for _ in range(min(wanted, len(self.to_come))):
@@ -336,7 +336,7 @@ class _Simulation:
         self.soon()
 
     def enter(self, work: SimulatedWork) -> None:
-        """Let a trial wait for its first start."""
+        """Queue a trial for its first start."""
         trial = SimulatedTrial(work)
         self.trials.append(trial)
         self.waiting[work.name] = trial
@@ -373,7 +373,7 @@ class _Simulation:
             self.at(self.now + self.setting.brain_seconds, self.propose)
 
     def outlook(self) -> Outlook:
-        """Say what the planner must know beside tasks and slots."""
+        """Return what the planner must know beside tasks and slots."""
         setting = self.setting
         return Outlook(
             restart_seconds=setting.restart_seconds,
@@ -409,7 +409,7 @@ class _Simulation:
             self.soon()
 
     def ask_to_yield(self, resize: Resize) -> None:
-        """Let a trial end its attempt at its next checkpoint, and go on at another width."""
+        """Stop an attempt at its next checkpoint, to go on at another width."""
         trial = self.running[resize.name]
         trial.wished = resize.width
         stop = trial.next_checkpoint(self.now, self.setting.checkpoint_every)
@@ -418,7 +418,7 @@ class _Simulation:
             self.at(stop, lambda: self.yielded(trial, attempt))
 
     def yielded(self, trial: SimulatedTrial, attempt: int) -> None:
-        """Take a trial back that ended its attempt at a checkpoint."""
+        """Queue a trial again that ended its attempt at a checkpoint."""
         if trial.attempts == attempt and trial.name in self.running:
             trial.resized += 0 if self.draining else 1
             self.leave(trial, self.now)
@@ -426,7 +426,7 @@ class _Simulation:
             self.soon()
 
     def ended(self, trial: SimulatedTrial, attempt: int) -> None:
-        """Take the slots back of a trial that is done."""
+        """Free the slots of a trial that is done."""
         if trial.attempts != attempt or trial.name not in self.running:
             return
         self.leave(trial, self.now)
@@ -504,7 +504,7 @@ class _Simulation:
     # -- the result ------------------------------------------------------------------
 
     def result(self) -> SimulationResult:
-        """Give what was written down, up to the last end."""
+        """Return what was written down, up to the last end."""
         return SimulationResult(
             bars=tuple(self.bars),
             makespan=self.now,
