@@ -136,15 +136,13 @@ def build_status(
         ends_in: predicted seconds until all has ended.
         rows: most running trials to list one by one.
     """
-    budget = trials + state.added
-    more = state.searched < budget and not state.ending and not state.finished
     return Status(
-        budget=budget + len(state.reseeded),
+        budget=trials + state.added + len(state.reseeded),
         counts=dict(Counter(trial.status for trial in state.trials.values())),
-        phase=_phase(state, rungs, more),
+        phase=_phase(state, rungs, trials),
         running=running_trials(state, rows, now),
         rungs=_rungs(state, rungs),
-        utilization=ledger.utilization(now, more=more),
+        utilization=ledger.utilization(now, more=_more_to_come(state, trials)),
         training_now=ledger.training_now,
         slots=ledger.slots,
         hosts=ledger.hosts[0],
@@ -153,10 +151,16 @@ def build_status(
         best=_best(state),
         ends_in=ends_in,
         joules=sum(trial.joules for trial in state.trials.values()),
-        energy=replace(state.energy),
+        energy=replace(state.energy),  # the fold goes on
         warned=dict(state.hosts.warned),
         failures=_failures(state),
     )
+
+
+def _more_to_come(state: State, trials: int) -> bool:
+    """Check whether trials are still to be proposed."""
+    more = state.searched < trials + state.added
+    return more and not state.ending and not state.finished
 
 
 def describe_trial(trial: Trial) -> str:
@@ -172,14 +176,14 @@ def _failures(state: State) -> dict[str, int]:
     return dict(Counter(str(trial.reason) for trial in state.with_status("failed")).most_common())
 
 
-def _phase(state: State, rungs: Sequence[int], more: bool) -> str:
+def _phase(state: State, rungs: Sequence[int], trials: int) -> str:
     if state.finished:
         return "finished"
     if state.ending:
         return "stopping"
     if not state.trials:
         return "preparing"
-    if more:
+    if _more_to_come(state, trials):
         return "searching"
     if any(t.parent for t in state.with_status("queued", "running")):
         return "training the best again with new seeds"

@@ -125,6 +125,18 @@ class RunReader:
         self._follower, self.fold = JournalFollower(self.run.journal), JournalFold()
 
     def _read_journal(self) -> None:
+        """Fold what is new; start again where another journal stands in its place."""
+        from hydragnn_hpo.campaign.journal import JournalReplaced
+
+        try:
+            self._fold_new()
+        except JournalReplaced:
+            if not self.run.journal.exists():
+                raise
+            self._start()
+            self._fold_new()
+
+    def _fold_new(self) -> None:
         for event in self._follower.read_new():
             self.fold.apply(event)
 
@@ -137,20 +149,13 @@ class RunReader:
         Raises:
             RunError: the run directory is gone, or its journal is damaged.
         """
-        from hydragnn_hpo.campaign.journal import JournalReplaced
         from hydragnn_hpo.campaign.lease import alive
         from hydragnn_hpo.campaign.status import ROWS, build_status, predict_seconds_left
         from hydragnn_hpo.cli.batch_view import course_of
         from hydragnn_hpo.cli.status_view import Snapshot
         from hydragnn_hpo.launching.doctor.exclusion import hosts_excluded
 
-        try:
-            self._read_journal()
-        except JournalReplaced:
-            if not self.run.journal.exists():
-                raise
-            self._start()
-            self._read_journal()
+        self._read_journal()
         state, ledger, search = self.fold.state, self.fold.ledger, self.search
         holder = alive(self.run.path)
         now = time.time() if holder and not state.finished else None
