@@ -94,7 +94,7 @@ def first_goal(event: Event) -> float | None:
     if event["outcome"] not in ("completed", "stopped"):
         return None
     score = event.get("score", event.get("objective"))
-    first = score[0] if isinstance(score, list) else score
+    first = score[0] if isinstance(score, (list, tuple)) else score
     return float(first) if first is not None and math.isfinite(first) else None
 
 
