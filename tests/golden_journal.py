@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.records.history import bars_of
-from hydragnn_hpo.campaign.records.journal import read
-from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.state import State, Status, Trial
-from hydragnn_hpo.campaign.records.summary import summarize
+from hydragnn_hpo.campaign.accounting import attempt_bars
+from hydragnn_hpo.campaign.event_store import JournalFold
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.leaderboard import rank_trials
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.status import Status
 
 FOLDER = Path(__file__).parent / "goldens" / "journal"
 JOURNALS = ("events", "goals")
@@ -125,26 +125,23 @@ def digest(state: State) -> str:
 def prefixes(path: Path) -> Iterator[str]:
     """Yield a line for each event: its number, its kind, the digest of the state behind it."""
     state = State()
-    for number, event in enumerate(read(path), start=1):
+    for number, event in enumerate(read_journal(path), start=1):
         state.apply(event)
         yield f"{number:03d} {event['event']} {digest(state)}"
 
 
 def folded(path: Path) -> dict[str, Any]:
     """Return all that is computed from a journal alone."""
-    state, ledger = State(), Ledger()
-    events = list(read(path))
-    for event in events:
-        state.apply(event)
-        ledger.apply(event)
+    events = list(read_journal(path))
+    fold = JournalFold(events)
     return {
-        "state": {key: value_of(state) for key, value_of in STATE.items()},
-        "summary": summarize(events),
-        "slot_seconds": ledger.losses().by_cause,
-        "slots": ledger.slots,
-        "hosts": ledger.hosts,
-        "bars": [[b.trial, b.slots, b.start, b.end, b.what] for b in bars_of(events)],
-        "leaderboard": leaderboard_of(state).to_plain(),
+        "state": {key: value_of(fold.state) for key, value_of in STATE.items()},
+        "summary": fold.figures(),
+        "slot_seconds": fold.ledger.utilization().by_cause,
+        "slots": fold.ledger.slots,
+        "hosts": fold.ledger.hosts,
+        "bars": [[b.trial, b.slots, b.start, b.end, b.what] for b in attempt_bars(events)],
+        "leaderboard": rank_trials(fold.state).to_plain(),
     }
 
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from made_ensemble import make_ensemble
 
-from hydragnn_hpo.campaign.records.journal import encode
-from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
-from hydragnn_hpo.campaign.records.state import State, fold
-from hydragnn_hpo.campaign.records.summary import summarize
+from hydragnn_hpo.campaign.event_store import JournalFold
+from hydragnn_hpo.campaign.journal import encode
+from hydragnn_hpo.campaign.leaderboard import rank_trials
+from hydragnn_hpo.campaign.state import State, fold
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import dump, parse
@@ -169,8 +169,8 @@ def _checksum() -> str:
 def _write_summary(
     run: RunDir, state: State, events: list[dict[str, Any]], table: Mapping[str, Any]
 ) -> None:
-    board = leaderboard_of(state).to_plain()
-    figures = summarize(events)
+    board = rank_trials(state).to_plain()
+    figures = JournalFold(events).figures()
     _write_json(run.summary, {"ensemble": table, "leaderboard": board, "figures": figures})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from hydragnn_hpo.campaign.records.state import State, Trial
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.ensemble.uncertainty import scores
 from hydragnn_hpo.layout import RunDir

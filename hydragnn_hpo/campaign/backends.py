@@ -64,7 +64,7 @@ def backend_on(machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRE
 
 
 def tell_overruled(machine: MachineConfig) -> None:
-    """Say which settings of whoever starts us the machine's profile overrules."""
+    """Warn about environment settings that the machine's profile overrules."""
     if ignored := overruled(site_of(machine), os.environ):
         logger.warning(
             "the profile '%s' decides what ranks find; ignored: %s. To change it, write a profile "
@@ -76,7 +76,7 @@ def tell_overruled(machine: MachineConfig) -> None:
 
 
 def preload_of(config: CampaignConfig) -> tuple[str, ...]:
-    """Give the modules that ranks of a campaign need: none for a command of a user."""
+    """Return the modules that ranks of a campaign need: none for a command of a user."""
     return PRELOAD if config.command is None else ()
 
 

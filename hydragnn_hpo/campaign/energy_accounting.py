@@ -1,19 +1,141 @@
-"""Energy of hosts, charged to trials as samples come, and written to the journal in sums.
+"""Energy accounting: joules of hosts and cards, charged to the trials that held their slots.
 
-A sample of each of 8,192 hosts every half minute would be gigabytes of journal a day, and nobody
-acts on one. So what the journal gets is one line each half minute: joules by trial, idle joules,
-and the power of all hosts. What was not written down when a controller dies is not known.
+Every slot has an equal part of its card, and of what its host takes beside its cards. Whoever
+holds a slot is charged for its part, for as long as it holds it; parts that nobody holds are
+idle. So what trials are charged and what is idle sum to what was counted.
 """
 
 import contextlib
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from hydragnn_hpo.campaign.loop.book import Book
-from hydragnn_hpo.campaign.loop.hints import Hints
-from hydragnn_hpo.campaign.records.energy import divide, portions
+from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.launching.counters import CounterSample
 from hydragnn_hpo.launching.job import Event, Slot
+
+EnergyPortion = tuple[float, tuple[str, ...]]
+"""Joules, and the slots that share them; none where nobody can hold what took them."""
+
+
+def split_energy(sample: CounterSample, slots: Sequence[Slot]) -> list[EnergyPortion]:
+    """Split what a host took by the slots that share it.
+
+    Args:
+        sample: of the host.
+        slots: all of the host. Cards that none of them names belong to those whose card has
+            another name than counters know (a slice of a GPU); without such slots, to nobody.
+    """
+    named = {device for devices, _ in sample.cards for device in devices}
+    strange = tuple(slot.name for slot in slots if slot.visible and slot.visible not in named)
+    found: list[EnergyPortion] = []
+    for devices, joules in sample.cards:
+        ours = tuple(slot.name for slot in slots if slot.visible and slot.visible in devices)
+        found.append((joules, ours or strange))
+    if sample.rest is not None:
+        found.append((sample.rest, tuple(slot.name for slot in slots)))
+    return found
+
+
+@dataclass
+class EnergyShares:
+    """Joules by whom they are charged to."""
+
+    trials: dict[str, float] = field(default_factory=dict)
+    idle: float = 0.0
+
+
+def charge_energy(
+    parts: Iterable[EnergyPortion], held: Mapping[str, Mapping[str, float]], seconds: float
+) -> EnergyShares:
+    """Charge joules to trials.
+
+    Args:
+        parts: joules, and the slots that share them equally.
+        held: by slot, the seconds for which each trial held it; at most ``seconds`` in all.
+        seconds: in which the joules were taken, evenly.
+    """
+    trials: defaultdict[str, float] = defaultdict(float)
+    idle = 0.0
+    for joules, slots in parts:
+        charged = 0.0
+        for slot in slots:
+            for trial, its in held.get(slot, {}).items():
+                part = joules / len(slots) * its / seconds
+                trials[trial] += part
+                charged += part
+        idle += joules - charged
+    return EnergyShares(dict(trials), idle)
+
+
+IN_A_ROW = 10
+"""Samples that must say the same: five minutes, at one each half minute."""
+
+IDLE_SHARE = 0.05
+"""A device that is less busy than this does nothing, to speak of."""
+
+WEAK_SHARE = 0.5
+"""A busy host with less power than this part of what its peers take is slow or half dead."""
+
+PEERS = 8
+"""Busy hosts without which nobody knows what is usual."""
+
+
+class HostWarnings:
+    """Counts in how many samples in a row something is odd."""
+
+    def __init__(self, warned: Collection[str]) -> None:
+        """Start counting; hosts in ``warned`` get no second sentence."""
+        self._warned = warned
+        self._odd: Counter[tuple[str, str]] = Counter()
+
+    def check_sample(
+        self, host: str, sample: CounterSample, trains: Mapping[str, str]
+    ) -> str | None:
+        """Return a sentence on one host, if there is one to say.
+
+        Args:
+            host: its id.
+            sample: of it.
+            trains: by device, a trial that trained there all the time.
+        """
+        if host in self._warned:
+            return None
+        for device, gauges in sample.devices.items():
+            busy, trial = gauges.get("busy"), trains.get(device)
+            idles = trial is not None and busy is not None and busy < IDLE_SHARE
+            if self._again(host, f"idle {device}", odd=idles):
+                return f"device {device} is {100 * (busy or 0.0):.0f} % busy while {trial} trains"
+            if self._again(host, f"slow {device}", odd=gauges.get("throttled", 0.0) > 0.0):
+                heat = f" at {gauges['celsius']:.0f} C" if "celsius" in gauges else ""
+                return f"device {device} lowers its clocks{heat}: heat, or its power supply"
+        return None
+
+    def compare_power(self, watts: Mapping[str, float]) -> dict[str, str]:
+        """Return sentences on hosts that take far less than their peers.
+
+        Args:
+            watts: of the hosts of which every slot is held.
+        """
+        if len(watts) < PEERS:
+            return {}
+        usual = statistics.median(watts.values())
+        found = {}
+        for host, power in watts.items():
+            weak = self._again(host, "weak", odd=power < WEAK_SHARE * usual)
+            if weak and host not in self._warned:
+                found[host] = f"takes {power:.0f} W, busy hosts like it {usual:.0f} W"
+        return found
+
+    def _again(self, host: str, what: str, *, odd: bool) -> bool:
+        """Check whether something is odd for the time that makes it worth a word."""
+        if not odd:
+            self._odd.pop((host, what), None)
+            return False
+        self._odd[host, what] += 1
+        return self._odd[host, what] == IN_A_ROW
+
 
 GROUP_SECONDS = 30.0
 """Between two lines in the journal."""
@@ -25,18 +147,22 @@ Held = Mapping[str, Mapping[str, float]]
 """By slot, seconds by trial."""
 
 
-class EnergyAccounting:
-    """Charges the energy of all hosts to trials."""
+class EnergyMeter:
+    """Charges samples of hosts to trials as they come, and appends their sums to the journal.
 
-    def __init__(self, book: Book, slots: Callable[[], Sequence[Slot]]) -> None:
-        """Begin; ``slots`` gives all that are there."""
-        self._book, self._slots = book, slots
+    One line each half minute: a sample of each of 8,192 hosts would be gigabytes of journal a
+    day. What was not written when a controller dies is not known.
+    """
+
+    def __init__(self, event_store: EventStore, slots: Callable[[], Sequence[Slot]]) -> None:
+        """Start without samples; ``slots`` returns all slots that are there."""
+        self._event_store, self._slots = event_store, slots
         self._seen: Sequence[Slot] = ()
         self._of_host: dict[str, list[Slot]] = {}
-        self._hints = Hints(book.state.hosts.warned)
+        self._warnings = HostWarnings(event_store.state.hosts.warned)
         self._watts: dict[str, tuple[float, float, bool]] = {}
         """Power of a host, when it said so, and whether all its slots were held."""
-        self._written = book.clock()
+        self._written = event_store.clock()
         self._clear()
 
     def _clear(self) -> None:
@@ -45,24 +171,26 @@ class EnergyAccounting:
         self._idle, self._parts = 0.0, set[str]()
         self._spent = False
 
-    def add_sample(self, event: Event) -> None:
-        """Add the counters of a host; a malformed message is ignored."""
+    def on_event(self, event: Event) -> None:
+        """Charge the counters of a host; a malformed sample is ignored."""
         with contextlib.suppress(KeyError, TypeError, ValueError):
             sample = CounterSample.of_plain(event.data)
             if sample.seconds > 0.0:
-                self._take(event.data["host"], sample, min(event.time, self._book.clock()))
+                self._take(event.data["host"], sample, min(event.time, self._event_store.clock()))
 
     def _take(self, host: str, sample: CounterSample, end: float) -> None:
         slots, begin = self._slots_of(host), end - sample.seconds
-        held = {s.name: self._book.holders.of(s.name, begin, end) for s in slots}
+        held = {s.name: self._event_store.holders.of(s.name, begin, end) for s in slots}
         busy = all(sum(by.values()) > 0.99 * sample.seconds for by in held.values())
         if (joules := sample.joules) is not None:
             self._charge(sample, slots, held)
             self._watts[host] = joules / sample.seconds, end, busy and bool(slots)
-        elif sample.notes and self._book.state.energy.unread is None:
-            self._book.note("unread", durable=False, host=host, reason=sample.notes[0])
-        if said := self._hints.look(host, sample, self._training(slots, held, sample.seconds)):
-            self._book.note("host_warned", durable=False, host=host, reason=said)
+        elif sample.notes and self._event_store.state.energy.unread is None:
+            self._event_store.append("unread", durable=False, host=host, reason=sample.notes[0])
+        if said := self._warnings.check_sample(
+            host, sample, self._training(slots, held, sample.seconds)
+        ):
+            self._event_store.append("host_warned", durable=False, host=host, reason=said)
 
     def _slots_of(self, host: str) -> list[Slot]:
         if (now := self._slots()) is not self._seen:
@@ -72,7 +200,7 @@ class EnergyAccounting:
         return self._of_host.get(host, [])
 
     def _charge(self, sample: CounterSample, slots: Sequence[Slot], held: Held) -> None:
-        shares = divide(portions(sample, slots), held, sample.seconds)
+        shares = charge_energy(split_energy(sample, slots), held, sample.seconds)
         for trial, joules in shares.trials.items():
             self._trials[trial][0] += joules
         for by in held.values():
@@ -87,25 +215,25 @@ class EnergyAccounting:
         found = {}
         for slot in slots:
             for name, its in held[slot.name].items():
-                trial = self._book.state.trials.get(name)
+                trial = self._event_store.state.trials.get(name)
                 steps = trial is not None and trial.first_step is not None
                 if slot.visible and steps and its > 0.99 * seconds:
                     found[slot.visible] = name
         return found
 
-    def write_if_due(self) -> None:
-        """Write what was charged, every ``GROUP_SECONDS``."""
-        if self._book.clock() - self._written >= GROUP_SECONDS:
+    def flush_if_due(self) -> None:
+        """Write down what was charged, now and then."""
+        if self._event_store.clock() - self._written >= GROUP_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was charged since the last time, and warnings about hosts."""
-        now = self._written = self._book.clock()
+        """Write down what was charged since the last time, and what is odd about hosts."""
+        now = self._written = self._event_store.clock()
         self._watts = {h: told for h, told in self._watts.items() if now - told[1] < FRESH_SECONDS}
         if not self._spent:
             return
         trials = {t: [round(j, 2), round(s, 2)] for t, (j, s) in self._trials.items()}
-        self._book.note(
+        self._event_store.append(
             "energy",
             durable=False,
             trials=trials,
@@ -116,5 +244,5 @@ class EnergyAccounting:
         )
         self._clear()
         busy = {host: watts for host, (watts, _, held) in self._watts.items() if held}
-        for host, said in self._hints.compare(busy).items():
-            self._book.note("host_warned", durable=False, host=host, reason=said)
+        for host, said in self._warnings.compare_power(busy).items():
+            self._event_store.append("host_warned", durable=False, host=host, reason=said)

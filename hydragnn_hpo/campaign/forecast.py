@@ -4,26 +4,33 @@ Prices and planner are the campaign's own; only time is not real.
 """
 
 import math
+import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.campaign.loop.climbing import AGAIN, Climbing
-from hydragnn_hpo.campaign.records.state import State
+from hydragnn_hpo.campaign.promotion import choose_promotions
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import ProfileConfig
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.placement.cost import CostModel, Price
-from hydragnn_hpo.placement.simulated import Setting, Simulated, Work
-from hydragnn_hpo.placement.simulation import simulate
+from hydragnn_hpo.placement.simulator import (
+    SimulatedWork,
+    SimulationResult,
+    SimulationSettings,
+    simulate,
+)
 from hydragnn_hpo.placement.task import Outlook
+from hydragnn_hpo.search.objective import Point
 from hydragnn_hpo.search.protocol import make_brain
+from hydragnn_hpo.search.rungs import Promotion, Rested
 
 Values = dict[str, Any]
 Configure = Callable[[str, Mapping[str, Any]], Any]
@@ -44,7 +51,7 @@ CHECKPOINT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Machine:
+class ForecastMachine:
     """What a forecast assumes of the machine."""
 
     profile: ProfileConfig
@@ -60,7 +67,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedTrial:
     """A trial that a forecast runs."""
 
     name: str
@@ -72,10 +79,10 @@ class Priced:
     """What its times are multiplied by, which the planner does not know."""
     checkpoint_seconds: float
 
-    def work(self, start: float, until: int) -> Work:
-        """Give what it does from one epoch to another."""
+    def work(self, start: float, until: int) -> SimulatedWork:
+        """Return what it does from one epoch to another."""
         predicted = self.price.tasks_seconds(until - start)
-        return Work(
+        return SimulatedWork(
             name=f"{self.name}@{until}",
             widths=self.price.widths,
             seconds=tuple(self.truth * seconds for seconds in predicted),
@@ -85,22 +92,22 @@ class Priced:
 
 
 def trial_of(work: str) -> str:
-    """Give the trial that a piece of work belongs to."""
+    """Return the trial that a piece of work belongs to."""
     return work.rpartition("@")[0]
 
 
-def values_of(work: str) -> str:
-    """Give the trial whose values a piece of work has: its own, or one that it repeats."""
+def configuration_of(work: str) -> str:
+    """Return the trial whose values a piece of work has: its own, or one that it repeats."""
     return trial_of(work).removesuffix(AGAIN)
 
 
 def rung_of(work: str) -> int:
-    """Give the epoch that a piece of work ends at."""
+    """Return the epoch that a piece of work ends at."""
     return int(work.rpartition("@")[2])
 
 
-def quickest(work: Work) -> float:
-    """Give the seconds of a piece of work at its quickest width that is efficient enough."""
+def shortest_seconds(work: SimulatedWork) -> float:
+    """Return the seconds of a piece of work at its quickest width that is efficient enough."""
     alone, floor = work.seconds[0] * work.widths[0], Outlook().efficiency_floor
     pairs = zip(work.widths, work.seconds, strict=True)
     return min(seconds for width, seconds in pairs if alone >= floor * width * seconds)
@@ -110,13 +117,13 @@ def quickest(work: Work) -> float:
 class Forecast:
     """A campaign, or what is left of one, as it went in the simulation."""
 
-    machine: Machine
-    priced: Mapping[str, Priced]
+    machine: ForecastMachine
+    priced: Mapping[str, PricedTrial]
     """All trials by name."""
     refused: int
     """Drawn configurations that are no valid trial."""
-    simulated: Simulated
-    works: tuple[Work, ...]
+    simulated: SimulationResult
+    works: tuple[SimulatedWork, ...]
     """All that was to be done."""
 
     @property
@@ -131,11 +138,11 @@ class Forecast:
 
     @cached_property
     def longest(self) -> tuple[str, float]:
-        """Give the trial that takes longest even as wide as is efficient, and its seconds."""
+        """Return the trial that takes longest even as wide as is efficient, and its seconds."""
         seconds: dict[str, float] = {}
         for work in self.works:
             name = trial_of(work.name)
-            seconds[name] = seconds.get(name, 0.0) + quickest(work)
+            seconds[name] = seconds.get(name, 0.0) + shortest_seconds(work)
         return max(seconds.items(), key=lambda found: found[1], default=("", 0.0))
 
     @property
@@ -155,7 +162,9 @@ class Forecast:
         return statistics.median(found) if found else 0.0
 
 
-def sample(config: CampaignConfig, count: int, known: Sequence[Values] = ()) -> list[Values]:
+def sample_configurations(
+    config: CampaignConfig, count: int, known: Sequence[Values] = ()
+) -> list[Values]:
     """Draw configurations as a campaign may propose them, spread evenly over its space.
 
     Args:
@@ -175,13 +184,17 @@ def sample(config: CampaignConfig, count: int, known: Sequence[Values] = ()) -> 
     return brain.ask(count) if count else []
 
 
-class Pricing:
+class TrialPricer:
     """Prices the trials of a campaign on a machine."""
 
     def __init__(
-        self, config: CampaignConfig, machine: Machine, costs: CostModel, configure: Configure
+        self,
+        config: CampaignConfig,
+        machine: ForecastMachine,
+        costs: CostModel,
+        configure: Configure,
     ) -> None:
-        """Know what to price with.
+        """Keep what to price with.
 
         Args:
             config: the campaign.
@@ -192,7 +205,7 @@ class Pricing:
         self.config, self.machine = config, machine
         self.costs, self.configure = costs, configure
 
-    def price(self, name: str, values: Values) -> Priced | None:
+    def price(self, name: str, values: Values) -> PricedTrial | None:
         """Price a trial; None if its values make no valid one."""
         try:
             trial = self.configure(name, values)
@@ -200,7 +213,7 @@ class Pricing:
             return None
         return self.priced(name, values, trial)
 
-    def priced(self, name: str, values: Values, trial: Any) -> Priced:
+    def priced(self, name: str, values: Values, trial: Any) -> PricedTrial:
         """Price a trial whose configuration is known."""
         command, every = self.config.command, CHECKPOINT_SECONDS
         if isinstance(trial, TrialConfig):
@@ -212,10 +225,10 @@ class Pricing:
         spread = 0.0 if price.measured else ERROR
         draws = np.random.default_rng(derive_seed(self.config.seed, name, "forecast"))
         truth = math.exp(spread * float(draws.standard_normal()))
-        return Priced(name, label, price, self._lanes(price), truth, every)
+        return PricedTrial(name, label, price, self._lanes(price), truth, every)
 
     def _lanes(self, price: Price) -> int:
-        """Give the slots that each rank takes, as ``Dispatch`` does."""
+        """Return the slots that each rank takes, as ``Dispatch`` does."""
         lanes = self.config.machine.lanes
         alone = price.memory(price.widths[0]) > self.machine.profile.memory_bytes / lanes
         return lanes if alone else 1
@@ -223,8 +236,8 @@ class Pricing:
 
 def forecast(
     config: CampaignConfig,
-    machine: Machine,
-    priced: Mapping[str, Priced],
+    machine: ForecastMachine,
+    priced: Mapping[str, PricedTrial],
     *,
     state: State | None = None,
     refused: int = 0,
@@ -239,14 +252,16 @@ def forecast(
         refused: trials that could not be priced.
     """
     works = list(_works(config, priced, state or State()))
-    climbing = Climbing(config, works, priced, state)
+    climbing = PromotionSimulation(config, works, priced, state)
     simulated = simulate(works, _setting(config, machine, priced, works), promote=climbing.ended)
     every = (*works, *climbing.added)
     return Forecast(machine, priced, refused, simulated, every)
 
 
-def _works(config: CampaignConfig, priced: Mapping[str, Priced], state: State) -> list[Work]:
-    """Give what every trial has to do next; those at rest have nothing."""
+def _works(
+    config: CampaignConfig, priced: Mapping[str, PricedTrial], state: State
+) -> list[SimulatedWork]:
+    """Return what every trial has to do next; those at rest have nothing."""
     found = []
     for name, each in priced.items():
         trial = state.trials.get(name)
@@ -257,21 +272,24 @@ def _works(config: CampaignConfig, priced: Mapping[str, Priced], state: State) -
     return found
 
 
-def _least(works: Sequence[Work], slots: int) -> float:
-    """Give seconds that the works take at least."""
-    longest = max((quickest(work) for work in works), default=0.0)
+def _least(works: Sequence[SimulatedWork], slots: int) -> float:
+    """Return seconds that the works take at least."""
+    longest = max((shortest_seconds(work) for work in works), default=0.0)
     return max(longest, math.fsum(work.useful for work in works) / slots)
 
 
 def _setting(
-    config: CampaignConfig, machine: Machine, priced: Mapping[str, Priced], works: Sequence[Work]
-) -> Setting:
+    config: CampaignConfig,
+    machine: ForecastMachine,
+    priced: Mapping[str, PricedTrial],
+    works: Sequence[SimulatedWork],
+) -> SimulationSettings:
     """Describe the machine and the campaign's habits to the simulation."""
     profile, search = machine.profile, config.search
     first = search.rungs[0]
     every = [each.checkpoint_seconds for each in priced.values()]
     quarter = max(search.initial, math.ceil(len(priced) / 4))
-    setting = Setting(
+    setting = SimulationSettings(
         hosts=machine.hosts,
         slots_per_host=machine.slots_per_host,
         hosts_per_group=profile.hosts_per_group,
@@ -289,3 +307,84 @@ def _setting(
     )
     hours = profile.longest_hours(machine.hosts)
     return setting if hours is None else replace(setting, wall_time=3600.0 * hours)
+
+
+AGAIN = "@again"
+"""Follows the name of a trial whose values are trained once more, with another seed."""
+
+
+class PromotionSimulation:
+    """Simulated promotion: the real rules applied to made-up results."""
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        works: Sequence[SimulatedWork],
+        trials: Mapping[str, PricedTrial],
+        state: State | None = None,
+    ) -> None:
+        """Start with what is to be done, and with what rests already.
+
+        Args:
+            config: the campaign.
+            works: what its trials do first, named ``TRIAL@EPOCHS``.
+            trials: all its trials by name.
+            state: how it stands; from the beginning if left out.
+        """
+        self.config, self.search, self.trials = config, config.search, trials
+        self.left = len(works)
+        self.added: list[SimulatedWork] = []
+        state = state or State()
+        self.closed = state.closed or state.ending
+        self.results = [list(state.results.get(rung, [])) for rung in self.search.rungs]
+        self.reseeds = 0 if state.ending else max(config.ensemble.reseed, state.reseed)
+        self.reseeded = dict(state.reseeded)
+        self.promoted = [set(state.promoted.get(rung, set())) for rung in self.search.rungs]
+
+    def ended(self, work: str, now: float) -> Iterator[SimulatedWork]:
+        """Yield the work that follows when a piece of work has ended."""
+        name, _, until = work.rpartition("@")
+        rung = self.search.rungs.index(int(until))
+        self.left -= 1
+        if name in self.reseeded.values():
+            return
+        self.results[rung].append(Rested(name, self._objective(name)))
+        found = [] if self.closed else self._found()
+        for promotion in found:
+            yield self._sent(promotion)
+        if not found and self.left == 0:
+            yield from self._once_more()
+
+    def _once_more(self) -> Iterator[SimulatedWork]:
+        """Train the best again with new seeds, as ``Replicates`` does when all rest."""
+        last = self.search.rungs[-1]
+        done = self.results[-1]
+        best = sorted((r.objective, r.trial) for r in done if r.objective is not None)
+        for _, parent in best[: self.reseeds]:
+            if parent not in self.reseeded:
+                self.reseeded[parent] = parent + AGAIN
+                work = self.trials[parent].work(0, last)
+                self.left += 1
+                self.added.append(replace(work, name=f"{parent}{AGAIN}@{last}"))
+                yield self.added[-1]
+
+    def _objective(self, name: str) -> Point:
+        """Make up a result, the same at every rung; of as many goals as there are."""
+        draws = random.Random(derive_seed(self.config.seed, name, "forecast"))
+        objective = self.search.objective
+        if isinstance(objective, tuple):
+            return tuple(draws.random() for _ in objective)
+        return draws.random()
+
+    def _found(self) -> list[Promotion]:
+        resting = self.left == 0
+        return choose_promotions(self.search, self.results, self.promoted, resting=resting)
+
+    def _sent(self, promotion: Promotion) -> SimulatedWork:
+        rungs = self.search.rungs
+        self.promoted[promotion.from_rung].add(promotion.trial)
+        start, until = rungs[promotion.from_rung], rungs[promotion.to_rung]
+        work = self.trials[promotion.trial].work(start, until)
+        self.left += 1
+        self.added.append(work)
+        return work

@@ -13,6 +13,7 @@ from typing import Literal, Self
 from urllib.parse import quote
 
 from hydragnn_hpo.campaign.backends import OUTLIVES, preload_of, tell_overruled
+from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.lease import (
     FAILED,
     PAUSED,
@@ -23,8 +24,7 @@ from hydragnn_hpo.campaign.lease import (
     left,
     whoever,
 )
-from hydragnn_hpo.campaign.loop.pause import Pause
-from hydragnn_hpo.campaign.records.leaderboard import read_state
+from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import passes, storage, write_text
@@ -154,7 +154,7 @@ class Member:
             transport=self.transport,
         )
 
-    def serve(self, pause: Pause, tell: Callable[[str], None]) -> Course:
+    def serve(self, pause: ShutdownRequest, tell: Callable[[str], None]) -> Course:
         """Bring our hosts to whoever is the controller; gives why that came to an end.
 
         Args:

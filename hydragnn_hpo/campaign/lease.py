@@ -81,7 +81,7 @@ class Lease:
         self._touched = now
 
     def release(self, why: str = "") -> None:
-        """Give the lease back; the number stays used.
+        """Return the lease back; the number stays used.
 
         Args:
             why: tells those who would take over what they are to know, see ``left``.
@@ -97,7 +97,7 @@ def alive(run: Path) -> str | None:
 
 
 def left(run: Path) -> str:
-    """Say with what word the last controller gave its lease back; empty if it had no time to."""
+    """Return the word with which the last controller released its lease, if any."""
     newest = _newest(run)
     try:
         found = json.loads(newest.read_text()) if newest else {}
@@ -140,7 +140,7 @@ def _refuse_if_alive(path: Path, run: Path) -> None:
 
 
 def whoever() -> str:
-    """Say who we are, as what holds a lease; numbers of processes are used again."""
+    """Return this process as JSON for a lease, with its birth: process numbers are used again."""
     who = {"pid": os.getpid(), "host": socket.gethostname()}
     return json.dumps({**who, "born": _born(who)})
 

@@ -5,7 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hydragnn_hpo.campaign.forecast import Forecast, Machine, Priced, Pricing, forecast, sample
+from hydragnn_hpo.campaign.forecast import (
+    Forecast,
+    ForecastMachine,
+    PricedTrial,
+    TrialPricer,
+    forecast,
+    sample_configurations,
+)
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.placement.cost import CostModel
@@ -72,7 +79,7 @@ RenderConfig = Callable[[SearchBudget], CampaignConfig]
 
 def fit_budget(
     render: RenderConfig,
-    machine: Machine,
+    machine: ForecastMachine,
     stats: Mapping[str, Any],
     able: Sequence[str],
     seconds: float,
@@ -190,7 +197,7 @@ def _choose_budget(options: Sequence[tuple[int, SearchBudget]]) -> tuple[int, Se
 
 def _reduce_trials(
     render: RenderConfig,
-    machine: Machine,
+    machine: ForecastMachine,
     stats: Mapping[str, Any],
     budget: SearchBudget,
     seconds: float,
@@ -206,8 +213,8 @@ def _reduce_trials(
 
 
 def _price_draws(
-    config: CampaignConfig, machine: Machine, stats: Mapping[str, Any], count: int = DRAWS
-) -> dict[str, Priced]:
+    config: CampaignConfig, machine: ForecastMachine, stats: Mapping[str, Any], count: int = DRAWS
+) -> dict[str, PricedTrial]:
     """Price configurations that are drawn from a campaign's space."""
     stores = stores_of(config, [str(stats["name"])])
 
@@ -215,14 +222,14 @@ def _price_draws(
         return trial_config(config, name, values, stores)
 
     costs = CostModel(stats, machine.profile, max_width=machine.slots)
-    pricing = Pricing(config, machine, costs, configure)
-    draws = sample(config, count)
+    pricing = TrialPricer(config, machine, costs, configure)
+    draws = sample_configurations(config, count)
     priced = [pricing.price(f"t{number:04d}", values) for number, values in enumerate(draws)]
     return {each.name: each for each in priced if each is not None}
 
 
 def _explain_budget(
-    budget: SearchBudget, training: int, machine: Machine, expected: Forecast
+    budget: SearchBudget, training: int, machine: ForecastMachine, expected: Forecast
 ) -> tuple[str, str]:
     slots = f"{machine.slots} slot{'s' if machine.slots != 1 else ''}"
     minutes = (expected.simulated.makespan + OVERHEAD) / 60.0

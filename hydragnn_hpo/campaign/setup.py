@@ -47,7 +47,7 @@ def open_run(config: CampaignConfig, path: Path) -> RunDir:
 
 
 def _foreign(run: RunDir, path: Path) -> bool:
-    """Say whether a file was left by nobody who opens the same run at this moment."""
+    """Check whether a file was left by nobody who opens the same run at this moment."""
     return path not in (run.excluded, run.campaign) and not path.name.endswith(PART)
 
 
@@ -115,7 +115,7 @@ def find_cards(config: CampaignConfig, source: Path) -> dict[Path, CardConfig]:
 
 
 def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Give the ``[[data]]`` entries of a trial.
+    """Return the ``[[data]]`` entries of a trial.
 
     Args:
         config: the campaign.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hydragnn_hpo.campaign.records.journal import Event
+    from hydragnn_hpo.campaign.journal import Event
     from hydragnn_hpo.launching.doctor import JobHosts
     from hydragnn_hpo.launching.doctor_findings import Finding
     from hydragnn_hpo.layout import RunDir, TrialDir
@@ -271,7 +271,7 @@ def compare_resumed(same: bool, apart: float, *, exact: bool, hosts: tuple[str, 
 
 def _check_campaign(site: Acceptance) -> "list[Finding]":
     """Run a campaign until its time is over, pause it, and read its journal."""
-    from hydragnn_hpo.campaign.records.journal import read
+    from hydragnn_hpo.campaign.journal import read_journal
     from hydragnn_hpo.layout import RunDir
 
     file, run = _write_campaign(site), RunDir(site.folder / "campaign")
@@ -297,7 +297,7 @@ def _check_campaign(site: Acceptance) -> "list[Finding]":
     if code and not paused:
         raise StepFailed(f"the campaign ended with code {code}: {_last_line(log)}")
     expected = site.hosts.able if site.hosts.kind != "here" else ()
-    return check_campaign(list(read(run.journal)), set(expected) - _excluded(run), run)
+    return check_campaign(list(read_journal(run.journal)), set(expected) - _excluded(run), run)
 
 
 def _write_campaign(site: Acceptance) -> Path:
@@ -320,7 +320,7 @@ def _write_campaign(site: Acceptance) -> Path:
 
 def _wait_for_campaign(process: "subprocess.Popen[bytes]", run: "RunDir", seconds: float) -> None:
     """Wait until the campaign's time is over, or it has ended."""
-    from hydragnn_hpo.campaign.records.leaderboard import read_state
+    from hydragnn_hpo.campaign.event_store import read_state
 
     began, first = time.monotonic(), None
     while process.poll() is None:
@@ -364,7 +364,7 @@ def check_campaign(
         hosts: those that should have had trials.
         run: its directory.
     """
-    from hydragnn_hpo.campaign.records.state import fold
+    from hydragnn_hpo.campaign.state import fold
     from hydragnn_hpo.launching.doctor_findings import Finding
 
     state = fold(events)
@@ -569,7 +569,7 @@ def _run(site: Acceptance, name: str, argv: Sequence[str], *, check: bool = True
 
 
 def _last_line(log: Path) -> str:
-    from hydragnn_hpo.campaign.records.outcome import last_lines
+    from hydragnn_hpo.campaign.outcome import last_lines
 
     return last_lines(log)
 

@@ -40,14 +40,14 @@ def begin(run_dir: RunArgument, script: Annotated[str, typer.Option("--script")]
 
 
 def _begin(run_dir: Path, script: str) -> None:
-    from hydragnn_hpo.campaign.records.progress import progress
+    from hydragnn_hpo.campaign.status import count_progress
     from hydragnn_hpo.errors import JobError
     from hydragnn_hpo.launching.submit import chain
     from hydragnn_hpo.launching.submit.records import JobRecords
     from hydragnn_hpo.layout import RunDir
 
     run, records = RunDir(run_dir), JobRecords(run_dir)
-    own, reached = _own(records, script), progress(run)
+    own, reached = _own(records, script), count_progress(run)
     jobs = [job for job in records.jobs() if chain.same_chain(job, own)]
     earlier = [job for job in jobs if job.link < own.link]
     decided = chain.begin(earlier, own, progress=reached, finished=_finished(run))
@@ -73,7 +73,7 @@ def end(run_dir: RunArgument, code: Annotated[int, typer.Option("--code")]) -> N
 
 
 def _end(run_dir: Path, code: int) -> None:
-    from hydragnn_hpo.campaign.records.progress import progress
+    from hydragnn_hpo.campaign.status import count_progress
     from hydragnn_hpo.launching.submit import chain
     from hydragnn_hpo.launching.submit.records import JobRecords
     from hydragnn_hpo.layout import RunDir
@@ -84,7 +84,7 @@ def _end(run_dir: Path, code: int) -> None:
     decided = chain.end(
         own,
         code=code,
-        progress=progress(run),
+        progress=count_progress(run),
         finished=_finished(run),
         followed=bool(followers),
     )
@@ -173,7 +173,7 @@ def _follow(records: "JobRecords", own: "BatchJob") -> str:
 
 
 def _finished(run: "RunDir") -> bool:
-    from hydragnn_hpo.campaign.records.leaderboard import read_state
+    from hydragnn_hpo.campaign.event_store import read_state
 
     return read_state(run).finished
 

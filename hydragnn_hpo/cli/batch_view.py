@@ -32,13 +32,13 @@ class JobStanding:
 
     @property
     def words(self) -> str:
-        """Say how it stands."""
+        """Describe how it stands."""
         if self.state == "unknown":
             return "in a state that the scheduler does not tell"
         return f"{self.state} ({self.why})" if self.why else self.state
 
     def to_plain(self) -> dict[str, Any]:
-        """Give plain data for JSON."""
+        """Return plain data for JSON."""
         return asdict(self)
 
 
@@ -72,7 +72,7 @@ def _stands(job: "BatchJob", known: dict[str, Queued] | None, draining: bool) ->
 
 
 def queued_jobs(run: "RunDir") -> list[JobStanding]:
-    """Give the batch jobs of a run that wait, first to last, behind the one that runs."""
+    """Return the batch jobs of a run that wait, first to last, behind the one that runs."""
     from hydragnn_hpo.launching.submit.records import JobRecords
 
     jobs = standing_of_jobs(JobRecords(run.path).jobs())
@@ -120,7 +120,7 @@ def course_of(holder: str | None, jobs: Sequence[JobStanding], *, finished: bool
 
 
 def course_of_jobs(jobs: Sequence[JobStanding]) -> str:
-    """Say what goes on where no controller is at work."""
+    """Describe what goes on where no controller is at work."""
     for state, word in (("running", "begins"), ("draining", "ends"), ("queued", "is queued")):
         if found := [job.id for job in jobs if job.state == state]:
             return f"not running, batch job {found[0]} {word}"
@@ -128,7 +128,7 @@ def course_of_jobs(jobs: Sequence[JobStanding]) -> str:
 
 
 def job_lines(jobs: Sequence[JobStanding]) -> list[str]:
-    """Give a line for each job that has not ended, and for the newest that have."""
+    """Return a line for each job that has not ended, and for the newest that have."""
     ended = [job for job in jobs if job.state == "ended"]
     shown = [job for job in jobs if job.state != "ended" or job in ended[-SHOWN:]]
     lines = [

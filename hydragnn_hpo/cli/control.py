@@ -12,7 +12,7 @@ import typer
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.requests import Kind
+    from hydragnn_hpo.campaign.user_requests import Kind
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be asked; ask nothing.")]
 TrialArgument = Annotated[str, typer.Argument(help="Name of a trial, such as t0007.")]
@@ -102,10 +102,9 @@ def _ask(
     run_dir: Path, kind: "Kind", will: str, *, dry_run: bool, as_json: bool, **values: Any
 ) -> None:
     """Check a wish against the campaign, leave it, and say what will happen."""
+    from hydragnn_hpo.campaign.event_store import read_state
     from hydragnn_hpo.campaign.lease import alive
-    from hydragnn_hpo.campaign.records.leaderboard import read_state
-    from hydragnn_hpo.campaign.requests import Request, write_request
-    from hydragnn_hpo.campaign.wishes import check_wish
+    from hydragnn_hpo.campaign.user_requests import UserRequest, check_request, write_request
     from hydragnn_hpo.cli.batch_view import queued_jobs, without_chain
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.config.loading import load, parse
@@ -114,8 +113,8 @@ def _ask(
 
     run = RunDir(run_dir)
     state, holder = read_state(run), alive(run.path)
-    request = parse({"request": kind, **values}, Request, where=kind)
-    check_wish(request, load(run.campaign, CampaignConfig), state)
+    request = parse({"request": kind, **values}, UserRequest, where=kind)
+    check_request(request, load(run.campaign, CampaignConfig), state)
     waiting = queued_jobs(run) if kind in ("stop", "pause") else []
     if kind == "pause" and holder is None:
         more = f"; batch job {waiting[0].id} is {waiting[0].words}" if waiting else ""

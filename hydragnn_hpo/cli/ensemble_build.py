@@ -12,7 +12,7 @@ from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption, RunArgument
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.campaign.records.state import State
+    from hydragnn_hpo.campaign.state import State
     from hydragnn_hpo.layout import RunDir
 
 ReseedOption = Annotated[
@@ -37,7 +37,7 @@ def build(
 
     With --reseed the run's campaign goes on as an ordinary one: killed, the same command resumes.
     """
-    from hydragnn_hpo.campaign.records.leaderboard import read_state
+    from hydragnn_hpo.campaign.event_store import read_state
     from hydragnn_hpo.layout import RunDir
 
     run = RunDir(run_dir)
@@ -54,10 +54,10 @@ def build(
 
 def _intent(run: "RunDir", state: "State", reseed: int) -> str:
     """Say what would be done."""
-    from hydragnn_hpo.campaign.loop.reseeding import to_reseed
+    from hydragnn_hpo.campaign.promotion import choose_replicates
 
     first = ""
-    if again := to_reseed(state, reseed):
+    if again := choose_replicates(state, reseed):
         first = f"would train {', '.join(t.name for t in again)} with new seeds, then "
     names = ", ".join(trial.name for trial in state.ranked()) or "none"
     return f"{first}would write {run.ensemble} from the best of: {names}"

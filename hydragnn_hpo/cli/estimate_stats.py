@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo.campaign.setup import check_space, find_cards
+from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
+from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import SPLITS, CardConfig
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.mixture import targets_of
-from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.config.mixture import targets_of, united
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.errors import DataError, RunError
 from hydragnn_hpo.files import read_json
+from hydragnn_hpo.layout import RunDir
 
 SAMPLE_SIZE = 200
 """Structures that are read to estimate the size of the others."""
@@ -131,3 +136,66 @@ def scale_stats(sample: Mapping[str, Any], total: int, card: CardConfig) -> Stat
         "train_edges": round(splits["train"] * sample["edges"]["mean"]),
         "targets": targets_of(card),
     }
+
+
+NO_DATA = "none: trials are a command of yours"
+
+
+@dataclass(frozen=True)
+class DataKnown:
+    """The data of a campaign, as far as a forecast needs it."""
+
+    work: TrialKind
+    """What its trials are."""
+    stats: dict[str, Any]
+    """What the data hold together."""
+    said: str
+    """Where that is from, for people."""
+
+
+def data_of_campaign(
+    config: CampaignConfig, source: Path, run: RunDir, structures: int | None
+) -> DataKnown:
+    """Estimate the statistics of a campaign's data: from its stores, or a few of its structures.
+
+    Args:
+        config: the campaign.
+        source: its file.
+        run: the run directory in which its stores may be.
+        structures: how many there are of each data set; counted if left out.
+
+    Raises:
+        ConfigError: a card is wrong, or the space does not fit the data.
+        DataError: nothing is known about the data.
+    """
+    if config.command is not None:
+        return DataKnown(make_trial_kind(config, run, {}), {}, NO_DATA)
+    cards = find_cards(config, source)
+    guesses = [
+        estimate_stats(path, [run.store(card.name), Path(f"{card.name}.bp")], structures)
+        for path, card in cards.items()
+    ]
+    stats = united([guess.stats for guess in guesses], config.data, config.shared)
+    built = all(guess.built for guess in guesses)
+    check_space(config, stats["targets"], stats["cutoff"], stats if built else None)
+    said = "; ".join(guess.origin for guess in guesses)
+    work = make_trial_kind(config, run, {path: card.name for path, card in cards.items()})
+    return DataKnown(work, stats, said if built else f"not built yet, estimated: {said}")
+
+
+def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:
+    """Read the statistics of a run's stores, which any of its trials names.
+
+    Raises:
+        RunError: no trial was placed yet.
+    """
+    if config.command is not None:
+        return DataKnown(make_trial_kind(config, run, {}), {}, NO_DATA)
+    trial = min(run.path.glob("trials/*/trial.toml"), default=None)
+    if trial is None:
+        raise RunError(f"{run.path}: no trial was placed yet; plan its campaign file instead.")
+    names = [Path(entry.store).stem for entry in load(trial, TrialConfig).data]
+    every = [read_json(run.store(name) / "stats.json") for name in names]
+    stats = united(every, config.data, config.shared)
+    work = make_trial_kind(config, run, {Path(name): name for name in names})
+    return DataKnown(work, stats, f"the stores of {run.path}")

@@ -19,7 +19,7 @@ from hydragnn_hpo.campaign.campaign_template import (
     choose_heads,
     render_campaign,
 )
-from hydragnn_hpo.campaign.forecast import Forecast, Machine
+from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
 from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
 from hydragnn_hpo.cli.estimate_stats import estimate_stats, scale_stats
 from hydragnn_hpo.cli.tables import console
@@ -214,7 +214,7 @@ def _fit_campaign(
     def make(budget: SearchBudget) -> CampaignConfig:
         return parse(tomllib.loads(render(budget)), CampaignConfig, where="first campaign")
 
-    machine = Machine(find_profile(None), 1, len(detect_slots()))
+    machine = ForecastMachine(find_profile(None), 1, len(detect_slots()))
     seconds = 60.0 * (request.minutes or MINUTES)
     budget, forecast = fit_budget(make, machine, stats, able, seconds)
     return render(budget), forecast, budget

@@ -23,7 +23,7 @@ from hydragnn_hpo.cli.leaderboard import leaderboard
 from hydragnn_hpo.cli.pack import pack
 from hydragnn_hpo.cli.plan import plan
 from hydragnn_hpo.cli.predict import predict
-from hydragnn_hpo.cli.reference.verb import reference
+from hydragnn_hpo.cli.reference import reference
 from hydragnn_hpo.cli.report import report
 from hydragnn_hpo.cli.run import run
 from hydragnn_hpo.cli.serve import serve

@@ -56,22 +56,21 @@ def plan(
 ) -> None:
     """Simulate a campaign with the real prices and the real planner; of a run, what is left."""
     from hydragnn_hpo.cli import planning
-    from hydragnn_hpo.cli.plan_chart import draw
-    from hydragnn_hpo.cli.plan_view import plain, told
+    from hydragnn_hpo.cli.plan_view import draw_plan, report_lines, report_plain
     from hydragnn_hpo.layout import RunDir
 
-    wish = planning.Wish(machine, hosts, slots, trials, structures, failures)
+    wish = planning.PlanRequest(machine, hosts, slots, trials, structures, failures)
     with _patience(as_json):
         if RunDir(Path(campaign)).campaign.exists():
             planned = planning.plan_run(RunDir(Path(campaign)), wish)
         else:
             planned = planning.plan_campaign(campaign, wish)
     if figure is not None:
-        draw(planned, figure)
+        draw_plan(planned, figure)
     if as_json:
-        typer.echo(json.dumps(plain(planned)))
+        typer.echo(json.dumps(report_plain(planned)))
         return
-    for line in told(planned):
+    for line in report_lines(planned):
         typer.echo(line)
     if figure is not None:
         typer.echo(f"Figure: {figure}")

@@ -1,13 +1,17 @@
-"""What ``plan`` says: in words, and as plain data."""
+"""What ``plan`` says, in words, as plain data, and as a figure of who runs where and when."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.forecast import Forecast
-from hydragnn_hpo.cli.planning import Planned
+from hydragnn_hpo.campaign.forecast import Forecast, configuration_of, rung_of
+from hydragnn_hpo.cli.planning import PlanReport
 from hydragnn_hpo.cli.words import count, duration, percent
+from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.placement.cost import typical_error
+from hydragnn_hpo.placement.simulator import Bar
+from hydragnn_hpo.report.pictures.gantt import Chart, draw_gantt
 
 CAUSES = {
     "training": "training and validation",
@@ -37,8 +41,8 @@ COMPARED = 20
 """Finished trials that are shown one by one: those that were priced worst."""
 
 
-def told(planned: Planned) -> Iterator[str]:
-    """Say everything, line by line."""
+def report_lines(planned: PlanReport) -> Iterator[str]:
+    """Yield the whole report, line by line."""
     search, found = planned.config.search, planned.forecast
     rungs = " -> ".join(map(str, search.rungs))
     if planned.comparisons:
@@ -54,7 +58,7 @@ def told(planned: Planned) -> Iterator[str]:
     yield f"machine      {_machine(found)}"
     yield f"data         {planned.data}"
     yield from _course(found)
-    for advice in advised(found):
+    for advice in advice_lines(found):
         yield f"advice       {advice}"
     yield f"trust        {_trust(found)}"
 
@@ -67,7 +71,7 @@ def _machine(found: Forecast) -> str:
 
 
 def _course(found: Forecast) -> Iterator[str]:
-    """Say how the simulation went."""
+    """Return how the simulation went."""
     went = found.simulated
     yield f"takes        {duration(went.makespan)}, {found.host_hours:,.4g} host-hours"
     yield f"useful       {percent(went.useful)} of slot-time is work that one rank would have, too"
@@ -84,8 +88,8 @@ def _course(found: Forecast) -> Iterator[str]:
         yield f"failures     {count(went.failed_hosts, 'host')} lost"
 
 
-def advised(found: Forecast) -> Iterator[str]:
-    """Say what would make better use of the machine."""
+def advice_lines(found: Forecast) -> Iterator[str]:
+    """Return what would make better use of the machine."""
     went, machine = found.simulated, found.machine
     shares, (_, longest) = went.shares, found.longest
     idle = shares["tail"] + shares["held"]
@@ -115,7 +119,7 @@ def advised(found: Forecast) -> Iterator[str]:
 
 
 def _enough(found: Forecast) -> str:
-    """Say how many hosts would nearly do: those that the work keeps busy for the whole time."""
+    """Return how many hosts would nearly do: those that the work keeps busy for the whole time."""
     went, each = found.simulated, found.machine.slots_per_host
     hosts = math.ceil(went.useful_seconds / (BUSY * max(went.makespan, 1e-9)) / each)
     if hosts >= found.machine.hosts:
@@ -124,7 +128,7 @@ def _enough(found: Forecast) -> str:
 
 
 def _ranks(widths: dict[int, int]) -> str:
-    """Say how wide attempts are; in short where there are many widths."""
+    """Return how wide attempts are; in short where there are many widths."""
     if len(widths) <= SHOWN_WIDTHS:
         shown = (f"{number:,} x {count(width, 'rank')}" for width, number in widths.items())
         return ", ".join(shown) or "none"
@@ -134,7 +138,7 @@ def _ranks(widths: dict[int, int]) -> str:
 
 
 def _trust(found: Forecast) -> str:
-    """Say how far prices can be believed."""
+    """Return how far prices can be believed."""
     factor = math.exp(found.sigma)
     if factor < 1.3:
         return "prices follow what ran before"
@@ -144,8 +148,8 @@ def _trust(found: Forecast) -> str:
     )
 
 
-def _hindsight(planned: Planned) -> Iterator[str]:
-    """Say what was predicted of finished trials, and what they took."""
+def _hindsight(planned: PlanReport) -> Iterator[str]:
+    """Return what was predicted of finished trials, and what they took."""
     rows = planned.comparisons
     error = typical_error(rows) or 0.0
     yield (
@@ -161,8 +165,8 @@ def _hindsight(planned: Planned) -> Iterator[str]:
         yield f"and {len(rows) - len(worst)} more that were priced better"
 
 
-def plain(planned: Planned) -> dict[str, Any]:
-    """Give everything as plain data for JSON."""
+def report_plain(planned: PlanReport) -> dict[str, Any]:
+    """Return everything as plain data for JSON."""
     return {
         "campaign": planned.config.name,
         "data": planned.data,
@@ -198,6 +202,56 @@ def _plain(found: Forecast) -> dict[str, Any]:
         "failed_hosts": went.failed_hosts,
         "unfinished": len(went.unfinished),
         "longest": dict(zip(("trial", "seconds"), found.longest, strict=True)),
-        "advice": list(advised(found)),
+        "advice": list(advice_lines(found)),
         "sigma": found.sigma,
     }
+
+
+MOST_COLOURS = 6
+"""More kinds of trials than this, and bars are coloured by rung."""
+
+
+def draw_plan(planned: PlanReport, out: Path) -> None:
+    """Draw who ran where and when, or will.
+
+    Args:
+        planned: what there is to tell.
+        out: the PNG to write.
+
+    Raises:
+        RunError: nothing ran, and nothing will.
+    """
+    draw_gantt(_past(planned) if planned.bars else _future(planned), out)
+
+
+def _past(planned: PlanReport) -> Chart:
+    seconds = max(bar.end for bar in planned.bars)
+    heading = (
+        f"{planned.config.name}: {count(len(planned.labels), 'trial')} in {duration(seconds)}, "
+        f"{percent(planned.trained)} of slot-time in training"
+    )
+    colours = _colouring(planned.bars, planned.labels)
+    return Chart(planned.bars, planned.slots, seconds, heading, colours)
+
+
+def _future(planned: PlanReport) -> Chart:
+    found = planned.forecast
+    if found is None or not found.simulated.bars:
+        raise RunError(f"campaign '{planned.config.name}': there is nothing to draw.")
+    machine, went = found.machine, found.simulated
+    order = machine.profile.slot_order or range(machine.slots_per_host)
+    slots = [f"n{host:05}:{slot}" for host in range(machine.hosts) for slot in order]
+    labels = {name: each.label for name, each in found.priced.items()}
+    heading = (
+        f"{planned.config.name} on {machine.profile.name}: {count(found.trials, 'trial')} in "
+        f"{duration(went.makespan)}, {percent(went.shares['training'])} of slot-time in training"
+    )
+    return Chart(went.bars, slots, went.makespan, heading, _colouring(went.bars, labels))
+
+
+def _colouring(bars: Sequence[Bar], labels: Mapping[str, str]) -> Callable[[Bar], str]:
+    """Colour by what the trials are, or by rung where there are too many kinds, or one."""
+    kinds = {labels.get(configuration_of(bar.trial), "") for bar in bars}
+    if 1 < len(kinds) <= MOST_COLOURS:
+        return lambda bar: labels.get(configuration_of(bar.trial), "")
+    return lambda bar: f"{rung_of(bar.trial)} epochs"

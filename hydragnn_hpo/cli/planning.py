@@ -5,14 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.forecast import Forecast, Machine, Priced, Pricing, forecast, sample
-from hydragnn_hpo.campaign.records.history import bars_of
-from hydragnn_hpo.campaign.records.journal import Event, read
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.state import State
-from hydragnn_hpo.campaign.records.summary import Reckoning
+from hydragnn_hpo.campaign.accounting import SlotLedger, attempt_bars
+from hydragnn_hpo.campaign.event_store import JournalFold
+from hydragnn_hpo.campaign.forecast import (
+    Forecast,
+    ForecastMachine,
+    PricedTrial,
+    TrialPricer,
+    forecast,
+    sample_configurations,
+)
+from hydragnn_hpo.campaign.journal import Event, read_journal
 from hydragnn_hpo.campaign.setup import settle
-from hydragnn_hpo.cli.data_known import data_of_campaign, data_of_run
+from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.cli.estimate_stats import data_of_campaign, data_of_run
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.config.machine import HERE, find_profile, resolve_machine
@@ -21,12 +27,12 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.slots import detect_slots
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement.cost import Comparison, CostModel, compare
-from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.placement.simulator import Bar
 from hydragnn_hpo.shipped import find
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlanRequest:
     """What a person asked for; what is left out is as the campaign or the machine says."""
 
     machine: str | None = None
@@ -38,7 +44,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanReport:
     """What there is to tell."""
 
     config: CampaignConfig
@@ -58,7 +64,7 @@ class Planned:
     """Share of a run's slot-time in training."""
 
 
-def plan_campaign(campaign: str, wish: Wish) -> Planned:
+def plan_campaign(campaign: str, wish: PlanRequest) -> PlanReport:
     """Forecast a campaign from its beginning.
 
     Raises:
@@ -73,50 +79,54 @@ def plan_campaign(campaign: str, wish: Wish) -> Planned:
     data = data_of_campaign(config, source, run, wish.structures)
     machine = _machine(config, wish)
     count = wish.trials or config.search.trials
-    pricing = Pricing(config, machine, _costs(config, machine, data.stats), data.work.configure)
-    priced, refused = _priced(pricing, sample(config, count), first=0)
+    pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
+    priced, refused = _priced(pricing, sample_configurations(config, count), first=0)
     if not priced:
         raise ConfigError(f"{source}: none of {count} drawn configurations is a valid trial.")
-    return Planned(config, data.said, forecast(config, machine, priced, refused=refused))
+    return PlanReport(config, data.said, forecast(config, machine, priced, refused=refused))
 
 
-def plan_run(run: RunDir, wish: Wish) -> Planned:
+def plan_run(run: RunDir, wish: PlanRequest) -> PlanReport:
     """Compare what a run's trials took with their prices, and forecast what is left.
 
     Raises:
         RunError: no trial was placed yet, or its journal is damaged.
     """
     config = load(run.campaign, CampaignConfig)
-    events = list(read(run.journal))
-    reckoning = Reckoning(events)
+    events = list(read_journal(run.journal))
+    reckoning = JournalFold(events)
     state, ledger = reckoning.state, reckoning.ledger
     machine, data = _machine(config, wish, ledger), data_of_run(config, run)
-    pricing = Pricing(config, machine, _costs(config, machine, data.stats), data.work.configure)
+    pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
     left = None if state.finished else _left(pricing, state, events, wish)
-    return Planned(
+    return PlanReport(
         config,
         data.said,
         left if left is not None and left.works else None,
         comparisons=tuple(compare(events)),
-        bars=tuple(bars_of(events)),
+        bars=tuple(attempt_bars(events)),
         slots=_slots_of(events),
         labels={name: trial.conv or "training" for name, trial in state.trials.items()},
-        trained=ledger.losses().share("training"),
+        trained=ledger.utilization().share("training"),
     )
 
 
-def _left(pricing: Pricing, state: State, events: Sequence[Event], wish: Wish) -> Forecast:
+def _left(
+    pricing: TrialPricer, state: State, events: Sequence[Event], wish: PlanRequest
+) -> Forecast:
     """Forecast what a run has still to do, by prices that its own epochs corrected."""
     config = pricing.config
     known = _known(pricing, state, events)
     budget = (wish.trials or config.search.trials) + state.added
     missing = 0 if state.ending else max(0, budget - state.searched)
-    values = sample(config, missing, [trial.values for trial in state.trials.values()])
+    values = sample_configurations(
+        config, missing, [trial.values for trial in state.trials.values()]
+    )
     new, refused = _priced(pricing, values, first=len(state.trials))
     return forecast(config, pricing.machine, known | new, state=state, refused=refused)
 
 
-def _known(pricing: Pricing, state: State, events: Sequence[Event]) -> dict[str, Priced]:
+def _known(pricing: TrialPricer, state: State, events: Sequence[Event]) -> dict[str, PricedTrial]:
     """Price a run's trials, after all that its epochs tell."""
     trials = {name: t for name, t in state.trials.items() if t.reason != "bad_config"}
     configs = {name: pricing.configure(name, trial.values) for name, trial in trials.items()}
@@ -133,7 +143,9 @@ def _observe(costs: CostModel, config: Any, values: dict[str, Any], event: Event
         costs.observe_values(values, event["width"], event["seconds"])
 
 
-def _machine(config: CampaignConfig, wish: Wish, ledger: Ledger | None = None) -> Machine:
+def _machine(
+    config: CampaignConfig, wish: PlanRequest, ledger: SlotLedger | None = None
+) -> ForecastMachine:
     """Settle what is simulated: as asked, as a run has it, as campaign or profile say.
 
     Raises:
@@ -156,16 +168,16 @@ def _machine(config: CampaignConfig, wish: Wish, ledger: Ledger | None = None) -
             "with slots_per_host."
         )
     slots = slots or len(detect_slots())
-    return Machine(profile, hosts, slots, wish.failures)
+    return ForecastMachine(profile, hosts, slots, wish.failures)
 
 
-def _costs(config: CampaignConfig, machine: Machine, stats: dict[str, Any]) -> CostModel:
+def _costs(config: CampaignConfig, machine: ForecastMachine, stats: dict[str, Any]) -> CostModel:
     return CostModel(stats, machine.profile, max_width=min(config.machine.max_width, machine.slots))
 
 
 def _priced(
-    pricing: Pricing, values: Sequence[dict[str, Any]], *, first: int
-) -> tuple[dict[str, Priced], int]:
+    pricing: TrialPricer, values: Sequence[dict[str, Any]], *, first: int
+) -> tuple[dict[str, PricedTrial], int]:
     """Price drawn configurations; those that are no valid trial are counted."""
     named = ((f"t{number:04d}", each) for number, each in enumerate(values, start=first))
     found = [pricing.price(name, each) for name, each in named]
@@ -174,7 +186,7 @@ def _priced(
 
 
 def _slots_of(events: Sequence[Event]) -> tuple[str, ...]:
-    """Give all slots of a run, by host and number."""
+    """Return all slots of a run, by host and number."""
     names: set[str] = set()
     for event in events:
         if event["event"] in ("opened", "host_joined", "placed"):

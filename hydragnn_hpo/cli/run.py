@@ -17,8 +17,8 @@ from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.words import energy
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.loop.controller import Controller
-    from hydragnn_hpo.campaign.loop.pause import Pause
+    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.campaign.shutdown import ShutdownRequest
     from hydragnn_hpo.config.campaign import CampaignConfig
     from hydragnn_hpo.launching.job import Backend
     from hydragnn_hpo.layout import RunDir
@@ -177,10 +177,12 @@ def alone(
         reseed: how many of the best trials a person wants to be trained again.
     """
     from hydragnn_hpo.campaign.backends import make_backend
-    from hydragnn_hpo.campaign.loop.pause import Pause
+    from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 
     backend = partial(make_backend, config, opened.path)
-    return _run(config, opened, cards, quiet=quiet, make=backend, pause=Pause(), reseed=reseed)
+    return _run(
+        config, opened, cards, quiet=quiet, make=backend, pause=ShutdownRequest(), reseed=reseed
+    )
 
 
 def _join(
@@ -193,12 +195,12 @@ def _join(
     """
     from hydragnn_hpo.campaign.joining import Member
     from hydragnn_hpo.campaign.lease import Taken
-    from hydragnn_hpo.campaign.loop.pause import Pause
+    from hydragnn_hpo.campaign.shutdown import ShutdownRequest
     from hydragnn_hpo.files import read_json
     from hydragnn_hpo.launching.submit.chain import DRAINED
 
-    pause = Pause()
-    with pause.heard(), Member(config, opened) as member:
+    pause = ShutdownRequest()
+    with pause.handle_signals(), Member(config, opened) as member:
         while (course := member.serve(pause, partial(typer.echo, err=True))) == "free":
             try:
                 make = member.backend
@@ -220,15 +222,15 @@ def _run(
     *,
     quiet: bool,
     make: Callable[[], "Backend"],
-    pause: "Pause",
+    pause: "ShutdownRequest",
     reseed: int = 0,
 ) -> dict[str, Any]:
-    from hydragnn_hpo.campaign.loop.controller import Controller
-    from hydragnn_hpo.campaign.loop.pause import Drained
-    from hydragnn_hpo.cli.display import Display
+    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.campaign.shutdown import Drained
+    from hydragnn_hpo.cli.run_progress import RunProgress
     from hydragnn_hpo.launching.submit.chain import DRAINED
 
-    with pause.heard(), Display(config.search.trials, quiet) as display:
+    with pause.handle_signals(), RunProgress(config.search.trials, quiet) as display:
         controller = Controller(
             config,
             opened,
@@ -240,7 +242,7 @@ def _run(
         display.begin(controller.state)
         try:
             if reseed:
-                controller.reseeding.ask(reseed)
+                controller.replicates.request(reseed)
             controller.run()
             return _finish(controller, opened)
         except (KeyboardInterrupt, Drained) as why:
@@ -258,7 +260,7 @@ def _forget(opened: "RunDir") -> None:
 
     What a doctor wrote of its hosts stays.
     """
-    from hydragnn_hpo.campaign.records.leaderboard import read_state
+    from hydragnn_hpo.campaign.event_store import read_state
 
     built = any(opened.data.glob("*/index.json"))
     if built or opened.jobs.exists() or read_state(opened).trials:
@@ -275,9 +277,9 @@ def _forget(opened: "RunDir") -> None:
 
 def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     """Build the ensemble as a job, and write the run's figures."""
-    from hydragnn_hpo.campaign.records.journal import read
-    from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
-    from hydragnn_hpo.campaign.records.summary import summarize
+    from hydragnn_hpo.campaign.event_store import JournalFold
+    from hydragnn_hpo.campaign.journal import read_journal
+    from hydragnn_hpo.campaign.leaderboard import rank_trials
     from hydragnn_hpo.files import read_json, write_json
 
     if controller.state.finished and opened.summary.exists():
@@ -287,8 +289,8 @@ def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     spec = {"run": str(opened.path.resolve())}
     result = {
         "ensemble": controller.job("ensemble", spec) if trains else None,
-        "leaderboard": leaderboard_of(controller.state).to_plain(),
-        "figures": summarize(read(opened.journal)),
+        "leaderboard": rank_trials(controller.state).to_plain(),
+        "figures": JournalFold(read_journal(opened.journal)).figures(),
     }
     write_json(opened.summary, result)
     controller.finish()
@@ -317,7 +319,7 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
 
 
 def _print(opened: "RunDir", result: dict[str, Any]) -> None:
-    from hydragnn_hpo.campaign.records.leaderboard import read_leaderboard
+    from hydragnn_hpo.campaign.leaderboard import read_leaderboard
     from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table, not_learned
 
     out = console()

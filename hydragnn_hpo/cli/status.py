@@ -1,6 +1,7 @@
 """``hydragnn-hpo status``: how a campaign stands."""
 
 import json
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +12,22 @@ import typer
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.records.standing import Standing
+    from hydragnn_hpo.campaign.event_store import JournalFold
     from hydragnn_hpo.cli.batch_view import JobStanding
+    from hydragnn_hpo.cli.status_view import Snapshot
     from hydragnn_hpo.layout import RunDir
 
 WATCH_SECONDS = 2.0
 """Time between two looks, if nothing else is asked for."""
+
+SCHEDULER_SECONDS = 30.0
+"""Least time between two questions to the one scheduler of a machine."""
+
+COMING = ("queued", "running", "draining")
+"""States of a batch job that a watcher waits for."""
+
+MOST_LINES = 1000
+"""Lines of a page that is not bound to a terminal."""
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again until it has ended.")]
 Interval = Annotated[
@@ -38,101 +49,161 @@ def status(
 
     run = RunDir(Path(run_dir))
     if as_json:
-        typer.echo(json.dumps(_look(run).to_plain()))
+        typer.echo(json.dumps(RunReader(run).read().to_plain()))
     elif watch:
-        from hydragnn_hpo.cli.watch.watching import watch_run
+        from hydragnn_hpo.cli.watch_run import watch_run
 
         watch_run(run, WATCH_SECONDS if interval is None else interval)
     else:
-        _print(_look(run))
+        _print(RunReader(run).read())
 
 
 @dataclass(frozen=True)
-class Look:
+class RunView:
     """What a run directory says at one moment."""
 
     run: "RunDir"
-    standing: "Standing"
+    snapshot: "Snapshot"
+    fold: "JournalFold"
+    """Goes on as the journal grows."""
     controller: str | None
     """Who works on it."""
-    figures: dict[str, Any]
-    finished: bool
-    placed: dict[str, dict[str, Any]]
-    """Epochs and slots of the running trials, by name."""
     jobs: "list[JobStanding]"
     """Its batch jobs."""
 
     @property
-    def course(self) -> str:
-        """Say who works on it."""
-        from hydragnn_hpo.cli.batch_view import course_of
-
-        return course_of(self.controller, self.jobs, finished=self.finished)
+    def goes_on(self) -> bool:
+        """Whether there is something to wait for."""
+        comes = any(job.state in COMING for job in self.jobs)
+        return not self.fold.state.finished and (self.controller is not None or comes)
 
     def to_plain(self) -> dict[str, Any]:
-        """Give plain data for JSON; figures and standing beside what is asked most."""
-        best, ensemble = self.standing.best, self.run.ensemble
+        """Return plain data for JSON: figures and status beside what is asked most."""
+        best, ensemble, state = self.snapshot.status.best, self.run.ensemble, self.fold.state
         return {
-            **self.figures,
+            **self.fold.figures(),
             "run": str(self.run.path),
             "controller": self.controller,
-            "finished": self.finished,
+            "finished": state.finished,
             "ensemble": str(ensemble) if ensemble.exists() else None,
             "best": best and best.name,
             "objective": best and best.objective,
-            "running": self.placed,
-            "standing": self.standing.to_plain(),
+            "running": {
+                t.name: {"epoch": t.epoch, "until": t.until, "slots": list(t.slots)}
+                for t in state.with_status("running")
+            },
+            "standing": self.snapshot.status.to_plain(),
             "jobs": [job.to_plain() for job in self.jobs],
         }
 
 
-def _look(run: "RunDir") -> Look:
-    """Read a run directory once.
+class RunReader:
+    """Reads how a run stands, once or as it goes on; what was read once is not read again."""
 
-    Raises:
-        RunError: there is no campaign, or its journal is damaged.
-    """
-    from hydragnn_hpo.campaign.lease import alive
-    from hydragnn_hpo.campaign.records.journal import read
-    from hydragnn_hpo.campaign.records.standing import standing_of
-    from hydragnn_hpo.campaign.records.summary import Reckoning
-    from hydragnn_hpo.cli.batch_view import standing_of_jobs
-    from hydragnn_hpo.config.campaign import CampaignConfig
-    from hydragnn_hpo.config.loading import load
-    from hydragnn_hpo.errors import RunError
-    from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
-    from hydragnn_hpo.launching.submit.records import JobRecords
+    def __init__(self, run: "RunDir") -> None:
+        """Take a run directory.
 
-    if not run.campaign.exists():
-        raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
-    search = load(run.campaign, CampaignConfig).search
-    reckoning, holder = Reckoning(read(run.journal)), alive(run.path)
-    state = reckoning.state
-    standing = standing_of(
-        state,
-        reckoning.ledger,
-        trials=search.trials,
-        rungs=search.rungs,
-        now=time.time() if holder and not state.finished else None,
-    )
-    standing = replace(standing, excluded=len(read_run_excluded(run.path)))
-    running = {
-        t.name: {"epoch": t.epoch, "until": t.until, "slots": list(t.slots)}
-        for t in state.with_status("running")
-    }
-    jobs = standing_of_jobs(JobRecords(run.path).jobs(), draining=bool(holder) and state.draining)
-    figures = reckoning.figures()
-    return Look(run, standing, holder, figures, state.finished, running, jobs)
+        Raises:
+            RunError: it holds no campaign.
+        """
+        from hydragnn_hpo.campaign.event_store import require_campaign
+        from hydragnn_hpo.config.campaign import CampaignConfig
+        from hydragnn_hpo.config.loading import load
+
+        require_campaign(run)
+        self.run = run
+        self.search = load(run.campaign, CampaignConfig).search
+        self.newest: RunView | None = None
+        self._jobs: list[JobStanding] = []
+        self._jobs_due = -math.inf
+        self._start()
+
+    def _start(self) -> None:
+        from hydragnn_hpo.campaign.event_store import JournalFold
+        from hydragnn_hpo.campaign.journal import JournalFollower
+
+        self._follower, self.fold = JournalFollower(self.run.journal), JournalFold()
+
+    def _read_journal(self) -> None:
+        """Fold what is new; start again where another journal stands in its place."""
+        from hydragnn_hpo.campaign.journal import JournalReplaced
+
+        try:
+            self._fold_new()
+        except JournalReplaced:
+            if not self.run.journal.exists():
+                raise
+            self._start()
+            self._fold_new()
+
+    def _fold_new(self) -> None:
+        for event in self._follower.read_new():
+            self.fold.apply(event)
+
+    def read(self, rows: int | None = None) -> RunView:
+        """Read what is new, and return how the campaign stands.
+
+        Args:
+            rows: most running trials to show one by one; the usual number if left out.
+
+        Raises:
+            RunError: the run directory is gone, or its journal is damaged.
+        """
+        from hydragnn_hpo.campaign.lease import alive
+        from hydragnn_hpo.campaign.status import ROWS, build_status, predict_seconds_left
+        from hydragnn_hpo.cli.batch_view import course_of
+        from hydragnn_hpo.cli.status_view import Snapshot
+        from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
+
+        self._read_journal()
+        state, ledger, search = self.fold.state, self.fold.ledger, self.search
+        holder = alive(self.run.path)
+        now = time.time() if holder and not state.finished else None
+        found = build_status(
+            state,
+            ledger,
+            trials=search.trials,
+            rungs=search.rungs,
+            now=now,
+            ends_in=predict_seconds_left(state, ledger, search, now) if now else None,
+            rows=ROWS if rows is None else rows,
+        )
+        jobs = self._read_jobs(draining=bool(holder) and state.draining)
+        snapshot = Snapshot(
+            name=self.run.path.resolve().name,
+            status=replace(found, excluded=len(read_run_excluded(self.run.path))),
+            course=course_of(holder, jobs, finished=state.finished),
+            best_so_far=tuple(self.fold.best_so_far),
+            restarts=self.fold.restarts,
+        )
+        self.newest = RunView(self.run, snapshot, self.fold, holder, jobs)
+        return self.newest
+
+    def _read_jobs(self, *, draining: bool) -> "list[JobStanding]":
+        """Return the batch jobs; the scheduler is asked now and then only."""
+        from hydragnn_hpo.cli.batch_view import standing_of_jobs
+        from hydragnn_hpo.launching.submit.records import JobRecords
+
+        if time.monotonic() >= self._jobs_due:
+            self._jobs = standing_of_jobs(JobRecords(self.run.path).jobs(), draining=draining)
+            self._jobs_due = time.monotonic() + SCHEDULER_SECONDS
+        return self._jobs
 
 
-def _print(look: Look) -> None:
+def _print(view: RunView) -> None:
     from hydragnn_hpo.cli.batch_view import job_lines
-    from hydragnn_hpo.cli.standing_view import laid_out, losses_line
+    from hydragnn_hpo.cli.status_view import ASCII, UNICODE, Page, lay_out, losses_line
     from hydragnn_hpo.cli.tables import console
+    from hydragnn_hpo.cli.words import duration
 
-    typer.echo(f"{look.run.path}: {look.course}")
-    console().print(laid_out(look.standing), highlight=False)
-    if said := losses_line(look.standing):
-        typer.echo(f"losses  {said}")
-    for line in job_lines(look.jobs):
-        typer.echo(line)
+    found = view.snapshot.status
+    left = f", about {duration(found.ends_in)} left" if found.ends_in is not None else ""
+    typer.echo(f"{view.run.path}: {view.snapshot.course}{left}")
+    out = console()
+    page = Page(out.width, MOST_LINES, ASCII if out.options.ascii_only else UNICODE)
+    for line in lay_out(view.snapshot, page)[1:]:
+        out.print(line, highlight=False)
+    if losses := losses_line(found):
+        typer.echo(f"losses   {losses}")
+    for job_line in job_lines(view.jobs):
+        typer.echo(job_line)

@@ -167,8 +167,8 @@ def _refuse_twice(path: Path, records: "JobRecords", *, again: bool) -> None:
     Raises:
         RunError: one sentence that says which.
     """
+    from hydragnn_hpo.campaign.event_store import read_state
     from hydragnn_hpo.campaign.lease import alive
-    from hydragnn_hpo.campaign.records.leaderboard import read_state
     from hydragnn_hpo.cli.batch_view import standing_of_jobs
     from hydragnn_hpo.errors import RunError
     from hydragnn_hpo.layout import RunDir

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hydragnn_hpo.campaign.records.leaderboard import Leaderboard, Row
+    from hydragnn_hpo.campaign.leaderboard import Leaderboard, LeaderboardRow
     from hydragnn_hpo.training.watching.feeding import Feeding
 
-    Cell = Callable[[Row], str]
+    Cell = Callable[[LeaderboardRow], str]
 
 PLAIN_WIDTH = 110
 """Columns of a table that goes to a file or a pipe."""
@@ -67,7 +67,7 @@ def _shown_keys(board: "Leaderboard") -> list[str]:
 
 
 def _value_of(key: str) -> "Cell":
-    def text(row: "Row") -> str:
+    def text(row: "LeaderboardRow") -> str:
         value = row.values.get(key, "")
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -100,7 +100,7 @@ def _weight_in(members: Mapping[str, float]) -> "Cell":
     return lambda row: f"{members[row.trial]:.2f}" if members.get(row.trial) else ""
 
 
-def _status(row: "Row") -> str:
+def _status(row: "LeaderboardRow") -> str:
     return row.reason or row.status
 
 

@@ -2,7 +2,7 @@
 
 
 def duration(seconds: float) -> str:
-    """Give a time in the unit that fits it: ``45 s``, ``3.2 min``, ``2.1 h``, ``3.0 d``."""
+    """Return a time in the unit that fits it: ``45 s``, ``3.2 min``, ``2.1 h``, ``3.0 d``."""
     for limit, unit, size in ((90.0, "s", 1.0), (5400.0, "min", 60.0), (172_800.0, "h", 3600.0)):
         if seconds < limit:
             digits = 1 if size > 1.0 or seconds < 10.0 else 0
@@ -11,16 +11,16 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Give a share in percent, with a digit more where it is small."""
+    """Return a share in percent, with a digit more where it is small."""
     return f"{100.0 * share:.{0 if share >= 0.0995 else 1}f} %"
 
 
 def count(number: int, noun: str) -> str:
-    """Give a number with its noun: ``1 rank``, ``8,192 hosts``."""
+    """Return a number with its noun: ``1 rank``, ``8,192 hosts``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def energy(joules: float) -> str:
-    """Give an energy in the unit that fits it."""
+    """Return an energy in the unit that fits it."""
     hours = joules / 3.6e6
     return f"{hours:,.1f} kWh" if hours >= 1.0 else f"{joules / 1e3:,.1f} kJ"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hydragnn_hpo.placement.simulated import Work
+from hydragnn_hpo.placement.simulator import SimulatedWork
 from hydragnn_hpo.placement.target import Floats, smallest
 
 
@@ -39,7 +39,7 @@ def least_makespan(seconds: Floats, slots: Floats, total: int) -> float:
     return smallest(fits, low, 2.0 * low, 1e-6)
 
 
-def bound_of(works: Sequence[Work], slots: int) -> float:
+def bound_of(works: Sequence[SimulatedWork], slots: int) -> float:
     """Give the bound of simulated trials at the widths that they may have; no start-up in it."""
     most = max(len(work.widths) for work in works)
     seconds, occupied = np.full((len(works), most), np.inf), np.full((len(works), most), np.inf)

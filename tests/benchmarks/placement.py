@@ -33,8 +33,13 @@ from record import finish
 from hydragnn_hpo.placement.bound import least_makespan
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import Pool
-from hydragnn_hpo.placement.simulated import Setting, Simulated, Work
-from hydragnn_hpo.placement.simulation import Decide, simulate
+from hydragnn_hpo.placement.simulator import (
+    Decide,
+    SimulatedWork,
+    SimulationResult,
+    SimulationSettings,
+    simulate,
+)
 from hydragnn_hpo.placement.task import Outlook, Plan, Running, Start, Task
 
 Floats = NDArray[np.float64]
@@ -43,7 +48,7 @@ BOUND = 7200.0
 """Seconds that the bound is scaled to: a restart of 60 s is 0.8 % of it."""
 SPREAD, LOSS, LOSS_SPREAD, WIDEST = 50.0, 0.00025, 0.5, 4096
 SIGMAS = {"0": 0.0, "025": 0.25, "07": 0.7}
-MACHINE = Setting(
+MACHINE = SimulationSettings(
     hosts=8192,
     slots_per_host=8,
     hosts_per_group=128,
@@ -70,7 +75,7 @@ def law(work: Floats, loss: Floats, slots: Floats) -> Floats:
     return work[:, None] * (1.0 + loss[:, None] * (slots - 1.0)) / slots
 
 
-def trials(count: int, seed: int, sigma: float, slots: int) -> list[Work]:
+def trials(count: int, seed: int, sigma: float, slots: int) -> list[SimulatedWork]:
     """Draw the work of a campaign; its bound at the granularity of single slots is ``BOUND``."""
     draw = np.random.default_rng(seed)
     work = np.exp(draw.normal(0.0, np.log(SPREAD) / (2 * 2.326), count))
@@ -82,7 +87,7 @@ def trials(count: int, seed: int, sigma: float, slots: int) -> list[Work]:
     true = law(work, loss, np.array(some, dtype=float))
     believed = law(work * error, np.full(count, loss.mean()), np.array(some, dtype=float))
     return [
-        Work(f"t{row:04}", some, tuple(true[row].tolist()), tuple(believed[row].tolist()))
+        SimulatedWork(f"t{row:04}", some, tuple(true[row].tolist()), tuple(believed[row].tolist()))
         for row in range(count)
     ]
 
@@ -132,7 +137,7 @@ def equal_longest_first(size: int) -> Decide:
     return decide
 
 
-def moldable(works: Sequence[Work], slots: int) -> Decide:
+def moldable(works: Sequence[SimulatedWork], slots: int) -> Decide:
     """Give the widths of the best of several targets, longest first with backfill; never again."""
     some = np.array(works[0].widths)
     believed = np.array([work.believed() for work in works])
@@ -181,9 +186,9 @@ class Case:
 
     count: int
     sigma: str
-    machine: Setting
+    machine: SimulationSettings
 
-    def policies(self, works: Sequence[Work]) -> dict[str, Decide]:
+    def policies(self, works: Sequence[SimulatedWork]) -> dict[str, Decide]:
         """Give the planners to compare; what plans by no prediction runs once."""
         size = EQUAL[self.count]
         found: dict[str, Decide] = {"ours": plan, "moldable": moldable(works, self.machine.slots)}
@@ -195,7 +200,7 @@ class Case:
 
 def run(case: Case, seeds: int, share: int) -> dict[str, float]:
     """Give the figures of one column, means over seeds."""
-    found: dict[str, list[Simulated]] = {}
+    found: dict[str, list[SimulationResult]] = {}
     for seed in range(seeds):
         works = trials(case.count // share, seed, SIGMAS[case.sigma], case.machine.slots)
         for name, decide in case.policies(works).items():

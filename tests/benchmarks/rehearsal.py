@@ -23,8 +23,8 @@ from pathlib import Path
 
 import record
 
-from hydragnn_hpo.campaign.loop.controller import Controller
-from hydragnn_hpo.campaign.records.journal import encode, read
+from hydragnn_hpo.campaign.controller import Controller
+from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import parse, to_toml
@@ -170,7 +170,7 @@ def rehearse(hosts: int, trials: int, epochs: int, sample_seconds: float) -> dic
         finally:
             controller.close()
         wall = time.monotonic() - began
-        events = list(read(opened.journal))
+        events = list(read_journal(opened.journal))
         return {
             "wall_seconds": wall,
             "sample_seconds": sample_seconds,

@@ -21,7 +21,7 @@ from ase import Atoms
 from ase.io import write
 from processes import freeze, send, tagged, thaw
 
-from hydragnn_hpo.campaign.records.journal import read
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.cli.main import main
 from hydragnn_hpo.config.loading import to_toml
 from hydragnn_hpo.launching.orphan_processes import end_orphans, find_orphans, run_tag
@@ -59,7 +59,7 @@ def ci_campaign(**changes: Any) -> Values:
 
 def events(run: Path, *kinds: str) -> list[Values]:
     """Give the journal's events of some kinds, or all."""
-    return [e for e in read(run / "events.jsonl") if not kinds or e["event"] in kinds]
+    return [e for e in read_journal(run / "events.jsonl") if not kinds or e["event"] in kinds]
 
 
 def strays(run: Path) -> list[int]:

@@ -12,8 +12,8 @@ import pytest
 from comparing import assert_alike, golden_text
 from golden_journal import FOLDER, JOURNALS, folded, prefixes, text_of
 
-from hydragnn_hpo.campaign.records.journal import encode, read
-from hydragnn_hpo.campaign.records.state import _HANDLERS
+from hydragnn_hpo.campaign.journal import encode, read_journal
+from hydragnn_hpo.campaign.state import _HANDLERS
 
 ROOM = Path(__file__).parents[2] / "hydragnn_hpo" / "campaign"
 CAMPAIGN: dict[str, Any] = {
@@ -26,7 +26,7 @@ CAMPAIGN: dict[str, Any] = {
 
 
 def kinds(path: Path) -> set[str]:
-    return {event["event"] for event in read(path)}
+    return {event["event"] for event in read_journal(path)}
 
 
 def test_the_golden_journal_holds_every_kind_of_event() -> None:
@@ -56,7 +56,7 @@ def test_a_journal_folds_to_the_golden_state(name: str) -> None:
 @pytest.mark.parametrize("name", JOURNALS)
 def test_events_are_written_as_they_stand_in_journals_of_users(name: str) -> None:
     path = FOLDER / f"{name}.jsonl"
-    assert b"".join(map(encode, read(path))) == path.read_bytes()
+    assert b"".join(map(encode, read_journal(path))) == path.read_bytes()
 
 
 @pytest.mark.parametrize("command", ["status", "leaderboard"])

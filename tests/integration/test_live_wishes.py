@@ -2,7 +2,7 @@
 
 import pytest
 
-from hydragnn_hpo.campaign.records.leaderboard import read_state
+from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.layout import RunDir
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from hydragnn_hpo.campaign.records.journal import encode, read
+from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.config.loading import to_toml
 from hydragnn_hpo.config.machine import known_profiles
 
@@ -123,7 +123,7 @@ def test_the_plan_of_half_a_run_says_what_is_left(finished, tmp_path):
     for name in ("data", "trials"):
         (run / name).symlink_to(finished.run / name)
     lines = []
-    for event in read(finished.run / "events.jsonl"):
+    for event in read_journal(finished.run / "events.jsonl"):
         lines.append(encode(event))
         if event["event"] == "ended":
             break

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hydragnn_hpo.campaign.records.outcome import Attempt, outcome_of
+from hydragnn_hpo.campaign.outcome import EndedAttempt, read_outcome
 from hydragnn_hpo.config.loading import to_toml
 from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, PEER_LOST
 from hydragnn_hpo.records import read_records
@@ -205,7 +205,7 @@ def test_twenty_kills_of_any_rank_at_any_time(ranks, trial):
         found = ranks(cut, 2, epochs=epochs, signal=kill, look_seconds=0.02)
         assert found["codes"][rank] == -signal.SIGKILL, "it was killed too late"
         assert found["codes"][1 - rank] == PEER_LOST, (found["folder"] / "log").read_text()
-        told = outcome_of(Attempt(found["folder"], found["codes"]))
+        told = read_outcome(EndedAttempt(found["folder"], found["codes"]))
         assert (told["outcome"], told["reason"]) == ("interrupted", "host_lost")
     resumed = ranks.done(cut, 2, epochs=epochs)
     assert ready_of(resumed)["step"] >= saved > 0, "it came on between the kills"
@@ -322,6 +322,6 @@ def test_a_full_disk_ends_no_trial(ranks, trial, parallel, rank):
     log = (found["folder"] / "log").read_text()
     assert "cannot be written (No space left on device); make room" in log
     assert "Traceback" not in log
-    told = outcome_of(Attempt(found["folder"], found["codes"]))
+    told = read_outcome(EndedAttempt(found["folder"], found["codes"]))
     assert (told["outcome"], told["reason"]) == ("interrupted", "disk_full")
     assert ready_of(ranks.done(cut, 2))["step"] > 0

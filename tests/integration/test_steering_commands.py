@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from hydragnn_hpo.campaign.records.journal import encode
-from hydragnn_hpo.campaign.requests import read_requests
-from hydragnn_hpo.cli.watch import watching
+from hydragnn_hpo.campaign.journal import encode
+from hydragnn_hpo.campaign.user_requests import read_requests
+from hydragnn_hpo.cli import watch_run
 from hydragnn_hpo.layout import RunDir
 
 VALUES = {"model.conv": "schnet", "model.layers": 2, "training.learning_rate": 0.005}
@@ -122,7 +122,9 @@ def test_status_says_how_a_campaign_stands(hpo, run):
     assert lines[0] == "run: not running"
     assert lines[1] == "searching: 1 of 6 trials at rest, 1 waiting, 1 running"
     assert any(line.startswith("t0001  schnet 2 0.005") for line in lines)
-    assert any(line.startswith("rungs   3 epochs: 1 wait, 1 run, 0 rest") for line in lines)
+    place = next(n for n, line in enumerate(lines) if line.startswith("rungs "))
+    assert lines[place].split()[1:] == ["epochs", "waiting", "running", "resting"]
+    assert lines[place + 1].split()[:4] == ["3", "1", "1", "0"]
 
 
 def test_status_as_json(hpo, run, controller):
@@ -146,7 +148,7 @@ def test_watching_ends_with_the_campaign(hpo, run, controller, monkeypatch):
         with run.journal.open("ab") as file:
             file.writelines(map(encode, rest))
 
-    monkeypatch.setattr(watching.time, "sleep", finish)
+    monkeypatch.setattr(watch_run.time, "sleep", finish)
     lines = hpo.here("status", "run", "--watch").out.splitlines()
     assert lines[0].startswith("searching: 1 of 6 trials at rest")
     assert lines[-2].startswith("finished: 2 of 6 trials at rest")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_schedulers import FakeScheduler
 
-from hydragnn_hpo.campaign.records.journal import Journal
+from hydragnn_hpo.campaign.journal import Journal
 from hydragnn_hpo.launching.submit import asking
 from hydragnn_hpo.launching.submit.records import JobRecords
 from hydragnn_hpo.layout import RunDir

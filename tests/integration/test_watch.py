@@ -17,8 +17,8 @@ import pytest
 from made_campaign import make_campaign
 from processes import until
 
-from hydragnn_hpo.campaign.records import following
-from hydragnn_hpo.cli.watch.sight import Watcher
+from hydragnn_hpo.campaign import journal
+from hydragnn_hpo.cli.status import RunReader
 from hydragnn_hpo.layout import RunDir
 
 NOTE = "Ctrl-C ends watching"
@@ -188,17 +188,17 @@ def test_a_run_that_is_removed_ends_the_watching_with_a_sentence(made, tmp_path)
 def test_a_look_reads_only_what_is_new(made, monkeypatch):
     """Of a journal that may have many megabytes."""
     run, rest = made
-    read, decode = [], following.decode
-    monkeypatch.setattr(following, "decode", lambda line: read.append(line) or decode(line))
-    watcher = Watcher(run)
-    watcher.look()
+    read, decode = [], journal.decode
+    monkeypatch.setattr(journal, "decode", lambda line: read.append(line) or decode(line))
+    reader = RunReader(run)
+    reader.read()
     assert b"".join(read) == run.journal.read_bytes()
     read.clear()
     for _ in range(3):
-        watcher.look()
+        reader.read()
     assert read == []
     news = rest[: rest.index(b"\n") + 1]
     with run.journal.open("ab") as file:
         file.write(news)
-    watcher.look()
+    reader.read()
     assert read == [news]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.campaign.records.software import software
+from hydragnn_hpo.campaign.software_versions import software_versions
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.ensemble.artefact.evidence import MOST_VALUES, Evidence, HeadEvidence
@@ -63,7 +63,7 @@ def manifest_of(
         heads={n: _head(target, calibrations[n]) for n, target in bench.targets.items()},
         evaluation=evaluation,
         diversity={name: _alike(one) for name, one in seen.items()},
-        software=software(PACKAGES),
+        software=software_versions(PACKAGES),
         commit=commit(),
         licence=campaign.ensemble.licence,
         **_needs(bench, [candidate.config.model for candidate in chosen]),

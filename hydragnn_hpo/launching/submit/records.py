@@ -39,7 +39,7 @@ class BatchJob:
     """Its number among jobs side by side."""
     began: float | None = None
     progress: int = 0
-    """What the campaign had reached when it began, see ``campaign.records.progress``."""
+    """What the campaign had reached when it began, see ``campaign.status``."""
     ended: float | None = None
     code: int | None = None
     """Exit code of ``run``."""

@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.campaign.records.state import Trial
+from hydragnn_hpo.campaign.accounting import SlotLedger
+from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.reading.course import slots_of, slots_per_host
@@ -119,7 +119,7 @@ def _labels(paths: Sequence[Path], names: Sequence[str]) -> list[str]:
 
 
 def _course(facts: Facts) -> list[Result]:
-    ledger, found = Ledger(), list[Result]()
+    ledger, found = SlotLedger(), list[Result]()
     begin, share = facts.begin or 0.0, slots_per_host(facts)
     seen: set[str] = set()
     for event in facts.events:
@@ -133,7 +133,7 @@ def _course(facts: Facts) -> list[Result]:
                 trial=event["trial"],
                 trials=len(seen),
                 seconds=event["time"] - begin,
-                host_seconds=ledger.losses().slot_seconds / share,
+                host_seconds=ledger.utilization().slot_seconds / share,
                 numbers=numbers,
             )
             found.append(result)

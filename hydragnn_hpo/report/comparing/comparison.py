@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from hydragnn_hpo.campaign.records.state import Status
+from hydragnn_hpo.campaign.state import TrialStatus
 from hydragnn_hpo.config.search import ParameterConfig
 from hydragnn_hpo.report.comparing.campaigns import Campaign
 from hydragnn_hpo.report.comparing.reach import (
@@ -130,7 +130,7 @@ def spaces(runs: Sequence[Campaign]) -> dict[str, list[str | None]]:
 def outcomes(run: Campaign) -> Mapping[str, int]:
     """Count a run's trials by how they stand."""
     counts = Counter(trial.status for trial in run.facts.state.trials.values())
-    return {status: counts[status] for status in get_args(Status) if counts[status]}
+    return {status: counts[status] for status in get_args(TrialStatus) if counts[status]}
 
 
 def _run_to_plain(run: Campaign, heads: Sequence[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
-from hydragnn_hpo.campaign.records.state import Status, Trial
+from hydragnn_hpo.campaign.state import Trial, TrialStatus
 from hydragnn_hpo.report.comparing.campaigns import Campaign
 from hydragnn_hpo.report.comparing.comparison import Comparison, outcomes, spaces
 from hydragnn_hpo.report.comparing.reach import Quantity, best_so_far
@@ -37,7 +37,7 @@ def _columns(found: Comparison, first: str) -> tuple[Column, ...]:
 
 def _runs(found: Comparison) -> tuple[Block, ...]:
     there = {status for run in found.runs for status in outcomes(run)}
-    statuses = [status for status in get_args(Status) if status in there]
+    statuses = [status for status in get_args(TrialStatus) if status in there]
     lines: list[tuple[str, Of]] = [
         ("finished", lambda run: "yes" if run.facts.state.finished else "no"),
         ("data checksum", lambda run: (run.data or "not known")[:12]),

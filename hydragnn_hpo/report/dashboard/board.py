@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from hydragnn_hpo.campaign.journal import JournalReplaced
 from hydragnn_hpo.campaign.lease import alive
-from hydragnn_hpo.campaign.records.following import Replaced
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.page.blocks import Section
@@ -141,7 +141,7 @@ class Board:
             return
         try:
             self._facts = self._growing.read()
-        except Replaced:
+        except JournalReplaced:
             self._growing, self._facts, self._mark = Growing(self.run), None, ()
             raise
         self._mark = mark

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydragnn_hpo.campaign.records.journal import Event
-from hydragnn_hpo.campaign.records.state import RULES, Trial
+from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.campaign.state import RULES, Trial
 from hydragnn_hpo.config.search import Objective, Scalar
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.report.importance.design import Matrix

@@ -10,9 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.campaign.records.history import bars_of
-from hydragnn_hpo.campaign.records.losses import Ledger
-from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.campaign.accounting import SlotLedger, attempt_bars
+from hydragnn_hpo.placement.simulator import Bar
 from hydragnn_hpo.report.reading.facts import Facts
 
 Floats = NDArray[np.float64]
@@ -49,7 +48,7 @@ class Course:
     def __init__(self, facts: Facts) -> None:
         """Read them from what is known of a run."""
         self.begin = facts.begin or 0.0
-        self.bars: list[Bar] = bars_of(facts.events)
+        self.bars: list[Bar] = attempt_bars(facts.events)
         self.seconds = max((bar.end for bar in self.bars), default=0.0)
         """From the first placement to the last end."""
         self._facts = facts
@@ -62,7 +61,7 @@ class Course:
     @cached_property
     def idle(self) -> Idle:
         """Follow idle slots through the journal."""
-        ledger, rows = Ledger(), []
+        ledger, rows = SlotLedger(), []
         for event in self._facts.events:
             ledger.apply(event)
             rows.append((event["time"] - self.begin, *ledger.idle))

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.records.journal import Event, read
-from hydragnn_hpo.campaign.records.losses import Losses
-from hydragnn_hpo.campaign.records.state import State, Trial
-from hydragnn_hpo.campaign.records.summary import Reckoning
+from hydragnn_hpo.campaign.accounting import Utilization
+from hydragnn_hpo.campaign.event_store import JournalFold, require_campaign
+from hydragnn_hpo.campaign.journal import Event, read_journal
+from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.errors import RunError, StorageError
+from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
 
@@ -89,8 +89,8 @@ class Facts:
     """Cards of the stores, by name; empty where there are none."""
     state: State
     figures: Mapping[str, Any]
-    """What ``summary.summarize`` gives."""
-    losses: Losses
+    """What ``JournalFold.figures`` returns."""
+    losses: Utilization
     events: tuple[Event, ...]
     trials: Mapping[str, TrialFacts]
     """In the order in which they were proposed."""
@@ -120,15 +120,14 @@ def read_facts(run: RunDir) -> Facts:
     Raises:
         RunError: there is no campaign, or its journal is damaged.
     """
-    if not run.campaign.exists():
-        raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
-    events = tuple(read(run.journal))
-    reckoning = Reckoning(events)
+    require_campaign(run)
+    events = tuple(read_journal(run.journal))
+    reckoning = JournalFold(events)
     return facts_of(run, events, reckoning, trials_of(reckoning.state, events))
 
 
 def facts_of(
-    run: RunDir, events: tuple[Event, ...], reckoning: Reckoning, trials: dict[str, TrialFacts]
+    run: RunDir, events: tuple[Event, ...], reckoning: JournalFold, trials: dict[str, TrialFacts]
 ) -> Facts:
     """Put together what was read of a journal, and the files beside it."""
     state = reckoning.state
@@ -141,7 +140,7 @@ def facts_of(
         cards=_cards(run),
         state=state,
         figures=reckoning.figures(),
-        losses=reckoning.ledger.losses(more=more),
+        losses=reckoning.ledger.utilization(more=more),
         events=events,
         trials=trials,
         ensemble=_table(ensemble) if ensemble.exists() else None,

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from hydragnn_hpo.campaign.records.following import Following
-from hydragnn_hpo.campaign.records.journal import Event
-from hydragnn_hpo.campaign.records.summary import Reckoning
-from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.campaign.event_store import JournalFold, require_campaign
+from hydragnn_hpo.campaign.journal import Event, JournalFollower
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts, facts_of, take_trials
 
@@ -16,7 +14,7 @@ class Growing:
     def __init__(self, run: RunDir) -> None:
         """Begin before the first line of the journal."""
         self.run = run
-        self._following, self._reckoning = Following(run.journal), Reckoning()
+        self._following, self._reckoning = JournalFollower(run.journal), JournalFold()
         self._events: list[Event] = []
         self._trials: dict[str, TrialFacts] = {}
 
@@ -32,13 +30,13 @@ class Growing:
         """Read what is new; the facts given before change with it.
 
         Raises:
-            Replaced: another journal stands in its place: begin anew.
+            JournalReplaced: another journal stands in its place: begin anew.
             RunError: there is no campaign, or its journal is damaged.
         """
-        if not self.run.campaign.exists():
-            raise RunError(f"{self.run.path}: holds no campaign; give the directory of a run.")
-        new = self._following.new()
-        self._reckoning.take(new)
+        require_campaign(self.run)
+        new = list(self._following.read_new())
+        for event in new:
+            self._reckoning.apply(event)
         self._events += new
         take_trials(self._trials, self._reckoning.state, new)
         return facts_of(self.run, tuple(self._events), self._reckoning, self._trials)

@@ -1,6 +1,6 @@
 """What all slots did over time, and where what was not training went."""
 
-from hydragnn_hpo.campaign.records.losses import CAUSES
+from hydragnn_hpo.campaign.accounting import CAUSES
 from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
 from hydragnn_hpo.report.reading.course import Course
 from hydragnn_hpo.report.reading.facts import Facts

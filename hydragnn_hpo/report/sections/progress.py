@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
+from hydragnn_hpo.campaign.leaderboard import rank_trials
 from hydragnn_hpo.report.page.blocks import (
     Block,
     Cell,
@@ -169,7 +169,7 @@ def _best(facts: Facts) -> Block:
 
 
 def _table(facts: Facts) -> Table:
-    board = leaderboard_of(facts.state)
+    board = rank_trials(facts.state)
     best = board.best(TOP).rows
     unit, size = spent_unit(max((row.slot_seconds for row in best), default=0.0))
     heads = list(dict.fromkeys(head for row in board.rows for head in row.val_mae))

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.campaign.records.losses import CAUSES
-from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.campaign.accounting import CAUSES
+from hydragnn_hpo.placement.simulator import Bar
 from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
 from hydragnn_hpo.report.page.palette import SERIES
 from hydragnn_hpo.report.reading.course import IDLE, Course

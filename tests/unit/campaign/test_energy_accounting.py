@@ -1,45 +1,245 @@
-"""Samples become lines of the journal: sums by trial, now and then."""
+"""Whose energy it was: counted by hand, and every joule of it once."""
+
+import random
 
 import pytest
 
-from hydragnn_hpo.campaign.energy_accounting import GROUP_SECONDS, EnergyAccounting
-from hydragnn_hpo.campaign.loop.book import Book
-from hydragnn_hpo.campaign.loop.hints import IN_A_ROW
-from hydragnn_hpo.campaign.records.journal import read
+from hydragnn_hpo.campaign.accounting import REMEMBERED_SECONDS, SlotHolders
+from hydragnn_hpo.campaign.energy_accounting import (
+    GROUP_SECONDS,
+    IN_A_ROW,
+    PEERS,
+    EnergyMeter,
+    HostWarnings,
+    charge_energy,
+    split_energy,
+)
+from hydragnn_hpo.campaign.event_store import EventStore, JournalFold
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.state import EnergyUse, fold
 from hydragnn_hpo.launching.counters import CounterSample
 from hydragnn_hpo.launching.job import Event, Slot
+
+
+def gpus(count=4, host="h"):
+    return [Slot(host, number, (number,), "cuda:0", str(number)) for number in range(count)]
+
+
+def placed(trial, slots, time, attempt=1):
+    width = {"width": len(slots), "attempt": attempt}
+    return {"event": "placed", "trial": trial, "slots": slots, "time": time, **width}
+
+
+def ended(trial, time):
+    return {"event": "ended", "trial": trial, "time": time, "outcome": "interrupted"}
+
+
+def holders(*events):
+    found = SlotHolders()
+    for event in events:
+        found.apply(event)
+    return found
+
+
+def test_who_held_a_slot_and_for_how_long():
+    found = holders(
+        placed("a", ["h:0", "h:1"], 100.0), ended("a", 110.0),
+        placed("b", ["h:0"], 112.0), placed("c", ["h:1"], 125.0),
+    )  # fmt: skip
+    assert found.of("h:0", 100.0, 130.0) == {"a": 10.0, "b": 18.0}
+    assert found.of("h:1", 105.0, 130.0) == {"a": 5.0, "c": 5.0}
+    assert found.of("h:1", 110.0, 125.0) == {}
+    assert found.of("h:9", 0.0, 1e9) == {}
+
+
+def test_a_trial_that_comes_back_is_on_its_new_slots_only():
+    found = holders(placed("a", ["h:0"], 0.0), placed("a", ["h:1"], 10.0, attempt=2))
+    assert found.of("h:0", 0.0, 20.0) == {"a": 10.0}
+    assert found.of("h:1", 0.0, 20.0) == {"a": 10.0}
+
+
+def test_what_is_long_over_is_forgotten():
+    found = holders()
+    for number in range(1000):
+        found.apply(placed(f"t{number}", ["h:0"], 10.0 * number))
+        found.apply(ended(f"t{number}", 10.0 * number + 10.0))
+    assert len(found._holds["h:0"]) <= REMEMBERED_SECONDS / 10.0 + 2
+    assert found.of("h:0", 9990.0, 10_000.0) == {"t999": 10.0}
+
+
+def test_a_host_by_hand():
+    """Two cards of two devices; 30 s; a on slots 0 and 1 for all of it, b on slot 2 for 10 s."""
+    sample = CounterSample(30.0, ("host",), 1200.0, ((("0", "1"), 600.0), (("2", "3"), 300.0)))
+    held = {"h:0": {"a": 30.0}, "h:1": {"a": 30.0}, "h:2": {"b": 10.0}}
+    shares = charge_energy(split_energy(sample, gpus()), held, 30.0)
+    # a: its card, 600, and half of the rest, 600. b: a third of half of its card, 50, and a
+    # third of a quarter of the rest, 100.
+    assert shares.trials == {"a": pytest.approx(1200.0), "b": pytest.approx(150.0)}
+    assert shares.idle == pytest.approx(2100.0 - 1350.0)
+
+
+def test_slots_that_share_a_device_share_its_energy():
+    lanes = [Slot("h", n, (n,), "cuda:0", "0") for n in range(2)]
+    found = split_energy(CounterSample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),)), lanes)
+    assert found == [(80.0, ("h:0", "h:1"))]
+    shares = charge_energy(found, {"h:0": {"a": 30.0}, "h:1": {"b": 15.0}}, 30.0)
+    assert shares.trials == {"a": 40.0, "b": 20.0}
+    assert shares.idle == 20.0
+
+
+def test_a_card_of_another_name_belongs_to_those_who_have_one():
+    """Slices of a GPU are named by ids that no counter knows."""
+    slices = [Slot("h", n, (n,), "cuda:0", f"MIG-{n}") for n in range(2)]
+    sample = CounterSample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),))
+    assert split_energy(sample, slices) == [(80.0, ("h:0", "h:1"))]
+
+
+def test_a_card_that_is_nobodys_is_idle():
+    two = gpus(2)
+    sample = CounterSample(10.0, ("host",), 0.0, tuple(((str(n),), 5.0) for n in range(4)))
+    shares = charge_energy(split_energy(sample, two), {s.name: {"a": 10.0} for s in two}, 10.0)
+    assert (shares.trials, shares.idle) == ({"a": 10.0}, 10.0)
+    processors = [Slot("h", n, (n,), "cpu") for n in range(2)]
+    assert split_energy(sample, processors)[0] == (5.0, ())
+
+
+def test_what_was_counted_is_what_is_charged_and_what_is_idle():
+    draw = random.Random(5)
+    for _ in range(200):
+        slots = gpus(draw.randint(1, 8))
+        cards = tuple(((str(n),), draw.uniform(0.0, 9e3)) for n in range(draw.randint(0, 8)))
+        sample = CounterSample(30.0, (), draw.choice((None, draw.uniform(0.0, 3e4))), cards)
+        held = {}
+        for slot in slots:
+            cut = sorted(draw.uniform(0.0, 30.0) for _ in range(2))
+            held[slot.name] = {f"t{draw.randint(0, 3)}": cut[0], "x": cut[1] - cut[0]}
+        shares = charge_energy(split_energy(sample, slots), held, 30.0)
+        everything = sum(shares.trials.values()) + shares.idle
+        assert everything == pytest.approx(sample.joules or 0.0)
+        assert shares.idle > -1e-9
+
+
+def energy(time, trials, idle, **more):
+    told = {"watts": 700.0, "hosts": 2, "parts": ["cpu"], **more}
+    return {"event": "energy", "time": time, "epoch": 1, "trials": trials, "idle": idle, **told}
+
+
+def story():
+    def at(time, kind, **values):
+        return {"event": kind, "time": time, "epoch": 1, **values}
+
+    yield at(0.0, "opened", units={}, slots=["h:0", "h:1"])
+    for name in ("a", "b"):
+        yield at(0.0, "proposed", trial=name, values={}, until=4)
+    yield at(0.0, "placed", trial="a", attempt=1, width=1, slots=["h:0"])
+    yield energy(30.0, {"a": [900.0, 30.0]}, 100.0)
+    yield at(40.0, "ended", trial="a", outcome="stopped", objective=1.0, score=1.0)
+    yield energy(60.0, {"a": [300.0, 6.0]}, 200.0, watts=650.0, parts=["card"])
+
+
+def test_the_state_holds_sums_and_what_is_unknown_stays_unknown():
+    state = fold(story())
+    assert state.trials["a"].energy == 1200.0
+    assert state.trials["a"].metered_share == pytest.approx(36.0 / 40.0)
+    assert state.trials["b"].energy is None
+    assert state.trials["b"].metered_share is None
+    assert state.energy == EnergyUse(1500.0, 300.0, 650.0, 2, ("card", "cpu"))
+    assert fold([]).energy.joules is None
+
+
+def test_figures_of_a_run():
+    found = JournalFold(story()).figures()
+    assert found["energy_joules"] == 1500.0
+    assert found["energy_idle_joules"] == 300.0
+    assert found["energy_parts"] == ["card", "cpu"]
+    nothing = JournalFold([]).figures()
+    assert nothing["energy_joules"] is nothing["energy_idle_joules"] is None
+    assert nothing["energy_parts"] is None
+
+
+def sample(**gauges):
+    return CounterSample(30.0, devices={"3": gauges})
+
+
+def said(hints, samples, trains, host="h"):
+    return [found for each in samples if (found := hints.check_sample(host, each, trains))]
+
+
+def test_a_device_that_does_nothing_while_a_trial_trains():
+    idle, trains = sample(busy=0.02), {"3": "t7"}
+    assert said(HostWarnings({}), [idle] * (IN_A_ROW - 1), trains) == []
+    assert said(HostWarnings({}), [idle] * (5 * IN_A_ROW), trains) == [
+        "device 3 is 2 % busy while t7 trains"
+    ]
+    broken = [idle] * (IN_A_ROW - 1) + [sample(busy=0.5)]
+    assert said(HostWarnings({}), broken * 3, trains) == []
+    assert said(HostWarnings({}), [idle] * IN_A_ROW, {"2": "t7"}) == []
+    assert said(HostWarnings({}), [sample(watts=30.0)] * IN_A_ROW, trains) == []  # unknown is not 0
+
+
+def test_a_device_that_lowers_its_clocks():
+    hot = sample(busy=1.0, throttled=1.0, celsius=88.0)
+    assert said(HostWarnings({}), [hot] * 3 * IN_A_ROW, {}) == [
+        "device 3 lowers its clocks at 88 C: heat, or its power supply"
+    ]
+
+
+def test_of_one_host_one_thing_is_said():
+    warned = {}
+    hints = HostWarnings(warned)
+    idle, hot = sample(busy=0.0), sample(busy=1.0, throttled=1.0)
+    found = []
+    for each in [idle] * IN_A_ROW + [hot] * IN_A_ROW:
+        if sentence := hints.check_sample("h", each, {"3": "t1"}):
+            warned["h"] = sentence
+            found.append(sentence)
+    assert found == ["device 3 is 0 % busy while t1 trains"]
+    assert said(hints, [hot] * IN_A_ROW, {}, host="other") != []
+
+
+def test_a_host_with_less_power_than_its_peers():
+    watts = {f"h{n}": 2000.0 + n for n in range(PEERS - 1)} | {"weak": 800.0}
+    hints = HostWarnings({})
+    found = [hints.compare_power(watts) for _ in range(2 * IN_A_ROW)]
+    assert [each for each in found if each] == [
+        {"weak": "takes 800 W, busy hosts like it 2002 W"}  # median of 800, 2000 ... 2006
+    ]
+    assert not any(HostWarnings({}).compare_power({"a": 1.0, "b": 100.0}) for _ in range(IN_A_ROW))
+    fair = watts | {"weak": 1100.0}
+    hints = HostWarnings({})
+    assert not any(hints.compare_power(fair) for _ in range(IN_A_ROW))
 
 
 class Stage:
     def __init__(self, folder, hosts=2):
         self.now = 1000.0
-        self.book = Book(folder / "events.jsonl", 1, lambda: self.now)
+        self.event_store = EventStore(folder / "events.jsonl", 1, lambda: self.now)
         self.slots = tuple(
             Slot(f"h{h}", n, (n,), "cuda:0", str(n)) for h in range(hosts) for n in range(2)
         )
-        self.energy = EnergyAccounting(self.book, lambda: self.slots)
+        self.energy_meter = EnergyMeter(self.event_store, lambda: self.slots)
 
     def place(self, trial, *slots):
-        self.book.note("proposed", trial=trial, values={}, until=9)
-        self.book.note("placed", trial=trial, attempt=1, width=len(slots), slots=slots)
-        self.book.note("first_step", trial=trial, seconds=0.0)
+        self.event_store.append("proposed", trial=trial, values={}, until=9)
+        self.event_store.append("placed", trial=trial, attempt=1, width=len(slots), slots=slots)
+        self.event_store.append("first_step", trial=trial, seconds=0.0)
 
     def tell(self, host, sample, late=0.0):
         plain = sample.to_plain() | {"host": host}
-        self.energy.add_sample(Event("counters", None, self.now - late, plain))
+        self.energy_meter.on_event(Event("counters", None, self.now - late, plain))
 
     def told(self, kind):
-        return [event for event in read(self.book.path) if event["event"] == kind]
+        return [event for event in read_journal(self.event_store.path) if event["event"] == kind]
 
 
 @pytest.fixture
 def stage(tmp_path):
     stage = Stage(tmp_path)
     yield stage
-    stage.book.close()
+    stage.event_store.close()
 
 
-def sample(rest, *cards, seconds=30.0, **more):
+def sample_metering(rest, *cards, seconds=30.0, **more):
     cards = tuple(((str(number),), joules) for number, joules in enumerate(cards))
     return CounterSample(seconds, ("host",), rest, cards, **more)
 
@@ -47,29 +247,29 @@ def sample(rest, *cards, seconds=30.0, **more):
 def test_one_line_for_many_hosts(stage):
     stage.place("a", "h0:0", "h0:1", "h1:0")
     stage.now += 30.0
-    stage.tell("h0", sample(600.0, 90.0, 60.0))
-    stage.tell("h1", sample(400.0, 50.0, 10.0))
-    stage.energy.write_if_due()
+    stage.tell("h0", sample_metering(600.0, 90.0, 60.0))
+    stage.tell("h1", sample_metering(400.0, 50.0, 10.0))
+    stage.energy_meter.flush_if_due()
     (line,) = stage.told("energy")
     assert line["trials"] == {"a": [600.0 + 150.0 + 200.0 + 50.0, 90.0]}
     assert line["idle"] == 210.0
     assert line["watts"] == pytest.approx((750.0 + 460.0) / 30.0, abs=0.1)
     assert (line["hosts"], line["parts"]) == (2, ["host"])
-    assert stage.book.state.trials["a"].energy == 1000.0
-    assert stage.book.state.energy.joules == 1210.0
+    assert stage.event_store.state.trials["a"].energy == 1000.0
+    assert stage.event_store.state.energy.joules == 1210.0
 
 
 def test_nothing_is_written_before_it_is_time_and_nothing_where_nothing_was_counted(stage):
     stage.now += GROUP_SECONDS / 2
-    stage.tell("h0", sample(600.0))
-    stage.energy.write_if_due()
+    stage.tell("h0", sample_metering(600.0))
+    stage.energy_meter.flush_if_due()
     assert stage.told("energy") == []
     stage.now += GROUP_SECONDS / 2
-    stage.energy.write_if_due()
+    stage.energy_meter.flush_if_due()
     assert len(stage.told("energy")) == 1
     stage.now += 10 * GROUP_SECONDS
     stage.tell("h0", CounterSample(30.0))
-    stage.energy.write_if_due()
+    stage.energy_meter.flush_if_due()
     assert len(stage.told("energy")) == 1
 
 
@@ -77,8 +277,8 @@ def test_a_sample_that_was_late_is_of_its_own_time(stage):
     stage.now += 30.0
     stage.place("a", "h0:0", "h0:1")
     stage.now += 40.0
-    stage.tell("h0", sample(600.0), late=40.0)  # it ended when a began
-    stage.energy.flush()
+    stage.tell("h0", sample_metering(600.0), late=40.0)  # it ended when a began
+    stage.energy_meter.flush()
     assert stage.told("energy")[0]["trials"] == {}
     assert stage.told("energy")[0]["idle"] == 600.0
 
@@ -86,15 +286,15 @@ def test_a_sample_that_was_late_is_of_its_own_time(stage):
 def test_a_host_whose_slots_nobody_knows_any_more_is_idle(stage):
     stage.slots = stage.slots[:2]
     stage.now += 30.0
-    stage.tell("h1", sample(600.0, 60.0))
-    stage.energy.flush()
+    stage.tell("h1", sample_metering(600.0, 60.0))
+    stage.energy_meter.flush()
     assert stage.told("energy")[0]["idle"] == 660.0
 
 
 def test_what_another_agent_says_does_no_harm(stage):
     for data in ({}, {"host": "h0"}, {"host": "h0", "seconds": "long"}, {"seconds": 3, "cards": 1}):
-        stage.energy.add_sample(Event("counters", None, stage.now, data))
-    stage.energy.flush()
+        stage.energy_meter.on_event(Event("counters", None, stage.now, data))
+    stage.energy_meter.flush()
     assert stage.told("energy") == []
 
 
@@ -103,17 +303,17 @@ def test_why_nothing_is_known_is_written_once(stage):
         stage.tell(host, CounterSample(30.0, notes=("energy_uj may only be read by root",)))
     (line,) = stage.told("unread")
     assert (line["host"], line["reason"]) == ("h0", "energy_uj may only be read by root")
-    assert stage.book.state.energy.unread == line["reason"]
+    assert stage.event_store.state.energy.unread == line["reason"]
 
 
 def test_an_idle_device_is_written_once(stage):
     stage.place("a", "h0:0", "h0:1")
     for _ in range(3 * IN_A_ROW):
         stage.now += 30.0
-        stage.tell("h0", sample(600.0, devices={"1": {"busy": 0.01}, "0": {"busy": 0.9}}))
+        stage.tell("h0", sample_metering(600.0, devices={"1": {"busy": 0.01}, "0": {"busy": 0.9}}))
     (line,) = stage.told("host_warned")
     assert (line["host"], line["reason"]) == ("h0", "device 1 is 1 % busy while a trains")
-    assert stage.book.state.hosts.warned == {"h0": line["reason"]}
+    assert stage.event_store.state.hosts.warned == {"h0": line["reason"]}
 
 
 def test_weak_hosts_are_found_among_the_busy_ones(tmp_path):
@@ -123,8 +323,8 @@ def test_weak_hosts_are_found_among_the_busy_ones(tmp_path):
     for _ in range(IN_A_ROW):
         stage.now += 30.0
         for number in range(10):
-            stage.tell(f"h{number}", sample(3000.0 if number in (4, 9) else 60_000.0))
-        stage.energy.write_if_due()
+            stage.tell(f"h{number}", sample_metering(3000.0 if number in (4, 9) else 60_000.0))
+        stage.energy_meter.flush_if_due()
     (line,) = stage.told("host_warned")
     assert (line["host"], line["reason"]) == ("h4", "takes 100 W, busy hosts like it 2000 W")
-    stage.book.close()
+    stage.event_store.close()

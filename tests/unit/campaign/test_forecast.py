@@ -6,22 +6,22 @@ from types import SimpleNamespace
 import pytest
 
 from hydragnn_hpo.campaign.forecast import (
-    Machine,
-    Priced,
-    Pricing,
+    ForecastMachine,
+    PricedTrial,
+    PromotionSimulation,
+    TrialPricer,
+    configuration_of,
     forecast,
-    quickest,
     rung_of,
-    sample,
+    sample_configurations,
+    shortest_seconds,
     trial_of,
-    values_of,
 )
-from hydragnn_hpo.campaign.loop.climbing import Climbing
-from hydragnn_hpo.campaign.records.state import fold
+from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.machine import LimitConfig, find_profile
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.placement.simulated import Work
+from hydragnn_hpo.placement.simulator import SimulatedWork
 from hydragnn_hpo.search import space
 from hydragnn_hpo.shipped import shipped
 
@@ -35,7 +35,7 @@ def campaign(**search):
 def machine(hosts=1, slots=2, **profile):
     quiet = {"cold_start_seconds": 0.0, "start_seconds": 0.0, "restart_seconds": 0.0}
     found = find_profile("workstation").model_copy(update=quiet | profile)
-    return Machine(found, hosts, slots)
+    return ForecastMachine(found, hosts, slots)
 
 
 class FixedPrice:
@@ -58,13 +58,13 @@ class FixedPrice:
 
 def priced(count, seconds=10.0, lanes=1):
     names = [f"t{number:04d}" for number in range(count)]
-    return {name: Priced(name, "gin", FixedPrice(seconds), lanes, 1.0, 1.0) for name in names}
+    return {name: PricedTrial(name, "gin", FixedPrice(seconds), lanes, 1.0, 1.0) for name in names}
 
 
 def test_a_sample_lies_in_the_space_and_repeats_itself():
     config = campaign()
-    values = sample(config, 40)
-    assert values == sample(config, 40)
+    values = sample_configurations(config, 40)
+    assert values == sample_configurations(config, 40)
     assert len({space.key(each) for each in values}) == 40
     for each in values:
         assert all(space.is_in(config.space[name], value) for name, value in each.items())
@@ -72,9 +72,9 @@ def test_a_sample_lies_in_the_space_and_repeats_itself():
 
 def test_a_sample_leaves_out_what_was_proposed_and_what_constraints_forbid():
     config = campaign(constraints=["model.features < 50"])
-    first = sample(config, 20)
+    first = sample_configurations(config, 20)
     assert all(each["model.features"] < 50 for each in first)
-    rest = sample(config, 20, first)
+    rest = sample_configurations(config, 20, first)
     assert not {space.key(each) for each in first} & {space.key(each) for each in rest}
 
 
@@ -121,8 +121,8 @@ def test_the_best_are_trained_again_when_all_rest(promotion):
     found = forecast(plain.model_copy(update={"ensemble": ensemble}), machine(), priced(9))
     again = [work for work in found.works if "again" in work.name]
     assert again == list(found.works[-len(again) :])
-    last = [values_of(w.name) for w in found.works[: -len(again)] if rung_of(w.name) == 9]
-    assert sorted(values_of(work.name) for work in again) == sorted(last)
+    last = [configuration_of(w.name) for w in found.works[: -len(again)] if rung_of(w.name) == 9]
+    assert sorted(configuration_of(work.name) for work in again) == sorted(last)
     assert {(work.seconds, rung_of(work.name)) for work in again} == {((90.0,), 9)}
     assert found.trials == 9 + len(last)
     assert not found.simulated.unfinished
@@ -133,14 +133,14 @@ def test_the_best_are_trained_again_when_all_rest(promotion):
 def test_the_longest_trial_is_summed_over_its_rungs():
     """All go on to the last rung: three epochs each, and one is slow."""
     config = campaign(rungs=[1, 3], finalists=9)
-    trials = priced(9) | {"t0004": Priced("t0004", "gin", FixedPrice(100.0), 1, 1.0, 1.0)}
+    trials = priced(9) | {"t0004": PricedTrial("t0004", "gin", FixedPrice(100.0), 1, 1.0, 1.0)}
     assert forecast(config, machine(), trials).longest == ("t0004", 300.0)
 
 
 def test_the_quickest_width_is_one_that_wastes_no_more_than_half():
     """Efficiencies 1, 0.8, 0.5 and 0.31: the widest is not allowed."""
-    work = Work("t0@1", (1, 2, 4, 8), (40.0, 25.0, 20.0, 16.0))
-    assert quickest(work) == 20.0
+    work = SimulatedWork("t0@1", (1, 2, 4, 8), (40.0, 25.0, 20.0, 16.0))
+    assert shortest_seconds(work) == 20.0
 
 
 def test_a_rank_with_lanes_takes_several_slots():
@@ -178,7 +178,9 @@ def test_what_is_left_of_a_run_is_forecast():
 
 def test_a_campaign_that_ends_climbs_no_further():
     state = fold([{"event": "ending", "time": 0.0, "epoch": 1}])
-    climbing = Climbing(campaign(), [Work("t0000@1", (1,), (10.0,))], priced(1), state)
+    climbing = PromotionSimulation(
+        campaign(), [SimulatedWork("t0000@1", (1,), (10.0,))], priced(1), state
+    )
     assert list(climbing.ended("t0000@1", 10.0)) == []
 
 
@@ -192,7 +194,7 @@ def test_values_that_make_no_trial_are_left_out():
     def refuse(name, values):
         raise ConfigError("no.")
 
-    pricing = Pricing(campaign(), machine(), SimpleNamespace(), refuse)
+    pricing = TrialPricer(campaign(), machine(), SimpleNamespace(), refuse)
     assert pricing.price("t0000", {}) is None
 
 
@@ -201,7 +203,7 @@ def test_prices_of_what_never_ran_are_not_exact():
     costs = SimpleNamespace(price_values=lambda values, widths: unmeasured)
     unmeasured = FixedPrice()
     unmeasured.measured = False
-    pricing = Pricing(campaign(), machine(), costs, lambda name, values: {})
+    pricing = TrialPricer(campaign(), machine(), costs, lambda name, values: {})
     works = [pricing.price(f"t{number:04d}", {}).work(0, 1) for number in range(200)]
     factors = [work.seconds[0] / work.believed()[0] for work in works]
     assert {work.believed() for work in works} == {(10.0,)}

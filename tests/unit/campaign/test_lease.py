@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from hydragnn_hpo.campaign import lease as lease_module
+from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.joining import Seat
 from hydragnn_hpo.campaign.lease import AWAY_SECONDS, Lease, Taken, alive, left
-from hydragnn_hpo.campaign.loop.book import Book
 from hydragnn_hpo.errors import RunError, StorageError
 
 
@@ -65,15 +65,15 @@ def test_a_newer_controller_fences_the_older(tmp_path, monkeypatch):
 
 def test_who_was_frozen_and_taken_over_writes_nothing_into_the_journal(tmp_path):
     lease = Lease(tmp_path)
-    book = Book(tmp_path / "events.jsonl", lease.epoch, lambda: 0.0, lease.renew)
-    book.note("opened", units={})
-    before = book.path.read_bytes()
+    event_store = EventStore(tmp_path / "events.jsonl", lease.epoch, lambda: 0.0, lease.renew)
+    event_store.append("opened", units={})
+    before = event_store.path.read_bytes()
     lease._next.touch()
     lease._touched -= 60.0
     with pytest.raises(RunError, match="a newer controller has taken over"):
-        book.note("finished")
-    book.close()
-    assert book.path.read_bytes() == before
+        event_store.append("finished")
+    event_store.close()
+    assert event_store.path.read_bytes() == before
 
 
 def test_a_lease_that_is_just_being_written_is_taken(tmp_path, monkeypatch):

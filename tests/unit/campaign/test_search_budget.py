@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from hydragnn_hpo.campaign.campaign_template import HeadHints, choose_heads, render_campaign
-from hydragnn_hpo.campaign.forecast import Machine
+from hydragnn_hpo.campaign.forecast import ForecastMachine
 from hydragnn_hpo.campaign.search_budget import (
     BATCHES,
     MAX_TRIALS,
@@ -68,7 +68,7 @@ def make(budget):
 
 
 def fitted(count, minutes, slots=2, nodes=20):
-    machine = Machine(find_profile(None), 1, slots)
+    machine = ForecastMachine(find_profile(None), 1, slots)
     return fit_budget(make, machine, stats(count, nodes), ABLE, 60.0 * minutes)
 
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from hydragnn_hpo.campaign.forecast import Forecast, Machine
-from hydragnn_hpo.cli.plan_view import advised, plain, told
+from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
+from hydragnn_hpo.cli.plan_view import advice_lines, report_lines, report_plain
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.placement.cost import Comparison
-from hydragnn_hpo.placement.simulated import CAUSES, Bar, Simulated, Work
+from hydragnn_hpo.placement.simulator import CAUSES, Bar, SimulatedWork, SimulationResult
 
 SLOTS, HOUR = 80, 3600.0
 
@@ -22,23 +22,23 @@ def forecast(hours=1.0, longest=0.5, works=8, **shares):
     bars = tuple(
         Bar(f"t{n:04d}@4", (f"h:{n}",), 0.0, longest * HOUR, "training") for n in range(works)
     )
-    simulated = Simulated(
+    simulated = SimulationResult(
         bars, hours * HOUR, SLOTS, spent, useful_seconds=0.9 * spent["training"], restarts=1
     )
-    each = [Work(bar.trial, (1,), (longest * HOUR,)) for bar in bars]
-    machine = Machine(find_profile("frontier"), 10, 8)
+    each = [SimulatedWork(bar.trial, (1,), (longest * HOUR,)) for bar in bars]
+    machine = ForecastMachine(find_profile("frontier"), 10, 8)
     price = SimpleNamespace(sigma=0.0)
     priced = {"t0000": SimpleNamespace(price=price, label="gin")}
     return Forecast(machine, priced, 0, simulated, tuple(each))
 
 
 def test_a_good_use_of_a_machine_needs_no_advice():
-    assert list(advised(forecast(tail=0.05, held=0.04, brain=0.09))) == []
+    assert list(advice_lines(forecast(tail=0.05, held=0.04, brain=0.09))) == []
 
 
 def test_the_longest_trial_is_the_bound():
     """80 % of 80 slots idle: the work of 14.4 keeps 18 slots, so three hosts, busy at 80 %."""
-    (said,) = advised(forecast(longest=0.9, tail=0.8))
+    (said,) = advice_lines(forecast(longest=0.9, tail=0.8))
     assert said == (
         "with 8 trials on 10 hosts the longest trial is the bound: more trials or fewer hosts. "
         "3 hosts would take about as long."
@@ -46,7 +46,7 @@ def test_the_longest_trial_is_the_bound():
 
 
 def test_rungs_one_after_another_are_the_bound():
-    (said,) = advised(forecast(longest=0.2, tail=0.8))
+    (said,) = advice_lines(forecast(longest=0.2, tail=0.8))
     assert said.startswith("with 8 trials on 10 hosts the last rungs are the bound")
 
 
@@ -59,18 +59,18 @@ def test_rungs_one_after_another_are_the_bound():
     ],
 )
 def test_each_loss_has_its_advice(shares, says):
-    (said,) = advised(forecast(**shares))
+    (said,) = advice_lines(forecast(**shares))
     assert says in said
 
 
 def test_nobody_minds_starting_in_a_short_campaign():
-    assert list(advised(forecast(hours=0.1, **{"start-up": 0.3}))) == []
+    assert list(advice_lines(forecast(hours=0.1, **{"start-up": 0.3}))) == []
 
 
 def test_what_is_left_undone_and_what_is_no_trial_is_said():
     found = forecast()
     undone = replace(found.simulated, unfinished={"t0000@4": 0.5})
-    said = list(advised(replace(found, simulated=undone, refused=3)))
+    said = list(advice_lines(replace(found, simulated=undone, refused=3)))
     assert said[0].startswith(
         "1 trial would be left undone when the allocation ends after 60.0 min"
     )
@@ -86,7 +86,7 @@ def planned(found, comparisons=()):
 
 
 def test_what_a_person_reads():
-    assert list(told(planned(forecast(tail=0.05)))) == [
+    assert list(report_lines(planned(forecast(tail=0.05)))) == [
         "mine: 8 trials, epochs 1 -> 4, 2 finalists",
         "machine      frontier: 10 hosts of 8 slots",
         "data         a store",
@@ -106,15 +106,17 @@ def test_many_widths_are_said_in_short():
         Bar(work.name, tuple("abcdefgh"[: 1 + n]), 0.0, 1.0, "training")
         for n, work in enumerate(found.works)
     )
-    lines = list(told(planned(replace(found, simulated=replace(found.simulated, bars=bars)))))
+    lines = list(
+        report_lines(planned(replace(found, simulated=replace(found.simulated, bars=bars))))
+    )
     line = next(line for line in lines if line.startswith("attempts"))
     assert "8, of 1 to 8 ranks, half of them up to 5" in line
 
 
 def test_hindsight_shows_the_worst_first():
     rows = (Comparison("t0000", 1, 1.0, 1.1), Comparison("t0001", 2, 1.0, 0.25))
-    lines = list(told(planned(None, rows)))
+    lines = list(report_lines(planned(None, rows)))
     assert lines[0].startswith("mine: 2 trials ended; seconds per epoch were off by a factor of ")
     assert [line.split()[0] for line in lines[2:4]] == ["t0001", "t0000"]
     assert lines[-1] == "mine: nothing is left to do"
-    assert plain(planned(None, rows))["ended"][1]["ratio"] == 0.25
+    assert report_plain(planned(None, rows))["ended"][1]["ratio"] == 0.25

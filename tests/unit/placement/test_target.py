@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.placement.bound import bound_of, least_makespan
-from hydragnn_hpo.placement.simulated import Work
+from hydragnn_hpo.placement.simulator import SimulatedWork
 from hydragnn_hpo.placement.target import prices, target
 from hydragnn_hpo.placement.task import Outlook, Running, Task
 
@@ -16,7 +16,7 @@ OUTLOOK = Outlook(restart_seconds=1.0, efficiency_floor=0.0)
 
 
 def work(name, seconds, widths=(1, 2, 4)):
-    return Work(name, widths, seconds)
+    return SimulatedWork(name, widths, seconds)
 
 
 def slow_bound(works, slots):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_campaign import EFFECTS, SPREADS, make_campaign
 
-from hydragnn_hpo.campaign.records.journal import read
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.report.reading.facts import read_facts
 
 WISHES = {
@@ -102,7 +102,7 @@ def test_the_same_wishes_give_the_same_bytes(tmp_path):
 def spread_by(run, key):
     """Give the share of the variance of log(objective) between bins of one key, first rung only."""
     values, found = {}, []
-    for event in read(run.journal):
+    for event in read_journal(run.journal):
         if event["event"] == "proposed":
             values[event["trial"]] = event["values"]
         if event["event"] == "ended" and event.get("reached") == 3:

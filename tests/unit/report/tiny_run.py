@@ -1,6 +1,6 @@
 """A run directory of a few events, written down by hand."""
 
-from hydragnn_hpo.campaign.records.journal import encode
+from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump, parse
 from hydragnn_hpo.layout import RunDir

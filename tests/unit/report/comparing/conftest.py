@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hydragnn_hpo.campaign.records.journal import encode
+from hydragnn_hpo.campaign.journal import encode
 
 CAMPAIGN = """
 name = "{name}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from made_campaign import make_campaign
 
-from hydragnn_hpo.campaign.records.journal import encode
+from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.reading.facts import Facts, read_facts
 

@@ -3,7 +3,7 @@ import math
 import pytest
 from made_campaign import make_campaign
 
-from hydragnn_hpo.campaign.records.journal import encode
+from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.report.importance.pooling import pooled
 from hydragnn_hpo.report.importance.targets import Observed, choose, column, observed, targets_of

@@ -11,7 +11,7 @@ import pytest
 from made_campaign import make_campaign
 from safetensors.numpy import save_file
 
-from hydragnn_hpo.campaign.records.journal import encode
+from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.errors import ConfigError, RunError, StorageError
 from hydragnn_hpo.files import read_json, write_text
 from hydragnn_hpo.layout import RunDir

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.placement.simulator import Bar
 from hydragnn_hpo.report.pictures.gantt import (
     COLUMNS,
     IDLE,

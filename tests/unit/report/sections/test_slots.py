@@ -3,7 +3,7 @@
 import numpy as np
 from unit.report.tiny_run import at, ended, facts_of, placed
 
-from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.placement.simulator import Bar
 from hydragnn_hpo.report.reading.course import Course, Idle
 from hydragnn_hpo.report.sections import slots
 from hydragnn_hpo.report.sections.slots import FIRST, KINDS, idle_raster, paint, shown_slots

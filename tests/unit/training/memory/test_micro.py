@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.campaign.records.outcome import Attempt, outcome_of
+from hydragnn_hpo.campaign.outcome import EndedAttempt, read_outcome
 from hydragnn_hpo.config.trial import HALVED, PEER_LOST
 from hydragnn_hpo.files import write_json
 from hydragnn_hpo.records import read_records
@@ -248,7 +248,7 @@ def test_a_step_that_cannot_be_taken_back_interrupts_the_trial(bench, monkeypatc
 @pytest.mark.parametrize("restarts", [0, 3])
 def test_the_campaign_takes_it_as_resized(tmp_path, restarts):
     codes = (PEER_LOST, HALVED)
-    ended = outcome_of(Attempt(tmp_path, codes, restarts=restarts, max_restarts=3))
+    ended = read_outcome(EndedAttempt(tmp_path, codes, restarts=restarts, max_restarts=3))
     assert ended == {"outcome": "interrupted", "reason": "resized"}
 
 

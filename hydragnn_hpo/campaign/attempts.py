@@ -1,0 +1,329 @@
+"""Attempts from their start to their end: orders out, what they tell into the event_store."""
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.event_store import EventStore
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.outcome import EndedAttempt, find_failed_host, retry_out_of_memory
+from hydragnn_hpo.campaign.state import LOST, Trial
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.errors import HydraError, JobError, StorageError
+from hydragnn_hpo.launching.job import Backend, Event
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.placement.task import Plan, Start
+from hydragnn_hpo.search.objective import Point, number, objective_of, watched
+from hydragnn_hpo.search.stopping import Rule
+
+PATIENCE_SECONDS = 15.0
+"""Time that interrupted trials get to write their checkpoint."""
+
+WRITERS = 16
+"""Threads that write files of attempts: each waits for the disk, and all could wait at once."""
+
+LAUNCH_SECONDS = 0.3
+"""Longest time for starts in one turn of the loop."""
+
+CONTROL_WORDS = {"resized": "yield", "median": "stop", "curve": "stop"}
+"""What rank 0 is asked for a reason to end; other reasons come as a signal."""
+
+
+class Attempts:
+    """All attempts of one controller."""
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        run: RunDir,
+        event_store: EventStore,
+        dispatch: Dispatch,
+        backend: Backend,
+        *,
+        tell: Callable[[Trial], None],
+    ) -> None:
+        """Start with none.
+
+        Args:
+            config: the campaign.
+            run: its directory.
+            event_store: where all is noted.
+            dispatch: writes orders, learns what trials cost.
+            backend: runs them.
+            tell: called with every trial that came to rest or failed.
+        """
+        self.config, self.run_dir, self.event_store = config, run, event_store
+        self.dispatch, self.backend, self.tell = dispatch, backend, tell
+        self.rule = replay_stop_rule(config, event_store)
+        self.to_launch: deque[Start] = deque()
+        """What was placed and is not started yet."""
+        self._adopted: set[str] = set()
+        self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
+        self.started = 0
+        """Attempts that were started."""
+        self.trouble: HydraError | None = None
+        """Why it makes no sense to go on: the disk is full, or trials fail alike."""
+        self.news = False
+        """Whether something happened since the last look that a plan may depend on."""
+
+    def start_plan(self, plan: Plan) -> None:
+        """Append what was decided to the journal, durably; ``launch`` acts on it."""
+        state = self.event_store.state
+        for start in plan.starts:
+            trial = state.trials[start.name]
+            self.dispatch.claim(start)
+            predicted = self.dispatch.price(trial).epoch_seconds(start.width)
+            self.event_store.append(
+                "placed",
+                durable=False,
+                trial=trial.name,
+                attempt=trial.attempt + 1,
+                until=trial.until,
+                width=start.width,
+                slots=start.slots,
+                reason=start.reason,
+                predicted_epoch_seconds=predicted,
+                predicted_seconds=predicted * (trial.until - trial.epoch),
+            )
+            self.to_launch.append(start)
+        for resize in plan.resizes:
+            trial = state.trials[resize.name]
+            self.ask(trial, "resized", width=resize.width, why=resize.reason)
+        self.event_store.sync()
+
+    def launch(self, seconds: float = LAUNCH_SECONDS) -> None:
+        """Start what was decided, for a moment: thousands of starts must not stop the clock.
+
+        Who was asked to end meanwhile ends without having started.
+        """
+        until = time.monotonic() + seconds
+        while self.to_launch and time.monotonic() < until:
+            some = [self.to_launch.popleft() for _ in range(min(WRITERS, len(self.to_launch)))]
+            pairs = [(self.event_store.state.trials[start.name], start) for start in some]
+            going = [pair for pair in pairs if pair[0].asked is None]
+            for job in self._writers.map(lambda pair: self.dispatch.prepare(*pair), going):
+                self.backend.start(job)
+                self.started += 1
+            for trial, _ in pairs:
+                if trial.asked is not None:
+                    self.end(trial)
+
+    def ask(self, trial: Trial, reason: str, **values: Any) -> None:
+        """Ask a running trial to end: once, but for a person or a pause, which do not wait."""
+        if trial.asked is not None and reason in CONTROL_WORDS:
+            return
+        if trial.asked is None or reason == "cancelled":
+            self.event_store.append("asked", trial=trial.name, reason=reason, **values)
+        self._send_request(trial, reason)
+
+    def _send_request(self, trial: Trial, reason: str) -> None:
+        if reason in CONTROL_WORDS:
+            self.backend.ask(trial.job, CONTROL_WORDS[reason])
+        else:
+            self.backend.stop(trial.job, grace=PATIENCE_SECONDS)
+
+    def adopt(self, job: str) -> None:
+        """Adopt a job that a lost controller left running; end it if no trial waits for it.
+
+        It may have noted what it was about to ask, and have had no time to ask it.
+        """
+        self._adopted.add(job)
+        trial = self._trial_of(job)
+        if trial is None:
+            self.backend.stop(job, grace=PATIENCE_SECONDS)
+        elif trial.asked is not None:
+            self._send_request(trial, trial.asked)
+
+    def recover(self, wait: Callable[[], None]) -> None:
+        """Take over what a lost controller left running, or queue it again.
+
+        Args:
+            wait: takes in what happens meanwhile.
+        """
+        for trial in self.event_store.state.with_status("running"):
+            folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
+            if (folder / "result.json").exists():
+                self.end(trial)
+        while self._orphans() and not self.backend.settled:
+            wait()
+        wait()
+        for trial in self._orphans():
+            self.end(trial)
+
+    def _orphans(self) -> list[Trial]:
+        running = self.event_store.state.with_status("running")
+        return [trial for trial in running if trial.job not in self._adopted]
+
+    def checkpoint_and_end(
+        self, reason: str, *, spare: frozenset[str], process_events: Callable[[], None]
+    ) -> None:
+        """Ask running trials to checkpoint and end, and wait for them for a limited time.
+
+        Args:
+            reason: to be noted.
+            spare: hosts; trials on these alone go on.
+            process_events: takes in what happens meanwhile.
+        """
+        state = self.event_store.state
+        resting = {t.name for t in state.with_status("running") if not spare.issuperset(t.hosts)}
+        for name in resting:
+            self.ask(state.trials[name], reason)
+        self.launch(PATIENCE_SECONDS)  # who was not started yet ends at once
+        deadline = time.monotonic() + PATIENCE_SECONDS + 5.0
+        while time.monotonic() < deadline:
+            if resting.isdisjoint(trial.name for trial in state.with_status("running")):
+                break
+            process_events()
+
+    def _trial_of(self, job: str) -> Trial | None:
+        """Return the trial that runs as this job; None for older attempts, and for errands."""
+        trial = self.event_store.state.trials.get(job.partition(".")[0])
+        runs = trial is not None and trial.status == "running" and trial.job == job
+        return trial if runs else None
+
+    def on_event(self, event: Event) -> None:
+        """Process an event of an attempt; events of older attempts are dropped."""
+        trial = None if event.job is None else self._trial_of(event.job)
+        if trial is None:
+            return
+        if event.kind == "ended":
+            self.end(trial, **event.data)
+        elif event.kind == "record":
+            self._record(trial, event.data)
+
+    def _record(self, trial: Trial, record: dict[str, Any]) -> None:
+        """Note what matters of a record; whatever a command of a user writes does no harm.
+
+        An adopted attempt tells its records again from the first one: what is known is dropped.
+        """
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+            match record.get("record"):
+                case "first_step" if trial.first_step is None:
+                    if (moment := number(record["time"])) is not None:
+                        seconds = moment - trial.placed
+                        told = {"trial": trial.name, "seconds": seconds}
+                        self.event_store.append("first_step", durable=False, **told)
+                case "checkpoint" if int(record["epoch"]) <= trial.until:
+                    self._checkpoint(trial, int(record["epoch"]), int(record.get("step", 0)))
+                case "epoch" if trial.epoch < int(record["epoch"]) <= trial.until:
+                    self._epoch(trial, record)
+
+    def _checkpoint(self, trial: Trial, epoch: int, step: int) -> None:
+        if (epoch, step) > self.event_store.state.checkpoints.get(trial.name, (-1, 0)):
+            reached = {"reached": epoch, "step": step}
+            self.event_store.append("checkpoint", durable=False, trial=trial.name, **reached)
+
+    def _epoch(self, trial: Trial, record: dict[str, Any]) -> None:
+        seconds = _sum(record.get(part, 0.0) for part in ("train_seconds", "val_seconds"))
+        fresh = trial.width not in trial.seconds
+        energy = dict(record.get("energy", {})).values()
+        joules = _sum(joules for parts in energy for joules in dict(parts).values())
+        objective = number(record["objective"])
+        value = watched(self.config.search.objective, record, self.dispatch.spreads)
+        self.event_store.append(
+            "epoch",
+            durable=False,
+            trial=trial.name,
+            reached=int(record["epoch"]),
+            objective=objective,
+            best_objective=number(record.get("best_objective", objective)),
+            seconds=seconds,
+            width=trial.width,
+            **({"joules": joules} if joules else {}),
+            **({"watched": value} if value != objective else {}),
+        )
+        self.news |= fresh
+        self.dispatch.learn(trial, trial.width, seconds)
+        self._apply_stop_rule(trial, int(record["epoch"]), value)
+
+    def _apply_stop_rule(self, trial: Trial, epoch: int, value: float | None) -> None:
+        """Ask a trial to rest when the campaign's rule sees no hope for it."""
+        if value is None or trial.parent is not None:
+            return
+        verdict = self.rule.observe(trial.name, epoch, value, until=trial.until)
+        if verdict:
+            self.ask(trial, self.config.search.stop_rule, why=verdict)
+
+    def end(
+        self,
+        trial: Trial,
+        codes: Sequence[int] = (),
+        *,
+        first: int | None = None,
+        signal_sent: bool = False,
+        error: str | None = None,
+        away: Sequence[str] = (),
+        **_: Any,
+    ) -> None:
+        """Note how an attempt ended and what becomes of its trial."""
+        folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
+        limit = self.config.search.max_restarts if codes else math.inf  # its controller died
+        left = EndedAttempt(folder, codes, trial.asked, trial.restarts, limit, error)
+        ended = self.dispatch.work.ended(left, until=trial.until, first=first)
+        widths, shared = self.dispatch.choices(trial)
+        ended = retry_out_of_memory(ended, width=trial.width, widths=widths, shared=shared)
+        if ended["reason"] in LOST:
+            ended["codes"] = list(codes)
+        if ended["reason"] == "host_lost" and codes and not away:  # its own loss says enough
+            places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
+            self._record_host_failure(
+                trial, find_failed_host(places, codes, first=first, signalled=signal_sent)
+            )
+        self.dispatch.release(trial, ended)
+        if ended["outcome"] != "interrupted":
+            ended["score"] = self._score(trial, ended)
+        self.event_store.append("ended", trial=trial.name, attempt=trial.attempt, **ended)
+        self.news = True
+        for name in ("lease", "meeting"):
+            (folder / name).unlink(missing_ok=True)
+        if trial.status not in ("queued", "cancelled"):
+            self.tell(trial)
+        self._check_trouble(trial)
+
+    def _score(self, trial: Trial, ended: dict[str, Any]) -> Point | None:
+        """Return what an end is ranked by; nothing for a failure."""
+        if ended["outcome"] not in ("completed", "stopped"):
+            return None
+        known = {**ended, "joules": trial.joules} if trial.joules else ended
+        return objective_of(self.config.search.objective, known, self.dispatch.spreads)
+
+    def _record_host_failure(self, trial: Trial, host: str | None) -> None:
+        if host is not None:
+            self.event_store.append("host_failed", host=host, cause=trial.name)
+
+    def _check_trouble(self, trial: Trial) -> None:
+        """Set ``trouble`` where going on would repeat one failure again and again."""
+        folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
+        if trial.reason == "disk_full":
+            self.trouble = StorageError(
+                f"{folder}: the disk is full; make room, then run the same command again to go on."
+            )
+        most = self.config.search.max_failures
+        if trial.reason == "bug" and self.event_store.state.alike(trial) >= most:
+            self.trouble = JobError(
+                f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
+                f"See {folder / 'log'}."
+            )
+
+
+def _sum(values: Iterable[Any]) -> float:
+    """Add up what a record holds; 0, which nobody learns from, where it is not finite."""
+    return number(sum(number(value) or 0.0 for value in values)) or 0.0
+
+
+def replay_stop_rule(config: CampaignConfig, event_store: EventStore) -> Rule:
+    """Build the stopping rule, which knows what earlier controllers saw."""
+    rule = Rule(config.search)
+    for event in read_journal(event_store.path) if config.search.stop_rule != "none" else ():
+        value = event.get("watched", event.get("objective"))
+        searched = (
+            event["event"] == "epoch" and event_store.state.trials[event["trial"]].parent is None
+        )
+        if searched and value is not None:
+            rule.observe(event["trial"], event["reached"], value, until=event["reached"])
+    return rule

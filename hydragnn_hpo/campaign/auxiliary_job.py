@@ -1,0 +1,190 @@
+"""A job that is not a trial: it runs in a warm rank and answers in a file."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.config.trial import INTERRUPTED, STALE
+from hydragnn_hpo.errors import ConfigError, JobError, StorageError
+from hydragnn_hpo.files import read_json, remove, storage
+from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
+from hydragnn_hpo.launching.rank_lease import LAPSED
+
+logger = logging.getLogger(__name__)
+
+TRIES = 3
+"""How often a job is sent before its campaign gives up: hosts are lost now and then."""
+
+LATE_SECONDS = 60.0
+"""How long the answer of a rank that ended well may stay unseen: network file systems remember
+for so long that there was no such file."""
+
+NOT_ITS_OWN = (INTERRUPTED, STALE, os.EX_OSERR, os.EX_CANTCREAT, LAPSED)
+"""Exit codes that speak of the host alone: asked to end, no fork, no lease file, lease lapsed."""
+
+Wait = Callable[[], None]
+
+
+class AuxiliaryJob:
+    """One such job, from its order to its answer."""
+
+    def __init__(self, run: Path, kind: str, name: str) -> None:
+        """Name the files it uses: its own, as a host that thaws may still be at an earlier try."""
+        self.kind, self.name = kind, name
+        self.log, self.lease = run / f"{kind}.log", run / f".{name}.lease"
+        self.file = run / f".{name}.json"  # not asked for before its time, see LATE_SECONDS
+        for old in run.glob(f".{kind}.*.*"):  # a folder, where a launcher kept a lease
+            remove(old)
+
+    def job(self, spec: dict[str, Any], slot: Slot) -> Job:
+        """Return the order for the backend."""
+        return Job(
+            id=self.name,
+            kind=self.kind,
+            width=1,
+            spec={**spec, "answer": str(self.file.resolve())},
+            log=self.log,
+            lease=self.lease,
+            watch=None,
+            slots=(slot,),
+        )
+
+    def was_lost(self, ended: Mapping[str, Any]) -> bool:
+        """Check whether the job found no end of its own: its host or its agent was lost.
+
+        Args:
+            ended: the data of its ``ended`` event.
+        """
+        codes: Sequence[int] = ended["codes"]
+        own = any(code > 0 and code not in NOT_ITS_OWN for code in codes)
+        return not own and not self.file.exists()
+
+    def failed(self) -> bool:
+        """Check whether it failed in a way that another host may not share: a disk, a device."""
+        return not self.file.exists() or bool(read_json(self.file).get("storage"))
+
+    def answer(self) -> Any:
+        """Read the answer once the job has ended.
+
+        Raises:
+            JobError: there is none.
+            ConfigError: it is an error for the user.
+            StorageError: it is one of a disk.
+        """
+        self.lease.unlink(missing_ok=True)
+        if not self.file.exists():
+            raise JobError(f"the {self.kind} job ended without an answer; see {self.log}.")
+        values = read_json(self.file)
+        self.file.unlink()
+        if "error" in values:
+            raise (StorageError if values.get("storage") else ConfigError)(values["error"])
+        return values
+
+
+class AuxiliaryJobs:
+    """Sends them, each again where its host is lost."""
+
+    def __init__(
+        self,
+        run: Path,
+        backend: Backend | None,
+        *,
+        epoch: int,
+        choose: Callable[[Sequence[str]], Slot],
+        wait: Wait,
+    ) -> None:
+        """Send none yet.
+
+        Args:
+            run: the run directory.
+            backend: runs them; None where its hosts would not see their files.
+            epoch: the controller's, for their names.
+            choose: gives a slot, on a host with no try before if there is one, given those tried.
+            wait: lets all else go on meanwhile, and hands events to ``on_event``; what it raises
+                ends the waiting.
+        """
+        self._run, self._backend, self._epoch = run, backend, epoch
+        self._choose, self._wait = choose, wait
+        self._count = 0
+        self._name = ""
+        self._ended: Mapping[str, Any] | None = None
+
+    def on_event(self, event: Event) -> None:
+        """Note the end of the job that is waited for."""
+        if event.kind == "ended" and event.job == self._name:
+            self._ended = event.data
+
+    def run(self, kind: str, spec: dict[str, Any]) -> Any:
+        """Run one job, and return its answer.
+
+        One that is lost is sent again. One that fails by itself is tried on one other host, if
+        there is any: a device or a disk may be broken, and this may be the last step of a campaign.
+
+        Raises:
+            JobError: it ended without an answer.
+            ConfigError: its answer is an error for the user.
+            StorageError: its answer is an error of a disk.
+        """
+        tried: list[str] = []
+        while True:
+            self._count += 1
+            job = AuxiliaryJob(self._run, kind, f"{kind}.{self._epoch}.{self._count}")
+            ended = self._end_of(job, spec, tried)
+            if len(tried) >= TRIES or not self._goes_again(job, ended, tried):
+                return job.answer()
+
+    def _goes_again(
+        self, job: AuxiliaryJob, ended: Mapping[str, Any], tried: Sequence[str]
+    ) -> bool:
+        if job.was_lost(ended):
+            logger.warning("the %s job was lost; it is sent again.", job.kind)
+            return True
+        first = len(tried) == 1 and self._backend is not None
+        if not (first and job.failed() and self._choose(tried).host not in tried):
+            return False
+        logger.warning("the %s job failed on host %s; it is sent elsewhere.", job.kind, tried[0])
+        return True
+
+    def _end_of(
+        self, job: AuxiliaryJob, spec: dict[str, Any], tried: list[str]
+    ) -> Mapping[str, Any]:
+        """Run one, and return how it ended once its answer can be seen.
+
+        Args:
+            job: the job.
+            spec: its order.
+            tried: hosts of earlier tries; this one's is added.
+        """
+        self._name, self._ended = job.name, None
+        with contextlib.ExitStack() as opened:
+            here = None
+            if self._backend is None:
+                here = opened.enter_context(_backend_here(self._run))
+            backend = here or self._backend
+            assert backend is not None
+            slot = here.slots[0] if here else self._choose(tried)
+            tried.append(slot.host)
+            backend.start(job.job(spec, slot))
+            while self._ended is None:
+                for event in here.poll(0.0) if here else ():
+                    self.on_event(event)
+                self._wait()
+        deadline = time.monotonic() + LATE_SECONDS
+        while 0 in self._ended["codes"] and not job.file.exists():
+            if time.monotonic() > deadline:
+                break
+            self._wait()
+        return self._ended
+
+
+def _backend_here(run: Path) -> LocalBackend:
+    """Start a backend of this computer alone: other hosts would not see a job's files."""
+    folder = run / "errands"
+    with storage(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return LocalBackend(slots=1, run_dir=folder)

@@ -1,0 +1,401 @@
+"""The loop: ask the brain, price, place, launch, watch, tell.
+
+One thread decides; the journal is written before anything is acted on.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.campaign.attempts import Attempts
+from hydragnn_hpo.campaign.auxiliary_job import AuxiliaryJobs
+from hydragnn_hpo.campaign.backends import TETHERED
+from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
+from hydragnn_hpo.campaign.event_store import EventStore
+from hydragnn_hpo.campaign.host_health import HostHealth
+from hydragnn_hpo.campaign.leaderboard import explain_no_result
+from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
+from hydragnn_hpo.campaign.promotion import Promoter, Replicates
+from hydragnn_hpo.campaign.proposals import Proposals
+from hydragnn_hpo.campaign.setup import tidy
+from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
+from hydragnn_hpo.campaign.software_versions import controller_versions
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
+from hydragnn_hpo.campaign.user_requests import RequestHandler
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.errors import HydraError, JobError, StorageError
+from hydragnn_hpo.files import passes
+from hydragnn_hpo.launching.job import Backend, Event, Slot
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.placement.task import Plan
+from hydragnn_hpo.walltime import WallTime
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.2
+TURN_SECONDS = 0.02
+PLANNING_SHARE = 0.1
+"""Most of the controller's time that goes into plans."""
+
+PLAN_SECONDS = 5.0
+"""A plan is made again after so long even if nothing happened: predictions come due."""
+
+HOST_SECONDS = 600.0
+"""How long a campaign waits for its first host, and for hosts that what waits could start on."""
+
+GATHERING_SECONDS = 2.0
+"""Once nobody has joined for so long those who are there begin."""
+
+Watch = Callable[[State, "Controller"], None]
+
+
+class Controller:
+    """Runs one campaign in one run directory."""
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        run: RunDir,
+        *,
+        cards: Mapping[Path, str],
+        make_backend: Callable[[], Backend],
+        watch: Watch = lambda *_: None,
+        pause: ShutdownRequest = NEVER,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take the run directory.
+
+        Args:
+            config: the campaign.
+            run: its directory, opened by ``setup.open_run``.
+            cards: path of each data set's card, and its name, which is the store's too.
+            make_backend: starts the backend.
+            watch: called after each turn with the state, for a display.
+            pause: looked at in each turn.
+            clock: gives seconds since the epoch.
+
+        Raises:
+            RunError: another controller is at work there, or its journal is damaged.
+        """
+        self.config, self.run_dir = config, run
+        self.watch, self.pause = watch, pause
+        self.lease = Lease(run.path)
+        tidy(run, trials_may_live=config.machine.backend != TETHERED)
+        self.event_store = EventStore(run.journal, self.lease.epoch, clock, self.lease.renew)
+        self.state = self.event_store.state
+        self.walltime = WallTime.of(os.environ)
+        self.backend = make_backend()
+        self.ready, self.stopping, self._left = False, False, FAILED
+        self._served = self._opened = False
+        self.ends_in: float | None = None
+        """Predicted seconds until all trials that are known have ended."""
+        self._plan_due, self._last_poll, self._idle_since = 0.0, 0.0, math.inf
+        self._unprocessed: list[Event] = []
+        self._assemble(make_trial_kind(config, run, cards))
+
+    def _assemble(self, work: TrialKind) -> None:
+        config, run, event_store = self.config, self.run_dir, self.event_store
+        self.work = work
+        self.dispatch = Dispatch(config, run, work, find_profile(config.machine.profile))
+        self.proposals = Proposals(config, event_store, self.dispatch, configure=work.configure)
+        self.attempts = Attempts(
+            config, run, event_store, self.dispatch, self.backend, tell=self.proposals.tell
+        )
+        self.promoter = Promoter(config.search, event_store)
+        self.replicates = Replicates(config.ensemble.reseed, event_store, self.proposals)
+        self.host_health = HostHealth(event_store, self.dispatch)
+        self.energy_meter = EnergyMeter(event_store, lambda: self.backend.slots)
+        self.request_handler = RequestHandler(run, event_store, self.attempts)
+        self.auxiliary_jobs = AuxiliaryJobs(
+            run.path,
+            self.backend if config.machine.shared_files else None,
+            epoch=self.lease.epoch,
+            choose=self._slot_beside,
+            wait=self._wait,
+        )
+
+    def run(self) -> State:
+        """Run the campaign to the end of its last rung.
+
+        Raises:
+            JobError: trials fail alike, or none has a result.
+            StorageError: the disk is full; the trials that ran may go on.
+            ConfigError: the space does not fit the data.
+            KeyboardInterrupt: a person asked for a pause; checkpoints are written first.
+            Drained: the allocation ends before the campaign does, or its hosts or files are out
+                of reach. What runs on hosts of other allocations goes on; whoever takes over has a
+                lease's time to adopt it.
+        """
+        with self._left_in_order():
+            self._open()
+            while not self._done():
+                self._turn()
+            self.energy_meter.flush()
+        return self.state
+
+    @contextlib.contextmanager
+    def _left_in_order(self) -> Iterator[None]:
+        """Checkpoint trials and release the lease with its reason when something ends the work."""
+        try:
+            yield
+        except (Drained, KeyboardInterrupt, JobError, StorageError, OSError) as why:
+            if self.stopping:  # a job inside of ``run``
+                raise
+            goes_on = isinstance(why, Drained) or passes(why)
+            if goes_on:
+                self._left = DRAINED
+            elif isinstance(why, KeyboardInterrupt):
+                self._left = PAUSED
+            self._end_trials("walltime" if goes_on else "paused")
+            if goes_on and not isinstance(why, Drained):
+                raise Drained(str(why)) from why
+            raise
+
+    @property
+    def slots(self) -> int:
+        """Slots that can be used now, taken or free."""
+        return self.dispatch.pool.total
+
+    def finish(self) -> None:
+        """Write down that the ensemble is built: a further ``run`` has nothing to do."""
+        self.event_store.append("finished")
+        self._left = FINISHED
+
+    def close(self) -> None:
+        """Keep what was learnt, end the backend, and give the lease back.
+
+        What fails here is told and hides nothing: how the work ended is known already.
+        """
+        steps: list[Callable[[], object]] = [self.proposals.close]
+        if self.attempts.started:
+            steps.append(lambda: self.dispatch.costs.save(self.run_dir.costs))
+        steps += [
+            self.backend.close,
+            self.event_store.close,
+            lambda: self.lease.release(self._left),
+        ]
+        for step in steps:
+            try:
+                step()
+            except (HydraError, OSError) as error:
+                logger.warning("%s", error)
+
+    def job(self, kind: str, spec: dict[str, Any]) -> Any:
+        """Run one job that is not a trial, on one slot, and give its answer.
+
+        Raises:
+            JobError: it ended without an answer.
+            ConfigError: its answer is an error for the user.
+            KeyboardInterrupt: as in ``run``; so are Drained and StorageError.
+        """
+        with self._left_in_order():
+            answer = self.auxiliary_jobs.run(kind, spec)
+            self.energy_meter.flush()
+        return answer
+
+    def _slot_beside(self, tried: Sequence[str]) -> Slot:
+        """Choose a slot, on a host that is not among these if there is one."""
+        self._wait_for_hosts()
+        bad = self.state.hosts.quarantined
+        return min(self.backend.slots, key=lambda s: (s.host in bad, tried.count(s.host)))
+
+    # -- opening ---------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self.work.prepare(self.job)
+        stats = self.work.stats
+        units = {name: target["unit"] for name, target in stats.get("targets", {}).items()}
+        self._wait_for_hosts()
+        self.dispatch.settle(stats, self.backend.slots)
+        slots = sorted(slot.name for slot in self.backend.slots)
+        known: dict[str, Any] = {"data": stats.get("checksum"), "software": controller_versions()}
+        self.event_store.append("opened", units=units, slots=slots, **known)
+        self.proposals.start()
+        self.dispatch.lay_out(self.backend.slots, self.state)
+        self._opened = True
+        self.attempts.recover(self._wait)
+
+    def _wait_for_hosts(self) -> None:
+        """Wait for the first host, and for those that come on its heels."""
+        seen, now = len(self.backend.slots), time.monotonic()
+        changed, deadline = now, now + HOST_SECONDS
+        if seen:
+            self._served = True
+            return
+        while not seen or now < changed + GATHERING_SECONDS:
+            if now > deadline and not seen:
+                said = f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs."
+                raise self._no_hosts_error(said)
+            self._wait()
+            now = time.monotonic()
+            if len(self.backend.slots) != seen:
+                seen, changed = len(self.backend.slots), now
+        self._served = True
+
+    def _no_hosts_error(self, said: str) -> Exception:
+        """Return the error for a campaign without hosts; ``Drained`` where it had some before.
+
+        Args:
+            said: what was found, as a sentence.
+        """
+        return Drained(said) if self._served else JobError(said)
+
+    # -- one turn --------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        if self.attempts.trouble is not None:
+            raise self.attempts.trouble
+        self.proposals.propose_next()
+        self.promoter.promote(exhausted=self.proposals.exhausted)
+        self.replicates.propose_missing()
+        for trial in self._trials_to_yield():
+            self.attempts.ask(trial, "walltime")
+        self._place()
+        self.attempts.launch()
+        # The brain is asked before any end is processed, however late that end arrives (Law 5).
+        self.proposals.propose_next()
+        self._process_events()
+        self.host_health.quarantine_failing()
+        self.request_handler.handle_new()
+        self.watch(self.state, self)
+
+    def _place(self) -> None:
+        """Plan again when something happened or predictions came due; never too often."""
+        now = time.monotonic()
+        waits = self.state.count("queued") > 0 or self.attempts.news
+        if not self.ready or now < self._plan_due or self.attempts.to_launch:
+            return
+        if not waits and now < self._plan_due + PLAN_SECONDS:
+            return
+        self.attempts.news = False
+        plan = self.dispatch.decide(
+            self.state,
+            now=self.event_store.clock(),
+            to_come=self.proposals.to_come,
+            time_left=self.time_left,
+        )
+        self.ends_in = plan.ends_in
+        self._plan_due = now + (time.monotonic() - now) / PLANNING_SHARE
+        self.attempts.start_plan(plan)
+        if plan.starts or self.state.count("running"):
+            self._idle_since = math.inf
+        else:
+            self._check_idle_time(plan, now)
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the allocation must be drained; infinity where nobody says."""
+        end = min(self.walltime.end, self.backend.ends_at)
+        return end - self.event_store.clock() - self.walltime.least_margin
+
+    def _trials_to_yield(self) -> list[Trial]:
+        """Return the trials whose hosts are about to end with their allocation."""
+        now = self.event_store.clock() + self.walltime.least_margin
+        profile = self.dispatch.profile
+        checkpoint = profile.start_seconds + profile.restart_seconds
+        return self.host_health.close_ending_hosts(now, checkpoint=checkpoint)
+
+    def _check_idle_time(self, plan: Plan, now: float) -> None:
+        """Wait, when nothing runs and nothing can start, for hosts, but not for ever."""
+        if self.time_left < self.dispatch.profile.restart_seconds:
+            raise Drained("the allocation ends: what is left would not reach a checkpoint")
+        self._idle_since = min(self._idle_since, now) if plan.held else math.inf
+        if now - self._idle_since > HOST_SECONDS:
+            trial, why = next(iter(plan.held.items()))
+            said = (
+                f"nothing could start for {HOST_SECONDS:.0f} s: {trial} {why}; give the campaign "
+                "more slots, or cancel the trial."
+            )
+            raise self._no_hosts_error(said) if self.state.hosts.lost else JobError(said)
+
+    def _process_events(self) -> None:
+        """Process the events since the last turn; ends are durable before they are acted on."""
+        events, self._unprocessed = [*self._unprocessed, *self._poll_events()], []
+        joined = set()
+        for event in events:
+            if event.kind == "host_joined":
+                joined.add(event.data["host"])
+            if not self.host_health.on_event(event):
+                self.attempts.on_event(event)
+        if joined:
+            self.dispatch.join(joined, self.backend.slots, self.state)
+        elif not self.dispatch.pool.total and self.backend.slots:
+            self.dispatch.lay_out(self.backend.slots, self.state)  # none but quarantined hosts left
+
+    def _wait(self) -> None:
+        """Process events while something else is waited for; keep them until it is open."""
+        if self._opened:
+            self._process_events()
+        else:
+            self._unprocessed += self._poll_events()
+        self.watch(self.state, self)
+
+    def _poll_events(self) -> list[Event]:
+        if not self.stopping:
+            self._check_stop_requests()
+        # Turns that wait for some more news at once cost a busy campaign half as much.
+        time.sleep(max(0.0, self._last_poll + TURN_SECONDS - time.monotonic()))
+        try:
+            events = self.backend.poll(POLL_SECONDS)
+        except JobError as error:
+            raise self._no_hosts_error(str(error)) from error
+        self._last_poll = time.monotonic()
+        for event in events:
+            self.auxiliary_jobs.on_event(event)
+            if event.kind == "ready":
+                self.ready = True
+                told = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
+                self.event_store.append("zygote_ready", durable=False, **told)
+            elif event.kind == "counters":
+                self.energy_meter.on_event(event)
+            elif event.kind == "adopted" and event.job:
+                self.attempts.adopt(event.job)
+            elif event.kind in ("zygote_lost", "agent_lost"):
+                self.event_store.append(event.kind, durable=False, host=event.data.get("host"))
+                if event.data.get("error"):
+                    host, there = str(event.data.get("host")), {s.host for s in self.backend.slots}
+                    self.host_health.quarantine_unusable(host, there, str(event.data["error"]))
+        self.energy_meter.flush_if_due()
+        self.lease.renew()
+        self.event_store.flush()
+        return events
+
+    def _check_stop_requests(self) -> None:
+        """Raise if a person, the scheduler or the clock ends the work, in this order."""
+        if self.pause.wanted or self.request_handler.pause_wanted:
+            raise KeyboardInterrupt
+        if self.pause.draining:
+            raise Drained("the scheduler ends the allocation")
+        if self.time_left <= 0.0:  # ranks know it, too; this is for those that do not
+            raise Drained("the allocation ends")
+
+    def _done(self) -> bool:
+        state = self.state
+        if state.count("queued", "running") or not (state.closed or state.ending):
+            return False
+        if not state.ranked():
+            raise JobError(f"no trial has a result: {explain_no_result(self.state)}.")
+        return not self.replicates.missing
+
+    def _end_trials(self, reason: str) -> None:
+        """End the trials as far as journal and hosts allow; the reason was reported already."""
+        self.stopping = True
+        spare = self.backend.guests if reason == "walltime" else frozenset()
+        try:
+            if reason == "walltime":
+                self.event_store.append("draining")
+            if self._opened:  # else what runs is another controller's, and waits for the next one
+                self.attempts.checkpoint_and_end(
+                    reason, spare=spare, process_events=self._process_events
+                )
+            self.energy_meter.flush()
+        except (HydraError, OSError, Drained) as error:
+            logger.warning("%s", error)

@@ -1,0 +1,305 @@
+"""Between state and planner: price trials, choose their places, write their orders."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.trial_kind import TrialKind
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import dump
+from hydragnn_hpo.config.machine import HERE, ProfileConfig, find_profile
+from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.launching.job import Job, Slot
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.placement.cost import CostModel, Price
+from hydragnn_hpo.placement.planner import plan
+from hydragnn_hpo.placement.pool import Pool
+from hydragnn_hpo.placement.task import Outlook, Plan, Running, Start, Task
+
+
+def merge_slots(slots: Sequence[Slot]) -> Slot:
+    """Make one place for a rank of the slots that share its device: all their cores and memory."""
+    if len(slots) == 1:
+        return slots[0]
+    cores = tuple(sorted({core for slot in slots for core in slot.cores}))
+    return replace(slots[0], cores=cores, memory_mb=sum(slot.memory_mb for slot in slots))
+
+
+FEW = 16
+"""Hosts up to which the pool is mended; beyond, it is laid out anew."""
+
+
+def choose_profile(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> ProfileConfig:
+    """Choose a machine for slots that nobody has described: by their device and their memory.
+
+    Args:
+        slots: those that are there.
+        here: the profile of a computer without GPUs.
+        lanes: slots that share one device.
+    """
+    profile = find_profile("generic-slurm") if any(s.device != "cpu" for s in slots) else here
+    return set_measured_memory(profile, slots, lanes)
+
+
+def set_measured_memory(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
+    """Set the memory of a device as its slots report it; keep the profile's where they do not."""
+    known = [slot.memory_mb for slot in slots if slot.memory_mb]
+    if not known:
+        return profile
+    return profile.model_copy(update={"memory_gb": min(known) * lanes * 2**20 / 1e9})
+
+
+SPEEDS = (
+    *("device", "process_gb", "flops_per_second", "bytes_per_second"),
+    *("step_seconds", "layer_seconds", "within", "between"),
+)
+"""What a profile says of its devices."""
+
+
+def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
+    """Fill in what a profile does not know: memory, and devices of the other kind.
+
+    The speeds of GPUs promise a hundred times too much of hosts that turn out to have none.
+    """
+    kind = "gpu" if any(slot.device != "cpu" for slot in slots) else "cpu"
+    if slots and kind != profile.device:
+        other = find_profile("generic-slurm" if kind == "gpu" else HERE)
+        update = {key: getattr(other, key) for key in SPEEDS}
+        profile = profile.model_copy(update={**update, "memory_gb": 0.0})
+    return profile if profile.memory_gb else set_measured_memory(profile, slots, lanes)
+
+
+class Dispatch:
+    """Knows slots, configurations and costs; decides by the planner alone."""
+
+    def __init__(
+        self, config: CampaignConfig, run: RunDir, work: TrialKind, profile: ProfileConfig
+    ) -> None:
+        """Start without slots, statistics and trials; the controller fills them in.
+
+        Args:
+            config: the campaign.
+            run: its directory.
+            work: what its trials are.
+            profile: the machine.
+        """
+        self.config, self.run_dir, self.work, self.profile = config, run, work, profile
+        self.slots: dict[str, Slot] = {}
+        self.pool = Pool({})
+        self.costs = CostModel({}, profile, max_width=config.machine.max_width)
+        self.configs: dict[str, Any] = {}
+
+    def settle(self, stats: Mapping[str, Any], slots: Sequence[Slot]) -> None:
+        """Set up the cost model from the data, the slots, and what earlier campaigns learnt.
+
+        What this one learnt is in its journal, and is learnt again from there.
+        """
+        if self.config.machine.profile is None:
+            self.profile = choose_profile(slots, self.profile, self.config.machine.lanes)
+        else:
+            self.profile = fill_profile(self.profile, slots, self.config.machine.lanes)
+        self.costs = CostModel(stats, self.profile, max_width=self.config.machine.max_width)
+        for path in self.config.search.warm_start:
+            if (earlier := RunDir(Path(path)).costs).exists():
+                self.costs.load(earlier)
+
+    @property
+    def spreads(self) -> dict[str, float]:
+        """Standard deviation of each target in its own unit."""
+        targets = self.work.stats.get("targets", {})
+        return {name: target["std"] for name, target in targets.items() if "std" in target}
+
+    # -- slots -----------------------------------------------------------------------
+
+    def lay_out(self, slots: Sequence[Slot], state: State) -> None:
+        """Rebuild the pool from the present slots; those of running trials are taken.
+
+        Hosts in quarantine are used where there are no others. Slots of lost hosts stay known:
+        what was placed there is on its way, and is told as lost by the backend.
+        """
+        self.slots |= {slot.name: slot for slot in slots}
+        kept = [slot.name for slot in slots if slot.host not in state.hosts.quarantined]
+        self.pool = Pool.of(
+            kept or [slot.name for slot in slots],
+            hosts_per_group=self.profile.hosts_per_group,
+            slot_order=self.profile.slot_order,
+        )
+        for trial in state.with_status("running"):
+            self.pool.claim(trial.slots)
+
+    def join(self, hosts: Collection[str], slots: Sequence[Slot], state: State) -> None:
+        """Add hosts that joined: one by one, or by a rebuilt pool where they are many.
+
+        Args:
+            hosts: those that joined.
+            slots: of all hosts.
+            state: the campaign's state.
+        """
+        if len(hosts) > FEW or not self.pool.total:
+            self.lay_out(slots, state)
+            return
+        found: dict[str, list[str]] = {}
+        for slot in slots:
+            if slot.host in hosts:
+                self.slots[slot.name] = slot
+                found.setdefault(slot.host, []).append(slot.name)
+        for host, names in found.items():
+            if host not in state.hosts.quarantined:
+                self.pool.add_host(host, names)
+        for trial in state.with_status("running"):
+            if not found.keys().isdisjoint(trial.hosts):
+                self.pool.claim(trial.slots)
+
+    # -- deciding --------------------------------------------------------------------
+
+    def decide(self, state: State, *, now: float, to_come: int, time_left: float) -> Plan:
+        """Choose what starts now, and where, and what had better be resized.
+
+        Args:
+            state: the campaign's state.
+            now: seconds since the epoch.
+            to_come: trials that will be proposed beyond those that are known.
+            time_left: seconds until the allocation is drained.
+        """
+        profile = self.profile
+        outlook = Outlook(
+            restart_seconds=profile.restart_seconds,
+            checkpoint_seconds=profile.start_seconds + profile.restart_seconds,
+            time_left=time_left,
+            more_to_come=to_come > 0,
+            to_come=to_come,
+        )
+        queued = sorted(state.with_status("queued"), key=lambda trial: (-trial.until, trial.name))
+        waiting = [self._task(trial) for trial in queued]
+        running = [self._running(trial, now) for trial in state.with_status("running")]
+        return plan(waiting, running, self.pool, outlook)
+
+    def _task(self, trial: Trial) -> Task:
+        price, epochs = self.price(trial), trial.until - trial.epoch
+        widths = [w for w in price.widths if w >= trial.least] or [price.widths[-1]]
+        return Task(
+            trial.name,
+            tuple(widths),
+            tuple(epochs * price.epoch_seconds(width) for width in widths),
+            measured=price.measured,
+            restarts=trial.resizes,
+            lanes=self._lanes(trial, price),
+            wished=trial.wished,
+        )
+
+    def _running(self, trial: Trial, now: float) -> Running:
+        epoch = self.price(trial).epoch_seconds(trial.width)
+        left = epoch * (trial.until - trial.epoch)
+        if trial.first_step is None:
+            left += self.profile.start_seconds
+        since = max(0.0, now - trial.moved)
+        stoppable = trial.first_step is not None and trial.asked is None
+        return Running(self._task(trial), trial.width, max(left - since, 0.1 * epoch), stoppable)
+
+    def _lanes(self, trial: Trial, price: Price) -> int:
+        """Return the slots that each of its ranks takes: one, or all that share its device."""
+        lanes = self.config.machine.lanes
+        if lanes == 1:
+            return 1
+        room = self.profile.memory_bytes / lanes
+        return lanes if trial.whole or price.memory(trial.least) > room else 1
+
+    def price(self, trial: Trial) -> Price:
+        """Price a trial by all that is known now."""
+        config = self.configs[trial.name]
+        if isinstance(config, TrialConfig):
+            return self.costs.price(config)
+        return self.costs.price_values(trial.values, self._command_widths)
+
+    @property
+    def _command_widths(self) -> tuple[int, ...]:
+        command = self.config.command
+        return (command.width,) if command else (1,)
+
+    def choices(self, trial: Trial) -> tuple[tuple[int, ...], bool]:
+        """Return the widths a trial may have here, and whether it shares its device with others."""
+        price = self.price(trial)
+        lanes = self._lanes(trial, price)
+        room = self.pool.widest // lanes
+        widths = tuple(width for width in price.widths if width <= room)
+        return widths, self.config.machine.lanes > 1 and lanes == 1
+
+    # -- starting and ending -----------------------------------------------------------
+
+    def claim(self, start: Start) -> None:
+        """Claim the slots of a trial that is about to start."""
+        self.pool.claim(start.slots)
+
+    def prepare(self, trial: Trial, start: Start) -> Job:
+        """Write the placement of a trial's present attempt, and give the order for the backend.
+
+        ``trial.toml`` is written here too, once, so that a trial that was proposed just before
+        a crash has one.
+        """
+        attempt = trial.attempt
+        folder = self.run_dir.trial(trial.name)
+        place = folder.attempt(attempt)
+        placement = PlacementConfig(
+            attempt=attempt,
+            epochs=trial.until,
+            width=start.width,
+            slots=start.slots,
+            reason=start.reason,
+        )
+        with storage(place):
+            place.mkdir(parents=True, exist_ok=True)
+            folder.control.unlink(missing_ok=True)
+        if not folder.config.exists():
+            write_text(folder.config, self.work.written(self.configs[trial.name]))
+        write_text(place / "placement.toml", dump(placement))
+        slots = self._places(start)
+        ranks = self.work.ranks(slots)
+        return Job(
+            id=f"{trial.name}.{attempt}",
+            kind=self.work.kind,
+            width=len(ranks),
+            spec=self.work.spec(folder, attempt=attempt, epochs=trial.until, slots=slots),
+            log=place / "log",
+            lease=place / "lease",
+            watch=place / "metrics.jsonl",
+            slots=ranks,
+            control=folder.control,
+            folder=folder.path,
+            needs=self.work.needs,
+        )
+
+    def _places(self, start: Start) -> tuple[Slot, ...]:
+        """Return the place of each rank."""
+        lanes = len(start.slots) // start.width
+        named = [self.slots[name] for name in start.slots]
+        return tuple(merge_slots(named[at : at + lanes]) for at in range(0, len(named), lanes))
+
+    def release(self, trial: Trial, ended: Mapping[str, Any]) -> None:
+        """Free a trial's slots, and learn from how it ended."""
+        self.pool.give_back(trial.slots)
+        config = self.configs[trial.name]
+        if ended["outcome"] == "interrupted" or not isinstance(config, TrialConfig):
+            return
+        failed = ended["outcome"] == "failed"
+        self.costs.observe_end(config, ended["reason"] if failed else None)
+        if peak := ended.get("peak_bytes"):
+            self.costs.observe_memory(config, trial.width, peak)
+
+    def learn_again(self, trial: Trial) -> None:
+        """Learn from a trial of an earlier controller, as the journal knows it."""
+        for width, seconds in trial.seconds.items():
+            self.learn(trial, width, seconds)
+        config = self.configs.get(trial.name)
+        if isinstance(config, TrialConfig) and trial.status not in ("queued", "running"):
+            self.costs.observe_end(config, trial.reason if trial.status == "failed" else None)
+
+    def learn(self, trial: Trial, width: int, seconds: float) -> None:
+        """Correct the cost model by one epoch that was measured."""
+        config = self.configs[trial.name]
+        if isinstance(config, TrialConfig):
+            self.costs.observe(config, width, seconds)
+        else:
+            self.costs.observe_values(trial.values, width, seconds)

@@ -1,1 +1,0 @@
-"""The loop that decides, and what it works with."""

@@ -1,0 +1,145 @@
+"""Which trials train on: promotion from rung to rung, and the best again with new seeds."""
+
+from collections.abc import Collection, Sequence
+
+from hydragnn_hpo.campaign.event_store import EventStore
+from hydragnn_hpo.campaign.proposals import Proposals
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.config.search import SearchConfig
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.search.rungs import Promotion, Rested, promotable, tail, together
+
+
+def choose_promotions(
+    search: SearchConfig,
+    results: Sequence[Sequence[Rested]],
+    promoted: Sequence[Collection[str]],
+    *,
+    resting: bool,
+) -> list[Promotion]:
+    """Apply the campaign's rule of promotion.
+
+    Args:
+        search: names the rule.
+        results: of the trials that rested, by rung.
+        promoted: names of the trials that were sent on, by rung.
+        resting: whether nothing runs, waits or is to come.
+    """
+    if search.promotion == "together":
+        if not resting:
+            return []
+        return together(results, promoted, reduction=search.reduction, finalists=search.finalists)
+    if resting:
+        return tail(results, promoted, finalists=search.finalists)
+    return promotable(results, promoted, reduction=search.reduction)
+
+
+class Promoter:
+    """Sends trials from rung to rung."""
+
+    def __init__(self, search: SearchConfig, event_store: EventStore) -> None:
+        """Start at the first rung of every trial."""
+        self.search, self.event_store = search, event_store
+        self._seen: tuple[object, ...] = ()
+        """What was there when all were last compared."""
+
+    def promote(self, *, exhausted: bool) -> None:
+        """Promote who may go on now.
+
+        Args:
+            exhausted: whether all trials of the budget were proposed.
+        """
+        state = self.event_store.state
+        if state.closed or state.ending:
+            return
+        resting = exhausted and not state.count("queued", "running")
+        if not self._has_changed(resting):
+            return
+        found = self._choose(resting)
+        for rung in sorted({p.to_rung for p in found}, reverse=True):
+            names = [p.trial for p in found if p.to_rung == rung]
+            self.event_store.append(
+                "promoted", trials=names, until=self.search.rungs[rung], last=False
+            )
+        if resting and not found:
+            self.event_store.append("promoted", trials=[], until=self.search.rungs[-1], last=True)
+
+    def _has_changed(self, resting: bool) -> bool:
+        """Check whether anything changed: ranking thousands of trials every turn is slow."""
+        state, seen = self.event_store.state, self._seen
+        arrived = [len(rows) for rows in state.results.values()]
+        gone = [len(names) for names in state.promoted.values()]
+        self._seen = (resting, state.count("stopped"), arrived, gone)
+        return self._seen != seen
+
+    def _choose(self, resting: bool) -> list[Promotion]:
+        """Ask the rule of the campaign; only who is at rest can go on."""
+        search, state = self.search, self.event_store.state
+        results = [state.results.get(rung, []) for rung in search.rungs]
+        gone = [state.promoted.get(rung, set()) for rung in search.rungs]
+        found = choose_promotions(search, results, gone, resting=resting)
+        return [p for p in found if state.trials[p.trial].status == "stopped"]
+
+
+class Replicates:
+    """Proposes the best trials again once the search is over, to the full budget at once.
+
+    They are members for an ensemble, and take no part in the search.
+
+    Source: Wenzel et al. (2020), Hyperparameter ensembles for robustness and uncertainty
+    quantification, NeurIPS 33: varying seeds beside hyperparameters.
+    """
+
+    def __init__(self, wanted: int, event_store: EventStore, proposals: Proposals) -> None:
+        """Keep how many of the best the campaign itself trains again."""
+        self.wanted, self.event_store, self.proposals = wanted, event_store, proposals
+
+    @property
+    def missing(self) -> list[Trial]:
+        """Return the trials that are to be trained again and are not yet, best first.
+
+        A person who ended the campaign early wants no more of it, unless they ask.
+        """
+        state = self.event_store.state
+        wanted = max(0 if state.ending else self.wanted, state.reseed)
+        return choose_replicates(state, wanted) if wanted else []
+
+    def request(self, count: int) -> None:
+        """Note that a person wants the best trained again: whoever goes on knows it.
+
+        Raises:
+            RunError: the search goes on, or nothing came to its end.
+        """
+        state, where = self.event_store.state, self.event_store.path.parent
+        if not (state.closed or state.ending):
+            raise RunError(
+                f"{where}: its search is not over, so the best are not known yet: let it end, or "
+                "set ensemble.reseed in the campaign file."
+            )
+        if not any(trial.status == "completed" for trial in state.trials.values()):
+            raise RunError(f"{where}: no trial was trained to the full budget: none can be best.")
+        self.event_store.append("reseed", count=count)
+
+    def propose_missing(self) -> None:
+        """Propose what is missing."""
+        for trial in self.missing:
+            self.proposals.propose(dict(trial.values), parent=trial.name)
+
+
+def choose_replicates(state: State, wanted: int) -> list[Trial]:
+    """Return those of the best completed trials of a search that nobody trained again.
+
+    Args:
+        state: the campaign's.
+        wanted: how many of the best are to be trained again.
+
+    Returns:
+        Best first, by the objective that members are chosen by; none before the search is over
+        and all rest.
+    """
+    if not (state.closed or state.ending) or state.count("queued", "running"):
+        return []
+    done = [t for t in state.with_status("completed") if t.parent is None]
+    scored = [(t.objective, t.name) for t in done if t.objective is not None]
+    best = [state.trials[name] for _, name in sorted(scored)[:wanted]]
+    return [trial for trial in best if trial.name not in state.reseeded]

@@ -1,0 +1,297 @@
+"""Trials from the brain: asked for ahead, checked, appended, and reported back when they rest."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.event_store import EventStore, read_state
+from hydragnn_hpo.campaign.state import Trial
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.search import Objective, Space
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.layout import RunDir, derive_seed
+from hydragnn_hpo.search.objective import Point
+from hydragnn_hpo.search.protocol import Brain, make_brain
+from hydragnn_hpo.search.space import fixed_values
+from hydragnn_hpo.search.warm import Row, fitting
+
+logger = logging.getLogger(__name__)
+
+AT_REST = ("stopped", "completed", "failed")
+
+
+def read_warm_start_rows(path: Path, objective: Objective, space: Space) -> list[Row]:
+    """Read values and first scores of an earlier campaign's trials; None for failures.
+
+    Args:
+        path: its run directory.
+        objective: of this campaign.
+        space: searched keys of this campaign; what the earlier one had fixed of them is added.
+
+    Raises:
+        ConfigError: it minimized something else, so that its scores mean something else.
+        RunError: there is no campaign, or its journal is damaged.
+    """
+    run = RunDir(path)
+    state = read_state(run)
+    theirs = load(run.campaign, CampaignConfig)
+    if theirs.search.objective != objective:
+        raise ConfigError(
+            f"search.warm_start: {path} minimized {theirs.search.objective!r}, this campaign "
+            f"{objective!r}: name a campaign with the same objective, or drop it."
+        )
+    fixed = {key: value for key, value in fixed_values(theirs.trial).items() if key in space}
+    rows: list[Row] = []
+    for trial in state.trials.values():
+        if trial.parent is not None:  # its values are there with another seed
+            continue
+        if trial.rests:
+            rows.append(({**fixed, **trial.values}, trial.rests[min(trial.rests)]))
+        elif trial.status == "failed":
+            rows.append(({**fixed, **trial.values}, None))
+    return rows
+
+
+Result = tuple[dict[str, Any], Point | None]
+
+
+class SearchWorker:
+    """The brain in its own thread, beside the controller: first in, first out.
+
+    Because questions and answers keep their order, what the brain knows at each question does not
+    depend on how long it thinks: with one slot a campaign repeats itself (Law 5).
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Brain],
+        results: Sequence[Result],
+        pending: Sequence[dict[str, Any]],
+    ) -> None:
+        """Start to build the brain, and replay what was known before."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="brain")
+        self._brain = self._pool.submit(_build, make, results, pending)
+        self._proposals: Future[list[dict[str, Any]]] | None = None
+        self._results: list[Future[None]] = []
+        self.asking = 0
+
+    def ask(self, count: int) -> None:
+        """Ask for proposals; one question is open at a time."""
+        assert self._proposals is None
+        self.asking = count
+        self._proposals = self._pool.submit(lambda: self._brain.result().ask(count))
+
+    def take_proposals(self, wait: bool = False) -> list[dict[str, Any]] | None:
+        """Return the proposals if they are there (or wait for them), else None."""
+        if self._proposals is None or not (wait or self._proposals.done()):
+            return None
+        proposals = self._proposals.result()
+        self._proposals, self.asking = None, 0
+        return proposals
+
+    def tell(self, values: Mapping[str, Any], objective: Point | None) -> None:
+        """Report a result to the brain; None is a failure."""
+        known = dict(values)
+        self._results.append(self._pool.submit(lambda: self._brain.result().tell(known, objective)))
+
+    def check(self) -> None:
+        """Raise what went wrong in the brain's thread."""
+        for future in [f for f in self._results if f.done()]:
+            future.result()
+            self._results.remove(future)
+
+    def close(self) -> None:
+        """Stop thinking."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _build(
+    make: Callable[[], Brain], results: Sequence[Result], pending: Sequence[dict[str, Any]]
+) -> Brain:
+    brain = make()
+    if results or pending:
+        brain.replay(results, pending)
+    return brain
+
+
+class Proposals:
+    """Keeps one wave of trials waiting, so that a free slot never waits for the brain."""
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        event_store: EventStore,
+        dispatch: Dispatch,
+        *,
+        configure: Callable[[str, Mapping[str, Any]], Any],
+    ) -> None:
+        """Start without a brain.
+
+        Args:
+            config: the campaign.
+            event_store: where proposals are noted.
+            dispatch: learns the configurations of trials.
+            configure: makes a trial's whole configuration, or raises ``ConfigError``.
+        """
+        self.config, self.event_store, self.dispatch = config, event_store, dispatch
+        self.configure = configure
+        self.search_worker: SearchWorker | None = None
+        self.space_exhausted = False
+        """Whether the space holds no further configuration."""
+
+    @property
+    def budget(self) -> int:
+        """Trials to propose in all."""
+        return self.config.search.trials + self.event_store.state.added
+
+    @property
+    def to_come(self) -> int:
+        """How many trials will still be proposed."""
+        return 0 if self.exhausted else self.budget - self.event_store.state.searched
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further trial will be proposed."""
+        return (
+            self.space_exhausted
+            or self.event_store.state.ending
+            or self.event_store.state.searched >= self.budget
+        )
+
+    def start(self) -> None:
+        """Build the brain and replay what was told before; nothing once all is proposed."""
+        for trial in self.event_store.state.trials.values():
+            if trial.reason != "bad_config":
+                self._configure(trial)
+            self.dispatch.learn_again(trial)
+        if not self.exhausted:
+            self._start_brain()
+
+    def _start_brain(self) -> None:
+        search = self.config.search
+        known = [t for t in self.event_store.state.trials.values() if t.parent is None]
+        told = {t.name: t for t in known if t.rests or t.status in AT_REST}
+        results: list[Result] = [(t.values, self._point(t)) for t in told.values()]
+        pending = [t.values for t in known if t.name not in told]
+        warm = self._warm()
+        self.search_worker = SearchWorker(
+            lambda: make_brain(
+                search.brain,
+                self.config.space,
+                seed=derive_seed(self.config.seed, "campaign", "search"),
+                initial=search.initial,
+                constraints=search.constraints,
+                template=self.config.trial,
+                warm=warm,
+            ),
+            results,
+            pending,
+        )
+
+    def _warm(self) -> list[Row]:
+        """Read what earlier campaigns found, as far as it fits this one."""
+        search, kept = self.config.search, list[Row]()
+        for path in search.warm_start:
+            rows = read_warm_start_rows(Path(path), search.objective, self.config.space)
+            found = fitting(self.config.space, search.constraints, rows, self.config.trial)
+            kept += found.kept
+            causes = "; skipped: " if found.skipped else ""
+            causes += ", ".join(f"{number} ({why})" for why, number in found.skipped.items())
+            logger.warning("%s: %d results are learnt from%s.", path, len(found.kept), causes)
+        return kept
+
+    def propose_next(self) -> None:
+        """Propose what a person or the brain chose; ask the brain for more when too few wait."""
+        chosen = self.event_store.state.chosen
+        while chosen and not self.event_store.state.ending:
+            self.propose(dict(chosen[0]))
+        if self.search_worker is None:
+            if self.exhausted:
+                return
+            self._start_brain()
+            assert self.search_worker is not None
+        self.search_worker.check()
+        self._take(self.search_worker)
+        wanted = min(self._missing(), self.budget - self.event_store.state.searched)
+        if not self.exhausted and self.search_worker.asking == 0 and wanted > 0:
+            self.search_worker.ask(wanted)
+
+    def _missing(self) -> int:
+        """Return how many more should wait: one wave ahead, two before anything runs."""
+        state = self.event_store.state
+        wave = self.wave
+        return (2 * wave if not state.trials else wave) - state.count("queued")
+
+    @property
+    def wave(self) -> int:
+        """Trials that run side by side, roughly: as many as run, or fit one rank each.
+
+        A machine much larger than the campaign holds a quarter of its trials at once: with all
+        of them the brain would never see a result.
+        """
+        search = self.config.search
+        quarter = max(search.initial, math.ceil(self.budget / 4))
+        slots = max(1, self.dispatch.pool.total)
+        return max(1, min(slots, quarter))
+
+    def _take(self, worker: SearchWorker) -> None:
+        proposals = worker.take_proposals()
+        if proposals is None or self.event_store.state.ending:
+            return
+        self.space_exhausted = not proposals
+        for values in proposals[: self.budget - self.event_store.state.searched]:
+            self.propose(values)
+
+    def propose(self, values: dict[str, Any], parent: str | None = None) -> None:
+        """Note a new trial; one that cannot be is a result at once.
+
+        Args:
+            values: searched values.
+            parent: the trial that has them already: they are trained again, to the end.
+        """
+        name, rungs = f"t{len(self.event_store.state.trials):04d}", self.config.search.rungs
+        known = {"until": rungs[0]} if parent is None else {"until": rungs[-1], "parent": parent}
+        self.event_store.append("proposed", durable=False, trial=name, values=values, **known)
+        self._configure(self.event_store.state.trials[name])
+
+    def _configure(self, trial: Trial) -> None:
+        """Make a trial's configuration; values that make none are a result of a new trial."""
+        try:
+            self.dispatch.configs[trial.name] = self.configure(trial.name, trial.values)
+        except ConfigError as error:
+            if trial.attempt:
+                raise
+            self.event_store.append(
+                "ended",
+                trial=trial.name,
+                outcome="failed",
+                reason="bad_config",
+                message=str(error),
+                score=None,
+            )
+            self.tell(trial)
+
+    def tell(self, trial: Trial) -> None:
+        """Report a trial's first result to the brain: later rungs have other budgets.
+
+        Other seeds of values that it knows are no news.
+        """
+        if trial.parent is not None:
+            return
+        first = trial.until == self.config.search.rungs[0]
+        if self.search_worker is not None and (first or not trial.rests):
+            self.search_worker.tell(trial.values, self._point(trial))
+
+    def _point(self, trial: Trial) -> Point | None:
+        """Return what a trial scored at its first rung; nothing for a failure."""
+        return trial.rests[min(trial.rests)] if trial.rests else None
+
+    def close(self) -> None:
+        """Stop thinking."""
+        if self.search_worker:
+            self.search_worker.close()

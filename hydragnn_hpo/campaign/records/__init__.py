@@ -1,1 +1,0 @@
-"""The journal, and all that is read out of it."""

@@ -1,0 +1,449 @@
+"""A campaign's state: a fold over its journal, and nothing else.
+
+What is known of a campaign's hosts.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.search.objective import Point, rank
+from hydragnn_hpo.search.rungs import Rested
+
+TrialStatus = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
+
+RULES = ("median", "curve")
+"""Reasons of a stopping rule: such a trial is not promoted."""
+
+LOST = ("host_lost", "stale")
+"""Reasons that count against ``search.max_restarts`` until a new checkpoint is there.
+
+Without exit codes nobody saw how it ended: its controller died, for which it cannot help.
+"""
+
+
+@dataclass
+class Trial:
+    """What is known of one trial."""
+
+    name: str
+    values: dict[str, Any]
+    """Active searched values."""
+    until: int
+    """Epochs it may train at present: its rung."""
+    parent: str | None = None
+    """The trial whose values it has with another seed; it takes no part in the search."""
+    status: TrialStatus = "queued"
+    reason: str | None = None
+    message: str | None = None
+    attempt: int = 0
+    width: int = 0
+    slots: tuple[str, ...] = ()
+    placed: float = 0.0
+    first_step: float | None = None
+    moved: float = 0.0
+    """When its present attempt last said that it goes on."""
+    epoch: int = 0
+    objective: float | None = None
+    """The trainer's own: weighted validation MAE in units of each target's spread."""
+    score: Point | None = None
+    """What it is ranked by: one number, or one for each goal of the campaign."""
+    val_mae: dict[str, float] = field(default_factory=dict)
+    rests: dict[int, Point] = field(default_factory=dict)
+    """Its score at each rung where it came to rest."""
+    seconds: dict[int, float] = field(default_factory=dict)
+    """Seconds of its newest epoch by width, of all its attempts."""
+    restarts: int = 0
+    """Interruptions in a row without a new checkpoint."""
+    resizes: int = 0
+    wished: int | None = None
+    """Width for which it was asked to yield."""
+    asked: str | None = None
+    """What was asked of the running attempt: a reason to end, or None."""
+    least: int = 1
+    """Fewest ranks with which it may start, after it ran out of memory."""
+    whole: bool = False
+    """Whether it needs its device for itself, after it ran out of memory beside others."""
+    slot_seconds: float = 0.0
+    """Time its slots were held, summed."""
+    joules: float = 0.0
+    """Energy of its epochs, where its own ranks measure it."""
+    energy: float | None = None
+    """Joules that the counters of hosts say its slots took; None where nothing was counted."""
+    metered: float = 0.0
+    """Slot-seconds in which they were counted."""
+    predicted: float | None = None
+    """Seconds per epoch that were predicted when its present attempt was placed."""
+
+    @property
+    def conv(self) -> str:
+        """Name of the conv if it was searched."""
+        return str(self.values.get("model.conv", ""))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts it runs on, each once."""
+        return tuple(dict.fromkeys(slot.rpartition(":")[0] for slot in self.slots))
+
+    @property
+    def metered_share(self) -> float | None:
+        """Share of the time it held slots in which energy was counted; None while it runs."""
+        if self.energy is None or self.slots or not self.slot_seconds:
+            return None
+        return min(1.0, self.metered / self.slot_seconds)
+
+    @property
+    def job(self) -> str:
+        """Id of its present attempt, as backends know it."""
+        return f"{self.name}.{self.attempt}"
+
+
+@dataclass
+class Hosts:
+    """Hosts that are there, were lost, or have failed too often."""
+
+    slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Slots of the hosts that are there, by host."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Why a host is not there."""
+    failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """What a host has on its account: trials that were lost on it, and its own losses."""
+    quarantined: dict[str, str] = field(default_factory=dict)
+    """Why a host gets no more trials."""
+    warned: dict[str, str] = field(default_factory=dict)
+    """What is odd about a host, as its counters say."""
+
+
+@dataclass
+class EnergyUse:
+    """What all hosts took, as far as it was counted; a fold over the journal."""
+
+    joules: float | None = None
+    """Of trials, and idle; None as long as nothing was counted."""
+
+    idle: float = 0.0
+    """While no trial held the slots: waiting, building data sets and ensembles."""
+
+    watts: float | None = None
+    """At the newest event, of ``hosts`` hosts."""
+
+    hosts: int = 0
+
+    parts: tuple[str, ...] = ()
+    """What was counted of a host: see ``Sample.parts``."""
+
+    unread: str | None = None
+    """Why a host counts less than it could."""
+
+    def apply(self, event: Event) -> None:
+        """Apply an event ``energy``."""
+        spent = sum(joules for joules, _ in event["trials"].values()) + event["idle"]
+        self.joules = (self.joules or 0.0) + spent
+        self.idle += event["idle"]
+        self.watts, self.hosts = event["watts"], event["hosts"]
+        self.parts = tuple(sorted({*self.parts, *event["parts"]}))
+
+
+class State:
+    """All trials, in the order they were proposed, and the campaign's own course."""
+
+    def __init__(self) -> None:
+        """Start before the first event."""
+        self.trials: dict[str, Trial] = {}
+        self.reseed = 0
+        """How many of the best a person wants to be trained again with new seeds."""
+        self.reseeded: dict[str, str] = {}
+        """Trials that have the values of another one and a new seed, by that other one."""
+        self.hosts = Hosts()
+        self.energy = EnergyUse()
+        self.results: defaultdict[int, list[Rested]] = defaultdict(list)
+        """By rung, who came to rest there and with what, in order."""
+        self.promoted: defaultdict[int, set[str]] = defaultdict(set)
+        """By rung, who was sent on from there."""
+        self.closed = False
+        """Whether the finalists were chosen: nothing is promoted any more."""
+        self.ending = False
+        """Whether a person asked to finish with what is there."""
+        self.finished = False
+        self.draining = False
+        """Whether the allocation ends and trials are leaving checkpoints."""
+        self.added = 0
+        """Trials that a person added to the budget."""
+        self.additions: set[str] = set()
+        """Requests that added them."""
+        self.chosen: deque[dict[str, Any]] = deque()
+        """Values that a person chose and that are not trials yet."""
+        self.units: dict[str, str] = {}
+        self.bugs: Counter[str] = Counter()
+        """How often each bug was seen."""
+        self.checkpoints: dict[str, tuple[int, int]] = {}
+        """Epoch and step of the newest checkpoint by trial."""
+        self._by: dict[TrialStatus, dict[str, Trial]] = {
+            status: {} for status in get_args(TrialStatus)
+        }
+
+    @property
+    def searched(self) -> int:
+        """Count the trials that were proposed to be searched."""
+        return len(self.trials) - len(self.reseeded)
+
+    def with_status(self, *status: TrialStatus) -> list[Trial]:
+        """Return the trials in any of some states, in the order in which they entered them."""
+        return [trial for each in status for trial in self._by[each].values()]
+
+    def count(self, *status: TrialStatus) -> int:
+        """Count the trials in any of some states."""
+        return sum(len(self._by[each]) for each in status)
+
+    def ranked(self) -> list[Trial]:
+        """Return the trials that have a result: furthest trained first, then best score."""
+        found = self.with_status("stopped", "completed")
+        done = [(t, t.score) for t in found if t.score is not None]
+        done.sort(key=lambda pair: pair[0].name)
+        best = [done[place][0] for place in rank([score for _, score in done])]
+        return sorted(best, key=lambda trial: -trial.until)
+
+    def alike(self, trial: Trial) -> int:
+        """Count the failures that were like this trial's, itself included."""
+        return self.bugs[_gist(trial)]
+
+    def add(self, trial: Trial) -> None:
+        """Add a trial that was proposed."""
+        self.trials[trial.name] = trial
+        self._by[trial.status][trial.name] = trial
+
+    def move(self, trial: Trial, status: TrialStatus) -> None:
+        """Bring a trial into another state."""
+        del self._by[trial.status][trial.name]
+        trial.status = status
+        self._by[status][trial.name] = trial
+
+    def apply(self, event: Event) -> None:
+        """Apply one event."""
+        handler = _HANDLERS.get(event["event"])
+        if handler is not None:
+            handler(self, event)
+
+
+def fold(events: Iterable[Event]) -> State:
+    """Make the state out of a journal."""
+    state = State()
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def _opened(state: State, event: Event) -> None:
+    """Replace the hosts by those of a new controller: those of an earlier one may be gone."""
+    state.units = event["units"]
+    state.bugs.clear()  # whoever runs it again has mended something, or will see it again
+    found = defaultdict[str, list[str]](list)
+    for slot in event.get("slots", ()):
+        found[slot.rpartition(":")[0]].append(slot)
+    state.hosts.slots = {host: tuple(slots) for host, slots in found.items()}
+    state.hosts.lost.clear()
+    state.draining = False
+
+
+def _proposed(state: State, event: Event) -> None:
+    name, values = event["trial"], event["values"]
+    parent = event.get("parent")
+    state.add(Trial(name=name, values=values, until=event["until"], parent=parent))
+    if parent is not None:
+        state.reseeded[parent] = name
+        state.finished = False
+        return
+    if state.chosen and state.chosen[0] == values:
+        state.chosen.popleft()
+
+
+def _placed(state: State, event: Event) -> None:
+    trial = state.trials[event["trial"]]
+    state.move(trial, "running")
+    trial.attempt, trial.width = event["attempt"], event["width"]
+    trial.slots, trial.placed = tuple(event["slots"]), event["time"]
+    trial.moved = event["time"]
+    trial.first_step, trial.asked, trial.wished = None, None, None
+    trial.predicted = event.get("predicted_epoch_seconds")
+
+
+def _first_step(state: State, event: Event) -> None:
+    trial = state.trials[event["trial"]]
+    trial.first_step, trial.moved = event["seconds"], event["time"]
+
+
+def _epoch(state: State, event: Event) -> None:
+    trial = state.trials[event["trial"]]
+    trial.epoch = event["reached"]
+    trial.objective = event["best_objective"]
+    trial.moved = event["time"]
+    trial.seconds[event["width"]] = event["seconds"]
+    trial.joules += event.get("joules", 0.0)
+
+
+def _checkpoint(state: State, event: Event) -> None:
+    name, reached = event["trial"], (event["reached"], event.get("step", 0))
+    if reached > state.checkpoints.get(name, (0, 0)):
+        state.checkpoints[name] = reached
+        state.trials[name].restarts = 0
+
+
+def _asked(state: State, event: Event) -> None:
+    trial = state.trials[event["trial"]]
+    trial.asked, trial.wished = event["reason"], event.get("width")
+    trial.resizes += event["reason"] == "resized"
+
+
+def _ended(state: State, event: Event) -> None:
+    trial = state.trials[event["trial"]]
+    if trial.status == "running":
+        trial.slot_seconds += len(trial.slots) * (event["time"] - trial.placed)
+    trial.slots, trial.asked = (), None
+    outcome, trial.reason = event["outcome"], event.get("reason")
+    trial.message = event.get("message")
+    if outcome == "interrupted":
+        _interrupted(state, trial, event)
+        return
+    state.move(trial, outcome)
+    trial.wished = None  # it ended before it could yield
+    trial.epoch = event.get("reached", trial.epoch)
+    trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
+    score = event.get("score", trial.objective)
+    trial.score = tuple(score) if isinstance(score, list) else score
+    if trial.score is not None:
+        trial.rests[trial.until] = trial.score
+    if outcome != "cancelled" and trial.parent is None:
+        ruled = trial.reason in RULES
+        rested = Rested(trial.name, None if ruled else trial.score, outcome == "completed")
+        state.results[trial.until].append(rested)
+    if trial.reason == "bug":
+        state.bugs[_gist(trial)] += 1
+
+
+def _interrupted(state: State, trial: Trial, event: Event) -> None:
+    state.move(trial, "queued")
+    trial.restarts += trial.reason in LOST and event.get("codes") != []
+    trial.epoch, _ = state.checkpoints.get(trial.name, (0, 0))
+    trial.least = event.get("least", trial.least)
+    trial.whole = event.get("whole", trial.whole)
+
+
+def _gist(trial: Trial) -> str:
+    """Return what two failures of one bug have in common: the last line of their traceback."""
+    lines = (trial.message or "").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _promoted(state: State, event: Event) -> None:
+    state.closed = state.closed or event.get("last", True)
+    for name in event["trials"]:
+        trial = state.trials[name]
+        state.promoted[trial.until].add(name)
+        trial.until = event["until"]
+        if trial.status == "stopped":
+            state.move(trial, "queued")
+
+
+def _rested(state: State, event: Event) -> None:
+    """Leave a trial that was promoted at the rung where it was."""
+    trial = state.trials[event["trial"]]
+    state.move(trial, "stopped")
+    trial.until = max(trial.rests)
+    trial.score = trial.rests[trial.until]
+
+
+def _retried(state: State, event: Event) -> None:
+    trial = state.trials[event["trial"]]
+    state.move(trial, "queued")
+    trial.reason = trial.message = None
+    trial.restarts = 0
+    for rows in state.results.values():
+        rows[:] = [row for row in rows if row[:2] != (trial.name, None)]
+
+
+def _added(state: State, event: Event) -> None:
+    state.added += event["trials"]
+    state.additions.add(event.get("request", ""))
+    state.chosen.extend(event.get("values", ()))
+    state.closed = False
+
+
+def _reseed(state: State, event: Event) -> None:
+    state.reseed = max(state.reseed, event["count"])
+    state.finished = False
+
+
+def _ending(state: State, event: Event) -> None:
+    state.ending = True
+
+
+def _host_joined(state: State, event: Event) -> None:
+    state.hosts.slots[event["host"]] = tuple(event["slots"])
+    state.hosts.lost.pop(event["host"], None)
+
+
+def _host_lost(state: State, event: Event) -> None:
+    host = event["host"]
+    state.hosts.slots.pop(host, None)
+    state.hosts.lost[host] = event["reason"]
+
+
+def _host_failed(state: State, event: Event) -> None:
+    state.hosts.failures[event["host"]].add(event["cause"])
+
+
+def _quarantined(state: State, event: Event) -> None:
+    state.hosts.quarantined[event["host"]] = event["reason"]
+
+
+def _energy(state: State, event: Event) -> None:
+    state.energy.apply(event)
+    for name, (joules, seconds) in event["trials"].items():
+        trial = state.trials[name]
+        trial.energy = (trial.energy or 0.0) + joules
+        trial.metered += seconds
+
+
+def _unread(state: State, event: Event) -> None:
+    state.energy.unread = event["reason"]
+
+
+def _host_warned(state: State, event: Event) -> None:
+    state.hosts.warned[event["host"]] = event["reason"]
+
+
+def _finished(state: State, event: Event) -> None:
+    state.finished = True
+
+
+def _draining(state: State, event: Event) -> None:
+    state.draining = True
+
+
+_HANDLERS = {
+    "draining": _draining,
+    "opened": _opened,
+    "proposed": _proposed,
+    "placed": _placed,
+    "first_step": _first_step,
+    "epoch": _epoch,
+    "checkpoint": _checkpoint,
+    "asked": _asked,
+    "ended": _ended,
+    "promoted": _promoted,
+    "rested": _rested,
+    "retried": _retried,
+    "added": _added,
+    "reseed": _reseed,
+    "ending": _ending,
+    "host_joined": _host_joined,
+    "host_lost": _host_lost,
+    "host_failed": _host_failed,
+    "quarantined": _quarantined,
+    "energy": _energy,
+    "unread": _unread,
+    "host_warned": _host_warned,
+    "finished": _finished,
+}

@@ -1,0 +1,311 @@
+"""How a campaign stands and how long it may take: what ``status`` and the live table show."""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.state import EnergyUse, State, Trial
+from hydragnn_hpo.config.search import SearchConfig
+from hydragnn_hpo.layout import RunDir
+
+ROWS = 20
+"""Running trials that are shown one by one."""
+
+BUSY_ENDS = ("stopped", "completed", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class RunningTrial:
+    """A trial that holds slots."""
+
+    trial: str
+    configuration: str
+    width: int
+    hosts: tuple[str, ...]
+    epoch: int
+    until: int
+    objective: float | None
+    epoch_seconds: float | None
+    """Its newest epoch at its present width."""
+    asked: str | None
+    """What it was asked: to yield, to stop."""
+    ends_in: float | None = None
+    """Predicted seconds until it has reached its rung; None before anything is known."""
+
+
+@dataclass(frozen=True)
+class RungCounts:
+    """An epoch budget, and the trials that are on their way to it or rest there."""
+
+    epochs: int
+    waiting: int
+    running: int
+    resting: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """A campaign at one moment."""
+
+    budget: int
+    """Trials to propose in all."""
+    counts: dict[str, int]
+    """Trials by status."""
+    phase: str
+    running: tuple[RunningTrial, ...]
+    """The widest first; not all of them where they are many."""
+    rungs: tuple[RungCounts, ...]
+    utilization: Utilization
+    training_now: float
+    """Share of the slots in which something trains at this moment."""
+    slots: int
+    hosts: int
+    lost: dict[str, str]
+    """Why a host is gone, by host."""
+    quarantined: dict[str, str]
+    excluded: int = 0
+    """Hosts that the run leaves alone."""
+    best: Trial | None = None
+    ends_in: float | None = None
+    """Predicted seconds until all that is known has ended."""
+    joules: float = 0.0
+    """Energy of all epochs so far, where ranks count it."""
+    energy: EnergyUse = field(default_factory=EnergyUse)
+    """Of all hosts, where their counters are sampled."""
+    warned: dict[str, str] = field(default_factory=dict)
+    """What is odd about a host, by host."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Failed trials by reason, the most frequent first."""
+
+    @property
+    def at_rest(self) -> int:
+        """Trials that ended, for now or for good."""
+        return sum(self.counts.get(status, 0) for status in BUSY_ENDS)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        best = self.best
+        return {
+            "trials": self.counts,
+            "budget": self.budget,
+            "phase": self.phase,
+            "failures": self.failures,
+            "best": best and {"trial": best.name, "objective": best.objective},
+            "running": [asdict(row) for row in self.running],
+            "rungs": [asdict(rung) for rung in self.rungs],
+            "hosts": {
+                "here": self.hosts,
+                "slots": self.slots,
+                "lost": self.lost,
+                "quarantined": self.quarantined,
+                "warned": self.warned,
+                "excluded": self.excluded,
+            },
+            "training_now": self.training_now,
+            "slot_seconds": self.utilization.slot_seconds,
+            "losses": self.utilization.shares,
+            "ends_in": self.ends_in,
+            "joules": self.joules or None,
+            "energy": asdict(self.energy) | {"best_joules": best and best.energy},
+        }
+
+
+def build_status(
+    state: State,
+    ledger: SlotLedger,
+    *,
+    trials: int,
+    rungs: Sequence[int],
+    now: float | None = None,
+    ends_in: float | None = None,
+    rows: int = ROWS,
+) -> Status:
+    """Build the status of a campaign, in a few milliseconds with thousands of trials.
+
+    Args:
+        state: the campaign's state.
+        ledger: where its slot-seconds went.
+        trials: trials that the campaign was to propose.
+        rungs: epochs of its rungs.
+        now: seconds since the epoch, while a controller is at work.
+        ends_in: predicted seconds until all has ended.
+        rows: most running trials to list one by one.
+    """
+    return Status(
+        budget=trials + state.added + len(state.reseeded),
+        counts=dict(Counter(trial.status for trial in state.trials.values())),
+        phase=_phase(state, rungs, trials),
+        running=running_trials(state, rows, now),
+        rungs=_rungs(state, rungs),
+        utilization=ledger.utilization(now, more=_more_to_come(state, trials)),
+        training_now=ledger.training_now,
+        slots=ledger.slots,
+        hosts=ledger.hosts[0],
+        lost=dict(state.hosts.lost),
+        quarantined=dict(state.hosts.quarantined),
+        best=_best(state),
+        ends_in=ends_in,
+        joules=sum(trial.joules for trial in state.trials.values()),
+        energy=replace(state.energy),  # the fold goes on
+        warned=dict(state.hosts.warned),
+        failures=_failures(state),
+    )
+
+
+def _more_to_come(state: State, trials: int) -> bool:
+    """Check whether trials are still to be proposed."""
+    more = state.searched < trials + state.added
+    return more and not state.ending and not state.finished
+
+
+def describe_trial(trial: Trial) -> str:
+    """Name the values that matter most for a person; the first ones where all are unknown."""
+    keys = ("model.conv", "model.features", "model.layers", "training.learning_rate")
+    shown = [key for key in keys if key in trial.values] or list(trial.values)[:4]
+    values = [trial.values[key] for key in shown]
+    said = " ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in values)
+    return said if trial.parent is None else f"reseed of {trial.parent}: {said}"
+
+
+def _failures(state: State) -> dict[str, int]:
+    return dict(Counter(str(trial.reason) for trial in state.with_status("failed")).most_common())
+
+
+def _phase(state: State, rungs: Sequence[int], trials: int) -> str:
+    if state.finished:
+        return "finished"
+    if state.ending:
+        return "stopping"
+    if not state.trials:
+        return "preparing"
+    if _more_to_come(state, trials):
+        return "searching"
+    if any(t.parent for t in state.with_status("queued", "running")):
+        return "training the best again with new seeds"
+    last = rungs[-1]
+    finals = any(t.until == last for t in state.with_status("queued", "running"))
+    return "training the finalists on" if finals and len(rungs) > 1 else "training"
+
+
+def running_trials(state: State, most: int, now: float | None = None) -> tuple[RunningTrial, ...]:
+    """Return the running trials, the widest first.
+
+    Args:
+        state: the campaign's state.
+        most: give no more than these.
+        now: seconds since the epoch.
+    """
+    trials = state.with_status("running")
+    shown = sorted(trials, key=lambda t: (-t.width, t.placed, t.name))[:most]
+    return tuple(
+        RunningTrial(
+            trial=t.name,
+            configuration=describe_trial(t),
+            width=t.width,
+            hosts=t.hosts,
+            epoch=t.epoch,
+            until=t.until,
+            objective=t.objective,
+            epoch_seconds=t.seconds.get(t.width),
+            asked=t.asked,
+            ends_in=_ends_in(t, now),
+        )
+        for t in shown
+    )
+
+
+def _ends_in(trial: Trial, now: float | None) -> float | None:
+    """Predict when a trial reaches its rung: from its own epochs, else as the planner did."""
+    each = trial.seconds.get(trial.width, trial.predicted)
+    if each is None:
+        return None
+    since = 0.0 if now is None else min(each, max(0.0, now - trial.moved))
+    return max(0.0, (trial.until - trial.epoch) * each - since)
+
+
+def _rungs(state: State, rungs: Sequence[int]) -> tuple[RungCounts, ...]:
+    waiting = Counter(trial.until for trial in state.with_status("queued"))
+    running = Counter(trial.until for trial in state.with_status("running"))
+    resting = Counter(trial.until for trial in state.with_status("stopped", "completed"))
+    return tuple(RungCounts(e, waiting[e], running[e], resting[e]) for e in rungs)
+
+
+def _best(state: State) -> Trial | None:
+    """Return the best of the trials that have come furthest, by the first goal."""
+    done = [t for t in state.with_status("stopped", "completed") if t.score is not None]
+    return min(done, key=lambda t: (-t.until, t.score, t.name), default=None)
+
+
+LEAST_SHARE = 0.05
+"""Training is taken to fill this share of the slots at least: at the start nothing trains yet."""
+
+
+def predict_seconds_left(
+    state: State, ledger: SlotLedger, search: SearchConfig, now: float | None = None
+) -> float | None:
+    """Predict when everything has ended: what is known, and what is still to be proposed.
+
+    Epochs that are left, times the median slot-seconds of an epoch, over the slots and the share
+    of their time that went into training; no less than the longest of the running trials.
+
+    Args:
+        state: the campaign's state.
+        ledger: where its slot-seconds went.
+        search: how many trials, and which rungs.
+        now: seconds since the epoch.
+
+    Returns:
+        Seconds; None before the first epoch, and without slots.
+    """
+    costs = [w * s for trial in state.trials.values() for w, s in trial.seconds.items()]
+    if not costs or not ledger.slots:
+        return None
+    share = max(LEAST_SHARE, ledger.utilization(now).share("training"))
+    work = count_epochs_left(state, search) * statistics.median(costs) / (ledger.slots * share)
+    running = running_trials(state, state.count("running"), now)
+    return max([work, *(row.ends_in for row in running if row.ends_in is not None)])
+
+
+def count_epochs_left(state: State, search: SearchConfig) -> int:
+    """Count the epochs from here to the end of the search."""
+    open_trials = state.with_status("queued", "running")
+    left = sum(max(0, trial.until - trial.epoch) for trial in open_trials)
+    if state.ending or state.finished:
+        return left
+    budget = search.trials + state.added
+    left += max(0, budget - state.searched) * search.rungs[0]
+    there = budget
+    for rung, following in pairwise(search.rungs):
+        there //= search.reduction
+        if following == search.rungs[-1]:
+            there = max(there, search.finalists)
+        sent = len(state.promoted[rung]) if rung in state.promoted else 0
+        left += 0 if state.closed else max(0, there - sent) * (following - rung)
+    return left
+
+
+def count_progress(run: RunDir) -> int:
+    """Count what would be lost with the run directory: epochs, checkpoints, results, stores.
+
+    Epochs that are trained once more after a loss do not count again.
+
+    Raises:
+        RunError: the journal is damaged.
+    """
+    furthest: dict[str, tuple[int, int]] = {}
+    steps = len(list(run.data.glob("*/index.json")))
+    for event in read_journal(run.journal):
+        kind = event["event"]
+        if kind in ("epoch", "checkpoint"):
+            reached = (event["reached"], event.get("step", 0))
+            if reached > furthest.get(event["trial"], (0, 0)):
+                furthest[event["trial"]] = reached
+                steps += 1
+        elif kind == "finished" or (kind == "ended" and event["outcome"] != "interrupted"):
+            steps += 1
+    return steps

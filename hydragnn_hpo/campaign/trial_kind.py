@@ -1,0 +1,220 @@
+"""What the trials of a campaign are: trainings of ours, or any command."""
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hydragnn_hpo.campaign.outcome import EndedAttempt, last_lines, read_outcome
+from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.command import CommandConfig
+from hydragnn_hpo.config.loading import dump, to_toml
+from hydragnn_hpo.config.mixture import united
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.files import read_json, storage
+from hydragnn_hpo.launching.agent.command import spec_of
+from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
+from hydragnn_hpo.search import space
+from hydragnn_hpo.search.objective import number, objective_of
+
+if TYPE_CHECKING:
+    pass
+
+RunJob = Callable[[str, dict[str, Any]], Any]
+"""Runs a job that is no trial and gives its answer."""
+
+
+class TrialKind(Protocol):
+    """What a trial of a campaign is."""
+
+    kind: str
+    """Kind of its jobs, see ``launching.job.JOBS``."""
+
+    stats: dict[str, Any]
+    """What the data hold; empty without data."""
+
+    needs: tuple[Path, ...]
+    """What every trial reads beside its own folder."""
+
+    def prepare(self, job: RunJob) -> None:
+        """Make ready what all trials need.
+
+        Raises:
+            ConfigError: the space does not fit the data.
+        """
+
+    def configure(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Make a trial's whole configuration.
+
+        Raises:
+            ConfigError: the values do not make a valid trial.
+        """
+
+    def written(self, config: Any) -> str:
+        """Return the content of ``trial.toml``."""
+
+    def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """Return those of a trial's slots on which a rank is started."""
+
+    def spec(
+        self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
+    ) -> dict[str, Any]:
+        """Return what every rank of an attempt is told."""
+
+    def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
+        """Read how an attempt ended, see ``outcome.read_outcome``.
+
+        Args:
+            attempt: what is known of it.
+            until: epoch up to which it was to go.
+            first: the rank that ended first, if anybody saw it.
+        """
+
+
+class TrainingTrials:
+    """Trials that train a model on graph stores."""
+
+    kind = "train"
+
+    def __init__(self, config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> None:
+        """Keep the cards of the campaign: path and name, which is the store's too."""
+        self.config, self.run_dir, self.cards = config, run, cards
+        self.stats: dict[str, Any] = {}
+        self.needs = tuple(run.store(name) for name in cards.values())
+        self._stores = stores_of(config, list(cards.values()))
+
+    def prepare(self, job: RunJob) -> None:
+        """Build the stores that are not there yet, and try the space on them."""
+        every = []
+        for path, name in self.cards.items():
+            store = self.run_dir.store(name)
+            if not (store / "index.json").exists():
+                with storage(self.run_dir.data):
+                    self.run_dir.data.mkdir(exist_ok=True)
+                job("build", {"card": str(path), "out": str(store)})
+            every.append(read_json(store / "stats.json"))
+        self.stats = united(every, self.config.data, self.config.shared)
+        check_space(self.config, self.stats["targets"], self.stats["cutoff"], self.stats)
+
+    def configure(self, name: str, values: Mapping[str, Any]) -> TrialConfig:
+        """Make a trial's configuration from the template and searched values."""
+        return trial_config(self.config, name, values, self._stores)
+
+    def written(self, config: TrialConfig) -> str:
+        """Return the content of ``trial.toml``."""
+        return dump(config)
+
+    def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """Return all slots."""
+        return slots
+
+    def spec(
+        self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
+    ) -> dict[str, Any]:
+        """Return trial and attempt; ``placement.toml`` says the rest."""
+        one_host = len({slot.host for slot in slots}) == 1
+        return {"trial_dir": str(trial.path.resolve()), "attempt": attempt, "one_host": one_host}
+
+    def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
+        """Read how an attempt ended."""
+        return read_outcome(attempt)
+
+
+def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> TrialKind:
+    """Choose the kind of trials that the campaign asks for."""
+    if config.command is not None:
+        return CommandTrials(config, config.command)
+    return TrainingTrials(config, run, cards)
+
+
+FROM_OUTSIDE = (71, 73, 75, 128 + signal.SIGTERM)
+"""Exit codes of a rank that was not its command's doing: no fork, no lease, lease lapsed, and a
+command that was asked to end and did."""
+
+
+class CommandTrials:
+    """Trials that are a command."""
+
+    kind = "command"
+    needs: tuple[Path, ...] = ()
+
+    def __init__(self, config: CampaignConfig, command: CommandConfig) -> None:
+        """Keep the command, with ``{here}`` filled in."""
+        self.config, self.command = config, command
+        self.stats: dict[str, Any] = {}
+
+    def prepare(self, job: "RunJob") -> None:
+        """Do nothing: a command has no data to prepare."""
+
+    def configure(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Fill the searched values into the template; name and seed are ours."""
+        seed = derive_seed(self.config.seed, name, "training")
+        return {"trial": name, "seed": seed, **space.apply(self.config.trial, dict(values))}
+
+    def written(self, config: dict[str, Any]) -> str:
+        """Return the content of ``trial.toml``."""
+        return to_toml(config)
+
+    def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """Return the slots on which a process is started: all, or the first for all of them."""
+        return slots if self.command.per == "rank" else slots[:1]
+
+    def spec(
+        self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
+    ) -> dict[str, Any]:
+        """Return the command and its place."""
+        return spec_of(self.command, trial, attempt=attempt, epochs=epochs, slots=slots)
+
+    def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
+        """Read how an attempt ended; see ``outcome.read_outcome``.
+
+        A result must hold what is minimized. A command that ended by itself without a result is
+        at fault; one that lost its host or its lease is not.
+
+        Args:
+            attempt: what is known of it.
+            until: epoch up to which it was to go, and went unless its result says otherwise.
+            first: the rank that ended first, if anybody saw it.
+        """
+        log, path = attempt.folder / "log", attempt.folder / "result.json"
+        if not path.exists():
+            if attempt.asked is None and attempt.error is None and _by_itself(attempt.codes, first):
+                codes = ", ".join(map(str, attempt.codes))
+                return _bug(f"ended (exit code {codes}) without result.json: {last_lines(log)}")
+            lost = [code for code in attempt.codes if code < 0]  # others may look like ours
+            return read_outcome(replace(attempt, codes=lost))
+        ended = read_outcome(attempt)
+        if ended["outcome"] not in ("completed", "stopped"):
+            return ended
+        if objective_of(self.config.search.objective, ended) is None:
+            goal = self.config.search.objective
+            wanted = "objective" if goal == "weighted" else f"search.objective {goal!r}"
+            return _bug(f"{path}: has no finite number for {wanted}: {last_lines(log)}")
+        return _sound(ended, until)
+
+
+def _sound(ended: dict[str, Any], until: int) -> dict[str, Any]:
+    """Keep of what a user wrote only what can be counted and shown."""
+    reached, errors = ended["reached"], ended.get("val_mae")
+    known = isinstance(reached, int) and 0 < reached <= until
+    errors = errors if isinstance(errors, dict) else {}
+    numbers = {head: e for head, each in errors.items() if (e := number(each)) is not None}
+    reason = ended["reason"]
+    return ended | {
+        "reached": reached if known else until,
+        "val_mae": numbers,
+        "reason": reason if isinstance(reason, str) else None,
+    }
+
+
+def _bug(message: str) -> dict[str, Any]:
+    return {"outcome": "failed", "reason": "bug", "message": message}
+
+
+def _by_itself(codes: Sequence[int], first: int | None) -> bool:
+    """Whether the rank that ended first, or any if nobody saw it, was not ended from outside."""
+    judged = list(codes) if first is None else [codes[first]]
+    return bool(judged) and all(code >= 0 and code not in FROM_OUTSIDE for code in judged)

@@ -1,0 +1,300 @@
+"""What a person asks of a live campaign: one small file each, in ``RUN/requests``.
+
+A request is written whole, read by the controller in order of time, and removed once it was
+acted on. Nothing in such a file is trusted: what cannot be understood is named and removed.
+"""
+
+import json
+import logging
+import secrets
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveInt, ValidationError, model_validator
+
+from hydragnn_hpo.campaign.attempts import Attempts
+from hydragnn_hpo.campaign.event_store import EventStore
+from hydragnn_hpo.campaign.setup import stores_of, trial_config
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import parse, sentence
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.search import Scalar
+from hydragnn_hpo.errors import ConfigError, HydraError, RunError, StorageError, unknown
+from hydragnn_hpo.files import storage, write_json
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.search import space
+from hydragnn_hpo.search.constraints import broken, read_constraints
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["stop", "pause", "retry", "cancel", "add-trials"]
+
+LARGEST = 4 * 2**20
+"""Bytes of a request; a longer file is none of ours."""
+
+MOST = 100_000
+"""Trials that one request may add."""
+
+
+class UserRequest(Config):
+    """One request. Read by ``campaign.loop.controller``."""
+
+    request: Kind
+    """``stop``: no new trials, running ones come to rest, the ensemble is built. ``pause``:
+    checkpoints, then the controller ends. ``retry``, ``cancel``: of one trial. ``add-trials``:
+    more of them."""
+
+    trial: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = None
+    """The trial that ``retry`` and ``cancel`` mean."""
+
+    count: Annotated[PositiveInt, Field(le=MOST)] | None = None
+    """How many trials ``add-trials`` lets the brain propose beyond the campaign's own."""
+
+    values: Annotated[tuple[dict[str, Scalar], ...], Field(max_length=MOST)] = ()
+    """Searched values of the trials that ``add-trials`` adds."""
+
+    @model_validator(mode="after")
+    def _says_what_it_needs(self) -> Self:
+        of_one = self.request in ("retry", "cancel")
+        if of_one != (self.trial is not None):
+            raise ValueError(f"'{self.request}' {'names one trial' if of_one else 'has no trial'}.")
+        adds = (self.count is not None) + bool(self.values)
+        if adds != (self.request == "add-trials"):
+            raise ValueError("add-trials has either a count or values, other requests have none.")
+        return self
+
+
+def write_request(run: RunDir, kind: Kind, **values: Any) -> Path:
+    """Leave a request for the controller of a run; gives the file.
+
+    Args:
+        run: the run directory.
+        kind: what is asked.
+        values: ``trial``, ``count`` or ``values``, as the kind needs.
+
+    Raises:
+        ConfigError: the request makes no sense.
+        StorageError: the run directory cannot be written.
+    """
+    request = parse({"request": kind, **values}, UserRequest, where="request")
+    with storage(run.requests):
+        run.requests.mkdir(mode=0o700, exist_ok=True)
+    path = run.requests / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
+    write_json(path, request.model_dump(mode="json", exclude_defaults=True))
+    return path
+
+
+def read_requests(run: RunDir) -> list[tuple[Path, UserRequest]]:
+    """Return what was asked and not yet answered, oldest first.
+
+    A file that is no request is removed with a warning.
+    """
+    found = []
+    for path in sorted(run.requests.glob("[0-9]*.json")):
+        try:
+            found.append((path, _read(path)))
+        except FileNotFoundError:
+            continue
+        except ConfigError as error:
+            logger.warning("%s: no request, removed: %s", path, error)
+            remove_request(path)
+    return found
+
+
+def remove_request(path: Path) -> None:
+    """Remove a request that was acted on, or refused."""
+    with storage(path):
+        if path.is_dir() and not path.is_symlink():
+            path.rename(path.with_suffix(".refused"))
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> UserRequest:
+    """Read one file.
+
+    Raises:
+        ConfigError: it is not a small regular file with a request in it.
+    """
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+        raise ConfigError("it is not a small file.")
+    try:
+        return UserRequest.model_validate(json.loads(path.read_bytes()))
+    except ValidationError as error:
+        raise ConfigError(sentence(error, UserRequest)) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"it is not JSON ({type(error).__name__}).") from error
+
+
+def check_request(request: UserRequest, config: CampaignConfig, state: State) -> None:
+    """Refuse a request that cannot come true.
+
+    Args:
+        request: the request.
+        config: the campaign.
+        state: how it stands.
+
+    Raises:
+        RunError: the campaign is finished, or the trial cannot be retried or cancelled.
+        ConfigError: there is no such trial, or values do not fit the campaign's space.
+    """
+    if state.finished:
+        raise RunError(
+            f"campaign '{config.name}' is finished: nothing is left to {_verb(request)}; start "
+            "another one, with search.warm_start to use its results."
+        )
+    if request.trial is not None:
+        _check_trial(request.trial, request.request, state)
+    if request.request == "stop" and state.ending:
+        raise RunError(f"campaign '{config.name}' was asked to stop before.")
+    if request.request == "add-trials" and state.ending:
+        raise RunError(f"campaign '{config.name}' was asked to stop: no trials can be added.")
+    for values in request.values:
+        check_values(config, values)
+
+
+def _verb(request: UserRequest) -> str:
+    return "add to" if request.request == "add-trials" else request.request
+
+
+def _check_trial(name: str, verb: str, state: State) -> None:
+    trial = state.trials.get(name)
+    if trial is None:
+        if not state.trials:
+            raise ConfigError(f"there is no trial '{name}': none was proposed yet.")
+        first, last = min(state.trials), max(state.trials)
+        raise ConfigError(
+            f"there is no trial '{name}': name one of the {len(state.trials)} from {first} to "
+            f"{last}."
+        )
+    if verb == "cancel" and trial.status not in ("queued", "running"):
+        raise RunError(f"{name} has ended already ({trial.reason or trial.status}).")
+    if verb == "retry":
+        _check_retry(trial)
+
+
+def _check_retry(trial: Trial) -> None:
+    if trial.reason == "bad_config":
+        raise RunError(f"{trial.name} cannot run with its values ({trial.message}).")
+    if trial.status not in ("failed", "cancelled"):
+        kept = "it keeps its result" if trial.rests else "let it end first"
+        raise RunError(
+            f"{trial.name} is {trial.status}: only a failed or cancelled trial is retried; {kept}."
+        )
+
+
+def check_values(config: CampaignConfig, values: Mapping[str, Any]) -> None:
+    """Refuse searched values that the campaign's space does not hold.
+
+    Raises:
+        ConfigError: a key is unknown, inactive or missing, a value is outside of its range or
+            breaks a constraint, or they make no valid trial.
+    """
+    searched = config.space
+    for name, value in values.items():
+        if name not in searched:
+            raise ConfigError(unknown("searched key", name, searched))
+        if not space.is_in(searched[name], value):
+            raise ConfigError(
+                f"{name} = {value!r} is outside of the campaign's space: {_range(config, name)}."
+            )
+    space.canonical(searched, dict(values))
+    for name in values.keys() - space.active(searched, dict(values)).keys():
+        raise ConfigError(f"{name} means nothing beside the other values: leave it out.")
+    rules = read_constraints(config.search.constraints, searched, config.trial)
+    if rule := broken(rules, values):
+        raise ConfigError(f"values {dict(values)} break the constraint '{rule.text}'.")
+    if config.command is None:
+        entries = stores_of(config, [entry.card for entry in config.data])
+        trial_config(config, "to add", values, entries)
+
+
+def _range(config: CampaignConfig, name: str) -> str:
+    parameter = config.space[name]
+    if parameter.choices is not None:
+        return f"choose from {', '.join(map(str, parameter.choices))}"
+    step = f" in steps of {parameter.step:g}" if parameter.step is not None else ""
+    return f"{parameter.low:g} to {parameter.high:g}{step}"
+
+
+LOOK_SECONDS = 0.5
+"""How often the folder of requests is looked at."""
+
+
+class RequestHandler:
+    """Answers requests, each once."""
+
+    def __init__(self, run: RunDir, event_store: EventStore, attempts: Attempts) -> None:
+        """Start without having read any request."""
+        self.run, self.event_store = run, event_store
+        self.attempts = attempts
+        self.pause_wanted = False
+        self._looked = 0.0
+
+    def handle_new(self) -> None:
+        """Act on the requests written since the last look."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        try:
+            asked = read_requests(self.run)
+        except (OSError, StorageError) as error:  # they are there at the next look, or the one then
+            logger.warning("requests cannot be read: %s", error)
+            return
+        for path, request in asked:
+            try:
+                check_request(request, self.attempts.config, self.event_store.state)
+            except HydraError as error:
+                logger.warning("%s: refused: %s", path.name, error)
+            else:
+                self._act_on(request, path.stem)
+            remove_request(path)
+
+    def _act_on(self, request: UserRequest, name: str) -> None:
+        match request.request:
+            case "pause":
+                self.pause_wanted = True
+            case "stop":
+                self._stop()
+            case "add-trials":
+                self._add(request, name)
+            case "cancel":
+                self._cancel(self.event_store.state.trials[request.trial or ""])
+            case "retry":
+                self.event_store.append("retried", trial=request.trial)
+        self.attempts.news = True
+
+    def _stop(self) -> None:
+        """End the search: running trials go to their rungs, waiting ones are cancelled.
+
+        All at once and said last: a controller that dies meanwhile is asked again.
+        """
+        for trial in self.event_store.state.with_status("queued"):
+            self._drop(trial, "the campaign was stopped", durable=False)
+        self.event_store.append("ending")
+
+    def _add(self, request: UserRequest, name: str) -> None:
+        """Widen the budget once, for the brain or for values that the person chose."""
+        if name not in self.event_store.state.additions:
+            chosen = [dict(values) for values in request.values]
+            count = request.count or len(chosen)
+            self.event_store.append("added", request=name, trials=count, values=chosen)
+
+    def _cancel(self, trial: Trial) -> None:
+        if trial.status == "running":
+            self.attempts.ask(trial, "cancelled")
+        elif trial.status == "queued":
+            self._drop(trial, "a person cancelled it")
+
+    def _drop(self, trial: Trial, why: str, *, durable: bool = True) -> None:
+        """End a trial that waits: what it reached at an earlier rung stays its result."""
+        if trial.rests:
+            self.event_store.append("rested", durable=durable, trial=trial.name)
+            return
+        ended = {"outcome": "cancelled", "reason": "cancelled", "message": why}
+        self.event_store.append("ended", durable=durable, trial=trial.name, **ended)

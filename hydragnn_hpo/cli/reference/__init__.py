@@ -1,1 +1,0 @@
-"""The reference pages: every setting and every command, from what the code itself says."""

@@ -1,0 +1,147 @@
+"""Show a running campaign: live on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Self
+
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.status import Status, build_status, describe_trial
+from hydragnn_hpo.cli.status_view import Picture, Snapshot, headline, use_of_slots
+from hydragnn_hpo.cli.words import count
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.campaign.controller import Controller
+
+REFRESH_SECONDS = 0.5
+"""Least time between two looks."""
+
+LOOKING_SHARE = 0.02
+"""Most of the controller's time that goes into looking: many trials are looked at less often."""
+
+SUMMARY_SECONDS = 60.0
+"""How often plain lines sum up."""
+
+
+class RunProgress:
+    """Follows a campaign's state; use it in a ``with``."""
+
+    def __init__(self, trials: int, quiet: bool = False) -> None:
+        """Choose between a live table and lines.
+
+        Args:
+            trials: trials of the campaign.
+            quiet: show nothing.
+        """
+        from rich.console import Console
+        from rich.live import Live
+
+        self.trials, self.quiet = trials, quiet
+        self.live: Live | None = None
+        if sys.stdout.isatty() and not quiet:
+            self.live = Live(console=Console(), auto_refresh=False, transient=True)
+        self._due = 0.0
+        self._seen: dict[str, tuple[str, int, int]] = {}
+        self._started = time.monotonic()
+        self._summed_up = self._started
+
+    def __enter__(self) -> Self:
+        """Start the live table."""
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Clear it."""
+        if self.live:
+            self.live.stop()
+
+    def begin(self, state: State) -> None:
+        """Print what is about to happen; what trials became so far is not repeated."""
+        if self.quiet:
+            return
+        self._seen = {trial.name: _mark(trial) for trial in state.trials.values()}
+        ended = state.count("stopped", "completed", "failed", "cancelled")
+        going_on = f"going on, {ended} of {self.trials} trials at rest; " if state.trials else ""
+        print(f"{going_on}preparing data and a warm process", flush=True)
+
+    def __call__(self, state: State, controller: "Controller") -> None:
+        """Show the state after a turn, if the last time is long enough ago."""
+        began = time.monotonic()
+        if self.quiet or began < self._due:
+            return
+        if self.live is None:
+            self._lines(state, controller)
+        else:
+            self.live.update(Picture(self._snapshot(state, controller)), refresh=True)
+        spent = time.monotonic() - began
+        self._due = began + max(REFRESH_SECONDS, spent / LOOKING_SHARE)
+
+    def _snapshot(self, state: State, controller: "Controller") -> Snapshot:
+        return Snapshot(
+            name=controller.config.name,
+            status=self._status(state, controller),
+            course="" if controller.ready else "preparing data and a warm process",
+            best_so_far=controller.event_store.best_so_far,
+            restarts=controller.event_store.restarts,
+        )
+
+    def _status(self, state: State, controller: "Controller") -> Status:
+        return build_status(
+            state,
+            controller.event_store.ledger,
+            trials=self.trials,
+            rungs=controller.config.search.rungs,
+            now=controller.event_store.clock(),
+            ends_in=controller.ends_in,
+        )
+
+    def _lines(self, state: State, controller: "Controller") -> None:
+        for trial in state.trials.values():
+            for line in self._news(trial):
+                self._say(line)
+        if time.monotonic() - self._summed_up >= SUMMARY_SECONDS and state.trials:
+            self._summed_up = time.monotonic()
+            status = self._status(state, controller)
+            self._say(f"{headline(status)}; {use_of_slots(status)}")
+
+    def _news(self, trial: Trial) -> Iterator[str]:
+        """Yield what has become of a trial since the last time.
+
+        It may have come to rest and gone on meanwhile: what it had reached is said, too.
+        """
+        now = _mark(trial)
+        was = self._seen.get(trial.name, ("", 0, 0))
+        if now == was:
+            return
+        self._seen[trial.name] = now
+        told = len(trial.rests) - (trial.status in ("stopped", "completed"))
+        for rung in list(trial.rests)[was[2] : told]:
+            yield _rested(trial, rung)
+        if trial.status != "queued" and now[:2] != was[:2]:
+            yield _changed(trial)
+
+    def _say(self, what: str) -> None:
+        print(f"{time.monotonic() - self._started:6.1f} s  {what}", flush=True)
+
+
+def _mark(trial: Trial) -> tuple[str, int, int]:
+    """Return what changes when there is something to tell of a trial."""
+    return trial.status, trial.attempt, len(trial.rests)
+
+
+def _rested(trial: Trial, rung: int) -> str:
+    """Return what a trial had reached at a rung."""
+    score = trial.rests[rung]
+    first = score[0] if isinstance(score, tuple) else score
+    return f"{trial.name} rested    {describe_trial(trial)} (epoch {rung}, objective {first:.4f})"
+
+
+def _changed(trial: Trial) -> str:
+    """Return what has become of a trial."""
+    what = f"{trial.name} {trial.status:9} {describe_trial(trial)}"
+    if trial.status == "running":
+        return f"{what} ({count(trial.width, 'rank')}, to epoch {trial.until})"
+    if trial.objective is not None:
+        return f"{what} (epoch {trial.epoch}, objective {trial.objective:.4f})"
+    return f"{what} ({trial.reason})"

@@ -1,1 +1,0 @@
-"""``status --watch``: a campaign on a terminal, as it goes on."""

@@ -1,0 +1,518 @@
+"""Run a campaign in no time: the real planner on a simulated machine, event by event."""
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from hydragnn_hpo.placement.planner import plan
+from hydragnn_hpo.placement.pool import Pool
+from hydragnn_hpo.placement.task import Outlook, Plan, Resize, Running, Start, Task
+
+CAUSES = ("training", "start-up", "tail", "held", "failures", "brain")
+"""Where slot-seconds go; together they are all there are.
+
+``training`` that counted; ``start-up`` of trials and of the machine; ``tail``: idle, nothing waits
+and nothing is to come; ``held``: idle although trials wait (for more slots than are free);
+``failures``: work lost since the last checkpoint, and hosts that are away; ``brain``: idle,
+nothing waits, but trials are still to be proposed.
+"""
+
+What = Literal["start-up", "training", "lost"]
+
+
+@dataclass(frozen=True)
+class SimulatedWork:
+    """One trial of a simulated campaign, as it truly is and as it is believed to be."""
+
+    name: str
+    widths: tuple[int, ...]
+    """Ranks it may have, rising."""
+    seconds: tuple[float, ...]
+    """What all of it truly takes at each width, without start-up."""
+    predicted: tuple[float, ...] = ()
+    """What is believed until it is measured; the truth if left out."""
+    lanes: int = 1
+    """Slots that each of its ranks occupies."""
+
+    def believed(self) -> tuple[float, ...]:
+        """Return the seconds that the planner starts from."""
+        return self.predicted or self.seconds
+
+    def true(self, width: int) -> float:
+        """Return the seconds that all of it takes at one of its widths."""
+        return self.seconds[self.widths.index(width)]
+
+    @property
+    def useful(self) -> float:
+        """Slot-seconds at its narrowest width, where nothing is spent on ranks that talk."""
+        return self.seconds[0] * self.widths[0] * self.lanes
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """The machine of a simulation, and its habits; times in seconds."""
+
+    hosts: int
+    slots_per_host: int
+    hosts_per_group: int = 0
+    slot_order: tuple[int, ...] = ()
+    cold_seconds: float = 0.0
+    """Until the first trial can start: agents, environment, data on every host."""
+    start_seconds: float = 0.0
+    """A trial's start, on all its slots."""
+    restart_seconds: float = 10.0
+    """What ending at a checkpoint and starting again costs on all slots."""
+    checkpoint_every: float = 60.0
+    """Training between two checkpoints; a trial that is asked to yield does so at the next."""
+    probe: float = 0.02
+    """Share of a trial after which its speed is measured."""
+    tick: float = 1.0
+    """Events of so long are answered by one decision."""
+    wave: int = 0
+    """Trials that the brain proposes ahead of those that run; 0: all are there at once."""
+    brain_seconds: float = 0.0
+    """How long the brain takes to answer."""
+    wall_time: float = math.inf
+    """When the allocation ends."""
+    failures: float = 0.0
+    """Host failures per host and hour."""
+    repair_seconds: float = math.inf
+    """How long a host that failed stays away."""
+    efficiency_floor: float = 0.5
+    restarts: int = 3
+    """Most restarts of one trial for a better width."""
+    seed: int = 0
+    """Of the failures."""
+
+    @property
+    def slots(self) -> int:
+        """Slots of the whole machine."""
+        return self.hosts * self.slots_per_host
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something that a trial did with its slots for a while."""
+
+    trial: str
+    slots: tuple[str, ...]
+    """``host:index``."""
+    start: float
+    end: float
+    what: What
+
+    @property
+    def slot_seconds(self) -> float:
+        """Return its area."""
+        return len(self.slots) * (self.end - self.start)
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """A campaign as it went in a simulation."""
+
+    bars: tuple[Bar, ...]
+    """In the order of their ends."""
+    makespan: float
+    """Seconds from the first start to the last end."""
+    slots: int
+    spent: Mapping[str, float]
+    """Slot-seconds by cause, see ``CAUSES``; their sum is ``slots * makespan``."""
+    useful_seconds: float
+    """One-slot work that was done, in slot-seconds."""
+    restarts: int
+    """Restarts for a better width, all trials together."""
+    failed_hosts: int = 0
+    decisions: int = 0
+    """How often the planner was asked."""
+    unfinished: Mapping[str, float] = field(default_factory=dict)
+    """Share left of trials that the wall time, or the loss of all hosts, left undone."""
+
+    @property
+    def slot_hours(self) -> float:
+        """Return what the campaign is billed for."""
+        return self.slots * self.makespan / 3600.0
+
+    @property
+    def useful(self) -> float:
+        """Return the share of all slot-time that one-slot work takes."""
+        return self.useful_seconds / max(self.slots * self.makespan, 1e-9)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Return the share of slot-time by cause; they add up to 1."""
+        whole = max(self.slots * self.makespan, 1e-9)
+        return {cause: self.spent.get(cause, 0.0) / whole for cause in CAUSES}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Return the slots that every trial ended with."""
+        return {bar.trial: len(bar.slots) for bar in self.bars if bar.what == "training"}
+
+
+class SimulatedTrial:
+    """What is true of a trial, and what its planner may know."""
+
+    def __init__(self, work: SimulatedWork) -> None:
+        """Start with nothing done."""
+        self.work, self.name = work, work.name
+        self.done, self.attempts, self.resized = 0.0, 0, 0
+        self.wished: int | None = None
+        self.slots: tuple[str, ...] = ()
+        self.hosts: frozenset[str] = frozenset()
+        self.started = self.setup = self.whole = self.end = 0.0
+        self.width = 0
+        self._known = Task(self.name, work.widths, work.believed(), lanes=work.lanes)
+
+    def start(self, now: float, setup: float, width: int, slots: tuple[str, ...]) -> None:
+        """Start an attempt."""
+        self.attempts += 1
+        self.wished = None
+        self.started, self.setup, self.width, self.slots = now, setup, width, slots
+        self.hosts = frozenset(name.rpartition(":")[0] for name in slots)
+        self.whole = self.work.true(width)
+        self.end = now + setup + (1.0 - self.done) * self.whole
+
+    def time_of(self, done: float) -> float:
+        """Return the time at which so much of the trial is done."""
+        return self.started + self.setup + (done - self.done) * self.whole
+
+    def done_at(self, time: float) -> float:
+        """Return the share of the trial that is done at a time of its attempt."""
+        return min(1.0, self.done + max(0.0, time - self.started - self.setup) / self.whole)
+
+    def last_checkpoint(self, now: float, every: float) -> float:
+        """Return the time of the last checkpoint."""
+        trained = max(0.0, now - self.started - self.setup)
+        return self.started + self.setup + math.floor(trained / every) * every
+
+    def next_checkpoint(self, now: float, every: float) -> float:
+        """Return the time of the next checkpoint."""
+        trained = max(0.0, now - self.started - self.setup)
+        return self.started + self.setup + max(1, math.ceil(trained / every)) * every
+
+    def measure(self) -> None:
+        """Correct what is believed by the speed at the present width."""
+        known = self._known
+        factor = self.whole / known.at(self.width)
+        if factor != 1.0:
+            seconds = tuple(factor * each for each in known.seconds)
+            known = replace(known, seconds=seconds)
+        self._known = replace(known, measured=True)
+
+    def task(self) -> Task:
+        """Return what a planner may know while the trial waits."""
+        left = 1.0 - self.done
+        seconds = self._known.seconds
+        if self.done:
+            seconds = tuple(left * each for each in seconds)
+        elif self.wished is None and not self.resized:
+            return self._known
+        return replace(self._known, seconds=seconds, restarts=self.resized, wished=self.wished)
+
+    def running(self, now: float, every: float) -> Running:
+        """Return what a planner may know while the trial runs."""
+        if self.wished != self._known.wished or self.resized != self._known.restarts:
+            self._known = replace(self._known, wished=self.wished, restarts=self.resized)
+        trained = now - self.started - self.setup
+        left = (1.0 - self.done) * self._known.at(self.width)
+        if trained < 0.0:
+            return Running(self._known, self.width, left - trained, stoppable=False)
+        # What is believed may be too short: a trial that runs on has something left.
+        left = max(left - trained, 0.01 * left)
+        wait = self.next_checkpoint(now, every) - now
+        return Running(self._known, self.width, left, self.wished is None, wait)
+
+
+Decide = Callable[[Sequence[Task], Sequence[Running], Pool, Outlook], Plan]
+Promote = Callable[[str, float], Iterable[SimulatedWork]]
+
+
+def simulate(
+    works: Sequence[SimulatedWork],
+    setting: SimulationSettings,
+    *,
+    decide: Decide = plan,
+    promote: Promote | None = None,
+) -> SimulationResult:
+    """Run all trials to their ends on a machine.
+
+    Args:
+        works: the trials, in the order in which they are proposed.
+        setting: the machine.
+        decide: the planner.
+        promote: gives what a trial that ended, and when, is followed by.
+    """
+    simulation = _Simulation(works, setting, decide, promote)
+    simulation.run()
+    return simulation.result()
+
+
+class _Simulation:
+    """The clock, the machine and the trials."""
+
+    def __init__(
+        self,
+        works: Sequence[SimulatedWork],
+        setting: SimulationSettings,
+        decide: Decide,
+        promote: Promote | None,
+    ) -> None:
+        self.setting, self.decide, self.promote = setting, decide, promote
+        self.now, self.planned, self.asked = 0.0, False, False
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.order = 0
+        self.to_come = list(reversed(works))
+        self.waiting: dict[str, SimulatedTrial] = {}
+        self.running: dict[str, SimulatedTrial] = {}
+        self.trials: list[SimulatedTrial] = []
+        self.bars: list[Bar] = []
+        self.spent = dict.fromkeys(CAUSES, 0.0)
+        self.decisions = self.failed = 0
+        self.draining = False
+        self.consulted = False
+        """Whether nothing happened since the planner was asked."""
+        hosts = {f"n{host:05}": range(setting.slots_per_host) for host in range(setting.hosts)}
+        self.pool = Pool(
+            hosts, hosts_per_group=setting.hosts_per_group, slot_order=setting.slot_order
+        )
+        self.free = self.total = self.pool.total
+        self.draws = np.random.default_rng(setting.seed)
+
+    # -- the clock -------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run all events."""
+        self.at(self.setting.cold_seconds, self.propose)
+        if math.isfinite(self.setting.wall_time):
+            self.at(self.setting.wall_time - self.setting.checkpoint_every, self.drain)
+        self.fail_later()
+        while self.queue and not self.over():
+            time, _, act = heapq.heappop(self.queue)
+            if time > self.setting.wall_time:
+                self.cut()
+                break
+            self.idle(time)
+            self.consulted = False
+            act()
+
+    def over(self) -> bool:
+        """Check whether nothing more will happen to any trial."""
+        if self.running:
+            return False
+        whole = self.total == self.setting.slots
+        stuck = self.consulted and not self.to_come and whole
+        return self.draining or stuck or not (self.to_come or self.waiting)
+
+    def at(self, time: float, act: Callable[[], None]) -> None:
+        """Schedule an action."""
+        self.order += 1
+        heapq.heappush(self.queue, (max(time, self.now), self.order, act))
+
+    def idle(self, time: float) -> None:
+        """Advance the clock, and record why free slots were idle meanwhile."""
+        passed, self.now = time - self.now, time
+        self.spent["failures"] += (self.setting.slots - self.total) * passed
+        if time <= self.setting.cold_seconds:
+            cause = "start-up"
+        elif self.waiting:
+            cause = "held"
+        else:
+            cause = "brain" if self.to_come else "tail"
+        self.spent[cause] += self.free * passed
+
+    # -- deciding --------------------------------------------------------------------
+
+    def propose(self) -> None:
+        """Queue what the brain proposes."""
+        self.asked = False
+        wanted = self.setting.wave - len(self.waiting) if self.setting.wave else len(self.to_come)
+        for _ in range(min(wanted, len(self.to_come))):
+            self.enter(self.to_come.pop())
+        self.soon()
+
+    def enter(self, work: SimulatedWork) -> None:
+        """Queue a trial for its first start."""
+        trial = SimulatedTrial(work)
+        self.trials.append(trial)
+        self.waiting[work.name] = trial
+
+    def soon(self) -> None:
+        """Ask the planner, once for all that happens within a tick."""
+        if not self.planned:
+            self.planned = True
+            self.at(self.now + self.setting.tick, self.consult)
+
+    def consult(self) -> None:
+        """Ask the planner and do what it says."""
+        self.planned = False
+        if self.draining:
+            return
+        self.decisions += 1
+        decided = self.decide(
+            [trial.task() for trial in self.waiting.values()],
+            [
+                trial.running(self.now, self.setting.checkpoint_every)
+                for trial in self.running.values()
+            ],
+            self.pool,
+            self.outlook(),
+        )
+        for start in decided.starts:
+            self.start(start)
+        for resize in decided.resizes:
+            self.ask_to_yield(resize)
+        few = len(self.waiting) < self.setting.wave
+        self.consulted = True
+        if self.to_come and few and not self.asked:
+            self.asked = True
+            self.at(self.now + self.setting.brain_seconds, self.propose)
+
+    def outlook(self) -> Outlook:
+        """Return what the planner must know beside tasks and slots."""
+        setting = self.setting
+        return Outlook(
+            restart_seconds=setting.restart_seconds,
+            checkpoint_seconds=max(setting.start_seconds, setting.restart_seconds)
+            + setting.checkpoint_every,
+            time_left=setting.wall_time - self.now,
+            more_to_come=bool(self.to_come),
+            to_come=len(self.to_come),
+            efficiency_floor=setting.efficiency_floor,
+            restarts=setting.restarts,
+        )
+
+    # -- trials ----------------------------------------------------------------------
+
+    def start(self, start: Start) -> None:
+        """Start an attempt."""
+        trial = self.waiting.pop(start.name)
+        self.pool.claim(start.slots)
+        self.free -= len(start.slots)
+        self.running[start.name] = trial
+        setup = self.setting.restart_seconds if trial.attempts else self.setting.start_seconds
+        trial.start(self.now, setup, start.width, start.slots)
+        attempt = trial.attempts
+        self.at(trial.end, lambda: self.ended(trial, attempt))
+        probed = trial.time_of(trial.done + self.setting.probe)
+        if probed < trial.end:
+            self.at(probed, lambda: self.measured(trial, attempt))
+
+    def measured(self, trial: SimulatedTrial, attempt: int) -> None:
+        """Learn the speed of an attempt."""
+        if trial.attempts == attempt and trial.name in self.running:
+            trial.measure()
+            self.soon()
+
+    def ask_to_yield(self, resize: Resize) -> None:
+        """Stop an attempt at its next checkpoint, to go on at another width."""
+        trial = self.running[resize.name]
+        trial.wished = resize.width
+        stop = trial.next_checkpoint(self.now, self.setting.checkpoint_every)
+        attempt = trial.attempts
+        if stop < trial.end:
+            self.at(stop, lambda: self.yielded(trial, attempt))
+
+    def yielded(self, trial: SimulatedTrial, attempt: int) -> None:
+        """Queue a trial again that ended its attempt at a checkpoint."""
+        if trial.attempts == attempt and trial.name in self.running:
+            trial.resized += 0 if self.draining else 1
+            self.leave(trial, self.now)
+            self.waiting[trial.name] = trial
+            self.soon()
+
+    def ended(self, trial: SimulatedTrial, attempt: int) -> None:
+        """Free the slots of a trial that is done."""
+        if trial.attempts != attempt or trial.name not in self.running:
+            return
+        self.leave(trial, self.now)
+        trial.done = 1.0
+        for work in self.promote(trial.name, self.now) if self.promote else ():
+            self.enter(work)
+        self.soon()
+
+    def leave(self, trial: SimulatedTrial, kept: float) -> None:
+        """End an attempt; what it trained after the time ``kept`` is lost."""
+        trained = min(trial.started + trial.setup, self.now)
+        kept = min(max(kept, trained), self.now)
+        self.bar(trial, trial.started, trained, "start-up")
+        self.bar(trial, trained, kept, "training")
+        self.bar(trial, kept, self.now, "lost")
+        trial.done = trial.done_at(kept)
+        del self.running[trial.name]
+        self.pool.give_back(trial.slots)
+        self.free = self.pool.free
+        trial.slots = ()
+
+    def bar(self, trial: SimulatedTrial, start: float, end: float, what: What) -> None:
+        """Write down what a trial did for a while."""
+        if end > start:
+            bar = Bar(trial.name, trial.slots, start, end, what)
+            self.bars.append(bar)
+            self.spent["failures" if what == "lost" else what] += bar.slot_seconds
+
+    # -- hosts -----------------------------------------------------------------------
+
+    def fail_later(self) -> None:
+        """Draw when the next host fails."""
+        rate = self.setting.failures * self.setting.hosts / 3600.0
+        if rate > 0.0:
+            self.at(self.now + float(self.draws.exponential(1.0 / rate)), self.fail)
+
+    def fail(self) -> None:
+        """Lose a host; its trials go back to their last checkpoints."""
+        host = f"n{int(self.draws.integers(self.setting.hosts)):05}"
+        if self.total or math.isfinite(self.setting.repair_seconds):
+            self.fail_later()
+        if host not in self.pool.hosts:
+            return
+        self.failed += 1
+        for trial in [t for t in self.running.values() if host in t.hosts]:
+            kept = trial.last_checkpoint(self.now, self.setting.checkpoint_every)
+            self.leave(trial, kept)
+            trial.wished = None
+            self.waiting[trial.name] = trial
+        self.pool.close_host(host)
+        self.free, self.total = self.pool.free, self.pool.total
+        if math.isfinite(self.setting.repair_seconds):
+            self.at(self.now + self.setting.repair_seconds, lambda: self.repair(host))
+        self.soon()
+
+    def repair(self, host: str) -> None:
+        """Use a host again."""
+        self.pool.add_host(host, ())
+        self.free, self.total = self.pool.free, self.pool.total
+        self.soon()
+
+    def drain(self) -> None:
+        """Ask everybody to end at the next checkpoint: the allocation is about to end."""
+        self.draining = True
+        for trial in self.running.values():
+            self.ask_to_yield(Resize(trial.name, trial.width, "the allocation ends"))
+
+    def cut(self) -> None:
+        """End what a planner let run up to the end of the allocation."""
+        if self.running:
+            self.idle(self.setting.wall_time)
+        for trial in list(self.running.values()):
+            self.leave(trial, trial.last_checkpoint(self.now, self.setting.checkpoint_every))
+
+    # -- the result ------------------------------------------------------------------
+
+    def result(self) -> SimulationResult:
+        """Return what was written down, up to the last end."""
+        return SimulationResult(
+            bars=tuple(self.bars),
+            makespan=self.now,
+            slots=self.setting.slots,
+            spent=self.spent,
+            useful_seconds=sum(trial.done * trial.work.useful for trial in self.trials),
+            restarts=sum(trial.resized for trial in self.trials),
+            failed_hosts=self.failed,
+            decisions=self.decisions,
+            unfinished={t.name: 1.0 - t.done for t in self.trials if t.done < 1.0},
+        )

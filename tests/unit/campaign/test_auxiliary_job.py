@@ -1,0 +1,296 @@
+"""Jobs that are not trials: one whose host is lost is sent to another."""
+
+import contextlib
+import errno
+import json
+import os
+import time
+
+import pytest
+from unit.campaign.stub_backend import StubBackend
+from unit.campaign.test_controller import campaign
+
+from hydragnn_hpo.campaign import auxiliary_job
+from hydragnn_hpo.campaign.controller import Controller
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.lease import DRAINED, PAUSED, left
+from hydragnn_hpo.campaign.setup import open_run
+from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
+from hydragnn_hpo.config.trial import DISK_FULL, STALE
+from hydragnn_hpo.errors import ConfigError, JobError, StorageError, answer_of
+from hydragnn_hpo.launching.job import Event
+from hydragnn_hpo.launching.rank_lease import LAPSED
+
+KILLED = -9
+
+
+class Sent(StubBackend):
+    """Ends each errand at once, as ``ends`` says: with a code, or with an answer."""
+
+    def __init__(self, ends, hosts=4, **more):
+        super().__init__(hosts=hosts, **more)
+        self.ends = list(ends)
+
+    def start(self, job):
+        self.started.append(job)
+        end = self.ends.pop(0)
+        if isinstance(end, dict):
+            with open(job.spec["answer"], "x") as file:
+                json.dump(end, file)
+        codes = [end if isinstance(end, int) else 0]
+        told = {"codes": codes, "first": 0, "signal_sent": False, "error": None, "away": []}
+        self.events.append(Event("ended", job.id, time.time(), told))
+
+    @property
+    def used(self):
+        return [slot.host for job in self.started for slot in job.slots]
+
+
+@pytest.fixture
+def sent(tmp_path):
+    """Give what an errand answers, sent by a controller to such a backend."""
+    config = campaign()
+
+    def send(backend):
+        run = open_run(config, tmp_path / "run")
+        controller = Controller(config, run, cards={}, make_backend=lambda: backend)
+        try:
+            return controller.job("ensemble", {})
+        finally:
+            controller.close()
+
+    return send
+
+
+def test_an_errand_whose_host_is_lost_is_sent_to_another_host(sent):
+    backend = Sent([KILLED, STALE, {"members": 3}])
+    assert sent(backend) == {"members": 3}
+    assert len(set(backend.used)) == 3
+    assert len({job.lease for job in backend.started}) == 3, "a host that thaws holds no lease"
+
+
+def test_an_errand_goes_to_the_same_host_again_where_there_is_no_other(sent):
+    backend = Sent([KILLED, {"members": 3}], hosts=1)
+    assert sent(backend) == {"members": 3}
+
+
+def test_an_errand_is_given_up_once_three_were_lost(sent):
+    backend = Sent([KILLED, KILLED, KILLED, {"members": 3}])
+    with pytest.raises(JobError, match="ended without an answer"):
+        sent(backend)
+    assert len(backend.started) == 3
+
+
+@pytest.mark.parametrize("code", [os.EX_OSERR, os.EX_CANTCREAT, LAPSED])
+def test_a_host_that_can_start_nothing_is_no_failure_of_an_errand(sent, code):
+    backend = Sent([code, code, {"members": 3}], hosts=1)
+    assert sent(backend) == {"members": 3}
+
+
+@pytest.mark.parametrize("code", [1, DISK_FULL])
+@pytest.mark.parametrize(("hosts", "starts"), [(4, 2), (1, 1)])
+def test_an_errand_that_failed_by_itself_is_tried_on_one_other_host(sent, code, hosts, starts):
+    backend = Sent([code, code, {"members": 3}], hosts=hosts)
+    with pytest.raises(JobError, match="ended without an answer"):
+        sent(backend)
+    assert len(set(backend.used)) == len(backend.started) == starts
+
+
+def test_a_broken_device_of_one_host_does_not_cost_an_errand(sent):
+    assert sent(Sent([1, {"members": 3}])) == {"members": 3}
+
+
+def test_an_error_of_a_disk_is_one_of_its_host_until_another_has_it_too(sent):
+    error = {"error": "/tmp: cannot be written (No space left on device)."} | {"storage": True}
+    assert sent(Sent([error, {"members": 3}])) == {"members": 3}
+    backend = Sent([error, error, {"members": 3}])
+    with pytest.raises(StorageError, match="No space left"):
+        sent(backend)
+    assert len(backend.started) == 2
+    told = answer_of(StorageError("full.")), answer_of(ConfigError("wrong."))
+    assert [one.get("storage") for one in told] == [True, None]
+
+
+def test_an_error_that_an_errand_answers_is_for_the_user_at_once(sent):
+    backend = Sent([{"error": "no trial is left to choose from."}, {"members": 3}])
+    with pytest.raises(ConfigError, match="no trial is left"):
+        sent(backend)
+    assert len(backend.started) == 1
+
+
+def test_an_answer_counts_even_if_its_host_died_after_it(sent, tmp_path):
+    class Late(Sent):
+        def start(self, job):
+            super().start(job)
+            event = self.events.pop()
+            self.events.append(
+                Event("ended", job.id, event.time, {**event.data, "codes": [KILLED]})
+            )
+
+    backend = Late([{"members": 3}, {"members": 4}])
+    assert sent(backend) == {"members": 3}
+    assert not list((tmp_path / "run").glob(".ensemble*")), "nothing is left behind"
+
+
+def test_an_answer_that_a_file_server_shows_late_is_waited_for(sent):
+    class Slow(Sent):
+        """Shows the answer some polls after the rank ended."""
+
+        polls = 0
+
+        def start(self, job):
+            super().start(job)
+            os.rename(job.spec["answer"], job.spec["answer"] + "~")
+
+        def poll(self, timeout):
+            self.polls += 1
+            if self.started and self.polls == 8:
+                file = self.started[-1].spec["answer"]
+                os.rename(file + "~", file)
+            return super().poll(timeout)
+
+    backend = Slow([{"members": 3}])
+    assert sent(backend) == {"members": 3}
+    assert len(backend.started) == 1
+
+
+def test_an_answer_that_never_shows_is_not_waited_for_without_end(sent, monkeypatch):
+    monkeypatch.setattr(auxiliary_job, "LATE_SECONDS", 0.05)
+    with pytest.raises(JobError, match="ended without an answer"):
+        sent(Sent([0, 0, 0]))
+
+
+class Busy(StubBackend):
+    """Errands never end; trials do."""
+
+    def start(self, job):
+        if job.kind == "command":
+            super().start(job)
+        else:
+            self.started.append(job)
+
+
+@pytest.fixture
+def ensemble(tmp_path):
+    """Run a campaign with a backend to its errand, which ``meanwhile`` is to end."""
+    config = campaign()
+
+    def build(backend, meanwhile, pause=None):
+        run = open_run(config, tmp_path / "run")
+
+        def watch(state, controller):
+            if backend.started and backend.started[-1].kind == "ensemble":
+                meanwhile(backend)
+
+        controller = Controller(
+            config,
+            run,
+            cards={},
+            make_backend=lambda: backend,
+            watch=watch,
+            pause=pause or ShutdownRequest(),
+        )
+        try:
+            controller.run()
+            controller.job("ensemble", {})
+        finally:
+            controller.close()
+
+    return build
+
+
+def events(tmp_path, *kinds):
+    return [e for e in read_journal(tmp_path / "run" / "events.jsonl") if e["event"] in kinds]
+
+
+def test_the_end_of_an_allocation_during_an_errand_is_a_drain(ensemble, tmp_path):
+    """Others who serve the campaign take over only from one that was drained."""
+    pause = ShutdownRequest()
+
+    def drain(backend):
+        pause.draining = True
+
+    with pytest.raises(Drained):
+        ensemble(Busy(), drain, pause)
+    assert left(tmp_path / "run") == DRAINED
+    assert events(tmp_path, "draining")
+
+
+def test_an_errand_is_left_when_the_clock_says_so_where_no_signal_comes(ensemble, tmp_path):
+    def end(backend):
+        backend.ends_at = 0.0
+
+    with pytest.raises(Drained, match="the allocation ends"):
+        ensemble(Busy(), end)
+    assert left(tmp_path / "run") == DRAINED
+
+
+def test_who_interrupts_an_errand_has_paused_the_campaign(ensemble, tmp_path):
+    pause = ShutdownRequest()
+
+    def interrupt(backend):
+        pause.wanted = True
+
+    with pytest.raises(KeyboardInterrupt):
+        ensemble(Busy(), interrupt, pause)
+    assert left(tmp_path / "run") == PAUSED
+
+
+def test_hosts_that_are_lost_during_an_errand_are_in_the_journal(ensemble, tmp_path):
+    def lose(backend):
+        if "h1" not in backend.gone:
+            backend.lose("h1")
+        elif events(tmp_path, "host_lost"):
+            backend.ends_at = 0.0
+
+    with pytest.raises(Drained):
+        ensemble(Busy(hosts=2), lose)
+    assert [e["host"] for e in events(tmp_path, "host_lost")] == ["h1"]
+
+
+def test_a_file_server_that_is_away_during_an_errand_leaves_the_rest_to_the_next_job(
+    ensemble, tmp_path
+):
+    def fail(backend):
+        raise OSError(errno.ESTALE, "Stale file handle", "RUN")
+
+    with pytest.raises(Drained, match="Stale file handle"):
+        ensemble(Busy(), fail)
+    assert left(tmp_path / "run") == DRAINED
+
+
+def test_a_controller_hears_of_its_end_while_an_errand_runs_beside_it(tmp_path, monkeypatch):
+    """Where hosts do not see our files: it also renews its lease, and answers its agents."""
+    here, backend, pause = Busy(), Busy(), ShutdownRequest()
+    here.slots_per_host = 1
+    monkeypatch.setattr(auxiliary_job, "_backend_here", lambda run: contextlib.nullcontext(here))
+    config = campaign()
+    machine = config.machine.model_copy(update={"shared_files": False})
+    config = config.model_copy(update={"machine": machine})
+    polls = []
+
+    def watch(state, controller):
+        polls.append(controller.lease)
+        pause.draining = len(polls) > 3
+
+    run = open_run(config, tmp_path / "run")
+    controller = Controller(
+        config, run, cards={}, make_backend=lambda: backend, watch=watch, pause=pause
+    )
+    with contextlib.closing(controller), pytest.raises(Drained):
+        controller.job("ensemble", {})
+    assert [job.kind for job in here.started] == ["ensemble"]
+    assert backend.started == []
+
+
+def test_a_folder_that_a_launcher_left_is_no_end_of_an_errand(sent, tmp_path):
+    """On NFS one with files that are still open elsewhere cannot be removed at once."""
+    left_over = tmp_path / "run" / ".ensemble.1.1.lease.ranks" / "0.started"
+
+    class Steps(Sent):
+        def start(self, job):
+            super().start(job)
+            left_over.parent.mkdir(exist_ok=True)
+            left_over.touch()
+
+    assert sent(Steps([KILLED, {"members": 3}])) == {"members": 3}

@@ -1,0 +1,208 @@
+"""The journal survives what a crash can do to its end, and refuses what it cannot."""
+
+import errno
+import json
+import os
+import random
+
+import pytest
+
+from hydragnn_hpo.campaign import journal as module
+from hydragnn_hpo.campaign.journal import (
+    Journal,
+    JournalFollower,
+    JournalReplaced,
+    decode,
+    encode,
+    read_journal,
+)
+from hydragnn_hpo.errors import RunError, StorageError
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "events.jsonl"
+
+
+def filled(path, count=3):
+    journal = Journal(path, 1, clock=lambda: 10.0)
+    for number in range(count):
+        journal.append("placed", trial=f"t{number}", objective=0.1 + number)
+    journal.close()
+
+
+def test_events_come_back_as_they_were_written(path):
+    filled(path)
+    assert [e["trial"] for e in read_journal(path)] == ["t0", "t1", "t2"]
+    assert next(read_journal(path)) == {
+        "event": "placed", "time": 10.0, "epoch": 1, "trial": "t0", "objective": 0.1
+    }  # fmt: skip
+
+
+def test_every_torn_end_is_cut_off_before_the_next_line(path):
+    filled(path)
+    whole = path.read_bytes()
+    second = whole[: -len(whole.splitlines(keepends=True)[-1])]
+    for end in range(len(second) + 1, len(whole)):
+        path.write_bytes(whole[:end])
+        seen = []
+        journal = Journal(path, 2, clock=lambda: 11.0, see=seen.append)
+        assert [e["trial"] for e in seen] == ["t0", "t1"]
+        journal.append("ended", trial="t1")
+        journal.close()
+        assert [e["event"] for e in read_journal(path)] == ["placed", "placed", "ended"]
+
+
+def test_a_damaged_middle_is_an_error_that_names_the_line(path):
+    filled(path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b'"t1"') + 1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=r"events\.jsonl: line 2 "):
+        list(read_journal(path))
+    with pytest.raises(RunError, match="line 2"):
+        Journal(path, 2, clock=lambda: 11.0)
+
+
+def test_one_flipped_bit_anywhere_is_seen():
+    line = encode({"event": "ended", "objective": 0.25})
+    assert decode(line) == {"event": "ended", "objective": 0.25}
+    for place in range(len(line)):
+        damaged = bytearray(line)
+        damaged[place] ^= 1
+        assert decode(bytes(damaged)) is None, damaged
+
+
+def test_nan_becomes_null_because_json_has_none():
+    assert decode(encode({"objective": float("nan")})) == {"objective": None}
+
+
+def test_a_full_disk_leaves_no_half_line(path, monkeypatch):
+    journal = Journal(path, 1, clock=lambda: 10.0)
+    journal.append("placed", trial="t0")
+    before = path.read_bytes()
+    real = os.write
+
+    def half(descriptor, content):
+        real(descriptor, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module.os, "write", half)
+    with pytest.raises(StorageError, match="No space left on device"):
+        journal.append("placed", trial="t1")
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    journal.append("placed", trial="t2")
+    assert [json.loads(line)["e"]["trial"] for line in path.read_text().splitlines()] == [
+        "t0",
+        "t2",
+    ]
+
+
+EVENTS = [{"event": "epoch", "time": float(n), "epoch": 1, "trial": "t" * n} for n in range(40)]
+LINES = [encode(event) for event in EVENTS]
+
+
+def append(path, content):
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def test_bytes_that_come_in_any_pieces_give_every_line_once(tmp_path):
+    path, whole, chance = tmp_path / "events.jsonl", b"".join(LINES), random.Random(3)
+    follower, found = JournalFollower(path), []
+    assert list(follower.read_new()) == []
+    while whole:
+        size = chance.randint(1, 90)
+        append(path, whole[:size])
+        whole = whole[size:]
+        found += list(follower.read_new())
+    assert found == EVENTS
+    assert list(follower.read_new()) == []
+    assert follower.offset == path.stat().st_size
+
+
+def test_only_what_is_new_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "events.jsonl"
+    append(path, b"".join(LINES))
+    follower = JournalFollower(path)
+    list(follower.read_new())
+    decoded = []
+    monkeypatch.setattr(module, "decode", lambda line: decoded.append(line) or decode(line))
+    append(path, LINES[0])
+    assert list(follower.read_new()) == [EVENTS[0]]
+    assert decoded == [LINES[0]]
+
+
+def test_a_torn_end_that_is_cut_off_and_written_anew_is_no_damage(tmp_path):
+    path = tmp_path / "events.jsonl"
+    append(path, LINES[0] + LINES[1][:20])
+    follower = JournalFollower(path)
+    assert list(follower.read_new()) == [EVENTS[0]]
+    os.truncate(path, len(LINES[0]))
+    append(path, LINES[2])
+    assert list(follower.read_new()) == [EVENTS[2]]
+
+
+def test_a_damaged_line_before_the_last_is_an_error(tmp_path):
+    path = tmp_path / "events.jsonl"
+    damaged = LINES[1].replace(b"epoch", b"epocH", 1)
+    append(path, LINES[0] + damaged)
+    follower = JournalFollower(path)
+    assert list(follower.read_new()) == [EVENTS[0]], "the last one may be torn"
+    append(path, LINES[2])
+    with pytest.raises(RunError, match=rf"line 2 \(byte {len(LINES[0])}\) is damaged"):
+        list(follower.read_new())
+
+
+@pytest.mark.parametrize("content", [b"", LINES[5], b"".join(LINES[5:])])
+def test_another_journal_in_its_place_is_not_taken_for_it(tmp_path, content):
+    path = tmp_path / "events.jsonl"
+    append(path, b"".join(LINES[:3]))
+    follower = JournalFollower(path)
+    list(follower.read_new())
+    path.write_bytes(content)
+    with pytest.raises(JournalReplaced):
+        list(follower.read_new())
+
+
+def test_a_copy_that_has_grown_is_the_same_journal(tmp_path):
+    """As rsync leaves it: another file with the same beginning."""
+    path = tmp_path / "events.jsonl"
+    append(path, b"".join(LINES[:3]))
+    follower = JournalFollower(path)
+    list(follower.read_new())
+    path.unlink()
+    append(path, b"".join(LINES[:4]))
+    assert list(follower.read_new()) == [EVENTS[3]]
+
+
+def test_a_journal_that_is_gone_is_told(tmp_path):
+    path = tmp_path / "events.jsonl"
+    append(path, LINES[0])
+    follower = JournalFollower(path)
+    list(follower.read_new())
+    path.unlink()
+    with pytest.raises(JournalReplaced, match="was removed"):
+        list(follower.read_new())
+
+
+def test_a_line_whose_end_comes_while_it_is_read_is_no_damage(tmp_path, monkeypatch):
+    """``read`` meets half a line; before it looks behind it, the rest is there."""
+    path = tmp_path / "events.jsonl"
+    append(path, LINES[0] + LINES[1][:20])
+
+    def decode(line):
+        if line == LINES[1][:20]:
+            append(path, LINES[1][20:] + LINES[2])
+        return whole(line)
+
+    whole = module.decode
+    monkeypatch.setattr(module, "decode", decode)
+    assert list(read_journal(path)) == [EVENTS[0]]
+
+
+def test_what_is_no_file_is_a_sentence(tmp_path):
+    (tmp_path / "events.jsonl").mkdir()
+    with pytest.raises(RunError, match="events.jsonl: cannot be read"):
+        list(JournalFollower(tmp_path / "events.jsonl").read_new())

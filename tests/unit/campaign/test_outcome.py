@@ -1,0 +1,135 @@
+"""How an attempt ended, and what becomes of its trial."""
+
+import errno
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hydragnn_hpo.campaign.outcome import (
+    EndedAttempt,
+    find_failed_host,
+    read_outcome,
+    retry_out_of_memory,
+)
+from hydragnn_hpo.config.trial import DISK_FULL, FILES_AWAY, INTERRUPTED, PEER_LOST, STALE
+from hydragnn_hpo.errors import StorageError
+
+SENTENCE = "rank 0 has not moved for 300 s, rank 3 is at step 120 (data) for 301 s; ending"
+
+
+def ended(folder, codes, *, restarts=0, asked=None):
+    return read_outcome(EndedAttempt(folder, codes, asked, restarts, max_restarts=2))
+
+
+def test_a_rank_that_named_another_makes_the_attempt_stale(tmp_path):
+    """The others saw their peer vanish, and the one that hung was killed."""
+    (tmp_path / "log").write_text(f"first\n{SENTENCE}\n")
+    found = ended(tmp_path, [STALE, PEER_LOST, -signal.SIGKILL])
+    assert (found["outcome"], found["reason"]) == ("interrupted", "stale")
+    assert SENTENCE in found["message"]
+
+
+def test_who_hangs_again_and_again_is_a_bug(tmp_path):
+    (tmp_path / "log").write_text(SENTENCE)
+    found = ended(tmp_path, [STALE, PEER_LOST], restarts=2)
+    assert (found["outcome"], found["reason"]) == ("failed", "bug")
+    assert SENTENCE in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "reason"),
+    [
+        ([INTERRUPTED, STALE], "walltime"),
+        ([DISK_FULL, STALE], "disk_full"),
+        ([PEER_LOST, 1], "host_lost"),
+        ([PEER_LOST, FILES_AWAY], "host_lost"),
+    ],
+)
+def test_other_codes_say_more_or_less(tmp_path, codes, reason):
+    assert ended(tmp_path, codes)["reason"] == reason
+
+
+def test_a_result_that_a_file_server_keeps_back_is_no_failure(tmp_path, monkeypatch):
+    """The next controller finds it there: no finished result is lost."""
+    (tmp_path / "result.json").write_text('{"status": "completed", "epochs": 4, "objective": 0.5}')
+
+    def away(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", away)
+        with pytest.raises(StorageError, match="Stale file handle"):
+            ended(tmp_path, [0])
+    assert ended(tmp_path, [0])["outcome"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "outcome", "reason"),
+    [
+        (None, "completed", "completed", None),
+        (None, "cancelled", "cancelled", None),
+        ("median", "cancelled", "stopped", "median"),
+        ("median", "stopped", "stopped", None),
+        ("cancelled", "cancelled", "cancelled", None),
+    ],
+)
+def test_a_result_says_how_it_ended_unless_a_rule_had_asked(
+    tmp_path, asked, status, outcome, reason
+):
+    result = {"status": status, "epochs": 4, "objective": 0.5, "parameters": 10, "note": "x"}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    found = ended(tmp_path, [0], asked=asked)
+    assert (found["outcome"], found.get("reason")) == (outcome, reason)
+    kept = {key: found[key] for key in found if key not in ("outcome", "reason")}
+    assert kept == {"reached": 4, "objective": 0.5, "parameters": 10}
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"status": "fine"}', '{"status": "failed"}'])
+def test_a_result_that_is_none_is_a_bug_of_who_wrote_it(tmp_path, content):
+    (tmp_path / "result.json").write_text(content)
+    found = ended(tmp_path, [0])
+    assert (found["outcome"], found["reason"]) == ("failed", "bug")
+    assert "result.json" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "outcome", "reason"),
+    [
+        ("resized", "interrupted", "resized"),
+        ("paused", "interrupted", "paused"),
+        ("cancelled", "cancelled", "cancelled"),
+    ],
+)
+def test_without_a_result_it_ended_as_it_was_asked_to(tmp_path, asked, outcome, reason):
+    found = ended(tmp_path, [INTERRUPTED], asked=asked)
+    assert (found["outcome"], found["reason"]) == (outcome, reason)
+
+
+FULL = {"outcome": "failed", "reason": "out_of_memory", "message": "no memory left"}
+
+
+def test_without_memory_it_first_gets_its_device_alone_then_more_ranks():
+    alone = retry_out_of_memory(FULL, width=1, widths=(1, 2, 4), shared=True)
+    assert (alone["outcome"], alone["whole"]) == ("interrupted", True)
+    wider = retry_out_of_memory(FULL, width=1, widths=(1, 2, 4), shared=False)
+    assert (wider["outcome"], wider["least"]) == ("interrupted", 2)
+    assert retry_out_of_memory(FULL, width=4, widths=(1, 2, 4), shared=False) == FULL
+    other = {"outcome": "failed", "reason": "diverged"}
+    assert retry_out_of_memory(other, width=1, widths=(1, 2, 4), shared=True) == other
+
+
+@pytest.mark.parametrize(
+    ("slots", "codes", "first", "signalled", "host"),
+    [
+        (["a:0", "b:0"], [-15, -9], 1, True, "b"),
+        (["a:0", "b:0"], [1, -15], 0, True, None),
+        (["a:0", "a:1"], [-9, -9], None, False, "a"),
+        (["a:0", "b:1"], [-9, -9], None, False, None),
+        (["a:0"], [-9], None, True, None),
+    ],
+)
+def test_a_host_is_blamed_for_a_rank_that_was_killed_there(slots, codes, first, signalled, host):
+    assert find_failed_host(slots, codes, first=first, signalled=signalled) == host

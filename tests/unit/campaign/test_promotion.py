@@ -1,0 +1,241 @@
+"""The best once more with new seeds: after the search, once each, whatever dies meanwhile."""
+
+import pytest
+from unit.campaign.stub_backend import StubBackend
+
+from hydragnn_hpo.campaign import proposals as proposals_module
+from hydragnn_hpo.campaign.controller import Controller
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.leaderboard import rank_trials
+from hydragnn_hpo.campaign.promotion import choose_replicates
+from hydragnn_hpo.campaign.setup import open_run, trial_config
+from hydragnn_hpo.campaign.state import State, fold
+from hydragnn_hpo.campaign.status import build_status, describe_trial
+from hydragnn_hpo.config.campaign import CampaignConfig, EnsembleConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.errors import ConfigError, RunError
+
+SEARCH = {"brain": "random", "trials": 6, "rungs": [2, 4], "finalists": 3}
+
+
+def campaign(**search):
+    values = {
+        "name": "stub",
+        "seed": 3,
+        "space": {"x": {"low": 0.0, "high": 1.0}},
+        "search": {**SEARCH, **search},
+        "command": {"argv": ["true"]},
+    }
+    return parse(values, CampaignConfig, "stub")
+
+
+class Crashed(BaseException):
+    """What no controller catches."""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Run a campaign in the test's own directory, to its end; again and again."""
+
+    def begin(reseed=0, ask=0, watch=lambda *_: None, backend=None):
+        config = campaign()
+        opened = open_run(config, tmp_path / "run")
+        wanted = config.model_copy(update={"ensemble": EnsembleConfig(reseed=reseed)})
+        ours = backend or StubBackend(full=4)
+        controller = Controller(wanted, opened, cards={}, make_backend=lambda: ours, watch=watch)
+        try:
+            if ask:
+                controller.replicates.request(ask)
+            state = controller.run()
+            controller.finish()
+            return state
+        finally:
+            controller.close()
+
+    return begin
+
+
+def best_of(state, count):
+    done = [t for t in state.with_status("completed") if t.parent is None]
+    return [t.name for t in sorted(done, key=lambda t: (t.objective, t.name))[:count]]
+
+
+def again(state):
+    return {t.parent: t for t in state.trials.values() if t.parent}
+
+
+def test_the_best_are_trained_again_to_the_full_budget_when_the_search_is_over(start, tmp_path):
+    state = start(reseed=2)
+    events = list(read_journal(tmp_path / "run/events.jsonl"))
+    closed = next(n for n, e in enumerate(events) if e["event"] == "promoted" and e["last"])
+    late = [e for e in events[closed:] if e["event"] == "proposed"]
+    assert [e["parent"] for e in late] == best_of(state, 2)
+    assert [e["trial"] for e in late] == ["t0006", "t0007"]
+    for parent, trial in again(state).items():
+        assert trial.values == state.trials[parent].values
+        assert (trial.status, trial.epoch, trial.until) == ("completed", 4, 4)
+        epochs = [
+            e["reached"] for e in events if e["event"] == "epoch" and e["trial"] == trial.name
+        ]
+        assert epochs == [1, 2, 3, 4]
+
+
+def test_they_take_no_part_in_the_search(start):
+    state = start(reseed=2)
+    assert state.searched == 6
+    assert [len(state.results[rung]) for rung in (2, 4)] == [6, 3]
+    assert not {t.name for t in again(state).values()} & state.promoted[2]
+
+
+def test_none_is_trained_again_unless_somebody_wants_it(start):
+    assert not again(start())
+
+
+def test_there_are_no_more_than_were_trained_to_the_end(start):
+    assert len(again(start(reseed=50))) == 3
+
+
+@pytest.mark.parametrize("after", ["promoted", "proposed", "placed", "epoch"])
+def test_a_controller_that_dies_meanwhile_costs_no_seed_and_makes_no_second_one(
+    start, tmp_path, after
+):
+    def crash(state, controller):
+        journal = list(read_journal(tmp_path / "run/events.jsonl"))
+        late = [e for e in journal if "parent" in e or e.get("trial") in ("t0006", "t0007")]
+        over = after == "promoted" and state.closed
+        if over or any(e["event"] == after for e in late):
+            raise Crashed
+
+    with pytest.raises(Crashed):
+        start(reseed=2, watch=crash)
+    state = start(reseed=2)
+    assert sorted(again(state)) == sorted(best_of(state, 2))
+    assert len(state.trials) == 8
+
+
+def test_a_finished_campaign_trains_them_when_a_person_asks_and_is_finished_again(start, tmp_path):
+    assert start().finished
+    state = start(ask=2)
+    assert sorted(again(state)) == sorted(best_of(state, 2))
+    assert state.finished
+    assert len(start(ask=2).trials) == 8, "asked twice for two: there are two"
+    assert len(start(ask=3).trials) == 9
+    assert fold(read_journal(tmp_path / "run/events.jsonl")).reseed == 3
+
+
+def test_what_a_person_asked_is_known_to_whoever_goes_on(start):
+    start()
+
+    def crash(state, controller):
+        raise Crashed
+
+    with pytest.raises(Crashed):
+        start(ask=2, watch=crash)
+    assert len(again(start())) == 2
+
+
+def test_nobody_can_ask_before_the_search_is_over(start):
+    with pytest.raises(RunError, match="its search is not over"):
+        start(ask=2)
+
+
+def test_a_seed_that_fails_is_a_result_and_is_not_tried_again(start):
+    def fate(trial, attempt, epoch):
+        return "diverged" if trial == "t0006" else None
+
+    state = start(reseed=2, backend=StubBackend(fate=fate, full=4))
+    assert state.trials["t0006"].status == "failed"
+    assert state.trials["t0007"].status == "completed"
+    assert len(start(reseed=2).trials) == 8
+
+
+def test_the_brain_never_hears_of_them(start, tmp_path, monkeypatch):
+    start(reseed=2)
+    heard = []
+
+    def listening(*args, **kwargs):
+        brain = make_brain(*args, **kwargs)
+        replay = brain.replay
+        brain.replay = lambda results, pending: (
+            heard.append((len(results), len(pending))),
+            replay(results, pending),
+        )
+        return brain
+
+    make_brain = proposals_module.make_brain
+    monkeypatch.setattr(proposals_module, "make_brain", listening)
+
+    def widen(state, controller):
+        if not state.added:
+            controller.event_store.append("added", request="more", trials=2, values=[])
+
+    state = start(ask=3, watch=widen)
+    assert heard == [(6, 0)]
+    assert state.searched == 8
+
+
+def test_they_are_shown_as_what_they_are(start, tmp_path):
+    state = start(reseed=1)
+    (trial,) = again(state).values()
+    (row,) = [r for r in rank_trials(state).to_plain()["trials"] if r["parent"]]
+    assert (row["trial"], row["parent"]) == (trial.name, trial.parent)
+    assert describe_trial(trial).startswith(f"reseed of {trial.parent}: ")
+
+
+def test_only_completed_ones_of_the_search_are_chosen_and_none_before_its_end():
+    state = State()
+    proposed = [("t0", 0.3), ("t1", 0.1), ("t2", None), ("t3", 0.2), ("t4", 0.05)]
+    for name, objective in proposed:
+        event = {"event": "proposed", "trial": name, "values": {}, "until": 4}
+        state.apply(event)
+        trial = state.trials[name]
+        trial.objective = objective
+        state.move(trial, "completed" if objective else "failed")
+    state.move(state.trials["t4"], "stopped")  # at a rung
+    assert choose_replicates(state, 2) == []
+    state.closed = True
+    assert [t.name for t in choose_replicates(state, 2)] == ["t1", "t3"]
+    state.apply({"event": "proposed", "trial": "t5", "values": {}, "until": 4, "parent": "t1"})
+    assert choose_replicates(state, 2) == [], "first let those end that are under way"
+    state.trials["t5"].objective = 0.01
+    state.move(state.trials["t5"], "completed")
+    assert [t.name for t in choose_replicates(state, 3)] == ["t3", "t0"]
+
+
+def test_a_campaign_of_commands_refuses_it():
+    with pytest.raises(ConfigError, match="a command has no ensemble"):
+        parse(
+            {**campaign().model_dump(mode="json"), "ensemble": {"reseed": 1}},
+            CampaignConfig,
+            "stub",
+        )
+
+
+def test_the_new_seed_is_derived_from_the_new_name():
+    config = parse(
+        {
+            "name": "toy",
+            "data": [{"card": "toy"}],
+            "space": {"model.features": [16, 24]},
+            "search": {"trials": 2, "rungs": [2], "finalists": 1},
+            "trial": {"model": {"conv": "schnet", "cutoff": 3.0}, "heads": {"energy": {}}},
+        },
+        CampaignConfig,
+        "toy",
+    )
+    entries = [{"store": "../../data/toy.bp"}]
+    first, second = (
+        trial_config(config, name, {"model.features": 16}, entries) for name in ("t0001", "t0006")
+    )
+    assert first.seed != second.seed
+    parts = {"trial", "seed"}
+    assert first.model_dump(exclude=parts) == second.model_dump(exclude=parts)
+
+
+def test_status_counts_them_apart_from_the_search(start, tmp_path):
+    from hydragnn_hpo.campaign.event_store import JournalFold
+
+    start(reseed=2)
+    reckoning = JournalFold(read_journal(tmp_path / "run/events.jsonl"))
+    standing = build_status(reckoning.state, reckoning.ledger, trials=6, rungs=[2, 4])
+    assert (standing.budget, standing.at_rest, standing.phase) == (8, 8, "finished")

@@ -1,0 +1,100 @@
+"""How long a campaign still takes, counted by hand."""
+
+import pytest
+
+from hydragnn_hpo.campaign.accounting import SlotLedger
+from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.status import count_epochs_left, predict_seconds_left, running_trials
+from hydragnn_hpo.config.search import SearchConfig
+
+SEARCH = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=2)
+
+
+def folded(*events):
+    state, ledger = State(), SlotLedger()
+    for event in events:
+        for each in (state, ledger):
+            each.apply({"epoch": 1, **event})
+    return state, ledger
+
+
+def event(kind, time=0.0, **values):
+    return {"event": kind, "time": time, **values}
+
+
+OPENED = event("opened", units={}, slots=["a:0", "a:1"])
+
+
+def proposed(*names):
+    return [event("proposed", trial=name, values={"x": 1}, until=2) for name in names]
+
+
+def placed(name, time=0.0, slot="a:0", **more):
+    place = {"attempt": 1, "width": 1, "slots": [slot]}
+    return event("placed", time, trial=name, **(place | more))
+
+
+def epoch(name, time, reached, seconds=10.0):
+    told = {"objective": 1.0, "best_objective": 1.0, "width": 1}
+    return event("epoch", time, trial=name, reached=reached, seconds=seconds, **told)
+
+
+def test_epochs_by_hand():
+    """Nine trials of 2 epochs, and the best third, no fewer than two, 4 more: 18 + 12."""
+    assert count_epochs_left(folded(OPENED)[0], SEARCH) == 18 + 12
+    state, _ = folded(OPENED, *proposed("t0", "t1"), placed("t0"), epoch("t0", 10.0, 1))
+    assert count_epochs_left(state, SEARCH) == 1 + 2 + 7 * 2 + 12
+
+
+def test_who_was_sent_on_counts_once():
+    rested = event("ended", 20.0, trial="t0", outcome="stopped", score=1.0, reached=2)
+    sent = event("promoted", 21.0, trials=["t0"], until=6, last=False)
+    state, _ = folded(OPENED, *proposed("t0"), placed("t0"), epoch("t0", 20.0, 2), rested, sent)
+    assert count_epochs_left(state, SEARCH) == 4 + 8 * 2 + 2 * 4
+
+
+def test_more_finalists_than_a_third_are_counted():
+    many = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=5)
+    assert count_epochs_left(folded(OPENED)[0], many) == 18 + 5 * 4
+
+
+@pytest.mark.parametrize("kind", ["ending", "finished"])
+def test_at_the_end_only_what_is_known_is_left(kind):
+    state, _ = folded(OPENED, *proposed("t0"), event(kind, 1.0))
+    assert count_epochs_left(state, SEARCH) == 2
+
+
+def test_seconds_by_hand():
+    """29 epochs at 10 slot-seconds over two slots.
+
+    Of 2 x 20 slot-seconds, t0 started for 10 and trained for 10, the other slot idled for 20.
+    """
+    first = event("first_step", 10.0, trial="t0", seconds=10.0)
+    state, ledger = folded(OPENED, *proposed("t0", "t1"), placed("t0"), first, epoch("t0", 20.0, 1))
+    assert ledger.utilization(20.0).share("training") == 0.25
+    assert predict_seconds_left(state, ledger, SEARCH, 20.0) == pytest.approx(29 * 10 / 2 / 0.25)
+
+
+def test_the_longest_trial_is_waited_for():
+    one = SearchConfig(trials=1, rungs=(8,), finalists=1)
+    state, ledger = folded(
+        OPENED,
+        event("proposed", trial="t0", values={"x": 1}, until=8),
+        placed("t0", width=2, slots=["a:0", "a:1"]),
+        event("first_step", 0.0, trial="t0", seconds=0.0),
+        {**epoch("t0", 10.0, 1), "width": 2},
+    )
+    assert predict_seconds_left(state, ledger, one, 13.0) == pytest.approx(7 * 10.0)
+
+
+def test_nothing_is_predicted_before_the_first_epoch():
+    state, ledger = folded(OPENED, *proposed("t0"), placed("t0"))
+    assert predict_seconds_left(state, ledger, SEARCH, 5.0) is None
+
+
+def test_a_trial_ends_when_its_epochs_are_over():
+    state, _ = folded(OPENED, *proposed("t0", "t1"), placed("t0", predicted_epoch_seconds=30.0))
+    assert running_trials(state, 9, 12.0)[0].ends_in == 60.0 - 12.0, "as was predicted"
+    state, _ = folded(OPENED, *proposed("t0"), placed("t0"), epoch("t0", 10.0, 1))
+    assert running_trials(state, 9, 14.0)[0].ends_in == 10.0 - 4.0
+    assert running_trials(state, 9, 99.0)[0].ends_in == 0.0, "late, but never negative"

@@ -1,0 +1,136 @@
+"""Commands as trials: what they are told, and what counts as their end."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hydragnn_hpo.campaign.outcome import EndedAttempt
+from hydragnn_hpo.campaign.trial_kind import CommandTrials
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.launching.job import Slot
+
+SLOTS = tuple(Slot("here", index, (index,), "cpu") for index in range(2))
+
+
+def work(objective="weighted", per="rank"):
+    values = {
+        "name": "any",
+        "trial": {"ranks": 8, "launch": {"nested": True}},
+        "space": {"launch.tensor": [1, 2]},
+        "search": {"trials": 1, "finalists": 1, "rungs": [2, 6], "objective": objective},
+        "command": {"argv": ["do"], "per": per, "width": 2},
+    }
+    config = parse(values, CampaignConfig, where="c.toml")
+    return CommandTrials(config, config.command)
+
+
+def test_trial_toml_holds_template_values_name_and_seed():
+    config = work().configure("t0003", {"launch.tensor": 2})
+    seed = config.pop("seed")
+    assert config == {"trial": "t0003", "ranks": 8, "launch": {"nested": True, "tensor": 2}}
+    assert isinstance(seed, int)
+    assert work().configure("t0004", {"launch.tensor": 2})["seed"] != seed
+    assert tomllib.loads(work().written(config)) == config
+
+
+def test_ranks_are_all_slots_or_one_for_all():
+    assert work().ranks(SLOTS) == SLOTS
+    assert work(per="trial").ranks(SLOTS) == SLOTS[:1]
+
+
+def ended(folder: Path, result=None, codes=(0, 0), *, first=None, objective="weighted", **more):
+    if result is not None:
+        text = result if isinstance(result, str) else json.dumps(result)
+        (folder / "result.json").write_text(text)
+    (folder / "log").write_text("something\nsaid last\n")
+    return work(objective).ended(EndedAttempt(folder, codes, **more), until=6, first=first)
+
+
+def test_a_result_proves_an_end_whatever_the_codes(tmp_path):
+    found = ended(tmp_path, {"status": "completed", "objective": 0.5, "speed": 7}, (3, -9))
+    assert (found["outcome"], found["objective"], found["speed"]) == ("completed", 0.5, 7)
+    assert found["reached"] == 6
+
+
+def test_a_result_may_say_how_far_it_came(tmp_path):
+    found = ended(tmp_path, {"status": "stopped", "objective": 1, "epochs": 4})
+    assert (found["outcome"], found["reached"]) == ("stopped", 4)
+
+
+def test_names_that_the_journal_uses_are_left_out(tmp_path):
+    names = ("time", "event", "epoch", "trial", "attempt", "outcome", "reached", "score", "kind")
+    result = {"status": "completed", "objective": 1, "mine": 4} | dict.fromkeys(names, 3)
+    found = ended(tmp_path, result | {"message": 3, "durable": 3, "width": 3})
+    ours = {"outcome": "completed", "reason": None, "reached": 6, "val_mae": {}}
+    assert found == ours | {"objective": 1, "mine": 4}
+
+
+def test_what_cannot_be_shown_is_left_out(tmp_path):
+    result = {"status": "completed", "objective": 1, "epochs": "all", "reason": 5}
+    found = ended(tmp_path, result | {"val_mae": {"a": 2, "b": "low"}})
+    assert (found["reached"], found["reason"], found["val_mae"]) == (6, None, {"a": 2.0})
+    assert ended(tmp_path, result | {"val_mae": 3})["val_mae"] == {}
+
+
+def test_any_number_may_be_what_is_minimized(tmp_path):
+    result = {"status": "completed", "seconds": 3.5}
+    assert ended(tmp_path, result, objective="seconds")["outcome"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"status": "completed"}, "result.json: has no finite number for objective: something"),
+        ({"status": "completed", "objective": "low"}, "has no finite number for objective"),
+        ('{"status": "completed", "objective": NaN}', "has no finite number for objective"),
+        ({"status": "done", "objective": 1}, "status is 'done'"),
+        ({"status": "failed", "reason": "tired"}, "failed for the reason 'tired'"),
+        ("{", "is damaged"),
+        ("[]", "status is None"),
+    ],
+)
+def test_a_malformed_result_is_a_bug(tmp_path, result, said):
+    found = ended(tmp_path, result)
+    assert (found["outcome"], found["reason"]) == ("failed", "bug")
+    assert said in found["message"]
+
+
+def test_a_failure_keeps_its_reason(tmp_path):
+    found = ended(tmp_path, {"status": "failed", "reason": "out_of_memory", "message": "70 GB"})
+    assert found == {"outcome": "failed", "reason": "out_of_memory", "message": "70 GB"}
+
+
+@pytest.mark.parametrize(
+    ("codes", "first"),
+    [((0,), None), ((1, 0), None), ((3, 3), None), ((5,), 0), ((-9, 1), 1), ((139,), 0)],
+)
+def test_no_result_is_a_bug_of_a_command_that_ended_by_itself(tmp_path, codes, first):
+    """3 and 5 mean something else where our own trainings end with them."""
+    found = ended(tmp_path, codes=codes, first=first)
+    assert (found["outcome"], found["reason"]) == ("failed", "bug")
+    assert found["message"].endswith("without result.json: something | said last")
+
+
+@pytest.mark.parametrize(
+    ("codes", "first"),
+    [((), None), ((-9, -9), None), ((-9, 1), 0), ((-9, 3), 0), ((75, 5), 0), ((143, 1), 0)],
+)
+def test_what_was_ended_from_outside_goes_on_later(tmp_path, codes, first):
+    found = ended(tmp_path, codes=codes, first=first)
+    assert (found["outcome"], found["reason"]) == ("interrupted", "host_lost")
+
+
+def test_lost_again_and_again_is_a_bug(tmp_path):
+    assert ended(tmp_path, codes=(-9,), restarts=5, max_restarts=5)["reason"] == "bug"
+
+
+def test_a_command_that_was_asked_to_end_goes_on_later(tmp_path):
+    assert ended(tmp_path, codes=(1,), asked="paused")["reason"] == "paused"
+    assert ended(tmp_path, codes=(1,), asked="cancelled")["outcome"] == "cancelled"
+
+
+def test_a_job_that_the_backend_could_not_run_is_no_bug_of_the_command(tmp_path):
+    assert ended(tmp_path, codes=(73,), error="no lease.")["reason"] == "host_lost"

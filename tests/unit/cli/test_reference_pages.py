@@ -1,0 +1,151 @@
+"""The reference pages say what the code says, and every setting and option stands on them."""
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Len
+from pydantic import Field, NonNegativeInt, PositiveFloat, TypeAdapter
+
+import hydragnn_hpo.config
+from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.reference_pages import (
+    FILES,
+    commands_page,
+    conv_options,
+    kind,
+    read_commands,
+    settings_page,
+)
+from hydragnn_hpo.config.convs.user import UserOptions
+from hydragnn_hpo.config.fit import Heads
+from hydragnn_hpo.config.mixture import MixedConfig
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.site import SiteConfig
+
+ROOT = Path(__file__).parents[3]
+UNWRITTEN = {Config, MixedConfig, SiteConfig, Heads, UserOptions}
+"""Configs that only others derive from, and two that no file holds."""
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return settings_page()
+
+
+def row(page: str, anchor: str) -> list[str]:
+    """Give the cells of the row of a key."""
+    (line,) = [line for line in page.splitlines() if f'<a id="{anchor}"></a>' in line]
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+@pytest.mark.parametrize("place", ["config", "cli"])
+def test_the_pages_are_what_the_code_says(place: str, page: str) -> None:
+    made = page if place == "config" else commands_page(app)
+    kept = (ROOT / "hydragnn_hpo" / place / "REFERENCE.md").read_text()
+    assert kept == made, "a setting or a command has changed: run `make reference`"
+
+
+def test_keys_stand_there_with_bounds_default_and_meaning(page: str) -> None:
+    """What was read off the sources by eye."""
+    rate = ['<a id="training.learning_rate"></a>`training.learning_rate`', "number > 0", "`0.001`"]
+    assert row(page, "training.learning_rate") == [*rate, "Peak step size."]
+    assert row(page, "campaign.search.rungs")[1:3] == [
+        "list of integer > 0, at least 1",
+        "**needed**",
+    ]
+    assert row(page, "heads.NAME.loss")[1].split() == [
+        *('`"mae"`', '`"mse"`', '`"huber"`', '`"nll"`', '`"beta_nll"`')
+    ]
+    assert row(page, "card.split.shares")[1:3] == [
+        "list of number > 0, exactly 5",
+        "`[0.6, 0.1, 0.1, 0.1, 0.1]`",
+    ]
+    assert row(page, "profile.checked")[1:3] == ["date", "**needed**"]
+    assert row(page, "training.patience")[1:3] == ["integer > 0", ""]
+    found = row(page, "conv.mace.max_ell")
+    assert found[1:3] == ["integer >= 1 and &lt;= 3", "`2`"]
+    assert found[4] == "`{ low = 2, high = 3 }`"
+
+
+def test_every_config_has_its_table(page: str) -> None:
+    for found in pkgutil.walk_packages(hydragnn_hpo.config.__path__, "hydragnn_hpo.config."):
+        importlib.import_module(found.name)
+    shown = {table.config for file in FILES for table in file.tables()}
+    shown |= {table.config for _, table in conv_options()}
+    shown |= {config.__name__ for config in UNWRITTEN}
+    made = {one for one in every(Config) if one.__module__.startswith("hydragnn_hpo.config")}
+    assert not sorted({one.__name__ for one in made} - shown)
+
+
+def every(config: type[Config]) -> set[type[Config]]:
+    below = [every(one) for one in config.__subclasses__()]
+    return {config}.union(*below)
+
+
+def test_every_setting_is_documented() -> None:
+    keys = [key for file in FILES for table in file.tables() for key in table.keys]
+    keys += [key for _, table in conv_options() for key in table.keys]
+    assert len(keys) > 200
+    assert not [key.name for key in keys if not key.says]
+
+
+def test_every_option_of_every_command_is_documented() -> None:
+    found = list(read_commands(app))
+    assert {"run", "dataset build", "ensemble pick"} <= {verb.name for verb in found}
+    assert not [verb.name for verb in found if not verb.says]
+    silent = [(verb.name, one.written) for verb in found for one in verb.choices if not one.says]
+    assert not silent
+
+
+def test_what_is_hidden_stays_hidden() -> None:
+    names = {verb.name.split()[0] for verb in read_commands(app)}
+    assert "batch" not in names
+
+
+def test_anchors_are_there_once_and_links_find_them(page: str) -> None:
+    ids = re.findall(r'<a id="([^"]+)">', page)
+    assert len(ids) == len(set(ids))
+    slugs = {slug(title) for title in re.findall(r"^## (.*)$", page, re.MULTILINE)}
+    wanted = set(re.findall(r"\]\(#([^)]+)\)", page))
+    assert wanted
+    assert not wanted - slugs - set(ids)
+
+
+def slug(title: str) -> str:
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def test_rows_have_as_many_cells_as_their_heads(page: str) -> None:
+    for text in (page, commands_page(app)):
+        width = 0
+        for line in text.splitlines():
+            cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+            assert not cells or not width or cells == width, line
+            width = cells
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (int, "integer"),
+        (int | None, "integer"),
+        (PositiveFloat | None, "number > 0"),
+        (Annotated[float, Field(ge=0.0, lt=1.0)], "number >= 0 and < 1"),
+        (Literal["a", "b"], '`"a"` `"b"`'),
+        (int | float, "number"),
+        (bool | str, "`true` or `false` or text"),
+        (tuple[NonNegativeInt, ...], "list of integer >= 0"),
+        (tuple[float, float, float], "list of 3 x number"),
+        (Annotated[tuple[str, ...], Len(2)], "list of text, at least 2"),
+        (dict[str, float], "table of number"),
+        (dict[str, Any], "table"),
+    ],
+    ids=str,
+)
+def test_types_are_said_in_words(annotation: Any, words: str) -> None:
+    schema = TypeAdapter(annotation).json_schema()
+    assert kind(schema, schema.get("$defs", {})) == words

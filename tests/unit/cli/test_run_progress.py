@@ -1,0 +1,149 @@
+"""The display follows a campaign from nothing to its end, live and in plain lines."""
+
+import math
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from hydragnn_hpo.campaign.event_store import JournalFold
+from hydragnn_hpo.cli import run_progress as module
+from hydragnn_hpo.cli.run_progress import RunProgress
+
+EVENTS = [
+    {"event": "opened", "units": {}, "slots": ["a:0", "a:1"]},
+    {"event": "proposed", "trial": "t0000", "values": {"model.conv": "egnn"}, "until": 4},
+    {"event": "placed", "trial": "t0000", "attempt": 1, "width": 2, "slots": ["a:0", "a:1"]},
+    {
+        "event": "epoch",
+        "trial": "t0000",
+        "reached": 1,
+        "objective": 0.75,
+        "best_objective": 0.75,
+        "seconds": 1.0,
+        "width": 2,
+    },
+    {"event": "ended", "trial": "t0000", "outcome": "stopped", "objective": 0.5, "reached": 4},
+    {"event": "promoted", "trials": ["t0000"], "until": 8},
+    {"event": "placed", "trial": "t0000", "attempt": 2, "width": 1, "slots": ["a:0"]},
+    {"event": "ended", "trial": "t0000", "outcome": "failed", "reason": "diverged"},
+]
+
+
+def event_store_of(events=()):
+    """What a journal folds to, with a clock that stands at the last event."""
+    found = JournalFold()
+    found.time = 0.0
+    found.clock = lambda: found.time
+    for event in events:
+        take(found, event)
+    return found
+
+
+def take(event_store, event):
+    event_store.time += 1.0
+    event_store.apply({"time": event_store.time, "epoch": 1, **event})
+
+
+def controller_of(event_store, rungs=(4, 8)):
+    config = SimpleNamespace(name="campaign", search=SimpleNamespace(rungs=rungs))
+    return SimpleNamespace(event_store=event_store, config=config, ends_in=90.0, ready=True)
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    """Look at every turn, and sum up never."""
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(module, "LOOKING_SHARE", 1e9)
+    monkeypatch.setattr(module, "SUMMARY_SECONDS", math.inf)
+
+
+def test_plain_lines_tell_each_change_once(capsys):
+    display, event_store = RunProgress(3), event_store_of()
+    for event in EVENTS:
+        take(event_store, event)
+        for _ in range(2):
+            display(event_store.state, controller_of(event_store))
+    lines = [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "t0000 running   egnn (2 ranks, to epoch 4)",
+        "t0000 stopped   egnn (epoch 4, objective 0.5000)",
+        "t0000 running   egnn (1 rank, to epoch 8)",
+        "t0000 failed    egnn (diverged)",
+    ]
+
+
+def test_a_trial_that_rested_and_went_on_between_two_looks_is_told_of(capsys):
+    display, event_store = RunProgress(3), event_store_of(EVENTS[:4])
+    display(event_store.state, controller_of(event_store))
+    for event in EVENTS[4:7]:
+        take(event_store, event)
+    display(event_store.state, controller_of(event_store))
+    lines = [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "t0000 running   egnn (2 ranks, to epoch 4)",
+        "t0000 rested    egnn (epoch 4, objective 0.5000)",
+        "t0000 running   egnn (1 rank, to epoch 8)",
+    ]
+
+
+def test_plain_lines_sum_up_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(module, "SUMMARY_SECONDS", 0.0)
+    event_store = event_store_of(EVENTS[:4])
+    RunProgress(3)(event_store.state, controller_of(event_store))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "searching: 0 of 3 trials at rest, 0 waiting, 1 running, about 1.5 min left;" in last
+    assert "2 slots on 1 host: 100 % train now, 100 % so far" in last
+
+
+def test_who_goes_on_is_not_told_again_what_happened_before(capsys):
+    display, event_store = RunProgress(3), event_store_of(EVENTS[:6])
+    display.begin(event_store.state)
+    display(event_store.state, controller_of(event_store))
+    take(event_store, EVENTS[6])
+    display(event_store.state, controller_of(event_store))
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("going on, 0 of 3 trials at rest")
+    assert [line.split(" s  ")[1] for line in lines] == [
+        "t0000 running   egnn (1 rank, to epoch 8)"
+    ]
+
+
+def test_quiet_says_nothing(capsys):
+    display, event_store = RunProgress(3, quiet=True), event_store_of(EVENTS)
+    display.begin(event_store.state)
+    display(event_store.state, controller_of(event_store))
+    assert capsys.readouterr().out == ""
+
+
+def test_looks_keep_their_distance(monkeypatch, capsys):
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 3600.0)
+    display, event_store = RunProgress(3), event_store_of(EVENTS[:3])
+    display(event_store.state, controller_of(event_store))
+    for event in EVENTS[3:]:
+        take(event_store, event)
+        display(event_store.state, controller_of(event_store))
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_slow_look_is_followed_by_a_long_pause(monkeypatch):
+    """Whatever a look costs, it takes a fiftieth of the time at most."""
+    monkeypatch.setattr(module, "LOOKING_SHARE", 0.02)
+    display, event_store = RunProgress(3), event_store_of(EVENTS[:3])
+    monkeypatch.setattr(display, "_lines", lambda *_: time.sleep(0.02))
+    began = time.monotonic()
+    display(event_store.state, controller_of(event_store))
+    assert display._due - began >= 1.0
+
+
+def test_a_terminal_gets_a_live_table(monkeypatch, capsys):
+    monkeypatch.setattr(module.sys.stdout, "isatty", lambda: True)
+    with RunProgress(3) as display:
+        assert display.live is not None
+        shown = []
+        monkeypatch.setattr(display.live, "update", lambda what, refresh: shown.append(what))
+        event_store = event_store_of(EVENTS[:4])
+        display(event_store.state, controller_of(event_store))
+        display(event_store.state, controller_of(event_store, rungs=(8,)))
+    assert len(shown) == 2
+    assert display.live.is_started is False

@@ -1,0 +1,480 @@
+"""A campaign on a terminal: it fits, whatever there is to show and however small the terminal."""
+
+import itertools
+import math
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+from made_campaign import make_campaign
+from rich.text import Text
+
+from hydragnn_hpo.campaign import lease
+from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger
+from hydragnn_hpo.campaign.journal import encode, read_journal
+from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.campaign.status import ROWS, build_status
+from hydragnn_hpo.cli import status as module
+from hydragnn_hpo.cli.status import RunReader
+from hydragnn_hpo.cli.status_view import (
+    ASCII,
+    STYLES,
+    UNICODE,
+    Page,
+    Snapshot,
+    lay_out,
+    losses_line,
+    sparkline,
+    split_columns,
+    use_of_slots,
+)
+from hydragnn_hpo.cli.words import count, duration, energy, percent
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.layout import RunDir
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_campaign(tmp_path_factory.mktemp("watched") / "run", trials=60, finished=False)
+
+
+@pytest.fixture
+def view(run, monkeypatch):
+    """The campaign as if a controller were at work five seconds after its last event."""
+    *_, last = read_journal(run.journal)
+    monkeypatch.setattr(lease, "alive", lambda _: "process 7 on login1")
+    monkeypatch.setattr(module.time, "time", lambda: last["time"] + 5.0)
+    return RunReader(run).read(rows=100)
+
+
+PAGE = Page(140, 1000, UNICODE)
+
+
+def lines_of(view, width=80, height=24, signs=UNICODE, **more):
+    return [line.plain for line in lay_out(view.snapshot, Page(width, height, signs), **more)]
+
+
+SIZES = list(itertools.product((20, 40, 80, 123, 160, 250), (5, 10, 24, 50, 100)))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_it_fits_any_terminal(view, width, height):
+    for signs in (UNICODE, ASCII):
+        lines = lay_out(view.snapshot, Page(width, height, signs), "a note")
+        assert len(lines) <= height
+        assert max(line.cell_len for line in lines) <= width
+        assert not [line for line in lines if "\n" in line.plain]
+    assert lines[-1].plain.startswith("a note"[: width - 1])
+
+
+def test_what_is_asked_first_is_on_the_smallest_usual_terminal(view):
+    status, lines = view.snapshot.status, lines_of(view)
+    said = "\n".join(lines)
+    assert lines[0].startswith("run  about ")
+    assert lines[0].endswith("run by process 7 on login1")
+    assert lines[1].startswith(f"searching: {status.at_rest} of 60 trials at rest, ")
+    assert f"{status.best.objective:.4g} {status.best.name} (" in said
+    assert f"after {len(view.snapshot.best_so_far)} results" in said
+    for rung in status.rungs:
+        numbers = (rung.epochs, rung.waiting, rung.running, rung.resting)
+        assert "".join(f"{n:>9}" for n in numbers) in said
+    for reason, number in status.failures.items():
+        assert f"{number} {reason}" in said
+    assert "kJ so far (cpu, gpu)" in said
+    trials = [line.split()[0] for line in lines[-7:] if line.startswith("t0")]
+    assert set(trials) <= {row.trial for row in status.running}
+    assert len(trials) >= 3
+
+
+def test_a_larger_terminal_shows_all_trials_their_hosts_and_their_pace(view):
+    lines = lines_of(view, 160, 50)
+    title = next(line for line in lines if line.startswith("trial "))
+    words = ["trial", "configuration", "ranks", "hosts", "epoch", "ends", "in", "objective"]
+    assert title.split() == [*words, "s/epoch"]
+    for row in view.snapshot.status.running:
+        line = next(line for line in lines if line.startswith(f"{row.trial} "))
+        assert row.configuration in line
+        assert f"{row.epoch}/{row.until}" in line
+    assert sum(not line for line in lines[:40]) >= 3, "blocks stand apart"
+
+
+def test_bars_are_as_long_as_trials_are_far(view):
+    lines = lines_of(view, 160, 50, ASCII)
+    for row in view.snapshot.status.running:
+        line = next(line for line in lines if line.startswith(f"{row.trial} "))
+        done, rest = line.count("#"), line.count("-")
+        assert done == round((done + rest) * row.epoch / row.until)
+
+
+def test_the_bar_of_slots_has_the_shares_of_the_ledger(view):
+    width, shares = 1009, view.snapshot.status.utilization.shares
+    lines = lines_of(view, width, 50, ASCII)
+    place = next(n for n, line in enumerate(lines) if line.startswith("slots"))
+    drawn = lines[place + 1].strip()
+    assert len(drawn) == 1000
+    for cause, share in shares.items():
+        assert abs(drawn.count(ASCII.causes[cause]) - 1000 * share) < 1.0
+
+
+def test_ascii_terminals_get_ascii(view):
+    assert all(line.isascii() for line in lines_of(view, signs=ASCII, note="note"))
+
+
+def test_orders_to_the_terminal_are_spelt_out(tmp_path):
+    run = RunDir(tmp_path)
+    made = make_campaign(tmp_path / "made", trials=12, finished=False)
+    run.campaign.write_bytes(made.campaign.read_bytes())
+    evil = "\x1b]0;owned\x07\x1b[2J\r\n"
+    slots = [f"{evil}:0"]
+    events = [
+        {"event": "opened", "units": {}, "slots": slots},
+        {"event": "proposed", "trial": evil, "values": {evil: evil}, "until": 3},
+        {"event": "placed", "trial": evil, "attempt": 1, "width": 1, "slots": slots},
+        {"event": "host_lost", "host": evil, "reason": evil},
+        {"event": "host_warned", "host": evil, "reason": evil},
+        {"event": "unread", "reason": evil},
+        {"event": "proposed", "trial": "u", "values": {"a": 1}, "until": 3},
+        {"event": "ended", "trial": "u", "outcome": "failed", "reason": evil},
+    ]
+    run.journal.write_bytes(
+        b"".join(encode({"time": float(n), "epoch": 1, **e}) for n, e in enumerate(events))
+    )
+    lines = lines_of(RunReader(run).read(), 300, 50)
+    assert all(line.isprintable() for line in lines)
+    assert "\\x1b[2J" in "\n".join(lines)
+
+
+def test_causes_all_have_a_sign_and_a_colour():
+    assert set(UNICODE.causes) == set(ASCII.causes) == set(STYLES) == set(CAUSES)
+    assert len(set(UNICODE.causes.values())) == len(set(ASCII.causes.values())) == len(CAUSES)
+    assert all(len(sign) == 1 == Text(sign).cell_len for sign in UNICODE.causes.values())
+
+
+def test_columns_are_split_by_hand():
+    assert split_columns({"a": 0.5, "b": 0.3, "c": 0.2}, 5) == {"a": 3, "b": 1, "c": 1}
+    assert split_columns({"a": 1.0, "b": 0.0}, 7) == {"a": 7, "b": 0}
+    assert split_columns({"a": 0.0, "b": 0.0}, 7) == {"a": 0, "b": 0}
+
+
+def test_curves_by_hand():
+    assert sparkline([8.0, 4.0, 2.0, 1.0], 9, ASCII) == "#+-_"
+    assert sparkline([-1.0, 0.0], 9, ASCII) == "_#", "not all positive: a linear scale"
+    assert sparkline([3.0, 3.0], 9, ASCII) == "__"
+    assert sparkline([100.0, 9.0, 10.0, 1.0], 2, ASCII) == "#_", "each column shows its newest"
+    assert sparkline([], 9, ASCII) == sparkline([1.0], 0, ASCII) == ""
+
+
+def test_the_best_so_far_is_a_running_minimum(run, view):
+    slow, least = [], math.inf
+    for event in read_journal(run.journal):
+        if event["event"] == "ended" and event["outcome"] in ("stopped", "completed"):
+            least = min(least, event["score"])
+            slow.append(least)
+    assert list(view.snapshot.best_so_far) == slow
+    assert len(slow) > 20
+
+
+def test_looking_again_reads_only_what_is_new(tmp_path, run, monkeypatch):
+    copy, whole = RunDir(tmp_path), run.journal.read_bytes().splitlines(keepends=True)
+    copy.campaign.write_bytes(run.campaign.read_bytes())
+    copy.journal.write_bytes(b"".join(whole[:100]))
+    reader = RunReader(copy)
+    reader.read()
+    applied = []
+    monkeypatch.setattr(reader.fold, "apply", applied.append)
+    copy.journal.write_bytes(b"".join(whole[:103]))
+    reader.read()
+    assert len(applied) == 3
+
+
+def test_a_run_that_was_begun_anew_is_followed_anew(tmp_path, run):
+    copy, whole = RunDir(tmp_path), run.journal.read_bytes().splitlines(keepends=True)
+    copy.campaign.write_bytes(run.campaign.read_bytes())
+    copy.journal.write_bytes(b"".join(whole[:200]))
+    reader = RunReader(copy)
+    many = reader.read().snapshot.status
+    copy.journal.write_bytes(b"".join(whole[:30]))
+    few = reader.read().snapshot.status
+    assert sum(few.counts.values()) < sum(many.counts.values())
+    copy.journal.unlink()
+    with pytest.raises(RunError, match="was removed"):
+        reader.read()
+
+
+def test_without_anybody_at_work_there_is_nothing_to_wait_for(run):
+    assert lease.alive(run.path) is None
+    view = RunReader(run).read()
+    assert not view.goes_on
+    assert (view.snapshot.course, view.snapshot.status.ends_in) == ("not running", None)
+
+
+def status_of(events, trials=3, rungs=(4, 8), **more):
+    state, ledger = State(), SlotLedger()
+    for event in events:
+        for each in (state, ledger):
+            each.apply({"epoch": 1, **event})
+    return build_status(state, ledger, trials=trials, rungs=rungs, **more)
+
+
+def shown(found, course=""):
+    return [line.plain.rstrip() for line in lay_out(Snapshot("run", found, course), PAGE)]
+
+
+def story():
+    values = {"model.conv": "egnn", "model.features": 64, "training.learning_rate": 0.004}
+    slots = [f"{host}:{index}" for host in "abc" for index in range(2)]
+    yield {"event": "opened", "time": 0.0, "units": {}, "slots": slots}
+    for number in range(3):
+        yield {
+            "event": "proposed",
+            "time": 0.0,
+            "trial": f"t{number}",
+            "values": values,
+            "until": 4,
+        }
+    place = {"event": "placed", "time": 0.0, "attempt": 1}
+    yield place | {"trial": "t0", "width": 4, "slots": slots[:4]}
+    yield place | {"trial": "t1", "width": 1, "slots": slots[4:5]}
+    for trial in ("t0", "t1"):
+        yield {"event": "first_step", "time": 1.0, "trial": trial, "seconds": 1.0}
+    told = {"objective": 0.5, "best_objective": 0.5, "joules": 1.8e6}
+    yield told | {
+        "event": "epoch",
+        "time": 5.0,
+        "trial": "t0",
+        "reached": 2,
+        "seconds": 4.0,
+        "width": 4,
+    }
+    yield {
+        "event": "ended",
+        "time": 6.0,
+        "trial": "t1",
+        "outcome": "stopped",
+        "objective": 0.25,
+        "score": 0.25,
+        "reached": 4,
+    }
+    yield {"event": "host_lost", "time": 6.0, "host": "c", "reason": "silent"}
+
+
+def test_what_a_person_sees():
+    lines = shown(status_of(story(), now=8.0, ends_in=200.0), "run by nobody")
+    assert lines[0].split("  ")[:2] == ["run", "about 3.3 min left"]
+    assert lines[0].endswith("  run by nobody")
+    assert lines[1] == "training: 1 of 3 trials at rest, 1 waiting, 1 running"
+    assert lines[2] == 47 * UNICODE.done + 93 * UNICODE.open, "a third of 140 columns"
+    assert lines[3:6] == [
+        "best     0.25 t1 (egnn 64 0.004), epoch 4",
+        "",
+        "slots    4 slots on 2 hosts, 100 % train now, 58 % of the time so far",
+    ]
+    assert re.findall(r"([a-z-]+) ([0-9.]+) %", lines[7]) == [
+        ("training", "58"),
+        ("held", "12"),
+        ("start-up", "10"),
+        ("ending", "10"),
+        ("away", "8.3"),
+    ]
+    assert lines[8:] == [
+        "rungs       epochs  waiting  running  resting",
+        "                 4        1        1        1  " + 26 * UNICODE.done,
+        "                 8        0        0        0",
+        "",
+        "hosts    1 lost: c (silent)",
+        "energy   1,800.0 kJ in training and validation",
+        "",
+        "trial  configuration  ranks  hosts  epoch                                  ends in"
+        "  objective  s/epoch",
+        f"t0     egnn 64 0.004      4  a +1     2/4  {15 * UNICODE.done}{15 * UNICODE.open}"
+        "    5.0 s     0.5000        4",
+    ]
+
+
+def test_losses_are_named_in_words():
+    """Two of six slots are away for 2 s of 8: 4 of 48 slot-seconds."""
+    found = status_of(story(), now=8.0)
+    assert losses_line(found) == (
+        "12 % idle although trials wait; 10 % from placed to the first step; "
+        "10 % after the last epoch: prediction, last checkpoint, shutting down"
+    )
+    assert use_of_slots(found) == (
+        "4 slots on 2 hosts: 100 % train now, 58 % so far; largest loss: "
+        "12 % idle although trials wait"
+    )
+
+
+def test_the_use_of_slots_by_hand():
+    """Six slots for 8 s: t0 starts 4 x 1 s and trains 4 x 7 s, t1 starts 1 s and ends for 5 s.
+
+    One slot idles for 6 s while t2 waits, then both of host c are away for 2 s.
+    """
+    found = status_of(story(), now=8.0)
+    assert found.utilization.by_cause == {
+        "training": 28.0,
+        "start_up": 5.0,
+        "between": 0.0,
+        "ending": 5.0,
+        "lost": 0.0,
+        "held": 6.0,
+        "brain": 0.0,
+        "tail": 0.0,
+        "away": 4.0,
+    }
+    assert found.utilization.slot_seconds == 6 * 8
+
+
+def test_plain_data_for_json():
+    plain = status_of(story(), now=8.0, ends_in=200.0).to_plain()
+    assert plain["trials"] == {"running": 1, "stopped": 1, "queued": 1}
+    hosts = {"here": 2, "slots": 4, "lost": {"c": "silent"}, "quarantined": {}, "excluded": 0}
+    assert plain["hosts"] == hosts | {"warned": {}}
+    assert plain["energy"]["joules"] is plain["energy"]["best_joules"] is None
+    assert plain["rungs"][0] == {"epochs": 4, "waiting": 1, "running": 1, "resting": 1}
+    assert plain["best"] == {"trial": "t1", "objective": 0.25}
+    assert plain["running"][0]["hosts"] == ("a", "b")
+    assert sum(plain["losses"].values()) == pytest.approx(1.0)
+
+
+def counted(trials, idle):
+    told = {"watts": 5400.0, "hosts": 2, "parts": ["card", "cpu"]}
+    return {"event": "energy", "time": 7.0, "trials": trials, "idle": idle, **told}
+
+
+def test_what_hosts_count_is_shown_in_place_of_what_ranks_count():
+    found = status_of([*story(), counted({"t0": [1.8e6, 9.0], "t1": [0.9e6, 9.0]}, 0.9e6)])
+    assert (
+        "energy   1.0 kWh so far (card, cpu), 25 % of it idle; 5.4 kW on 2 hosts now; t1: 900.0 kJ"
+    ) in shown(found)
+    plain = found.to_plain()["energy"]
+    assert (plain["joules"], plain["idle"], plain["best_joules"]) == (3.6e6, 0.9e6, 0.9e6)
+
+
+def test_why_energy_is_unknown_is_said():
+    events = [event for event in story() if event["event"] != "epoch"]
+    events.append({"event": "unread", "time": 7.0, "host": "a", "reason": "root only"})
+    assert "energy   unknown: root only" in shown(status_of(events))
+
+
+def test_odd_hosts_are_named():
+    told = {"event": "host_warned", "time": 7.0, "host": "b", "reason": "device 1 is hot"}
+    found = status_of([*story(), told])
+    assert "look at  b (device 1 is hot)" in shown(found)
+    assert found.to_plain()["hosts"]["warned"] == {"b": "device 1 is hot"}
+
+
+def test_hosts_that_are_left_alone_are_counted():
+    found = replace(status_of(story()), excluded=1234)
+    assert "1,234 left alone (exclude.hosts)" in "\n".join(shown(found))
+    assert found.to_plain()["hosts"]["excluded"] == 1234
+    assert "left alone" not in "\n".join(shown(status_of(story())))
+
+
+def test_who_has_come_further_is_better_than_who_scores_better():
+    further = [
+        {"event": "promoted", "time": 9.0, "trials": ["t1"], "until": 8, "last": False},
+        {"event": "placed", "time": 9.0, "trial": "t1", "attempt": 2, "width": 1, "slots": ["a:0"]},
+        {"event": "ended", "time": 9.0, "trial": "t1", "outcome": "completed", "score": 0.3},
+        {"event": "ended", "time": 9.0, "trial": "t0", "outcome": "stopped", "score": 0.1},
+    ]
+    assert status_of([*story(), *further]).best.name == "t1"
+
+
+def many(running=500, ended=1500):
+    slots = [f"h{n // 8}:{n % 8}" for n in range(2 * running)]
+    yield {"event": "opened", "time": 0.0, "units": {}, "slots": slots}
+    for n in range(running + ended):
+        trial = f"t{n:04d}"
+        yield {"event": "proposed", "time": 0.0, "trial": trial, "values": {"a": n}, "until": 4}
+        width = 2 if n % 100 == 0 else 1
+        place = slots[2 * (n % running) : 2 * (n % running) + width]
+        yield {
+            "event": "placed",
+            "time": 1.0,
+            "trial": trial,
+            "attempt": 1,
+            "width": width,
+            "slots": place,
+        }
+        if n < ended:
+            yield {
+                "event": "ended",
+                "time": 1.0,
+                "trial": trial,
+                "outcome": "stopped",
+                "score": 1.0 / (n + 1),
+                "reached": 4,
+            }
+
+
+def test_many_trials_stay_a_page_and_a_moment():
+    found = status_of(many(), trials=3000)
+    lines = shown(found)
+    assert len(lines) < ROWS + 14
+    assert "and 480 more; these are the widest 20" in lines
+    assert [row.width for row in found.running] == [2] * 5 + [1] * 15
+    assert found.best.name == "t1499"
+    assert calls_to_show(500, 1500) < 20 * 2000, "a few calls for each trial, not for each pair"
+
+
+def calls_to_show(running, ended):
+    """Count calls of functions, which are the same on a busy machine."""
+    state, ledger = State(), SlotLedger()
+    for event in many(running, ended):
+        for each in (state, ledger):
+            each.apply({"epoch": 1, **event})
+    calls = 0
+
+    def count_one(frame, kind, value):
+        nonlocal calls
+        calls += kind in ("call", "c_call")
+
+    sys.setprofile(count_one)
+    try:
+        shown(build_status(state, ledger, trials=3000, rungs=(4, 8), now=3.0))
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_campaign_that_has_not_begun():
+    lines = shown(status_of([]))
+    assert lines[1] == "preparing: 0 of 3 trials at rest, 0 waiting, 0 running"
+    assert "slots    0 slots on 0 hosts" in lines
+
+
+@pytest.mark.parametrize(
+    ("event", "phase"),
+    [
+        ({"event": "ending", "time": 9.0}, "stopping"),
+        ({"event": "finished", "time": 9.0}, "finished"),
+        (
+            {"event": "promoted", "time": 9.0, "trials": ["t1"], "until": 8},
+            "training the finalists",
+        ),
+    ],
+)
+def test_the_phase_of_a_campaign(event, phase):
+    assert status_of([*story(), event]).phase.startswith(phase)
+
+
+def test_numbers_as_people_read_them():
+    assert [duration(s) for s in (0.5, 45, 90, 200, 7200, 3 * 86400)] == [
+        "0.5 s",
+        "45 s",
+        "1.5 min",
+        "3.3 min",
+        "2.0 h",
+        "3.0 d",
+    ]
+    assert [percent(share) for share in (0.0, 0.034, 0.0994, 0.0996, 0.5, 1.0)] == [
+        "0.0 %",
+        "3.4 %",
+        "9.9 %",
+        "10 %",
+        "50 %",
+        "100 %",
+    ]
+    assert [count(1, "host"), count(9408, "host")] == ["1 host", "9,408 hosts"]
+    assert [energy(2e3), energy(7.2e6)] == ["2.0 kJ", "2.0 kWh"]
