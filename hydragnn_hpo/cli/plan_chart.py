@@ -8,7 +8,7 @@ from hydragnn_hpo.cli.planning import Planned
 from hydragnn_hpo.cli.words import count, duration, percent
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.placement.simulated import Bar
-from hydragnn_hpo.report.pictures.gantt import Chart, draw_gantt
+from hydragnn_hpo.report.gantt import Chart, draw_gantt
 
 MOST_COLOURS = 6
 """More kinds of trials than this, and bars are coloured by rung."""

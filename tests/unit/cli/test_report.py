@@ -11,8 +11,8 @@ from hydragnn_hpo.cli import run as run_command
 from hydragnn_hpo.cli.main import app
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report import parity
 from hydragnn_hpo.report.page import write
-from hydragnn_hpo.report.pictures import parity
 
 
 @pytest.fixture(scope="module")

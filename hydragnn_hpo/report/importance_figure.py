@@ -1,4 +1,4 @@
-"""One PNG of importances: for each target the shares by three methods, and every SHAP value."""
+"""Figure of importances as a PNG: shares by three methods and all SHAP values of each target."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,15 @@ import numpy as np
 
 from hydragnn_hpo.report.importance.analysis import Importance
 from hydragnn_hpo.report.importance.swarm import heights_of
-from hydragnn_hpo.report.pictures.look import COLOURS, FAINT, INK, blank, tidy, title, write_png
+from hydragnn_hpo.report.style import (
+    COLOURS,
+    FAINT,
+    INK,
+    make_figure,
+    set_title,
+    tidy_axis,
+    write_png,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,25 +33,25 @@ def draw_importance(found: Sequence[Importance], out: Path) -> None:
     """Draw two panels for each target: bars, and a point for each explained trial."""
     rows = [min(SHOWN, max(2, len(each.effects))) for each in found]
     heights = [HEAD_INCHES + ROW_INCHES * count for count in rows]
-    figure = blank(11.0, sum(heights), pad=0.08)
+    figure = make_figure(11.0, sum(heights), pad=0.08)
     grid = figure.add_gridspec(len(found), 2, height_ratios=heights)
     for place, each in enumerate(found):
         bars, swarm = figure.add_subplot(grid[place, 0]), figure.add_subplot(grid[place, 1])
         said = f"{each.target.label}: {each.trials:,} trials"
-        title(bars, said + ("" if each.skill is None else f", out-of-bag R2 {each.skill:.2f}"))
+        set_title(bars, said + ("" if each.skill is None else f", out-of-bag R2 {each.skill:.2f}"))
         if not each.effects:
-            _say(bars, each.doubt or "")
+            _write_note(bars, each.doubt or "")
             swarm.axis("off")
             continue
         _bars(bars, each)
         _swarm(swarm, each)
         if each.doubt:
-            title(swarm, "not to be trusted")
+            set_title(swarm, "not to be trusted")
             swarm.title.set_color(FAINT)
     write_png(figure, out)
 
 
-def _say(axis: "Axes", text: str) -> None:
+def _write_note(axis: "Axes", text: str) -> None:
     axis.axis("off")
     axis.text(0.0, 0.8, text, transform=axis.transAxes, color=FAINT, fontsize=9, va="top")
 
@@ -63,7 +71,7 @@ def _bars(axis: "Axes", found: Importance) -> None:
     axis.invert_yaxis()
     axis.set_xlabel("share (%)", fontsize=8, color=INK)
     axis.legend(fontsize=7, frameon=False, loc="lower right")
-    tidy(axis)
+    tidy_axis(axis)
     axis.tick_params(axis="y", labelcolor=FAINT if found.doubt else INK)
 
 
@@ -97,4 +105,4 @@ def _swarm(axis: "Axes", found: Importance) -> None:
     axis.set_ylim(len(names) - 0.4, -0.6)
     unit = f" ({found.target.unit})" if found.target.unit else ""
     axis.set_xlabel(f"SHAP value{unit}: to the left is less", fontsize=8, color=INK)
-    tidy(axis)
+    tidy_axis(axis)

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from hydragnn_hpo.placement.simulated import Bar
-from hydragnn_hpo.report.pictures.gantt import (
+from hydragnn_hpo.report.gantt import (
     COLUMNS,
     IDLE,
     ROWS,
@@ -15,7 +15,7 @@ from hydragnn_hpo.report.pictures.gantt import (
     draw_gantt,
     paint,
 )
-from hydragnn_hpo.report.pictures.look import ALARM
+from hydragnn_hpo.report.style import ALARM
 
 TRIAL = "\x05"  # its shade is the plain colour
 COLOURS = {"gin": "#0072B2"}

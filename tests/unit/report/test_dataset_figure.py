@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from hydragnn_hpo.config.data import SPLITS
 from hydragnn_hpo.data.statistics import histogram
-from hydragnn_hpo.report.pictures import dataset as data_figures
-from hydragnn_hpo.report.pictures.dataset import draw_dataset
+from hydragnn_hpo.report import dataset_figure as data_figures
+from hydragnn_hpo.report.dataset_figure import draw_dataset
 
 
 def overview(targets: int) -> dict[str, Any]:

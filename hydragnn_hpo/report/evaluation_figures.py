@@ -1,4 +1,4 @@
-"""Four pictures of each head of an evaluation, and its figures as JSON.
+"""Four PNG figures of each head of an evaluation, and ``evaluation.json``.
 
 Shapes: R rows, w components, n = R w values.
 """
@@ -13,17 +13,18 @@ from hydragnn_hpo.ensemble.evaluation.evaluate import Evaluation, HeadEvaluation
 from hydragnn_hpo.ensemble.uncertainty.evaluation import curves_of
 from hydragnn_hpo.ensemble.uncertainty.scores import values_of
 from hydragnn_hpo.files import storage, write_text
-from hydragnn_hpo.report.pictures.look import (
+from hydragnn_hpo.report.parity import POINTS
+from hydragnn_hpo.report.reading.tested import evenly
+from hydragnn_hpo.report.style import (
     ALARM,
     COLOURS,
     FAINT,
     INK,
-    blank,
-    tidy,
-    title,
+    make_figure,
+    set_title,
+    tidy_axis,
     write_png,
 )
-from hydragnn_hpo.report.pictures.parity import POINTS, sample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,12 +52,12 @@ def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> l
     write_text(files[0], json.dumps(plain, indent=1, allow_nan=False) + "\n")
     for name, head in done.heads.items():
         curves = curves_of(head.found, head.entry.calibration)
-        for kind, draw in PICTURES.items():
-            figure = blank(SIZE, SIZE)
+        for kind, draw in FIGURES.items():
+            figure = make_figure(SIZE, SIZE)
             axis = figure.subplots()
             draw(axis, head, curves)
-            title(axis, f"{name.replace('_', ' ')}: {kind.replace('_', ' ')}")
-            tidy(axis)
+            set_title(axis, f"{name.replace('_', ' ')}: {kind.replace('_', ' ')}")
+            tidy_axis(axis)
             axis.tick_params(which="minor", labelsize=8)
             files.append(folder / f"{name}_{kind}.png")
             write_png(figure, files[-1])
@@ -64,6 +65,7 @@ def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> l
 
 
 Curves = dict[str, dict[str, list[float]]]
+"""Points of the calibration curves of a head, as ``curves_of`` returns them."""
 
 
 def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
@@ -72,7 +74,7 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
     half = known.half_width(found.sigma(known), 0.9, found.stratum)
     truth, bars = values_of(found.truth, half)
     mean, outside = found.mean.ravel(), np.abs(found.residual).ravel() > bars
-    shown = sample(truth, POINTS)
+    shown = evenly(truth, POINTS)
     faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
     for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
         style: dict[str, Any] = {"color": colour, "linewidths": 0, "alpha": min(1.0, faint + 0.35)}
@@ -92,7 +94,7 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
 
 
 def draw_calibration(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw the share of truths inside over the share that intervals promise."""
+    """Draw the observed coverage over the nominal coverage of intervals."""
     gaussian, conformal = curves["calibration"], curves["conformal"]
     figures = head.figures
     lines = (
@@ -117,7 +119,7 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
     error, sigma = values_of(head.found.residual, head.found.sigma(head.entry.calibration))
     error, bins = np.abs(error), curves["bins"]
     smallest = max(1e-3 * float(np.quantile(error, 0.99)), np.finfo(float).tiny)
-    shown = sample(sigma, 2 * POINTS)
+    shown = evenly(sigma, 2 * POINTS)
     axis.scatter(
         sigma[shown], np.maximum(error[shown], smallest), s=6, color=FAINT, alpha=0.35, linewidths=0
     )
@@ -135,7 +137,7 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
 
 
 def draw_sparsification(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw the MAE of what is left when the least certain values are taken away."""
+    """Draw the MAE of the rest when the least certain values are removed."""
     curve = curves["sparsification"]
     taken = 100 * np.array(curve["taken"])
     axis.plot(
@@ -154,13 +156,13 @@ def draw_sparsification(axis: "Axes", head: HeadEvaluation, curves: Curves) -> N
     axis.legend(loc="best", **_SMALL)
 
 
-PICTURES = {
+FIGURES = {
     "parity": draw_parity,
     "calibration": draw_calibration,
     "error_over_sigma": draw_error,
     "sparsification": draw_sparsification,
 }
-"""What is drawn of each head, by the end of the file's name."""
+"""Figures of each head, by the end of the file's name."""
 
 
 def _unit(head: HeadEvaluation) -> str:

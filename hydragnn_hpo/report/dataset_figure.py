@@ -1,6 +1,6 @@
-"""One picture of a data set: sizes, neighbours, elements, targets, and what is odd.
+"""Figure of a data set as a PNG: sizes, neighbours, elements, targets, outliers, leakage.
 
-It computes nothing that ``data.overview`` and ``data.check`` do not say.
+All numbers come from ``data.overview`` and ``data.check``; nothing is computed here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hydragnn_hpo.config.data import SPLITS
-from hydragnn_hpo.report.pictures.look import (
+from hydragnn_hpo.report.style import (
     ALARM,
     COLOURS,
     FAINT,
     INK,
-    blank,
-    tidy,
-    title,
+    make_figure,
+    set_title,
+    tidy_axis,
     write_png,
 )
 
@@ -58,7 +58,7 @@ def draw_dataset(
     count = 4 + len(targets) + (findings is not None)
     places = min(PLACES, key=lambda wide: -count % wide)
     lines = -(-count // places)
-    figure = blank(3.9 * places, 3.3 * lines, pad=0.08)
+    figure = make_figure(3.9 * places, 3.3 * lines, pad=0.08)
     axes = figure.subplots(lines, places, squeeze=False).ravel()
     for axis in axes[count:]:
         axis.set_axis_off()
@@ -77,7 +77,14 @@ def draw_dataset(
 
 
 def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) -> None:
-    """Draw how many graphs are how large; doubling bins stand on a logarithmic axis."""
+    """Draw the histogram of graph sizes; bins that double stand on a logarithmic axis.
+
+    Args:
+        axis: the panel.
+        overview: of the data set.
+        key: ``nodes`` or ``edges``.
+        label: of the axis.
+    """
     from matplotlib.ticker import MaxNLocator
 
     found = overview["histograms"][key]
@@ -99,12 +106,12 @@ def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) 
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel=label, ylabel="graphs")
     what = "atoms" if key == "nodes" else key
-    title(axis, f"{overview[key]['mean']:,.1f} {what} on average")
-    tidy(axis)
+    set_title(axis, f"{overview[key]['mean']:,.1f} {what} on average")
+    tidy_axis(axis)
 
 
 def draw_degrees(axis: "Axes", overview: Mapping[str, Any]) -> None:
-    """Draw how many neighbours atoms have, a line per cutoff."""
+    """Draw the distribution of numbers of neighbours, a line per cutoff."""
     total = max(overview["nodes"]["total"], 1)
     found = list(overview["degrees"].items())
     # Of many cutoffs the smallest, the largest, and some between.
@@ -117,12 +124,12 @@ def draw_degrees(axis: "Axes", overview: Mapping[str, Any]) -> None:
         axis.stairs(shares, np.arange(len(shares) + 1) - 0.5, color=colour, label=label)
     axis.set(xlabel="neighbours", ylabel="atoms (%)", ylim=(0, None))
     axis.legend(title="cutoff: mean", fontsize=8, title_fontsize=8, frameon=False)
-    title(axis, "neighbours of an atom")
-    tidy(axis)
+    set_title(axis, "neighbours of an atom")
+    tidy_axis(axis)
 
 
 def draw_elements(axis: "Axes", counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Draw in how many structures the most frequent elements stand."""
+    """Draw the number of structures that contain each of the most frequent elements."""
     ranked = sorted(counts.items(), key=lambda pair: -pair[1]["structures"])[:ELEMENTS]
     names = [symbol for symbol, _ in ranked]
     places = np.arange(len(ranked))
@@ -130,8 +137,8 @@ def draw_elements(axis: "Axes", counts: Mapping[str, Mapping[str, int]]) -> None
     axis.set_xticks(places, names)
     axis.set(ylabel="structures with it", xlim=(-0.7, len(ranked) - 0.3))
     many = f"the first {len(ranked)} of {len(counts)}" if len(ranked) < len(counts) else "all"
-    title(axis, f"elements ({many})")
-    tidy(axis)
+    set_title(axis, f"elements ({many})")
+    tidy_axis(axis)
     axis.tick_params(axis="x", labelsize=7 if len(ranked) > 12 else 8, length=0)
     axis.grid(visible=False, axis="x")
 
@@ -143,7 +150,15 @@ def draw_target(
     splits: Mapping[str, Any],
     outliers: Mapping[str, Any] | None,
 ) -> None:
-    """Draw the share of values per bin for every split; outliers as marks above the axis."""
+    """Draw the distribution of a target in every split; outliers as marks above the axis.
+
+    Args:
+        axis: the panel.
+        name: of the target.
+        target: its level, shape and unit.
+        splits: bins, and counts and missing values of each split.
+        outliers: what ``data.check`` found; None draws no marks.
+    """
     edges = np.array(splits["bins"])
     for place, split in enumerate(SPLITS):
         counts = np.array(splits[split]["counts"], dtype=np.float64)
@@ -156,7 +171,9 @@ def draw_target(
             )  # fmt: skip
     _scale(axis, target, splits)
     missing = splits["train"]["missing"]
-    title(axis, name.replace("_", " ") + (f" ({100 * missing:.0f} % missing)" if missing else ""))
+    set_title(
+        axis, name.replace("_", " ") + (f" ({100 * missing:.0f} % missing)" if missing else "")
+    )
     if outliers is not None:
         _mark(axis, edges, [row["value"] for row in outliers["rows"]], outliers["count"])
     axis.legend(
@@ -167,7 +184,7 @@ def draw_target(
         framealpha=0.7,
         edgecolor="none",
     )
-    tidy(axis)
+    tidy_axis(axis)
 
 
 def _scale(axis: "Axes", target: Mapping[str, Any], splits: Mapping[str, Any]) -> None:
@@ -205,7 +222,7 @@ def _mark(axis: "Axes", edges: np.ndarray, values: Sequence[float], count: int) 
 
 
 def draw_leakage(axis: "Axes", findings: Mapping[str, Any]) -> None:
-    """Draw what share of each split train knows, and say how many duplicates there are."""
+    """Draw the share of each split that train has, too; the title counts duplicates."""
     found = findings["leakage"]["splits"]
     places = np.arange(len(found))
     height = 0.26
@@ -223,9 +240,9 @@ def draw_leakage(axis: "Axes", findings: Mapping[str, Any]) -> None:
     duplicates = findings["duplicates"]
     sets = f"{duplicates['groups']:,} set{'' if duplicates['groups'] == 1 else 's'}"
     text = f"{duplicates['structures']:,} duplicates in {sets}"
-    title(axis, f"leakage; {text if duplicates['groups'] else 'no duplicates'}")
+    set_title(axis, f"leakage; {text if duplicates['groups'] else 'no duplicates'}")
     axis.legend(
         fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.16), ncols=3,
         columnspacing=0.8, handlelength=1.0, handletextpad=0.4,
     )  # fmt: skip
-    tidy(axis)
+    tidy_axis(axis)

@@ -1,4 +1,4 @@
-"""One picture of a run: how well the ensemble predicts, and which trials it came from.
+"""Figure of a run as a PNG: parity of the ensemble on the test split, and the leaderboard.
 
 Shapes: R rows of a head on the test split.
 """
@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.pictures.look import COLOURS, INK, blank, tidy, title, write_png
+from hydragnn_hpo.report.reading.tested import evenly
+from hydragnn_hpo.report.style import COLOURS, INK, make_figure, set_title, tidy_axis, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ _LEGEND: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Panel:
-    """One head on the test split."""
+    """Predictions of one head on the test split."""
 
     name: str
     unit: str
@@ -65,7 +66,7 @@ def draw_parity(run: Path, out: Path) -> None:
     places = len(panels) + 1
     columns = 2 if places == 4 else min(places, 3)
     lines = -(-places // columns)
-    figure = blank(4.3 * columns, 4.3 * lines)
+    figure = make_figure(4.3 * columns, 4.3 * lines)
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     for axis in axes[places:]:
         axis.set_axis_off()
@@ -77,7 +78,7 @@ def draw_parity(run: Path, out: Path) -> None:
 
 
 def read_report(run: Path) -> tuple[dict[str, Any], list[Panel]]:
-    """Read what the ensemble left for the report: the table, and the scalar heads.
+    """Read the two report files of an ensemble: the table, and predictions of scalar heads.
 
     Raises:
         RunError: there is no ensemble yet, or its report is damaged.
@@ -99,17 +100,9 @@ def read_report(run: Path) -> tuple[dict[str, Any], list[Panel]]:
     return table, panels
 
 
-def sample(truth: np.ndarray, limit: int) -> np.ndarray:
-    """Choose at most ``limit`` rows, evenly in the order of their truth: always the same."""
-    order = np.argsort(truth, kind="stable")
-    if len(order) <= limit:
-        return order
-    return order[np.linspace(0, len(order) - 1, limit).round().astype(np.int64)]
-
-
 def draw_panel(axis: "Axes", panel: Panel) -> None:
     """Draw predicted over true, with 90 % intervals; errors in the title."""
-    shown = sample(panel.truth, POINTS)
+    shown = evenly(panel.truth, POINTS)
     truth, mean, half = panel.truth[shown], panel.mean[shown], panel.half90[shown]
     # Few points: plain bars. Many: faint ones, or they hide each other.
     faint = float(np.clip(40.0 / np.sqrt(len(shown)) / 5.0, 0.12, 0.55))
@@ -124,7 +117,7 @@ def draw_panel(axis: "Axes", panel: Panel) -> None:
     axis.set_xlabel(f"reference{unit}")
     axis.set_ylabel(f"predicted{unit}")
     scores = panel.scores
-    title(axis, panel.name.replace("_", " "))
+    set_title(axis, panel.name.replace("_", " "))
     lines = (
         f"MAE  {scores['test_mae']:.3g} ensemble",
         f"         {scores['single_mae']:.3g} best single",
@@ -134,7 +127,7 @@ def draw_panel(axis: "Axes", panel: Panel) -> None:
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2.0}
     place: dict[str, Any] = {"transform": axis.transAxes, "va": "top", "bbox": box}
     axis.text(0.035, 0.965, "\n".join(lines), fontsize=8, color=INK, **place)
-    tidy(axis)
+    tidy_axis(axis)
 
 
 def draw_leaderboard(
@@ -170,11 +163,11 @@ def draw_leaderboard(
     count = f"best {len(shown)} of {len(rows)} trials" if len(shown) < len(rows) else "trials"
     axis.set_ylabel(count)
     axis.legend(loc="lower right", ncols=len(convs) + 1, **_LEGEND)
-    tidy(axis)
+    tidy_axis(axis)
 
 
 def _limits(truth: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
-    """Give one range for both axes, with room at the ends; never empty."""
+    """Return one range for both axes, with room at the ends; never empty."""
     low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
     room = 0.06 * (high - low) or 0.5
     return low - room, high + room

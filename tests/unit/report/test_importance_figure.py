@@ -3,7 +3,7 @@ from matplotlib.image import imread
 
 from hydragnn_hpo.report.importance.analysis import Effect, Importance
 from hydragnn_hpo.report.importance.targets import Target
-from hydragnn_hpo.report.pictures.importance import draw_importance
+from hydragnn_hpo.report.importance_figure import draw_importance
 
 NAMES = ("model.conv", "model.features")
 

@@ -1,4 +1,4 @@
-"""One picture of who ran where and when: slots from top to bottom, time from left to right.
+"""Gantt chart of slots as a PNG: slots from top to bottom, time from left to right.
 
 Shapes: R rows of the picture, T columns. A row may stand for many slots; colours then mix.
 """
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.placement.simulated import Bar
-from hydragnn_hpo.report.pictures.look import (
+from hydragnn_hpo.report.style import (
     ALARM,
     COLOURS,
     FAINT,
     INK,
-    blank,
-    tidy,
-    title,
+    make_figure,
+    set_title,
+    tidy_axis,
     write_png,
 )
 
@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn."""
+    """Bars and slots of a Gantt chart."""
 
     bars: Sequence[Bar]
     slots: Sequence[str]
@@ -54,16 +54,16 @@ class Chart:
 
 
 def draw_gantt(chart: Chart, out: Path) -> None:
-    """Draw bars and, below, what all slots together do over time.
+    """Draw the bars of all slots and, below, the share of slots by activity over time.
 
     Args:
-        chart: what is drawn.
+        chart: the bars and slots.
         out: the PNG to write, whole.
     """
     labels = sorted({chart.label_of(bar) for bar in chart.bars if bar.what == "training"}, key=_key)
     colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(labels)}
     tall = 1.6 + min(5.2, max(1.4, 0.32 * len(chart.slots)))
-    figure = blank(11.0, tall + 1.7)
+    figure = make_figure(11.0, tall + 1.7)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(tall, 1.3))
     unit, size = _unit(chart.seconds)
     picture, use = paint(chart, colours)
@@ -73,12 +73,16 @@ def draw_gantt(chart: Chart, out: Path) -> None:
     _draw_use(lower, use, chart.seconds / size)
     lower.set_xlabel(f"time in {unit}")
     _legend(upper, colours)
-    title(upper, chart.heading)
+    set_title(upper, chart.heading)
     write_png(figure, out)
 
 
 def paint(chart: Chart, colours: dict[str, str]) -> tuple[Floats, dict[str, Floats]]:
-    """Mix the colours of all bars.
+    """Mix the colours of all bars into a raster.
+
+    Args:
+        chart: the bars and slots.
+        colours: ``#rrggbb`` by label of training.
 
     Returns:
         The picture, [R, T, 3] in 0 to 1, and the share of all slots by what they do, [T].
@@ -101,7 +105,7 @@ def paint(chart: Chart, colours: dict[str, str]) -> tuple[Floats, dict[str, Floa
 
 
 def _columns(bar: Bar, seconds: float, columns: int) -> tuple[int, Floats]:
-    """Give the first column that a bar touches, and how much of each it covers."""
+    """Return the first column that a bar touches, and the covered share of each column."""
     scale = columns / seconds
     start, end = bar.start * scale, min(bar.end * scale, float(columns))
     first, last = int(start), max(int(np.ceil(end)), int(start) + 1)
@@ -110,7 +114,7 @@ def _columns(bar: Bar, seconds: float, columns: int) -> tuple[int, Floats]:
 
 
 def _colour(bar: Bar, chart: Chart, colours: dict[str, str]) -> Floats:
-    """Give a bar's colour; trials of one colour differ a little, so that neighbours stay apart."""
+    """Return the colour of a bar; trials of one label differ in lightness to stay apart."""
     if bar.what != "training":
         return _rgb(STARTING if bar.what == "start-up" else ALARM)
     light = (sum(map(ord, bar.trial.partition("@")[0])) % 5) / 14.0
@@ -156,7 +160,7 @@ def _write_names(axis: "Axes", chart: Chart, size: float) -> None:
 
 
 def _draw_use(axis: "Axes", use: dict[str, Floats], length: float) -> None:
-    """Draw the share of all slots that train, start, or do what is lost."""
+    """Draw the share of all slots that train, start up, or do work that is lost."""
     edges = np.linspace(0.0, length, COLUMNS + 1)
     bottom = np.zeros(COLUMNS)
     tones = {"training": COLOURS[0], "start-up": STARTING, "lost": ALARM}
@@ -165,7 +169,7 @@ def _draw_use(axis: "Axes", use: dict[str, Floats], length: float) -> None:
         bottom = bottom + share
     axis.set(ylim=(0.0, 1.0), ylabel="share of slots", facecolor=IDLE)
     axis.set_yticks([0.0, 0.5, 1.0], ["0", "50 %", "100 %"])
-    tidy(axis)
+    tidy_axis(axis)
     axis.grid(visible=False)
 
 

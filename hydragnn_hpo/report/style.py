@@ -1,4 +1,4 @@
-"""How all figures look."""
+"""Colours, titles, axes and PNG writing of all matplotlib figures."""
 
 import io
 from pathlib import Path
@@ -16,8 +16,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 INK, FAINT, ALARM = "#222222", "#8A8A8A", "#B00020"
 
 
-def blank(width: float, height: float, *, pad: float = 0.04) -> "Figure":
-    """Give an empty figure that draws into a file only.
+def make_figure(width: float, height: float, *, pad: float = 0.04) -> "Figure":
+    """Return an empty figure that draws into a file only.
 
     Args:
         width: in inches.
@@ -41,13 +41,13 @@ def write_png(figure: "Figure", out: Path) -> None:
     write_bytes(out, buffer.getvalue())
 
 
-def title(axis: "Axes", text: str) -> None:
-    """Say what a panel shows."""
+def set_title(axis: "Axes", text: str) -> None:
+    """Put a bold title at the left above a panel."""
     axis.set_title(text, loc="left", fontweight="bold", fontsize=11)
 
 
-def tidy(axis: "Axes") -> None:
-    """Leave out what says nothing."""
+def tidy_axis(axis: "Axes") -> None:
+    """Remove the upper and right frame, and draw a pale grid behind the data."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.tick_params(labelsize=8, color=FAINT)
     axis.grid(color="#EEEEEE", linewidth=0.6)
