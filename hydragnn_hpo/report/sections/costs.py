@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydragnn_hpo.report.page.blocks import (
+from hydragnn_hpo.report.page_blocks import (
     Block,
     Column,
     Figure,

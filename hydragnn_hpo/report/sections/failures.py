@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page.blocks import Block, Code, Column, Section, Table, Text
+from hydragnn_hpo.report.charts import cost_unit
+from hydragnn_hpo.report.page_blocks import Block, Code, Column, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
-from hydragnn_hpo.report.sections.axes import spent_unit
 
 MEANINGS = {
     "diverged": "the loss was no number any more; the brain learns to avoid it",
@@ -73,7 +73,7 @@ def interruptions_of(facts: Facts) -> dict[str, list[str]]:
 
 
 def _reasons(failed: Sequence[TrialFacts]) -> Table:
-    unit, size = spent_unit(sum(trial.trial.slot_seconds for trial in failed))
+    unit, size = cost_unit(sum(trial.trial.slot_seconds for trial in failed))
     rows = [
         (
             reason,

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hydragnn_hpo.config.data import PublishedConfig
-from hydragnn_hpo.report.page.blocks import (
+from hydragnn_hpo.report.charts import cost_unit, time_unit
+from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
     Column,
@@ -16,7 +17,6 @@ from hydragnn_hpo.report.page.blocks import (
 )
 from hydragnn_hpo.report.reading.course import slots_per_host
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
 
 JOULES_PER_KWH = 3.6e6
 
@@ -116,9 +116,9 @@ def _counts(facts: Facts) -> Numbers:
 def _cost(facts: Facts) -> Numbers:
     figures = facts.figures
     duration = (facts.end or 0.0) - (facts.begin or facts.end or 0.0)
-    long, second = unit_of(duration)
+    long, second = time_unit(duration)
     hosts = figures["slot_seconds"] / slots_per_host(facts)
-    unit, size = spent_unit(hosts)
+    unit, size = cost_unit(hosts)
     return Numbers(
         (
             Number("duration", "duration", duration / second, long, "from the first start"),

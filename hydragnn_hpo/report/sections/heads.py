@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.report.page.blocks import Block, Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.page_blocks import Block, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import LEGEND, log_axis, with_unit
 from hydragnn_hpo.report.reading.tested import evenly, tested

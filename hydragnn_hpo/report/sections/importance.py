@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from hydragnn_hpo.report.charts import series_colour
 from hydragnn_hpo.report.importance.analysis import METHODS, Importance, analyse
 from hydragnn_hpo.report.importance.swarm import heights_of
 from hydragnn_hpo.report.importance.targets import observed, targets_of
-from hydragnn_hpo.report.page.blocks import Block, Column, Doubtful, Figure, Section, Table, Text
-from hydragnn_hpo.report.page.palette import series
+from hydragnn_hpo.report.page_blocks import Block, Column, Doubtful, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import short_names
 
@@ -100,7 +100,7 @@ def _bars(found: Importance) -> Figure:
                 "name": method,
                 "y": list(short_names(names).values()),
                 "x": np.array(shares, dtype=float),
-                "marker": {"color": series(place)},
+                "marker": {"color": series_colour(place)},
                 "hovertemplate": "%{y}: %{x:.1%}",
             }
         )

@@ -1,10 +1,10 @@
 """What all slots did over time, and where what was not training went."""
 
 from hydragnn_hpo.campaign.records.losses import CAUSES
-from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
+from hydragnn_hpo.report.charts import cost_unit, time_unit
+from hydragnn_hpo.report.page_blocks import Column, Figure, Number, Numbers, Section, Table
 from hydragnn_hpo.report.reading.course import Course
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
 
 BINS = 240
 
@@ -47,7 +47,7 @@ def section(facts: Facts) -> Section | None:
 def _numbers(facts: Facts) -> Numbers:
     losses = facts.losses
     largest, total = losses.largest, losses.slot_seconds
-    unit, size = spent_unit(total)
+    unit, size = cost_unit(total)
     return Numbers(
         (
             Number("utilization", "utilization", losses.share("training"), "%", "in training"),
@@ -101,7 +101,7 @@ def _accounting(facts: Facts) -> Figure:
 def _over_time(facts: Facts) -> Figure:
     course = Course(facts)
     middles, found = course.shares(BINS)
-    unit, size = unit_of(course.seconds)
+    unit, size = time_unit(course.seconds)
     total = float(max(1, len(course.slots)))
     traces = [
         {
@@ -135,7 +135,7 @@ def _over_time(facts: Facts) -> Figure:
 
 def _table(facts: Facts) -> Table:
     losses = facts.losses
-    unit, size = spent_unit(losses.slot_seconds)
+    unit, size = cost_unit(losses.slot_seconds)
     rows = [
         (cause, losses.by_cause[cause] / size, losses.share(cause), said)
         for cause, said in CAUSES.items()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.report.page.blocks import Block, Cell, Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.page_blocks import Block, Cell, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import LEGEND, with_unit
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.report.page.blocks import Block, Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.page_blocks import Block, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
 from hydragnn_hpo.report.reading.latency import latencies
 from hydragnn_hpo.report.reading.scores import (

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
-from hydragnn_hpo.report.page.blocks import (
+from hydragnn_hpo.report.charts import cost_unit, rung_colour
+from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
     Code,
@@ -23,7 +24,6 @@ from hydragnn_hpo.report.page.blocks import (
 from hydragnn_hpo.report.reading.course import slots_per_host
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import first_goal
-from hydragnn_hpo.report.sections.axes import rung_colour, spent_unit
 from hydragnn_hpo.search.objective import goals, named
 
 TOP = 10
@@ -98,7 +98,7 @@ def first_within(found: Sequence[Result], times: float) -> Result:
 
 def _numbers(found: Sequence[Result], slots: float) -> Numbers:
     best, close = first_within(found, 1.0), first_within(found, CLOSE)
-    unit, size = spent_unit(best.seconds / slots)
+    unit, size = cost_unit(best.seconds / slots)
     size *= slots
     return Numbers(
         (
@@ -171,7 +171,7 @@ def _best(facts: Facts) -> Block:
 def _table(facts: Facts) -> Table:
     board = leaderboard_of(facts.state)
     best = board.best(TOP).rows
-    unit, size = spent_unit(max((row.slot_seconds for row in best), default=0.0))
+    unit, size = cost_unit(max((row.slot_seconds for row in best), default=0.0))
     heads = list(dict.fromkeys(head for row in board.rows for head in row.val_mae))
     columns = (
         Column("trial", "trial"),

@@ -10,7 +10,7 @@ from typing import Any
 from hydragnn_hpo.campaign.records.journal import Event
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
-from hydragnn_hpo.report.page.blocks import (
+from hydragnn_hpo.report.page_blocks import (
     Block,
     Code,
     Column,

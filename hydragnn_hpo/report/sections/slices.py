@@ -11,7 +11,7 @@ from hydragnn_hpo.report.importance.analysis import LEAST_SKILL
 from hydragnn_hpo.report.importance.design import design_of, uniform
 from hydragnn_hpo.report.importance.forest import fit
 from hydragnn_hpo.report.importance.targets import Observed, Target, column, observed, targets_of
-from hydragnn_hpo.report.page.blocks import Block, Doubtful, Figure, Section, Text
+from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Text
 from hydragnn_hpo.report.reading.dependence import Dependence, dependence, filled
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import (

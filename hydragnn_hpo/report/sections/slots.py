@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.campaign.records.losses import CAUSES
 from hydragnn_hpo.placement.simulated import Bar
-from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
-from hydragnn_hpo.report.page.palette import SERIES
+from hydragnn_hpo.report.charts import SERIES, cost_unit, rung_colour, time_unit
+from hydragnn_hpo.report.page_blocks import Column, Figure, Number, Numbers, Section, Table
 from hydragnn_hpo.report.reading.course import IDLE, Course
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.sections.axes import rung_colour, spent_unit, unit_of
 from hydragnn_hpo.report.sections.losses import COLOURS, word
 
 ROWS, CELLS, COLUMNS = 192, 120_000, 1200
@@ -47,7 +46,7 @@ def section(facts: Facts) -> Section | None:
 
 def _numbers(facts: Facts, course: Course) -> Numbers:
     hosts = {slot.rpartition(":")[0] for slot in course.slots}
-    unit, size = unit_of(course.seconds)
+    unit, size = time_unit(course.seconds)
     attempts = facts.figures
     first = attempts["first_step_seconds"]
     return Numbers(
@@ -64,7 +63,7 @@ def _numbers(facts: Facts, course: Course) -> Numbers:
 
 def _idle(facts: Facts) -> Table:
     losses = facts.losses
-    unit, size = spent_unit(losses.slot_seconds)
+    unit, size = cost_unit(losses.slot_seconds)
     rows = [
         (cause, losses.by_cause[cause] / size, losses.share(cause), CAUSES[cause]) for cause in IDLE
     ]
@@ -85,7 +84,7 @@ def _gantt(course: Course) -> Figure:
     columns = max(120, min(COLUMNS, CELLS // len(shown)))
     rungs = sorted({rung_of(bar) for bar in course.bars})
     by_rung = {rung: FIRST + SERIES.index(rung_colour(k)) for k, rung in enumerate(rungs)}
-    unit, size = unit_of(course.seconds)
+    unit, size = time_unit(course.seconds)
     times = (np.arange(columns) + 0.5) * course.seconds / columns
     background = idle_raster(course, shown, times)
     names = row_names(shown, course.slots)

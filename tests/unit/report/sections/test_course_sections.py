@@ -6,9 +6,9 @@ import pytest
 from unit.report.tiny_run import at, ended, facts_of, placed, trained
 
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page.blocks import Code, Numbers, Table, Text
+from hydragnn_hpo.report.charts import cost_unit, time_unit
+from hydragnn_hpo.report.page_blocks import Code, Numbers, Table, Text
 from hydragnn_hpo.report.sections import costs, curves, failures, headline, progress, provenance
-from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
 
 
 def proposed(*trials):
@@ -147,8 +147,8 @@ def test_without_an_ensemble_the_best_trial_speaks(tmp_path):
 
 
 def test_units_of_time():
-    assert [unit_of(s)[0] for s in (10, 3000, 40_000, 900_000)] == ["s", "min", "h", "days"]
-    assert [spent_unit(s)[1] for s in (10, 3000, 40_000, 9e7)] == [1.0, 60.0, 3600.0, 3600.0]
+    assert [time_unit(s)[0] for s in (10, 3000, 40_000, 900_000)] == ["s", "min", "h", "days"]
+    assert [cost_unit(s)[1] for s in (10, 3000, 40_000, 9e7)] == [1.0, 60.0, 3600.0, 3600.0]
 
 
 def test_a_trial_that_a_rule_ended_early_has_the_colour_of_its_rung(tmp_path):

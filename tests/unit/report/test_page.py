@@ -9,9 +9,20 @@ from html.parser import HTMLParser
 import numpy as np
 import plotly.io
 import pytest
+from markupsafe import escape
 
-from hydragnn_hpo.report.page import bundle
-from hydragnn_hpo.report.page.blocks import (
+from hydragnn_hpo.report.charts import DARK, LIGHT, ROLES, SERIES
+from hydragnn_hpo.report.page import (
+    Title,
+    content_policy,
+    format_value,
+    page_script,
+    render_page,
+    render_section,
+    script_digest,
+    to_json,
+)
+from hydragnn_hpo.report.page_blocks import (
     Code,
     Column,
     Doubtful,
@@ -22,10 +33,6 @@ from hydragnn_hpo.report.page.blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.page.encode import plain
-from hydragnn_hpo.report.page.page import Title, document, policy, style
-from hydragnn_hpo.report.page.palette import DARK, LIGHT, ROLES, SERIES
-from hydragnn_hpo.report.page.render import render, shown
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=\"alert(1)\">&amp;"
 
@@ -60,36 +67,41 @@ def tags_of(text):
 
 
 def test_no_text_is_markup():
-    plain_tags, evil = tags_of(render(everything("a")).html), tags_of(render(everything(EVIL)).html)
+    plain_tags, evil = (
+        tags_of(render_section(everything("a")).html),
+        tags_of(render_section(everything(EVIL)).html),
+    )
     assert evil.tags == plain_tags.tags
     assert evil.attributes == plain_tags.attributes
     assert not [name for name in evil.attributes if name.startswith("on")]
 
 
 def test_no_text_ends_the_page_s_own_scripts():
-    page = document(Title(EVIL, EVIL), [everything(EVIL)])
+    page = render_page(Title(EVIL, EVIL), [everything(EVIL)])
     assert page.count("<script") == 3
     assert page.count("</script>") == 3
-    assert "onerror=" not in page.replace("onerror=&quot;", "")
+    assert "onerror=" not in page.replace("onerror=&#34;", "")
 
 
 def test_a_page_names_its_scripts_and_nothing_else_may_run():
-    page = document(Title("a", "b"), [])
+    page = render_page(Title("a", "b"), [])
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     assert len(scripts) == 1
-    assert bundle.digest_of(scripts[0].encode()) in policy()
-    assert "unsafe" not in policy().split("style-src")[0]
-    assert policy().startswith("default-src 'none'")
-    assert "http" not in policy()
+    policy = content_policy(page_script())
+    assert escape(policy) in page
+    assert script_digest(scripts[0].encode()) in policy
+    assert "unsafe" not in policy.split("style-src")[0]
+    assert policy.startswith("default-src 'none'")
+    assert "http" not in policy
     packed = re.search(r'id="plotly">([^<]*)<', page)
     inflated = gzip.decompress(base64.b64decode(packed.group(1)))
-    assert bundle.digest_of(inflated) == bundle.digest()
+    assert script_digest(inflated) in policy
     assert inflated == plotly.offline.get_plotlyjs().encode()
 
 
 def test_the_same_sections_give_the_same_bytes():
     section = everything("a")
-    assert document(Title("a", "b"), [section]) == document(Title("a", "b"), [section])
+    assert render_page(Title("a", "b"), [section]) == render_page(Title("a", "b"), [section])
 
 
 def test_numbers_keep_their_value_and_have_keys():
@@ -97,7 +109,9 @@ def test_numbers_keep_their_value_and_have_keys():
         "t", (Column("row", "row"), Column("share", "share", "%")), (("first", 0.12345678901),)
     )
     section = Section("s", "S", "", (Numbers((Number("n", "n", 1e6 + 1 / 3),)), table))
-    found = re.findall(r'<data data-key="([^"]+)" value="([^"]+)">([^<]+)<', render(section).html)
+    found = re.findall(
+        r'<data data-key="([^"]+)" value="([^"]+)">([^<]+)<', render_section(section).html
+    )
     assert found == [
         ("s.n", "1000000.3333333334", "1,000,000"),
         ("s.t.first.share", "0.12345678901", "12.3"),
@@ -126,18 +140,18 @@ def test_numbers_keep_their_value_and_have_keys():
     ],
 )
 def test_numbers_are_rounded_for_readers(value, unit, text):
-    assert shown(value, unit) == text
+    assert format_value(value, unit) == text
 
 
 @pytest.mark.parametrize("value", [np.float32(0.1), np.float64(1 / 3), np.int64(12)], ids=repr)
 def test_numbers_of_numpy_are_numbers(value):
     section = Section("s", "S", "", (Numbers((Number("n", "n", value),)),))
-    found = re.search(r'value="([^"]+)"', render(section).html)[1]
+    found = re.search(r'value="([^"]+)"', render_section(section).html)[1]
     assert float(found) == float(value)
 
 
 def test_what_is_not_known_has_no_value_and_no_unit():
-    html = render(Section("s", "S", "", (Numbers((Number("n", "n", None, "kWh"),)),))).html
+    html = render_section(Section("s", "S", "", (Numbers((Number("n", "n", None, "kWh"),)),))).html
     assert "<data" not in html
     assert "kWh" not in html
     assert "&ndash;" in html
@@ -145,7 +159,7 @@ def test_what_is_not_known_has_no_value_and_no_unit():
 
 def test_what_is_doubtful_says_why_and_keeps_its_content():
     section = Section("s", "S", "", (Doubtful("too few trials", (Text("inside"),)),))
-    html = render(section).html
+    html = render_section(section).html
     assert re.search(r'class="doubtful"><p class="why">too few trials</p><div><p>inside</p>', html)
 
 
@@ -183,15 +197,15 @@ def decoded(value):
     ids=lambda values: f"{np.asarray(values).dtype}{np.shape(values)}",
 )
 def test_arrays_travel_as_bytes(values):
-    made = json.loads(json.dumps(plain({"x": values})))["x"]
+    made = json.loads(json.dumps(to_json({"x": values})))["x"]
     np.testing.assert_allclose(decoded(made), np.asarray(values), rtol=1e-7)
 
 
 def test_whole_numbers_take_the_least_room():
-    assert plain(np.array([0] * 8 + [255]))["dtype"] == "u1"
-    assert plain(np.array([0] * 8 + [256]))["dtype"] == "i2"
-    assert plain(np.array([-1] * 8 + [255]))["dtype"] == "i2"
-    assert plain(np.array([0] * 8 + [2**31]))["dtype"] == "u4"
+    assert to_json(np.array([0] * 8 + [255]))["dtype"] == "u1"
+    assert to_json(np.array([0] * 8 + [256]))["dtype"] == "i2"
+    assert to_json(np.array([-1] * 8 + [255]))["dtype"] == "i2"
+    assert to_json(np.array([0] * 8 + [2**31]))["dtype"] == "u4"
 
 
 def test_the_rest_is_plain_json():
@@ -202,8 +216,8 @@ def test_the_rest_is_plain_json():
         "d": (1, np.int8(2)),
         "e": True,
     }
-    assert plain(given) == {"a": None, "b": 0.1, "c": [None, "x"], "d": [1, 2], "e": True}
-    text = json.dumps(plain({"x": np.array(["a", "b"]), "y": [True] * 20}), allow_nan=False)
+    assert to_json(given) == {"a": None, "b": 0.1, "c": [None, "x"], "d": [1, 2], "e": True}
+    text = json.dumps(to_json({"x": np.array(["a", "b"]), "y": [True] * 20}), allow_nan=False)
     assert json.loads(text) == {"x": ["a", "b"], "y": [True] * 20}
 
 
@@ -233,6 +247,7 @@ def test_text_and_series_can_be_read(theme):
 
 
 def test_both_themes_know_all_names_and_so_does_the_page():
+    page = render_page(Title("a", "b"), [])
     assert set(LIGHT) == set(DARK) == {*SERIES, *ROLES, "paper", "card"}
     for name in LIGHT:
-        assert style().count(f"--{name}:") == 3
+        assert page.count(f"--{name}:") == 3

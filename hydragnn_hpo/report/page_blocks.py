@@ -1,6 +1,6 @@
-"""What a section of a page is made of. Plain data: the page turns it into HTML.
+"""Building blocks of a report's sections: plain data that ``page`` turns into HTML.
 
-Every number that a reader can see has a key, so that a test can find it and compute it anew.
+Every number that a reader can see has a key, so that a test can find it and recompute it.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; sorted by its columns with a click or a key."""
+    """A table; a click or a key on a column's head sorts it."""
 
     key: str
     columns: tuple[Column, ...]
@@ -53,20 +53,25 @@ class Table:
     """The first cell names its row."""
     note: str = ""
 
+    def is_numeric(self, place: int) -> bool:
+        """Check whether a column holds numbers only, and at least one."""
+        cells = [row[place] for row in self.rows if row[place] is not None]
+        return bool(cells) and not any(isinstance(cell, str) for cell in cells)
+
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart for plotly, or for a drawer of ours that the page's script knows by name."""
+    """A chart for plotly; ``parcoords`` traces are drawn by ``parallel_coordinates.js``."""
 
     key: str
     title: str
     says: str
-    """What is to be seen in it, one sentence: for those who cannot see it, too."""
+    """Its caption and its text for screen readers: one sentence on what it shows."""
     data: tuple[Mapping[str, Any], ...]
-    """Traces as plotly takes them. Colours are left out, or named by ``look.COLOUR`` names, so that
+    """Traces as plotly takes them. Colours are left out or are names of ``charts.LIGHT``, so that
     they fit light and dark. Arrays may be numpy arrays."""
     layout: Mapping[str, Any]
-    """Axes, titles, shapes; the page adds fonts, colours and margins."""
+    """Axes, titles, shapes; ``page.js`` adds fonts, colours and margins."""
     height: int = 380
     """Pixels."""
 
@@ -85,12 +90,12 @@ class Code:
     text: str
     title: str = ""
     folded: bool = False
-    """Whether it is shown only on request."""
+    """Whether it is collapsed until a reader opens it."""
 
 
 @dataclass(frozen=True)
 class Doubtful:
-    """Blocks that are shown greyed out, and why they are not to be trusted."""
+    """Blocks that are greyed out, and why they are not to be trusted."""
 
     why: str
     blocks: tuple["Block", ...]
@@ -107,5 +112,5 @@ class Section:
     """Its anchor."""
     title: str
     lead: str
-    """What it answers, one or two sentences."""
+    """The question that it answers, one or two sentences."""
     blocks: tuple[Block, ...]

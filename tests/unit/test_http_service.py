@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.web.tokens import Token, find_token
+from hydragnn_hpo.http_service import Token, find_token
 
 LONG = "0123456789abcdef"
 

@@ -15,9 +15,9 @@ from hydragnn_hpo.campaign.records.journal import encode
 from hydragnn_hpo.errors import ConfigError, RunError, StorageError
 from hydragnn_hpo.files import read_json, write_text
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page.blocks import Section, Text
-from hydragnn_hpo.report.page.page import Title, document
-from hydragnn_hpo.report.page.write import sections_of, write_report
+from hydragnn_hpo.report.html_report import make_sections, write_report
+from hydragnn_hpo.report.page import Title, render_page
+from hydragnn_hpo.report.page_blocks import Section, Text
 from hydragnn_hpo.report.reading import tested
 from hydragnn_hpo.report.reading.facts import read_facts
 
@@ -51,8 +51,8 @@ def test_a_section_that_fails_costs_the_others_nothing(made, caplog):
         "members": lambda _: None,
     }
     with caplog.at_level(logging.ERROR):
-        found = sections_of(facts, some)
-    text = document(Title("a", "b"), found)
+        found = make_sections(facts, some)
+    text = render_page(Title("a", "b"), found)
     assert [section.key for section in found] == ["one", "costs"]
     assert "This could not be made: no &lt;b&gt;run&lt;/b&gt;" in text
     assert "second line" not in text

@@ -1,73 +1,54 @@
-/* Keeps an open report up to date: hears of new versions of sections, fetches those, and changes in
-   the page only what is different, so that scroll position, focus, folds and charts stay. */
+/* Keeps an open report up to date: polls the versions of sections, fetches those that changed, and
+   patches only what differs, so that scroll position, focus, folds and charts stay. */
 "use strict";
 (() => {
   const bar = document.getElementById("live");
-  const told = bar.querySelector("[data-live=state]");
+  const status = bar.querySelector("[data-live=state]");
   const clock = bar.querySelector("[data-live=time]");
   const about = document.querySelector("header p");
   const content = document.getElementById("content");
   const links = document.querySelector("nav ol");
-  const versions = new Map();
+  const versions = new Map();  // of the sections that the page shows
   const figures = (window.report.figures = {});
-  const AGAIN = 3000;
+  const POLL_MS = 1000;
   const SET_BY_READERS = new Set(["open", "aria-sort", "tabindex", "style"]);
-  let newest = null;
-  let busy = false;
+  let order = [];  // keys of all sections
 
   function say(state, kind) {
-    if (told.textContent !== state) told.textContent = state;
+    if (status.textContent !== state) status.textContent = state;
     bar.dataset.kind = kind;
   }
 
-  function listen() {
-    const source = new EventSource("news");
-    source.addEventListener("news", (event) => {
-      newest = JSON.parse(event.data);
-      const waiting = newest.waiting ? `, ${newest.waiting} sections to come` : "";
-      say(newest.state + waiting, "well");
-      bar.removeAttribute("data-current");
-      if (about.textContent !== newest.about) about.textContent = newest.about;
-      catchUp();
-    });
-    source.onerror = () => {
-      say("no connection; trying again", "lost");
-      if (source.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN);
-    };
-  }
-
-  async function catchUp() {
-    if (busy) return;
-    busy = true;
+  async function poll() {
     try {
-      for (let key = outdated(); key !== null; key = outdated()) await bring(key);
-      clock.textContent = new Date().toLocaleTimeString();
-      bar.toggleAttribute("data-current", !newest.waiting);
+      const answer = await fetch("news", { cache: "no-store" });
+      if (answer.status === 401) say("the dashboard was started anew: open its new link", "lost");
+      else await update(await parsed(answer));
     } catch {
       say("no connection; trying again", "lost");
-      setTimeout(catchUp, AGAIN);
-    } finally {
-      busy = false;
     }
+    setTimeout(poll, POLL_MS);
   }
 
-  function outdated() {
-    const found = Object.entries(newest.sections).find(([key, is]) => versions.get(key) !== is);
-    return found ? found[0] : null;
-  }
-
-  async function bring(key) {
-    const answer = await fetch(`sections/${key}`, { cache: "no-store" });
-    if (answer.status === 401) {
-      say("the dashboard was started anew: open its new link", "lost");
-      newest.sections = {};
-      return;
-    }
+  async function parsed(answer) {
     if (!answer.ok) throw new Error(answer.statusText);
-    const { version, section } = await answer.json();
-    versions.set(key, version);
-    if (newest.sections[key]) newest.sections[key] = version;
-    put(key, section);
+    return answer.json();
+  }
+
+  async function update(news) {
+    const waiting = news.waiting ? `, ${news.waiting} sections to come` : "";
+    say(news.state + waiting, "well");
+    if (about.textContent !== news.about) about.textContent = news.about;
+    order = Object.keys(news.sections);
+    const changed = order.filter((key) => versions.get(key) !== news.sections[key]);
+    if (changed.length) bar.removeAttribute("data-current");
+    for (const key of changed) {
+      const { version, section } = await parsed(await fetch(`sections/${key}`, { cache: "no-store" }));
+      versions.set(key, version);
+      put(key, section);
+    }
+    clock.textContent = new Date().toLocaleTimeString();
+    bar.toggleAttribute("data-current", !news.waiting);
   }
 
   function put(key, section) {
@@ -120,7 +101,6 @@
 
   /* A section that was not there before takes its place in the order of the report. */
   function enter(key, node) {
-    const order = Object.keys(newest.sections);
     const later = order.slice(order.indexOf(key) + 1);
     const next = later.map((other) => document.getElementById(other)).find(Boolean);
     content.insertBefore(node, next?.parentNode === content ? next : null);
@@ -186,5 +166,5 @@
     }
   }
 
-  listen();
+  poll();
 })();
