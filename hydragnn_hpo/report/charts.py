@@ -1,7 +1,9 @@
-"""Colours and units of time of the page's charts.
+"""Colours, units of time, traces and axes of the page's charts.
 
 A chart names its colours; the page's script looks them up in the theme that is shown.
 """
+
+from typing import Any
 
 SERIES = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9")
 """Colours of series side by side, in this order."""
@@ -93,3 +95,23 @@ def cost_unit(seconds: float) -> tuple[str, float]:
         Its name, and its length in seconds.
     """
     return time_unit(min(seconds, TIME_UNITS[-1][0] - 1.0))
+
+
+# -- plotly data ---------------------------------------------------------------------------
+
+
+def scatter(x: Any, y: Any, mode: str, **more: Any) -> dict[str, Any]:
+    """Return a scatter trace.
+
+    Args:
+        x: values along the horizontal axis; lists or arrays.
+        y: values along the vertical axis.
+        mode: ``markers``, ``lines``, ``lines+markers`` or ``markers+text``.
+        more: further keys of the trace.
+    """
+    return {"type": "scatter", "mode": mode, "x": x, "y": y, **more}
+
+
+def titled_axis(title: str, **more: Any) -> dict[str, Any]:
+    """Return an axis with a title and further keys of plotly's."""
+    return {"title": {"text": title}, **more}

@@ -37,8 +37,10 @@ def draw_importance(found: Sequence[Importance], out: Path) -> None:
     grid = figure.add_gridspec(len(found), 2, height_ratios=heights)
     for place, each in enumerate(found):
         bars, swarm = figure.add_subplot(grid[place, 0]), figure.add_subplot(grid[place, 1])
-        said = f"{each.target.label}: {each.trials:,} trials"
-        set_title(bars, said + ("" if each.skill is None else f", out-of-bag R2 {each.skill:.2f}"))
+        heading = f"{each.target.label}: {each.trials:,} trials"
+        set_title(
+            bars, heading + ("" if each.skill is None else f", out-of-bag R2 {each.skill:.2f}")
+        )
         if not each.effects:
             _write_note(bars, each.doubt or "")
             swarm.axis("off")

@@ -65,7 +65,7 @@ class Figure:
 
     key: str
     title: str
-    says: str
+    caption: str
     """Its caption and its text for screen readers: one sentence on what it shows."""
     data: tuple[Mapping[str, Any], ...]
     """Traces as plotly takes them. Colours are left out or are names of ``charts.LIGHT``, so that

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Okabe and Ito (2008): told apart with any colour vision."""
+"""Okabe and Ito (2008): distinguishable with any colour vision."""
 
 INK, FAINT, ALARM = "#222222", "#8A8A8A", "#B00020"
 

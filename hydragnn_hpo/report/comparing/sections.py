@@ -152,7 +152,7 @@ def _figure(runs: Sequence[Campaign], quantity: Quantity) -> Figure:
     return Figure(
         key=f"best.{quantity.key}",
         title=f"Best {quantity.label} so far",
-        says=f"{quantity.label}{unit} of the best trial so far against host-seconds spent.",
+        caption=f"{quantity.label}{unit} of the best trial so far against host-seconds spent.",
         data=tuple(traces),
         layout={
             "xaxis": {"title": {"text": "host-seconds"}, "type": "log"},

@@ -11,7 +11,6 @@ from hydragnn_hpo.report.sections import (
     headline,
     heads,
     importance,
-    losses,
     members,
     parallel,
     pareto,
@@ -19,6 +18,7 @@ from hydragnn_hpo.report.sections import (
     provenance,
     slices,
     slots,
+    utilization,
 )
 
 MakeSection = Callable[[Facts], Section | None]
@@ -27,7 +27,7 @@ SECTIONS: dict[str, MakeSection] = {
     "headline": headline.section,
     "progress": progress.section,
     "slots": slots.section,
-    "losses": losses.section,
+    "losses": utilization.section,
     "curves": curves.section,
     "parallel": parallel.section,
     "slices": slices.section,

@@ -19,8 +19,8 @@ from hydragnn_hpo.report.reading.facts import Facts, read_facts
 from hydragnn_hpo.report.reading.latency import latencies
 from hydragnn_hpo.report.reading.scores import short_names, wide
 from hydragnn_hpo.report.sections import SECTIONS, parallel
-from hydragnn_hpo.report.sections.parallel import dimension, nice
-from hydragnn_hpo.report.sections.pareto import front_of
+from hydragnn_hpo.report.sections.parallel import dimension, round_ticks
+from hydragnn_hpo.report.sections.pareto import pareto_places
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +131,9 @@ def test_lines_of_one_choice_do_not_hide_each_other() -> None:
 
 
 def test_ticks_are_round() -> None:
-    assert nice(0.0, 1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    assert nice(3.7, 129.0) == [20.0, 40.0, 60.0, 80.0, 100.0, 120.0]
-    assert nice(-0.03, 0.03) == [-0.03, -0.02, -0.01, 0.0, 0.01, 0.02, 0.03]
+    assert round_ticks(0.0, 1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert round_ticks(3.7, 129.0) == [20.0, 40.0, 60.0, 80.0, 100.0, 120.0]
+    assert round_ticks(-0.03, 0.03) == [-0.03, -0.02, -0.01, 0.0, 0.01, 0.02, 0.03]
 
 
 def test_too_many_lines_are_thinned_and_the_best_stay(
@@ -148,7 +148,7 @@ def test_too_many_lines_are_thinned_and_the_best_stay(
     scores = [first(t.trial.score) for t in made.trials.values() if t.trial.score is not None]
     best = sorted(scores)[:3]
     assert sorted(objective)[:3] == pytest.approx(np.log10(best) if wide(scores) else best)
-    assert "12 of the" in figure.says
+    assert "12 of the" in figure.caption
 
 
 def first(score: Any) -> float:
@@ -175,11 +175,11 @@ def test_the_front_is_that_of_the_eye() -> None:
     #   2        b   c        c is dearer than b and no better; d is the best; e dearer still
     #   1                d   e
     cost_score = [(4.0, 1.0), (1.0, 3.0), (3.0, 2.0), (2.0, 2.0), (5.0, 1.0), (2.0, 2.0)]
-    assert front_of(cost_score) == [1, 3, 5, 0]  # cheapest first; the twins b stand together
-    assert front_of([]) == []
+    assert pareto_places(cost_score) == [1, 3, 5, 0]  # cheapest first; the twins b stand together
+    assert pareto_places([]) == []
 
 
-def test_the_front_of_many_points_is_the_slow_one() -> None:
+def test_the_pareto_places_many_points_is_the_slow_one() -> None:
     rng = np.random.default_rng(2)
     points = [tuple(p) for p in rng.integers(0, 40, (400, 2)).astype(float).tolist()]
     slow = {
@@ -187,7 +187,7 @@ def test_the_front_of_many_points_is_the_slow_one() -> None:
         for k, (c, s) in enumerate(points)
         if not any(d <= c and t <= s and (d, t) != (c, s) for d, t in points)
     }
-    assert set(front_of(points)) == slow
+    assert set(pareto_places(points)) == slow
 
 
 def test_latency_is_the_median_epoch_of_the_last_attempt_on_one_rank(tmp_path: Path) -> None:

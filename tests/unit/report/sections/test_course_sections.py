@@ -28,7 +28,7 @@ def test_the_best_so_far_by_trials_and_by_slot_seconds(tmp_path):
     events += [placed(30, "t2", "a:0"), ended(35, "t2", "stopped", 0.7)]
     events += [at(35, "promoted", trials=["t0"], until=8, last=False)]
     events += [placed(40, "t0", "a:0", until=8), ended(41, "t0", "completed", 0.4)]
-    found = progress.results_of(facts_of(tmp_path, events))
+    found = progress.collect_results(facts_of(tmp_path, events))
     said = [(r.trial, r.score, r.trials, r.seconds, r.best) for r in found]
     assert said == [
         ("t0", 0.5, 1, 20.0, 0.5),
@@ -57,16 +57,16 @@ def test_an_epoch_that_was_trained_twice_counts_once(tmp_path):
     events += [trained(3, "t0", 2, 0.8, 1.0), ended(4, "t0", "interrupted", reason="host_lost")]
     events += [placed(5, "t0", "a:0", attempt=2), trained(6, "t0", 2, 0.7, 1.0)]
     facts = facts_of(tmp_path, events)
-    assert curves.curve_of(facts.trials["t0"]) == ([1, 2], [0.9, 0.7])
+    assert curves.learning_curve(facts.trials["t0"]) == ([1, 2], [0.9, 0.7])
 
 
 def test_of_many_curves_the_best_and_an_even_sample_are_drawn():
     known = {f"t{k}": (list(range(10)), [1.0] * 10) for k in range(3000)}
     best = [f"t{k}" for k in range(500)]
-    found = curves.chosen(known, best)
+    found = curves.choose_curves(known, best)
     assert found[:120] == best[:120]
     assert 200 <= len(found) == len(set(found)) <= curves.MOST_TRIALS
-    assert curves.chosen({"t1": ([1], [2.0])}, []) == ["t1"]
+    assert curves.choose_curves({"t1": ([1], [2.0])}, []) == ["t1"]
 
 
 def failed_run(tmp_path):
@@ -116,7 +116,7 @@ def test_predicted_and_actual_seconds(tmp_path):
     found = [(pair.predicted, pair.actual) for pair in costs.epoch_pairs(facts)]
     assert found == [(2.0, 4.0), (2.0, 1.0)]
     assert [(p.predicted, p.actual) for p in costs.attempt_pairs(facts)] == [(8.0, 16.0)]
-    assert costs.spread(costs.epoch_pairs(facts)) == pytest.approx((0.65, 1.25, 1.85))
+    assert costs.ratio_percentiles(costs.epoch_pairs(facts)) == pytest.approx((0.65, 1.25, 1.85))
 
 
 def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):

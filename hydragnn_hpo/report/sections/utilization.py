@@ -1,7 +1,7 @@
-"""What all slots did over time, and where what was not training went."""
+"""Section on utilization: what all slots did over time, and the causes of idle time."""
 
 from hydragnn_hpo.campaign.records.losses import CAUSES
-from hydragnn_hpo.report.charts import cost_unit, time_unit
+from hydragnn_hpo.report.charts import cost_unit, scatter, time_unit, titled_axis
 from hydragnn_hpo.report.page_blocks import Column, Figure, Number, Numbers, Section, Table
 from hydragnn_hpo.report.reading.course import Course
 from hydragnn_hpo.report.reading.facts import Facts
@@ -20,9 +20,9 @@ COLOURS = {
     "tail": "idle",
     "away": "line",
 }
-"""Of what slots do, and of why they are idle."""
+"""Colours of what slots do, and of why they are idle."""
 
-WORDS = {
+LABELS = {
     "start_up": "start-up",
     "between": "between epochs",
     "lost": "lost work",
@@ -57,15 +57,15 @@ def _numbers(facts: Facts) -> Numbers:
                 "largest loss",
                 losses.share(largest) if largest else 0.0,
                 "%",
-                word(largest) if largest else "nothing was lost",
+                cause_label(largest) if largest else "nothing was lost",
             ),
         )
     )
 
 
-def word(cause: str) -> str:
-    """Give a cause as people read it."""
-    return WORDS.get(cause, cause)
+def cause_label(cause: str) -> str:
+    """Return a cause as people read it."""
+    return LABELS.get(cause, cause)
 
 
 def _accounting(facts: Facts) -> Figure:
@@ -76,9 +76,9 @@ def _accounting(facts: Facts) -> Figure:
             "orientation": "h",
             "y": [""],
             "x": [100.0 * shares[cause]],
-            "name": word(cause),
+            "name": cause_label(cause),
             "marker": {"color": COLOURS[cause]},
-            "hovertemplate": f"{word(cause)}: %{{x:.2f}} %<extra></extra>",
+            "hovertemplate": f"{cause_label(cause)}: %{{x:.2f}} %<extra></extra>",
         }
         for cause in CAUSES
         if shares[cause] > 0.0
@@ -86,11 +86,11 @@ def _accounting(facts: Facts) -> Figure:
     return Figure(
         key="accounting",
         title="Slot time by cause",
-        says="One bar of all slot time: the share of training, and of each cause of loss.",
+        caption="One bar of all slot time: the share of training, and of each cause of loss.",
         data=tuple(traces),
         layout={
             "barmode": "stack",
-            "xaxis": {"title": {"text": "share of all slot time (%)"}, "range": [0, 100]},
+            "xaxis": titled_axis("share of all slot time (%)", range=[0, 100]),
             "yaxis": {"showticklabels": False},
             "showlegend": True,
         },
@@ -104,29 +104,28 @@ def _over_time(facts: Facts) -> Figure:
     unit, size = time_unit(course.seconds)
     total = float(max(1, len(course.slots)))
     traces = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "stackgroup": "slots",
-            "x": middles / size,
-            "y": 100.0 * slots / total,
-            "name": word(what),
-            "line": {"width": 0, "color": COLOURS[what], "shape": "hv"},
-            "fillcolor": COLOURS[what],
-            "hovertemplate": f"{word(what)}: %{{y:.1f}} %<extra></extra>",
-        }
+        scatter(
+            middles / size,
+            100.0 * slots / total,
+            "lines",
+            stackgroup="slots",
+            name=cause_label(what),
+            line={"width": 0, "color": COLOURS[what], "shape": "hv"},
+            fillcolor=COLOURS[what],
+            hovertemplate=f"{cause_label(what)}: %{{y:.1f}} %<extra></extra>",
+        )
         for what, slots in found.items()
         if slots.any()
     ]
     return Figure(
         key="over_time",
         title="Slots over time",
-        says="What share of the slots trains, starts or stands idle at each time, and why; "
+        caption="What share of the slots trains, starts or stands idle at each time, and why; "
         "checkpoints and ends of attempts count as training here.",
         data=tuple(traces),
         layout={
-            "xaxis": {"title": {"text": f"time since the first placement ({unit})"}},
-            "yaxis": {"title": {"text": "share of slots (%)"}, "range": [0, 100]},
+            "xaxis": titled_axis(f"time since the first placement ({unit})"),
+            "yaxis": titled_axis("share of slots (%)", range=[0, 100]),
             "hovermode": "x unified",
             "showlegend": True,
         },
@@ -137,8 +136,8 @@ def _table(facts: Facts) -> Table:
     losses = facts.losses
     unit, size = cost_unit(losses.slot_seconds)
     rows = [
-        (cause, losses.by_cause[cause] / size, losses.share(cause), said)
-        for cause, said in CAUSES.items()
+        (cause, losses.by_cause[cause] / size, losses.share(cause), meaning)
+        for cause, meaning in CAUSES.items()
     ]
     columns = (
         Column("cause", "cause"),
