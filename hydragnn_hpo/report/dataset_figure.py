@@ -171,19 +171,12 @@ def draw_target(
             )  # fmt: skip
     _scale(axis, target, splits)
     missing = splits["train"]["missing"]
-    set_title(
-        axis, name.replace("_", " ") + (f" ({100 * missing:.0f} % missing)" if missing else "")
-    )
+    note = f" ({100 * missing:.0f} % missing)" if missing else ""
+    set_title(axis, name.replace("_", " ") + note)
     if outliers is not None:
         _mark(axis, edges, [row["value"] for row in outliers["rows"]], outliers["count"])
-    axis.legend(
-        fontsize=8,
-        loc="best",
-        handlelength=1.2,
-        facecolor="white",
-        framealpha=0.7,
-        edgecolor="none",
-    )
+    box: dict[str, Any] = {"facecolor": "white", "framealpha": 0.7, "edgecolor": "none"}
+    axis.legend(fontsize=8, loc="best", handlelength=1.2, **box)
     tidy_axis(axis)
 
 

@@ -78,7 +78,10 @@ def draw_parity(run: Path, out: Path) -> None:
 
 
 def read_report(run: Path) -> tuple[dict[str, Any], list[Panel]]:
-    """Read the two report files of an ensemble: the table, and predictions of scalar heads.
+    """Read the two report files of an ensemble.
+
+    Returns:
+        The table of the ensemble, and a panel for each scalar head.
 
     Raises:
         RunError: there is no ensemble yet, or its report is damaged.

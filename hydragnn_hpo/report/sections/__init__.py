@@ -24,19 +24,19 @@ from hydragnn_hpo.report.sections import (
 MakeSection = Callable[[Facts], Section | None]
 
 SECTIONS: dict[str, MakeSection] = {
-    "headline": headline.section,
-    "progress": progress.section,
-    "slots": slots.section,
-    "losses": utilization.section,
-    "curves": curves.section,
-    "parallel": parallel.section,
-    "slices": slices.section,
-    "importance": importance.section,
-    "pareto": pareto.section,
-    "heads": heads.section,
-    "members": members.section,
-    "failures": failures.section,
-    "costs": costs.section,
-    "provenance": provenance.section,
+    "headline": headline.make_section,
+    "progress": progress.make_section,
+    "slots": slots.make_section,
+    "losses": utilization.make_section,
+    "curves": curves.make_section,
+    "parallel": parallel.make_section,
+    "slices": slices.make_section,
+    "importance": importance.make_section,
+    "pareto": pareto.make_section,
+    "heads": heads.make_section,
+    "members": members.make_section,
+    "failures": failures.make_section,
+    "costs": costs.make_section,
+    "provenance": provenance.make_section,
 }
 """By key, in the order of the page; a section with nothing to show returns None."""

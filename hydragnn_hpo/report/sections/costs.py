@@ -41,9 +41,9 @@ class Pair:
         return self.actual / self.predicted
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Compare predicted with actual cost."""
-    epochs, attempts = epoch_pairs(facts), attempt_pairs(facts)
+    epochs, attempts = collect_epoch_pairs(facts), collect_attempt_pairs(facts)
     lead = (
         "Whether trials took as long as the cost model had predicted when they were placed: "
         "the planner packs the machine by these predictions."
@@ -52,18 +52,18 @@ def section(facts: Facts) -> Section | None:
     if not epochs:
         nothing = Text("No epoch with a predicted time has ended yet.")
         return Section("costs", title, lead, (nothing,))
-    figures = [_figure("epochs", "Seconds per epoch", epochs)]
+    figures = [_make_figure("epochs", "Seconds per epoch", epochs)]
     if attempts:
-        figures.append(_figure("attempts", "Seconds per attempt", attempts))
-    blocks: tuple[Block, ...] = (_numbers(epochs, attempts), *figures, _table(epochs))
+        figures.append(_make_figure("attempts", "Seconds per attempt", attempts))
+    blocks: tuple[Block, ...] = (_make_numbers(epochs, attempts), *figures, _make_table(epochs))
     return Section("costs", title, lead, blocks)
 
 
-def epoch_pairs(facts: Facts) -> list[Pair]:
+def collect_epoch_pairs(facts: Facts) -> list[Pair]:
     """Return predicted and median actual seconds of an epoch for each attempt."""
     found = []
     for trial in facts.trials.values():
-        for attempt, seconds in zip(trial.attempts, epoch_seconds(trial), strict=True):
+        for attempt, seconds in zip(trial.attempts, collect_epoch_seconds(trial), strict=True):
             predicted = attempt.predicted_epoch_seconds
             if seconds and predicted:
                 actual = statistics.median(seconds)
@@ -71,7 +71,7 @@ def epoch_pairs(facts: Facts) -> list[Pair]:
     return [pair for pair in found if pair.actual > 0]
 
 
-def epoch_seconds(trial: TrialFacts) -> list[list[float]]:
+def collect_epoch_seconds(trial: TrialFacts) -> list[list[float]]:
     """Return the seconds of each attempt's epochs: those recorded after it was placed."""
     starts = [attempt.placed for attempt in trial.attempts]
     found: list[list[float]] = [[] for _ in starts]
@@ -82,7 +82,7 @@ def epoch_seconds(trial: TrialFacts) -> list[list[float]]:
     return found
 
 
-def attempt_pairs(facts: Facts) -> list[Pair]:
+def collect_attempt_pairs(facts: Facts) -> list[Pair]:
     """Return predicted and actual seconds of each attempt that reached its rung."""
     found = []
     for trial in facts.trials.values():
@@ -104,7 +104,7 @@ def _group(trial: TrialFacts) -> str:
     return trial.trial.conv or "all"
 
 
-def _numbers(epochs: Sequence[Pair], attempts: Sequence[Pair]) -> Numbers:
+def _make_numbers(epochs: Sequence[Pair], attempts: Sequence[Pair]) -> Numbers:
     low, middle, high = ratio_percentiles(epochs)
     numbers = [
         Number("epoch_ratio", "epochs: median", middle, note="actual over predicted"),
@@ -119,7 +119,11 @@ def _numbers(epochs: Sequence[Pair], attempts: Sequence[Pair]) -> Numbers:
 
 
 def ratio_percentiles(pairs: Iterable[Pair]) -> tuple[float, float, float]:
-    """Return the 10th, 50th and 90th percentile of actual over predicted."""
+    """Return percentiles of actual over predicted.
+
+    Returns:
+        The 10th, the 50th and the 90th.
+    """
     low, middle, high = np.percentile([pair.ratio for pair in pairs], [10.0, 50.0, 90.0])
     return float(low), float(middle), float(high)
 
@@ -131,7 +135,7 @@ def _group_pairs(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     return dict(sorted(found.items()))
 
 
-def _figure(key: str, title: str, pairs: Sequence[Pair]) -> Figure:
+def _make_figure(key: str, title: str, pairs: Sequence[Pair]) -> Figure:
     thin = pairs[:: -(-len(pairs) // MOST_POINTS)]
     ends = [
         min(min(p.predicted, p.actual) for p in thin),
@@ -159,7 +163,7 @@ def _figure(key: str, title: str, pairs: Sequence[Pair]) -> Figure:
     return Figure(key, title, caption, (diagonal, *traces), {**axes, "showlegend": True})
 
 
-def _table(pairs: Sequence[Pair]) -> Table:
+def _make_table(pairs: Sequence[Pair]) -> Table:
     rows = [
         (group, len(here), *ratio_percentiles(here)) for group, here in _group_pairs(pairs).items()
     ]

@@ -15,7 +15,7 @@ MOST_TRIALS, MOST_POINTS = 240, 12_000
 Curve = tuple[list[int], list[float]]
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Draw the learning curves and count the trials of each rung."""
     curves = {name: learning_curve(trial) for name, trial in facts.trials.items()}
     curves = {name: curve for name, curve in curves.items() if curve[0]}
@@ -23,7 +23,7 @@ def section(facts: Facts) -> Section | None:
     if not curves:
         nothing = Text("No epoch has ended yet.")
         return Section("curves", "Learning curves", lead, (nothing,))
-    blocks = (_figure(facts, curves), _table(facts))
+    blocks = (_make_figure(facts, curves), _make_table(facts))
     return Section("curves", "Learning curves", lead, blocks)
 
 
@@ -55,7 +55,7 @@ def choose_curves(curves: dict[str, Curve], best: Sequence[str]) -> list[str]:
     return found
 
 
-def _figure(facts: Facts, curves: dict[str, Curve]) -> Figure:
+def _make_figure(facts: Facts, curves: dict[str, Curve]) -> Figure:
     ranked = [trial.name for trial in facts.state.ranked()]
     names = choose_curves(curves, ranked)
     rungs = facts.config.search.rungs
@@ -113,7 +113,7 @@ def _bundle(curves: dict[str, Curve], names: list[str], mode: str) -> dict[str, 
     return scatter(x, y, mode, text=text, hovertemplate=hover, **style)
 
 
-def _table(facts: Facts) -> Table:
+def _make_table(facts: Facts) -> Table:
     rows = []
     for rung in facts.config.search.rungs:
         rested = facts.state.results.get(rung, [])

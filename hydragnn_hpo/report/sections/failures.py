@@ -34,7 +34,7 @@ LINES, TAIL_BYTES, WIDTH = 8, 16_384, 400
 """Of a log: last lines that are shown, bytes that are read for them, characters of a line."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """List failures, interruptions and hosts that were lost."""
     failed = [trial for trial in facts.trials.values() if trial.trial.status == "failed"]
     hosts = _hosts(facts)
@@ -45,7 +45,7 @@ def section(facts: Facts) -> Section | None:
         return Section("failures", "Failures", lead, (nothing,))
     blocks: list[Block] = []
     if failed:
-        blocks += [_reasons(failed), *_examples(facts.run, failed), _table(failed)]
+        blocks += [_reasons(failed), *_examples(facts.run, failed), _make_table(failed)]
     else:
         blocks.append(Text("No trial failed."))
     if interrupted:
@@ -56,7 +56,11 @@ def section(facts: Facts) -> Section | None:
 
 
 def group_by_reason(failed: Sequence[TrialFacts]) -> dict[str, list[TrialFacts]]:
-    """Group failed trials by their reason, the most frequent first."""
+    """Group failed trials by their reason.
+
+    Returns:
+        Trials by reason, the most frequent reason first.
+    """
     found: defaultdict[str, list[TrialFacts]] = defaultdict(list)
     for trial in failed:
         found[trial.trial.reason or "unknown"].append(trial)
@@ -64,7 +68,11 @@ def group_by_reason(failed: Sequence[TrialFacts]) -> dict[str, list[TrialFacts]]
 
 
 def collect_interruptions(facts: Facts) -> dict[str, list[str]]:
-    """Return the interrupted trials by reason, once for each interruption."""
+    """Group interrupted trials by the reason of their interruptions.
+
+    Returns:
+        Names of trials by reason, once for each interruption; the most frequent reason first.
+    """
     found: defaultdict[str, list[str]] = defaultdict(list)
     for event in facts.events:
         if event["event"] == "ended" and event["outcome"] == "interrupted":
@@ -133,7 +141,7 @@ def _shorten(lines: Sequence[str]) -> str:
     return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines)
 
 
-def _table(failed: Sequence[TrialFacts]) -> Table:
+def _make_table(failed: Sequence[TrialFacts]) -> Table:
     rows = []
     for trial in failed[:LISTED]:
         lines = (trial.trial.message or "").strip().splitlines()

@@ -21,7 +21,7 @@ from hydragnn_hpo.report.reading.facts import Facts
 JOULES_PER_KWH = 3.6e6
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show errors of the ensemble, or of the best trial so far, and the campaign's cost."""
     blocks: list[Block] = []
     if not facts.state.finished:

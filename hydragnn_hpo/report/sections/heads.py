@@ -46,13 +46,13 @@ _HONEST = (
 )
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show scores and charts of every head; None before there is an ensemble."""
     if facts.ensemble is None:
         return None
     heads, arrays = facts.ensemble["heads"], tested(facts.run)
     curves = facts.ensemble.get("curves", {})
-    blocks: list[Block] = [_table(heads), Text(_HONEST)]
+    blocks: list[Block] = [_make_table(heads), Text(_HONEST)]
     for name in list(heads)[:HEADS]:
         if name in arrays:
             blocks.append(_parity(name, heads[name], arrays[name]))
@@ -72,7 +72,7 @@ def section(facts: Facts) -> Section | None:
     )
 
 
-def _table(heads: Mapping[str, Any]) -> Table:
+def _make_table(heads: Mapping[str, Any]) -> Table:
     rows = [
         (name, scores["unit"], *(scores.get(column.key) for column in COLUMNS))
         for name, scores in heads.items()

@@ -27,7 +27,7 @@ ABOUT_LOGARITHMS = (
 ABOUT_HEADS = "The MAE of one head by itself: hydragnn-hpo importance {run} --head {head}"
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show importances for each target; None before any trial has a measurement."""
     rows = observed(facts)
     targets = targets_of(rows, facts.config.search.objective)
@@ -81,7 +81,7 @@ def _blocks(found: Importance) -> list[Block]:
     """Return the charts and the table of one target; greyed out if it cannot be trusted."""
     if not found.effects:
         return [Text(f"{SUBJECTS[found.target.key].capitalize()}: {found.doubt}")]
-    blocks: tuple[Block, ...] = (_bars(found), _swarm(found), _table(found))
+    blocks: tuple[Block, ...] = (_bars(found), _swarm(found), _make_table(found))
     return list(blocks) if found.doubt is None else [Doubtful(found.doubt, blocks)]
 
 
@@ -172,7 +172,7 @@ def _shading(shade: Any) -> dict[str, Any]:
     }
 
 
-def _table(found: Importance) -> Table:
+def _make_table(found: Importance) -> Table:
     return Table(
         key=found.target.key,
         columns=(

@@ -24,7 +24,7 @@ _KINDS = (
 """Lines of the error against K."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show members, correlations of errors, and the error against the number of members."""
     if facts.ensemble is None:
         return None

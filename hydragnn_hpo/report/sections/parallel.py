@@ -45,7 +45,7 @@ _HOW = (
 )
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show parallel coordinates and the best trials; None before the first score."""
     rows = scored(facts)
     if not rows:
@@ -56,7 +56,7 @@ def section(facts: Facts) -> Section | None:
         title="All trials at a glance",
         lead="Which values do the good trials have in common? One line is one trial: through its "
         "searched values, the epochs that it trained, to its objective.",
-        blocks=(_figure(facts, _sample(rows)), Text(_HOW), _table(facts, ranked[:BEST])),
+        blocks=(_make_figure(facts, _sample(rows)), Text(_HOW), _make_table(facts, ranked[:BEST])),
     )
 
 
@@ -70,12 +70,12 @@ def _sample(rows: list[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, floa
     return [rows[place] for place in sorted({*order[:first].tolist(), *order[rest].tolist()})]
 
 
-def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
+def _make_figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
     names = short_names(facts.config.space)
     values = [trial.trial.values for trial, _ in rows]
     scores = np.array([score for _, score in rows])
     dimensions = [
-        dimension(names[key], parameter, [v.get(key) for v in values])
+        parameter_axis(names[key], parameter, [v.get(key) for v in values])
         for key, parameter in facts.config.space.items()
     ]
     dimensions.append(_plain("epochs", np.array([t.trial.epoch for t, _ in rows], float)))
@@ -108,7 +108,7 @@ def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
     )
 
 
-def dimension(name: str, parameter: ParameterConfig, values: Sequence[Any]) -> dict[str, Any]:
+def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Any]) -> dict[str, Any]:
     """Return the axis of a parameter: places on it, and ticks in the parameter's own values.
 
     Lines of the same choice stand a little apart, so that their number can be seen.
@@ -117,6 +117,9 @@ def dimension(name: str, parameter: ParameterConfig, values: Sequence[Any]) -> d
         name: of the axis.
         parameter: what was searched.
         values: of each trial; None where it is not active.
+
+    Returns:
+        A dimension of a ``parcoords`` trace.
     """
     off = any(value is None for value in values)
     every = domain(parameter)
@@ -194,7 +197,7 @@ def round_ticks(low: float, high: float) -> list[float]:
     return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
 
 
-def _table(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Table:
+def _make_table(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Table:
     names, members = short_names(facts.config.space), members_of(facts)
     columns = [
         Column("trial", "trial"),

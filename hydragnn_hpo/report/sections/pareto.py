@@ -42,7 +42,7 @@ class Price:
     """Why there is none, one sentence."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show a chart for each cost and the trials on any front; None before the first score."""
     rows = scored(facts)
     if not rows:
@@ -53,10 +53,10 @@ def section(facts: Facts) -> Section | None:
     for price in prices:
         known = [(t.name, price.of[t.name], score) for t, score in rows if t.name in price.of]
         fronts[price.key] = [known[k][0] for k in pareto_places([row[1:] for row in known])]
-        blocks.append(_figure(facts, price, known, fronts[price.key]))
+        blocks.append(_make_figure(facts, price, known, fronts[price.key]))
     blocks += [Text(price.missing) for price in absent]
     if fronts:
-        blocks.append(_table(facts, prices, rows, fronts))
+        blocks.append(_make_table(facts, prices, rows, fronts))
     return Section(
         key="pareto",
         title="Accuracy against cost",
@@ -130,7 +130,7 @@ def _goals(facts: Facts, trials: Sequence[TrialFacts]) -> list[Price]:
     return [price for price in found if price.label != "parameters"]
 
 
-def _figure(
+def _make_figure(
     facts: Facts, price: Price, known: list[tuple[str, float, float]], front: Sequence[str]
 ) -> Figure:
     places = {name: (cost, score) for name, cost, score in known}
@@ -179,7 +179,7 @@ def _trace(
     return scatter(x, y, mode, name=name, **(labels | style))
 
 
-def _table(
+def _make_table(
     facts: Facts,
     prices: Sequence[Price],
     rows: list[tuple[TrialFacts, float]],

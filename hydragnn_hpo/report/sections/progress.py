@@ -53,7 +53,7 @@ class Result:
     """The smallest score so far."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show how the best score fell."""
     found = collect_results(facts)
     lead = "How fast the search found its best trials, by trials and by the time they took."
@@ -61,7 +61,12 @@ def section(facts: Facts) -> Section | None:
         nothing = Text("No trial has a result yet.")
         return Section("progress", "Progress of the search", lead, (nothing,))
     hosts = slots_per_host(facts)
-    blocks = (_numbers(found, hosts), *_figures(facts, found, hosts), _table(facts), _best(facts))
+    blocks = (
+        _make_numbers(found, hosts),
+        *_make_figures(facts, found, hosts),
+        _make_table(facts),
+        _best(facts),
+    )
     return Section("progress", "Progress of the search", lead, blocks)
 
 
@@ -96,7 +101,7 @@ def first_within(found: Sequence[Result], times: float) -> Result:
     return next(result for result in found if result.score <= limit)
 
 
-def _numbers(found: Sequence[Result], slots: float) -> Numbers:
+def _make_numbers(found: Sequence[Result], slots: float) -> Numbers:
     best, close = first_within(found, 1.0), first_within(found, CLOSE)
     unit, size = cost_unit(best.seconds / slots)
     size *= slots
@@ -111,7 +116,7 @@ def _numbers(found: Sequence[Result], slots: float) -> Numbers:
     )
 
 
-def _figures(facts: Facts, found: Sequence[Result], slots: float) -> tuple[Figure, Figure]:
+def _make_figures(facts: Facts, found: Sequence[Result], slots: float) -> tuple[Figure, Figure]:
     goal = named(goals(facts.config.search.objective)[0])
     label = "weighted validation MAE" if goal == "weighted" else goal
     thin = found[:: -(-len(found) // MOST_POINTS)]
@@ -168,7 +173,7 @@ def _best(facts: Facts) -> Block:
     return Code("\n".join(lines), f"Searched values of {ranked[0].name}, the first of them")
 
 
-def _table(facts: Facts) -> Table:
+def _make_table(facts: Facts) -> Table:
     board = leaderboard_of(facts.state)
     best = board.best(TOP).rows
     unit, size = cost_unit(max((row.slot_seconds for row in best), default=0.0))

@@ -26,9 +26,9 @@ LARGEST = 2**30
 """Bytes of an ensemble that are read to give its checksum."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show the origin of everything, and the commands that repeat it."""
-    blocks: list[Block] = [_numbers(facts), *_commands(facts), _software(facts)]
+    blocks: list[Block] = [_make_numbers(facts), *_commands(facts), _software(facts)]
     blocks += _data(facts)
     blocks += _files(facts)
     blocks.append(_controllers(facts))
@@ -39,11 +39,12 @@ def section(facts: Facts) -> Section | None:
     return Section("provenance", "Provenance", lead, tuple(blocks))
 
 
-def _numbers(facts: Facts) -> Numbers:
+def _make_numbers(facts: Facts) -> Numbers:
+    controllers = len(find_openings(facts))
     return Numbers(
         (
             Number("seed", "campaign seed", facts.config.seed, note="all seeds derive from it"),
-            Number("controllers", "controllers", len(openings(facts)), note="one after another"),
+            Number("controllers", "controllers", controllers, note="one after another"),
             Number("events", "events", len(facts.events), note="in the journal"),
         )
     )
@@ -60,7 +61,7 @@ def _commands(facts: Facts) -> list[Block]:
     ]
 
 
-def openings(facts: Facts) -> list[Event]:
+def find_openings(facts: Facts) -> list[Event]:
     """Return the event with which each controller opened the campaign."""
     return [event for event in facts.events if event["event"] == "opened"]
 
@@ -68,7 +69,7 @@ def openings(facts: Facts) -> list[Event]:
 def _software(facts: Facts) -> Block:
     """Return the versions of software; where controllers differ, all of them."""
     found: dict[str, list[str]] = {}
-    for event in openings(facts):
+    for event in find_openings(facts):
         software = event.get("software")
         for name, version in software.items() if isinstance(software, Mapping) else ():
             found.setdefault(str(name), []).append(str(version))
@@ -86,7 +87,7 @@ def _data(facts: Facts) -> list[Block]:
     for name, card in facts.cards.items():
         index = _read(facts.run.store(name) / "index.json")
         rows.append((name, str(index.get("checksum", "not known")), card.licence, card.origin))
-    checksums = [str(event["data"]) for event in openings(facts) if event.get("data")]
+    checksums = [str(event["data"]) for event in find_openings(facts) if event.get("data")]
     columns = (
         Column("store", "graph store"),
         Column("checksum", "checksum"),
@@ -119,7 +120,7 @@ def _files(facts: Facts) -> list[Block]:
 
 def _controllers(facts: Facts) -> Table:
     rows = []
-    for event in openings(facts):
+    for event in find_openings(facts):
         slots = event.get("slots", ())
         hosts = {slot.rpartition(":")[0] for slot in slots}
         opened = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -49,7 +49,7 @@ class ForestFit:
     """By parameter, in the unit of the objective."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show a chart for each parameter; None before a trial has ended at the first rung."""
     every = observed(facts)
     order = [k for k, row in enumerate(every) if "mae" in row.measured]

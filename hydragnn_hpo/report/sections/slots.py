@@ -38,7 +38,7 @@ FIRST_COLOUR = len(KINDS)
 """Code of the first colour of training."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show the slots of a campaign over time."""
     course = Course(facts)
     if not course.bars or not course.seconds:
@@ -47,11 +47,11 @@ def section(facts: Facts) -> Section | None:
         key="slots",
         title="Slots over time",
         lead="Which trial held which slot, to which rung it trained, and why idle slots were idle.",
-        blocks=(_numbers(facts, course), _gantt(course), _idle(facts)),
+        blocks=(_make_numbers(facts, course), _gantt(course), _idle(facts)),
     )
 
 
-def _numbers(facts: Facts, course: Course) -> Numbers:
+def _make_numbers(facts: Facts, course: Course) -> Numbers:
     hosts = {slot.rpartition(":")[0] for slot in course.slots}
     unit, size = time_unit(course.seconds)
     attempts = facts.figures

@@ -32,7 +32,7 @@ LABELS = {
 }
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Account for all slot-seconds."""
     if not facts.losses.slot_seconds:
         return None
@@ -40,11 +40,11 @@ def section(facts: Facts) -> Section | None:
         key="losses",
         title="Utilization and losses",
         lead="Where the time of all slots went: training, or one of the causes of loss.",
-        blocks=(_numbers(facts), _accounting(facts), _over_time(facts), _table(facts)),
+        blocks=(_make_numbers(facts), _accounting(facts), _over_time(facts), _make_table(facts)),
     )
 
 
-def _numbers(facts: Facts) -> Numbers:
+def _make_numbers(facts: Facts) -> Numbers:
     losses = facts.losses
     largest, total = losses.largest, losses.slot_seconds
     unit, size = cost_unit(total)
@@ -132,7 +132,7 @@ def _over_time(facts: Facts) -> Figure:
     )
 
 
-def _table(facts: Facts) -> Table:
+def _make_table(facts: Facts) -> Table:
     losses = facts.losses
     unit, size = cost_unit(losses.slot_seconds)
     rows = [

@@ -19,7 +19,7 @@ from hydragnn_hpo.report.reading.facts import Facts, read_facts
 from hydragnn_hpo.report.reading.latency import latencies
 from hydragnn_hpo.report.reading.scores import short_names, wide
 from hydragnn_hpo.report.sections import SECTIONS, parallel
-from hydragnn_hpo.report.sections.parallel import dimension, round_ticks
+from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
 from hydragnn_hpo.report.sections.pareto import pareto_places
 
 
@@ -104,7 +104,7 @@ def test_a_run_without_results_has_nothing_to_say(tmp_path: Path) -> None:
 
 def test_a_logarithmic_axis_stands_at_exponents() -> None:
     rate = ParameterConfig(low=1e-4, high=1e-1, log=True)
-    axis = dimension("rate", rate, [1e-4, 1e-3, 1e-1])
+    axis = parameter_axis("rate", rate, [1e-4, 1e-3, 1e-1])
     assert axis["values"] == pytest.approx([-4, -3, -1])
     assert dict(zip(axis["ticktext"], axis["tickvals"], strict=True)) == pytest.approx(
         {"0.0001": -4, "0.001": -3, "0.01": -2, "0.1": -1}
@@ -113,7 +113,7 @@ def test_a_logarithmic_axis_stands_at_exponents() -> None:
 
 def test_choices_stand_at_their_number_and_inactive_ones_below() -> None:
     conv = ParameterConfig(choices=("schnet", True, 1))
-    axis = dimension("conv", conv, [1, "schnet", None, True])
+    axis = parameter_axis("conv", conv, [1, "schnet", None, True])
     assert np.round(axis["values"]).tolist() == [2, 0, 0, 1]
     assert axis["values"][2] < axis["values"][1]
     assert axis["ticktext"] == ["not active", "schnet", "true", "1"]
@@ -123,9 +123,9 @@ def test_choices_stand_at_their_number_and_inactive_ones_below() -> None:
 
 
 def test_lines_of_one_choice_do_not_hide_each_other() -> None:
-    same = dimension("batch", ParameterConfig(choices=(16, 32)), [16, 32, 16, 16])
+    same = parameter_axis("batch", ParameterConfig(choices=(16, 32)), [16, 32, 16, 16])
     assert len(set(same["values"].tolist())) == 4
-    whole = dimension("layers", ParameterConfig(low=1, high=4), [1, 2, 2, 4])
+    whole = parameter_axis("layers", ParameterConfig(low=1, high=4), [1, 2, 2, 4])
     assert np.round(whole["values"]).tolist() == [1, 2, 2, 4]
     assert whole["tickvals"] == [1, 2, 3, 4]
 

@@ -76,7 +76,7 @@ def test_the_switch_shows_one_raster_or_the_other(tmp_path):
     events = [at(0, "opened", units={}, slots=["a:0"]), placed(1, "t3", "a:0", until=4)]
     events = [at(0, "proposed", "t3", values={}, until=4), *events]
     events += [at(1, "first_step", "t3", seconds=0.0), ended(9, "t3", "stopped", 1.0)]
-    section = slots.section(facts_of(tmp_path, events))
+    section = slots.make_section(facts_of(tmp_path, events))
     figure = section.blocks[1]
     by_rung, by_trial = (trace for trace in figure.data if trace["type"] == "heatmap")
     assert (by_rung.get("visible", True), by_trial["visible"]) == (True, False)
@@ -88,5 +88,5 @@ def test_the_switch_shows_one_raster_or_the_other(tmp_path):
 
 def test_nothing_was_placed(tmp_path):
     facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=["a:0"])])
-    assert slots.section(facts) is None
+    assert slots.make_section(facts) is None
     assert Course(facts).bars == []
