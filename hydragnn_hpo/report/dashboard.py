@@ -17,6 +17,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -416,9 +417,24 @@ class Views:
         run = self._report.run
         try:
             async with asyncio.timeout(DOCUMENT_SECONDS), self._one_document:
-                page = await asyncio.to_thread(lambda: render_report(read_facts(run)))
+                page = await _run_in_thread(lambda: render_report(read_facts(run)))
         except (HydraError, TimeoutError):
             return refusal(503, "the report could not be made; the page says how it stands.")
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", run.path.resolve().name) or "run"
         headers = {"content-disposition": f'attachment; filename="{name}-report.html"'}
         return HTMLResponse(page, headers=headers)
+
+
+async def _run_in_thread(work: Callable[[], str]) -> str:
+    """Run something slow in a daemon thread; a thread of the loop's executor would delay Ctrl-C."""
+    future: Future[str] = Future()
+
+    def run() -> None:
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="whole report", daemon=True).start()
+    return await asyncio.wrap_future(future)

@@ -1,6 +1,7 @@
 """The dashboard lets in only who may see it, keeps up with a run, and survives what goes wrong."""
 
 import asyncio
+import threading
 import time
 from http.cookies import SimpleCookie
 from types import SimpleNamespace
@@ -196,6 +197,19 @@ def test_a_failure_tells_nothing_and_is_hardened_too(run, monkeypatch):
     assert answer.status_code == 500
     assert "division" not in answer.text
     assert HEADERS.items() <= dict(answer.headers).items()
+
+
+def test_a_report_in_the_making_does_not_keep_the_program_alive(run, monkeypatch):
+    threads = []
+
+    def render(facts):
+        threads.append(threading.current_thread())
+        return "the report"
+
+    monkeypatch.setattr(module, "render_report", render)
+    assert get(LiveReport(run, {}), "/report.html").text == "the report"
+    assert [thread.daemon for thread in threads] == [True]
+    assert "asyncio" not in threads[0].name, "the loop would wait for it"
 
 
 def test_a_page_a_section_and_the_whole_report_are_answered(run, lines):
