@@ -69,7 +69,13 @@ Curves = dict[str, dict[str, list[float]]]
 
 
 def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw predicted over reference, with 90 % intervals."""
+    """Draw predicted over reference, with 90 % intervals.
+
+    Args:
+        axis: the panel.
+        head: of the evaluation.
+        curves: not needed here; all figures of a head are called alike.
+    """
     found, known = head.found, head.entry.calibration
     half = known.half_width(found.sigma(known), 0.9, found.stratum)
     truth, bars = values_of(found.truth, half)
@@ -94,7 +100,13 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
 
 
 def draw_calibration(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw the observed coverage over the nominal coverage of intervals."""
+    """Draw the observed coverage over the nominal coverage of intervals.
+
+    Args:
+        axis: the panel.
+        head: of the evaluation.
+        curves: its calibration curves.
+    """
     gaussian, conformal = curves["calibration"], curves["conformal"]
     figures = head.figures
     lines = (
@@ -115,7 +127,13 @@ def draw_calibration(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None
 
 
 def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw |error| over sigma, and the root mean square error in bins of sigma."""
+    """Draw |error| over sigma, and the root mean square error in bins of sigma.
+
+    Args:
+        axis: the panel.
+        head: of the evaluation.
+        curves: its calibration curves.
+    """
     error, sigma = values_of(head.found.residual, head.found.sigma(head.entry.calibration))
     error, bins = np.abs(error), curves["bins"]
     smallest = max(1e-3 * float(np.quantile(error, 0.99)), np.finfo(float).tiny)
@@ -137,7 +155,13 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
 
 
 def draw_sparsification(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw the MAE of the rest when the least certain values are removed."""
+    """Draw the MAE of the rest when the least certain values are removed.
+
+    Args:
+        axis: the panel.
+        head: of the evaluation.
+        curves: its calibration curves.
+    """
     curve = curves["sparsification"]
     taken = 100 * np.array(curve["taken"])
     axis.plot(

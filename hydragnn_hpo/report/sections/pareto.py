@@ -29,9 +29,12 @@ METERED = 0.9
 """Share of the time a trial held slots in which its energy must have been counted."""
 
 
+ScoredTrials = list[tuple[TrialFacts, float]]
+
+
 @dataclass(frozen=True)
-class Price:
-    """One thing that a trial costs."""
+class TrialCost:
+    """A quantity that trials cost, with its values."""
 
     key: str
     label: str
@@ -48,7 +51,7 @@ def make_section(facts: Facts) -> Section | None:
     if not rows:
         return None
     blocks: list[Block] = []
-    prices, absent = _prices(facts, rows)
+    prices, absent = _collect_costs(facts, rows)
     fronts: dict[str, list[str]] = {}
     for price in prices:
         known = [(t.name, price.of[t.name], score) for t, score in rows if t.name in price.of]
@@ -78,7 +81,7 @@ def pareto_places(points: Sequence[tuple[float, ...]]) -> list[int]:
     return [kept[k] for k in pareto_front([points[k] for k in kept])]
 
 
-def _prices(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> tuple[list[Price], list[Price]]:
+def _collect_costs(facts: Facts, rows: ScoredTrials) -> tuple[list[TrialCost], list[TrialCost]]:
     """Collect the costs of trials.
 
     Returns:
@@ -92,23 +95,25 @@ def _prices(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> tuple[list[Pr
         return {name: float(v) for name, v in found.items() if v is not None}
 
     prices = [
-        Price("parameters", "parameters", "", of(lambda t: t.parameters)),
-        Price(
+        TrialCost("parameters", "parameters", "", of(lambda t: t.parameters)),
+        TrialCost(
             "latency",
             "latency",
             "ms per structure",
             {name: 1e3 * seconds for name, seconds in latencies(facts.run, best).items()},
             "Latency: no trial directory here says how long validation took on one rank.",
         ),
-        Price("slot_seconds", "training cost", "slot-seconds", of(lambda t: t.trial.slot_seconds)),
-        Price(
+        TrialCost(
+            "slot_seconds", "training cost", "slot-seconds", of(lambda t: t.trial.slot_seconds)
+        ),
+        TrialCost(
             "energy",
             "energy",
             "kJ",
             of(_kilojoules),
             "Energy: the hosts have no counters that could be read, or they were not asked.",
         ),
-        *_goals(facts, trials),
+        *_further_goals(facts, trials),
     ]
     return [p for p in prices if p.of], [p for p in prices if not p.of and p.missing]
 
@@ -120,18 +125,20 @@ def _kilojoules(trial: TrialFacts) -> float | None:
     return energy / 1e3 if known and energy is not None else None
 
 
-def _goals(facts: Facts, trials: Sequence[TrialFacts]) -> list[Price]:
+def _further_goals(facts: Facts, trials: Sequence[TrialFacts]) -> list[TrialCost]:
     """Return the further goals of a search that has several, as costs."""
     found = []
     for number in range(1, len(goals(facts.config.search.objective))):
         scores = {t.name: t.trial.score for t in trials}
         of = {name: s[number] for name, s in scores.items() if isinstance(s, tuple)}
-        found.append(Price(f"goal{number}", goal_name(facts, number), goal_unit(facts, number), of))
+        found.append(
+            TrialCost(f"goal{number}", goal_name(facts, number), goal_unit(facts, number), of)
+        )
     return [price for price in found if price.label != "parameters"]
 
 
 def _make_figure(
-    facts: Facts, price: Price, known: list[tuple[str, float, float]], front: Sequence[str]
+    facts: Facts, price: TrialCost, known: list[tuple[str, float, float]], front: Sequence[str]
 ) -> Figure:
     places = {name: (cost, score) for name, cost, score in known}
     members = [name for name in members_of(facts) if name in places]
@@ -181,8 +188,8 @@ def _trace(
 
 def _make_table(
     facts: Facts,
-    prices: Sequence[Price],
-    rows: list[tuple[TrialFacts, float]],
+    prices: Sequence[TrialCost],
+    rows: ScoredTrials,
     fronts: Mapping[str, Sequence[str]],
 ) -> Table:
     members, shown = members_of(facts), {name for front in fronts.values() for name in front}

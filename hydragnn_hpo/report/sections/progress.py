@@ -37,7 +37,7 @@ CLOSE = 1.01
 
 
 @dataclass(frozen=True)
-class Result:
+class ScoredAttempt:
     """One end of an attempt that gave a score."""
 
     trial: str
@@ -70,9 +70,9 @@ def make_section(facts: Facts) -> Section | None:
     return Section("progress", "Progress of the search", lead, blocks)
 
 
-def collect_results(facts: Facts) -> list[Result]:
+def collect_results(facts: Facts) -> list[ScoredAttempt]:
     """Collect all results of the search in order; trials with other seeds are left out."""
-    found: list[Result] = []
+    found: list[ScoredAttempt] = []
     ended: set[str] = set()
     placed: dict[str, tuple[float, int, int]] = {}
     seconds, best = 0.0, float("inf")
@@ -91,17 +91,17 @@ def collect_results(facts: Facts) -> list[Result]:
         score = first_goal(event.get("score", event.get("objective")))
         if score is not None:
             best = min(best, score)
-            found.append(Result(name, until, score, len(ended), seconds, best))
+            found.append(ScoredAttempt(name, until, score, len(ended), seconds, best))
     return found
 
 
-def first_within(found: Sequence[Result], times: float) -> Result:
+def first_within(found: Sequence[ScoredAttempt], times: float) -> ScoredAttempt:
     """Return the first result that is at most so many times the best of all."""
     limit = times * found[-1].best if found[-1].best > 0 else found[-1].best
     return next(result for result in found if result.score <= limit)
 
 
-def _make_numbers(found: Sequence[Result], slots: float) -> Numbers:
+def _make_numbers(found: Sequence[ScoredAttempt], slots: float) -> Numbers:
     best, close = first_within(found, 1.0), first_within(found, CLOSE)
     unit, size = cost_unit(best.seconds / slots)
     size *= slots
@@ -116,7 +116,9 @@ def _make_numbers(found: Sequence[Result], slots: float) -> Numbers:
     )
 
 
-def _make_figures(facts: Facts, found: Sequence[Result], slots: float) -> tuple[Figure, Figure]:
+def _make_figures(
+    facts: Facts, found: Sequence[ScoredAttempt], slots: float
+) -> tuple[Figure, Figure]:
     goal = named(goals(facts.config.search.objective)[0])
     label = "weighted validation MAE" if goal == "weighted" else goal
     thin = found[:: -(-len(found) // MOST_POINTS)]
@@ -142,7 +144,7 @@ def _make_figures(facts: Facts, found: Sequence[Result], slots: float) -> tuple[
     )
 
 
-def _traces(found: Sequence[Result], x: Sequence[float]) -> Iterator[dict[str, Any]]:
+def _traces(found: Sequence[ScoredAttempt], x: Sequence[float]) -> Iterator[dict[str, Any]]:
     for number, rung in enumerate(sorted({result.until for result in found})):
         here = [k for k, result in enumerate(found) if result.until == rung]
         yield scatter(

@@ -22,7 +22,7 @@
   async function poll() {
     try {
       const answer = await fetch("news", { cache: "no-store" });
-      if (answer.status === 401) say("the dashboard was started anew: open its new link", "lost");
+      if (answer.status === 401) say("the dashboard was restarted: open its new link", "lost");
       else await update(await parsed(answer));
     } catch {
       say("no connection; trying again", "lost");
@@ -132,7 +132,7 @@
     if (old.nodeName === "TABLE") sortAgain(old);
   }
 
-  /* New rows come in their own order; the order that a reader asked for is asked for anew. */
+  /* New rows come in their own order: sort again by the column that the reader chose. */
   function sortAgain(table) {
     const head = table.querySelector("thead th[aria-sort$=ending]");
     if (!head) return;

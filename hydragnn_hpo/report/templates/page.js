@@ -1,5 +1,5 @@
 /* Draws charts when they come into view, in the colours of the theme; sorts tables; copies code.
-   Without it all numbers stay readable. A live page replaces sections and tells so by the event
+   Without it all numbers stay readable. A live page replaces sections and dispatches the event
    "report:section"; it puts the data of charts into report.figures first. */
 "use strict";
 (() => {

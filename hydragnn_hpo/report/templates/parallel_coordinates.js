@@ -90,8 +90,8 @@
       chart.replaceChildren();
       chart.setAttribute("role", "group");
       const bar = html("p", { className: "brushed" }, chart);
-      this.told = html("span", { role: "status" }, bar);
-      this.told.setAttribute("role", "status");
+      this.counter = html("span", { role: "status" }, bar);
+      this.counter.setAttribute("role", "status");
       const free = html("button", { type: "button", textContent: "let go of all" }, bar);
       free.addEventListener("click", () => { this.brushes.clear(); this.paint(); });
       this.free = free;
@@ -234,7 +234,7 @@
         this.trace(line);
         context.stroke();
       }
-      this.tell(kept.length);
+      this.showCount(kept.length);
     }
 
     trace(line) {
@@ -246,10 +246,10 @@
       });
     }
 
-    tell(kept) {
+    showCount(kept) {
       this.chart.dataset.kept = kept;
       this.free.hidden = !this.brushes.size;
-      this.told.textContent = `${kept} of ${this.ranked.length} lines`;
+      this.counter.textContent = `${kept} of ${this.ranked.length} lines`;
       for (const [number, { group, mark }] of this.marks) {
         const brush = this.brushes.get(number);
         mark.setAttribute("visibility", brush ? "visible" : "hidden");
