@@ -19,7 +19,7 @@ SHIPPED = ("graph_datasets", "workflows", "launch")
 
 GROUND = {
     *("errors", "units", "log", "records", "shipped", "files", "layout", "walltime", "config"),
-    *("text", "web", "host_info", "__init__"),
+    *("text", "http_service", "host_info", "__init__"),
 }
 CONTROL = {"search", "placement", "launching"}
 COMPUTE = {"data", "model", "training"}

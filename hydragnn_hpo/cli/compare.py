@@ -11,7 +11,7 @@ from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydragnn_hpo.report.comparing.comparison import Comparison
-    from hydragnn_hpo.report.page.blocks import Cell, Table
+    from hydragnn_hpo.report.page_blocks import Cell, Table
 
 
 def compare(
@@ -72,7 +72,7 @@ def _write(found: "Comparison", out: Path) -> None:
 def _show(found: "Comparison") -> None:
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.report.comparing.sections import sections_of
-    from hydragnn_hpo.report.page.blocks import Table, Text
+    from hydragnn_hpo.report.page_blocks import Table, Text
 
     for section in sections_of(found):
         typer.echo(section.title)

@@ -20,17 +20,17 @@ def dashboard(run_dir: RunArgument, port: PortOption = 0, open_it: OpenOption = 
     """Show the report of a run in a browser and keep it up to date, until Ctrl-C."""
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.log import configure
-    from hydragnn_hpo.report.dashboard.serve import serve_dashboard
+    from hydragnn_hpo.report.dashboard import serve_dashboard
 
     configure()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with TemporaryDirectory(prefix="hydragnn-hpo-") as folder:
-        door = Path(folder) / "open.html"
+        redirect = Path(folder) / "open.html"
         links: list[str] = []
 
-        def told(link: str, taken: int) -> None:
+        def announce_link(link: str, taken: int) -> None:
             links.append(link)
-            door.unlink(missing_ok=True)
+            redirect.unlink(missing_ok=True)
             if len(links) > 1:
                 typer.echo(f"opened; for another browser: {link}")
                 return
@@ -40,19 +40,19 @@ def dashboard(run_dir: RunArgument, port: PortOption = 0, open_it: OpenOption = 
                 "then the same link there; Ctrl-C ends it"
             )
             if open_it:
-                write_door(door, link)
-                typer.launch(door.as_uri())
+                write_redirect(redirect, link)
+                typer.launch(redirect.as_uri())
 
-        serve_dashboard(RunDir(Path(run_dir)), port, told)
+        serve_dashboard(RunDir(Path(run_dir)), port, announce_link)
     typer.echo("stopped")
     sys.stdout.flush()
-    os._exit(0)  # a section that is just being made is not waited for
+    os._exit(0)  # do not wait for a section in progress
 
 
-def write_door(door: Path, link: str) -> None:
-    """Write a page that leads to a link: on a command line others could read its key."""
+def write_redirect(path: Path, link: str) -> None:
+    """Write a page that redirects to a link; on a command line, others could read its key."""
     from hydragnn_hpo.files import write_text
 
     head = '<!doctype html><html lang="en"><title>hydragnn-hpo</title>'
     quiet = '<meta name="referrer" content="no-referrer">'
-    write_text(door, f'{head}{quiet}<meta http-equiv="refresh" content="0;url={link}"></html>')
+    write_text(path, f'{head}{quiet}<meta http-equiv="refresh" content="0;url={link}"></html>')

@@ -81,7 +81,7 @@ def info(
     _refuse_card(store)
     found = describe_store(store)
     if figure is not None:
-        from hydragnn_hpo.report.pictures.dataset import draw_dataset
+        from hydragnn_hpo.report.dataset_figure import draw_dataset
 
         draw_dataset(figure, found)
     if as_json:
@@ -116,7 +116,7 @@ def check(
         found = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
     if figure is not None and found.scan is not None:
         from hydragnn_hpo.data.store_summary import describe_store
-        from hydragnn_hpo.report.pictures.dataset import draw_dataset
+        from hydragnn_hpo.report.dataset_figure import draw_dataset
 
         draw_dataset(figure, describe_store(store), found.report)
     if as_json:

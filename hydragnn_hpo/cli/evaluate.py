@@ -71,7 +71,7 @@ def evaluate(
     done = judge(model, labelled, labels, by.value)
     plain = {"ensemble": str(ensemble), **done.as_plain()}
     if out is not None:
-        from hydragnn_hpo.report.pictures.evaluation import write_evaluation
+        from hydragnn_hpo.report.evaluation_figures import write_evaluation
 
         for written in write_evaluation(out, done, plain):
             typer.echo(f"wrote {written}", err=as_json)

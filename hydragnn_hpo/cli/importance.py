@@ -49,7 +49,7 @@ def importance(
     chosen = _chosen(targets_of(rows, config.search.objective), wanted)
     found = [analyse(config, rows, each) for each in chosen]
     if out is not None:
-        from hydragnn_hpo.report.pictures.importance import draw_importance
+        from hydragnn_hpo.report.importance_figure import draw_importance
 
         draw_importance(found, out)
     if as_json:

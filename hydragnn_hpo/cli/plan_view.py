@@ -11,7 +11,7 @@ from hydragnn_hpo.cli.words import count, duration, percent
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.placement.cost import typical_error
 from hydragnn_hpo.placement.simulator import Bar
-from hydragnn_hpo.report.pictures.gantt import Chart, draw_gantt
+from hydragnn_hpo.report.gantt import Chart, draw_gantt
 
 CAUSES = {
     "training": "training and validation",

@@ -305,8 +305,8 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
         opened: the run directory.
         drawn: whether it has an ensemble, and so a figure.
     """
-    from hydragnn_hpo.report.page.write import write_report
-    from hydragnn_hpo.report.pictures.parity import draw_parity
+    from hydragnn_hpo.report.html_report import write_report
+    from hydragnn_hpo.report.parity import draw_parity
 
     try:
         if drawn:

@@ -17,7 +17,7 @@ from hydragnn_hpo.cli.arguments import (
 if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
     from hydragnn_hpo.ensemble.serving.limits import Limits
-    from hydragnn_hpo.web.tokens import Token
+    from hydragnn_hpo.http_service import Token
 
 
 HostOption = Annotated[str, typer.Option(help="Address; loopback unless told.")]
@@ -52,8 +52,7 @@ def serve(
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
     from hydragnn_hpo.ensemble.serving.limits import Limits
     from hydragnn_hpo.ensemble.sharing.devices import device_of
-    from hydragnn_hpo.web.listening import is_loopback
-    from hydragnn_hpo.web.tokens import find_token
+    from hydragnn_hpo.http_service import find_token, is_loopback
 
     token = find_token(token_file, os.environ)
     _check_reach(host, made=token.made, loopback=is_loopback(host))
@@ -73,8 +72,8 @@ def _run(
 ) -> None:
     """Listen, say where, and serve until stopped."""
     from hydragnn_hpo.ensemble.serving.app import make_app
+    from hydragnn_hpo.http_service import listen, serve_on
     from hydragnn_hpo.log import configure
-    from hydragnn_hpo.web.listening import listen, serve_on
 
     configure()
     with listen(*address) as opened:

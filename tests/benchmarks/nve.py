@@ -120,9 +120,9 @@ def pull(atoms: Atoms, calculator: EnsembleCalculator, limit: float) -> float:
 
 def draw(curves: dict[str, tuple[np.ndarray, float]], out: Path) -> None:
     """Draw total energy against time."""
-    from hydragnn_hpo.report.pictures.look import COLOURS, blank, tidy, title, write_png
+    from hydragnn_hpo.report.style import COLOURS, make_figure, set_title, tidy_axis, write_png
 
-    figure = blank(6.4, 3.2)
+    figure = make_figure(6.4, 3.2)
     axis = figure.subplots()
     for colour, (name, (energies, step)) in zip(COLOURS, curves.items(), strict=False):
         times = np.arange(len(energies)) * step * 1e-3
@@ -130,8 +130,8 @@ def draw(curves: dict[str, tuple[np.ndarray, float]], out: Path) -> None:
     axis.set_xlabel("time, ps", fontsize=9)
     axis.set_ylabel("total energy, meV/atom", fontsize=9)
     axis.legend(fontsize=8, frameon=False)
-    title(axis, "Acetylacetone at constant energy")
-    tidy(axis)
+    set_title(axis, "Acetylacetone at constant energy")
+    tidy_axis(axis)
     write_png(figure, out)
 
 

@@ -28,9 +28,9 @@ from made_campaign import make_campaign
 from record import finish
 
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page.blocks import Block, Doubtful, Figure
-from hydragnn_hpo.report.page.palette import LIGHT
-from hydragnn_hpo.report.page.write import sections_of
+from hydragnn_hpo.report.charts import LIGHT
+from hydragnn_hpo.report.html_report import make_sections
+from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure
 from hydragnn_hpo.report.reading.facts import read_facts
 
 
@@ -52,7 +52,7 @@ def processor_seconds() -> float:
 
 def peer(run: Path, out: Path) -> None:
     """Write the same charts with plotly's own export."""
-    sections = sections_of(read_facts(RunDir(run)))
+    sections = make_sections(read_facts(RunDir(run)))
     figures = [f for section in sections for f in figures_of(section.blocks)]
     parts = []
     for number, figure in enumerate(figures):

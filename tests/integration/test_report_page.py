@@ -9,7 +9,7 @@ from made_campaign import make_campaign, scored_by_conv
 from processes import until
 
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page.write import write_report
+from hydragnn_hpo.report.html_report import write_report
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,7 +16,7 @@ from hydragnn_hpo.ensemble.serving.answers import about
 from hydragnn_hpo.ensemble.serving.asked import KINDS, AskedStructure
 from hydragnn_hpo.ensemble.serving.limits import Limits, Refused
 from hydragnn_hpo.ensemble.serving.worker import Worker
-from hydragnn_hpo.web.tokens import Token
+from hydragnn_hpo.http_service import Token
 
 _CLOSING = frozenset((408, 413, 415, 429))
 """Answers that are given before the body was read: the connection ends with them."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.report.comparing.comparison import Comparison
 from hydragnn_hpo.report.comparing.sections import sections_of
-from hydragnn_hpo.report.page.page import Title, document
+from hydragnn_hpo.report.page import Title, render_page
 
 
 def write_comparison(found: Comparison, out: Path) -> None:
@@ -16,4 +16,4 @@ def write_comparison(found: Comparison, out: Path) -> None:
     """
     labels = ", ".join(run.label for run in found.runs)
     title = Title(f"{len(found.runs)} campaigns side by side", labels)
-    write_text(out, document(title, sections_of(found)))
+    write_text(out, render_page(title, sections_of(found)))

@@ -4,7 +4,15 @@ from pathlib import Path
 
 from hydragnn_hpo.report.comparing.comparison import Comparison
 from hydragnn_hpo.report.comparing.sections import steps
-from hydragnn_hpo.report.pictures.look import ALARM, COLOURS, FAINT, blank, tidy, title, write_png
+from hydragnn_hpo.report.style import (
+    ALARM,
+    COLOURS,
+    FAINT,
+    make_figure,
+    set_title,
+    tidy_axis,
+    write_png,
+)
 
 PANELS = 6
 """Most panels: the first quantities."""
@@ -22,7 +30,7 @@ def draw_comparison(found: Comparison, out: Path) -> None:
     shown = found.quantities[:PANELS]
     across = 2 if len(shown) == 4 else min(_ACROSS, len(shown))
     down = -(-len(shown) // across)
-    figure = blank(4.2 * across + 0.6, 3.2 * down + 0.6)
+    figure = make_figure(4.2 * across + 0.6, 3.2 * down + 0.6)
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for axis in axes[len(shown) :]:
         axis.set_visible(False)
@@ -39,8 +47,8 @@ def draw_comparison(found: Comparison, out: Path) -> None:
         axis.set(xscale="log", xlabel="host-seconds", ylabel=f"best so far{unit}")
         if axis.dataLim.y0 > 0.0:
             axis.set_yscale("log")
-        title(axis, quantity.label.replace("_", " "))
-        tidy(axis)
+        set_title(axis, quantity.label.replace("_", " "))
+        tidy_axis(axis)
     axes[0].legend(frameon=False, fontsize=8)
     if not found.same_data:
         figure.suptitle(found.warnings[0], color=ALARM, fontsize=8, wrap=True)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 from hydragnn_hpo.campaign.state import Trial, TrialStatus
+from hydragnn_hpo.report.charts import series_colour
 from hydragnn_hpo.report.comparing.campaigns import Campaign
 from hydragnn_hpo.report.comparing.comparison import Comparison, outcomes, spaces
 from hydragnn_hpo.report.comparing.reach import Quantity, best_so_far
-from hydragnn_hpo.report.page.blocks import Block, Cell, Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.page.palette import series
+from hydragnn_hpo.report.page_blocks import Block, Cell, Column, Figure, Section, Table, Text
 from hydragnn_hpo.text import shown
 
 Row = tuple[Cell, ...]
@@ -144,7 +144,7 @@ def _figure(runs: Sequence[Campaign], quantity: Quantity) -> Figure:
     for place, run in enumerate(runs):
         times, values = steps(run, quantity.key)
         least = min([*values, *([least] if place else [])], default=least)
-        line = {"color": series(place), "shape": "hv"}
+        line = {"color": series_colour(place), "shape": "hv"}
         traces.append(
             {"type": "scatter", "mode": "lines", "name": run.label, "line": line}
             | {"x": times, "y": values}
@@ -152,7 +152,7 @@ def _figure(runs: Sequence[Campaign], quantity: Quantity) -> Figure:
     return Figure(
         key=f"best.{quantity.key}",
         title=f"Best {quantity.label} so far",
-        says=f"{quantity.label}{unit} of the best trial so far against host-seconds spent.",
+        caption=f"{quantity.label}{unit} of the best trial so far against host-seconds spent.",
         data=tuple(traces),
         layout={
             "xaxis": {"title": {"text": "host-seconds"}, "type": "log"},

@@ -1,13 +1,13 @@
-"""Learning curves, by the rung at which a trial's training ended."""
+"""Section on learning curves, by the rung at which a trial's training ended."""
 
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from hydragnn_hpo.report.page.blocks import Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.charts import rung_colour, scatter, titled_axis
+from hydragnn_hpo.report.page_blocks import Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
 from hydragnn_hpo.report.reading.scores import first_goal
-from hydragnn_hpo.report.sections.axes import rung_colour
 
 MOST_TRIALS, MOST_POINTS = 240, 12_000
 """Curves and points that are drawn."""
@@ -15,26 +15,26 @@ MOST_TRIALS, MOST_POINTS = 240, 12_000
 Curve = tuple[list[int], list[float]]
 
 
-def section(facts: Facts) -> Section | None:
-    """Draw the learning curves."""
-    curves = {name: curve_of(trial) for name, trial in facts.trials.items()}
+def make_section(facts: Facts) -> Section | None:
+    """Draw the learning curves and count the trials of each rung."""
+    curves = {name: learning_curve(trial) for name, trial in facts.trials.items()}
     curves = {name: curve for name, curve in curves.items() if curve[0]}
     lead = "How the validation objective fell with the epochs, and what each rung decided."
     if not curves:
-        said = Text("No epoch has ended yet.")
-        return Section("curves", "Learning curves", lead, (said,))
-    blocks = (_figure(facts, curves), _table(facts))
+        nothing = Text("No epoch has ended yet.")
+        return Section("curves", "Learning curves", lead, (nothing,))
+    blocks = (_make_figure(facts, curves), _make_table(facts))
     return Section("curves", "Learning curves", lead, blocks)
 
 
-def curve_of(trial: TrialFacts) -> Curve:
-    """Give epochs and objectives; an epoch that was trained twice counts as it was last."""
+def learning_curve(trial: TrialFacts) -> Curve:
+    """Return epochs and objectives; of an epoch that was trained twice, the last."""
     found = {e.epoch: e.objective for e in trial.epochs if e.objective is not None}
     return list(found), [float(value) for value in found.values()]
 
 
-def chosen(curves: dict[str, Curve], best: Sequence[str]) -> list[str]:
-    """Choose curves to draw: the best trials first, then the others evenly.
+def choose_curves(curves: dict[str, Curve], best: Sequence[str]) -> list[str]:
+    """Choose the curves to draw: the best trials first, then an even sample of the others.
 
     Args:
         curves: all of them.
@@ -55,34 +55,35 @@ def chosen(curves: dict[str, Curve], best: Sequence[str]) -> list[str]:
     return found
 
 
-def _figure(facts: Facts, curves: dict[str, Curve]) -> Figure:
+def _make_figure(facts: Facts, curves: dict[str, Curve]) -> Figure:
     ranked = [trial.name for trial in facts.state.ranked()]
-    names = chosen(curves, ranked)
+    names = choose_curves(curves, ranked)
     rungs = facts.config.search.rungs
     traces = []
     for number, rung in enumerate(rungs):
         below = rungs[number - 1] if number else 0
         here = [name for name in names if below < curves[name][0][-1] <= rung]
         if here:
-            traces.append(_bundle(curves, here, f"to epoch {rung}", rung_colour(number)))
-            traces[-1]["mode"] = "lines+markers" if len(names) <= 40 else "lines"
+            mode = "lines+markers" if len(names) <= 40 else "lines"
+            trace = _bundle(curves, here, mode)
+            line = {"width": 1, "color": rung_colour(number)}
+            traces.append({**trace, "name": f"to epoch {rung}", "line": line})
     best = next((name for name in ranked if name in curves), None)
     if best is not None:
         x, y = curves[best]
         line = {"color": "ink", "width": 3}
         hover = f"{best}, epoch %{{x}}: %{{y:.4g}}<extra></extra>"
-        shown = {"x": x, "y": y, "name": f"best: {best}", "line": line, "hovertemplate": hover}
-        traces.append({"type": "scatter", "mode": "lines", **shown})
+        traces.append(scatter(x, y, "lines", name=f"best: {best}", line=line, hovertemplate=hover))
     values = [value for name in names for value in curves[name][1]]
     kind = "log" if values and min(values) > 0 else "linear"
     return Figure(
         key="curves",
         title="Learning curves",
-        says=_says(len(names), len(curves)),
+        caption=_caption(len(names), len(curves)),
         data=tuple(traces),
         layout={
-            "xaxis": {"title": {"text": "epoch"}},
-            "yaxis": {"title": {"text": "validation objective"}, "type": kind},
+            "xaxis": titled_axis("epoch"),
+            "yaxis": titled_axis("validation objective", type=kind),
             "showlegend": True,
             "hovermode": "closest",
         },
@@ -90,15 +91,15 @@ def _figure(facts: Facts, curves: dict[str, Curve]) -> Figure:
     )
 
 
-def _says(shown: int, trials: int) -> str:
+def _caption(shown: int, trials: int) -> str:
     what = "Each line is a trial, coloured by the rung to which it trained; the best is thick."
     if shown == trials:
         return what
     return f"{what} Shown are {shown} of {trials:,} trials: the best, and an even sample."
 
 
-def _bundle(curves: dict[str, Curve], names: list[str], label: str, colour: str) -> dict[str, Any]:
-    """Put many curves into one trace, with gaps between them."""
+def _bundle(curves: dict[str, Curve], names: list[str], mode: str) -> dict[str, Any]:
+    """Join many curves in one trace, with gaps between them."""
     x: list[int | None] = []
     y: list[float | None] = []
     text: list[str] = []
@@ -107,21 +108,12 @@ def _bundle(curves: dict[str, Curve], names: list[str], label: str, colour: str)
         x += [*epochs, None]
         y += [*(float(f"{value:.5g}") for value in values), None]
         text += [name] * (len(epochs) + 1)
-    return {
-        "type": "scatter",
-        "x": x,
-        "y": y,
-        "text": text,
-        "name": label,
-        "line": {"width": 1, "color": colour},
-        "marker": {"size": 4},
-        "opacity": 0.55,
-        "connectgaps": False,
-        "hovertemplate": "%{text}, epoch %{x}: %{y:.4g}<extra></extra>",
-    }
+    style = {"marker": {"size": 4}, "opacity": 0.55, "connectgaps": False}
+    hover = "%{text}, epoch %{x}: %{y:.4g}<extra></extra>"
+    return scatter(x, y, mode, text=text, hovertemplate=hover, **style)
 
 
-def _table(facts: Facts) -> Table:
+def _make_table(facts: Facts) -> Table:
     rows = []
     for rung in facts.config.search.rungs:
         rested = facts.state.results.get(rung, [])

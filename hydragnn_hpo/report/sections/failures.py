@@ -1,4 +1,4 @@
-"""What failed, why, with the last lines of its log, and how to try it again."""
+"""Section on failures: reasons, last lines of logs, and the commands that retry."""
 
 import shlex
 from collections import Counter, defaultdict
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page.blocks import Block, Code, Column, Section, Table, Text
+from hydragnn_hpo.report.charts import cost_unit
+from hydragnn_hpo.report.page_blocks import Block, Code, Column, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
-from hydragnn_hpo.report.sections.axes import spent_unit
 
 MEANINGS = {
     "diverged": "the loss was no number any more; the brain learns to avoid it",
@@ -34,18 +34,18 @@ LINES, TAIL_BYTES, WIDTH = 8, 16_384, 400
 """Of a log: last lines that are shown, bytes that are read for them, characters of a line."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """List failures, interruptions and hosts that were lost."""
     failed = [trial for trial in facts.trials.values() if trial.trial.status == "failed"]
     hosts = _hosts(facts)
-    interrupted = interruptions_of(facts)
+    interrupted = collect_interruptions(facts)
     lead = "Which trials failed or were interrupted and why, and how to try them again."
     if not failed and not interrupted and not hosts:
-        said = Text("No trial failed, none was interrupted, and no host was lost.")
-        return Section("failures", "Failures", lead, (said,))
+        nothing = Text("No trial failed, none was interrupted, and no host was lost.")
+        return Section("failures", "Failures", lead, (nothing,))
     blocks: list[Block] = []
     if failed:
-        blocks += [_reasons(failed), *_examples(facts.run, failed), _table(failed)]
+        blocks += [_reasons(failed), *_examples(facts.run, failed), _make_table(failed)]
     else:
         blocks.append(Text("No trial failed."))
     if interrupted:
@@ -55,16 +55,24 @@ def section(facts: Facts) -> Section | None:
     return Section("failures", "Failures", lead, tuple(blocks))
 
 
-def by_reason(failed: Sequence[TrialFacts]) -> dict[str, list[TrialFacts]]:
-    """Sort failed trials by their reason, the most frequent first."""
+def group_by_reason(failed: Sequence[TrialFacts]) -> dict[str, list[TrialFacts]]:
+    """Group failed trials by their reason.
+
+    Returns:
+        Trials by reason, the most frequent reason first.
+    """
     found: defaultdict[str, list[TrialFacts]] = defaultdict(list)
     for trial in failed:
         found[trial.trial.reason or "unknown"].append(trial)
     return dict(sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0])))
 
 
-def interruptions_of(facts: Facts) -> dict[str, list[str]]:
-    """Give the trials that were interrupted, once for each time, by reason."""
+def collect_interruptions(facts: Facts) -> dict[str, list[str]]:
+    """Group interrupted trials by the reason of their interruptions.
+
+    Returns:
+        Names of trials by reason, once for each interruption; the most frequent reason first.
+    """
     found: defaultdict[str, list[str]] = defaultdict(list)
     for event in facts.events:
         if event["event"] == "ended" and event["outcome"] == "interrupted":
@@ -73,7 +81,7 @@ def interruptions_of(facts: Facts) -> dict[str, list[str]]:
 
 
 def _reasons(failed: Sequence[TrialFacts]) -> Table:
-    unit, size = spent_unit(sum(trial.trial.slot_seconds for trial in failed))
+    unit, size = cost_unit(sum(trial.trial.slot_seconds for trial in failed))
     rows = [
         (
             reason,
@@ -81,7 +89,7 @@ def _reasons(failed: Sequence[TrialFacts]) -> Table:
             sum(trial.trial.slot_seconds for trial in trials) / size,
             MEANINGS.get(reason, ""),
         )
-        for reason, trials in by_reason(failed).items()
+        for reason, trials in group_by_reason(failed).items()
     ]
     columns = (
         Column("reason", "reason"),
@@ -94,31 +102,31 @@ def _reasons(failed: Sequence[TrialFacts]) -> Table:
 
 def _examples(run: RunDir, failed: Sequence[TrialFacts]) -> list[Block]:
     blocks: list[Block] = []
-    for reason, trials in by_reason(failed).items():
+    for reason, trials in group_by_reason(failed).items():
         for trial in trials[:EXAMPLES]:
-            said = last_words(run, trial)
+            lines = read_last_lines(run, trial)
             again = retry_command(run.path, trial.name)
-            blocks.append(Code(f"{said}\n\n$ {again}", f"{trial.name}: {reason}", folded=True))
+            blocks.append(Code(f"{lines}\n\n$ {again}", f"{trial.name}: {reason}", folded=True))
     return blocks
 
 
 def retry_command(run: Path, trial: str) -> str:
-    """Give the command that queues a failed trial again."""
+    """Return the command that queues a failed trial again."""
     return shlex.join(["hydragnn-hpo", "retry", str(run), trial])
 
 
-def last_words(run: RunDir, trial: TrialFacts) -> str:
-    """Give the last lines of the log of a trial's last attempt; its message without one."""
+def read_last_lines(run: RunDir, trial: TrialFacts) -> str:
+    """Return the last lines of the log of a trial's last attempt; without a log its message."""
     log = run.trial(trial.name).attempt(trial.trial.attempt) / "log"
-    lines = tail_of(log)
+    lines = read_tail(log)
     message = (trial.trial.message or "it left no message").strip()
     if not lines:
-        return _cut(message.splitlines()[-LINES:])
-    return _cut(lines)
+        return _shorten(message.splitlines()[-LINES:])
+    return _shorten(lines)
 
 
-def tail_of(log: Path) -> list[str]:
-    """Read the last lines of a log; none if there is no log."""
+def read_tail(log: Path) -> list[str]:
+    """Read the last lines of a log; nothing if there is no log."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, 2)
@@ -129,11 +137,11 @@ def tail_of(log: Path) -> list[str]:
     return text.strip().splitlines()[-LINES:]
 
 
-def _cut(lines: Sequence[str]) -> str:
+def _shorten(lines: Sequence[str]) -> str:
     return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines)
 
 
-def _table(failed: Sequence[TrialFacts]) -> Table:
+def _make_table(failed: Sequence[TrialFacts]) -> Table:
     rows = []
     for trial in failed[:LISTED]:
         lines = (trial.trial.message or "").strip().splitlines()
@@ -170,7 +178,7 @@ def _interruptions(found: Mapping[str, Sequence[str]]) -> Table:
 
 
 def _hosts(facts: Facts) -> list[tuple[str, str, str]]:
-    """Give hosts with what became of them and why: lost, also for a while, or in quarantine."""
+    """Return host, fate (lost, lost and back, in quarantine) and reason."""
     found: dict[str, tuple[str, str]] = {}
     for event in facts.events:
         if event["event"] == "host_lost":

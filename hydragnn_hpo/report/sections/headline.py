@@ -1,10 +1,11 @@
-"""What came out, in one screen: errors in units, against what, and what it cost."""
+"""Section on the outcome, in one screen: errors in units, baselines, and cost."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from hydragnn_hpo.config.data import PublishedConfig
-from hydragnn_hpo.report.page.blocks import (
+from hydragnn_hpo.report.charts import cost_unit, time_unit
+from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
     Column,
@@ -16,13 +17,12 @@ from hydragnn_hpo.report.page.blocks import (
 )
 from hydragnn_hpo.report.reading.course import slots_per_host
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
 
 JOULES_PER_KWH = 3.6e6
 
 
-def section(facts: Facts) -> Section | None:
-    """Give errors of the ensemble, or of the best trial so far, and what the campaign took."""
+def make_section(facts: Facts) -> Section | None:
+    """Show errors of the ensemble, or of the best trial so far, and the campaign's cost."""
     blocks: list[Block] = []
     if not facts.state.finished:
         blocks.append(Text("The campaign is not finished: what follows is as far as it has come."))
@@ -50,8 +50,8 @@ def _errors(heads: Mapping[str, Any]) -> Numbers:
     )
 
 
-def published_of(facts: Facts, head: str) -> PublishedConfig | None:
-    """Give the smallest published error of a target, if its card names any."""
+def best_published(facts: Facts, head: str) -> PublishedConfig | None:
+    """Return the smallest published error of a target, if its card names any."""
     cards = facts.cards.values()
     known = [p for card in cards if head in card.targets for p in card.targets[head].published]
     return min(known, key=lambda one: one.mae, default=None)
@@ -72,12 +72,14 @@ def _heads(facts: Facts, heads: Mapping[str, Any]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     sources = []
     for name, head in heads.items():
-        known = published_of(facts, name)
+        known = best_published(facts, name)
         if known is not None:
             sources.append(f"{name}: {known.by}, {known.source}.")
         figures = ("test_mae", "single_mae", "mean_baseline_mae", "ratio_to_mean", "coverage90")
-        said: tuple[Cell, ...] = tuple(head.get(figure) for figure in figures)
-        rows.append((name, head["unit"], *said, *((known.mae, known.by) if known else (None, "-"))))
+        scores: tuple[Cell, ...] = tuple(head.get(figure) for figure in figures)
+        rows.append(
+            (name, head["unit"], *scores, *((known.mae, known.by) if known else (None, "-")))
+        )
     note = "All on the test split, which only the final ensemble sees. "
     note += " ".join(sources) or "The card names no published figure to compare with."
     return Table("heads", columns, tuple(rows), note)
@@ -96,8 +98,8 @@ def _best_trial(facts: Facts) -> list[Block]:
     ]
     if not numbers:
         numbers = [Number("objective", "best objective", best.objective, note=best.name)]
-    said = Text("There is no ensemble yet; these are the validation errors of the best trial.")
-    return [said, Numbers(tuple(numbers))]
+    note = Text("There is no ensemble yet; these are the validation errors of the best trial.")
+    return [note, Numbers(tuple(numbers))]
 
 
 def _counts(facts: Facts) -> Numbers:
@@ -116,9 +118,9 @@ def _counts(facts: Facts) -> Numbers:
 def _cost(facts: Facts) -> Numbers:
     figures = facts.figures
     duration = (facts.end or 0.0) - (facts.begin or facts.end or 0.0)
-    long, second = unit_of(duration)
+    long, second = time_unit(duration)
     hosts = figures["slot_seconds"] / slots_per_host(facts)
-    unit, size = spent_unit(hosts)
+    unit, size = cost_unit(hosts)
     return Numbers(
         (
             Number("duration", "duration", duration / second, long, "from the first start"),

@@ -1,11 +1,12 @@
-"""How well the ensemble predicts each head on the test split, and how honest its sigma is."""
+"""Section on the heads: test errors of the ensemble, and the calibration of its sigma."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.report.page.blocks import Block, Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.charts import scatter, titled_axis
+from hydragnn_hpo.report.page_blocks import Block, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import LEGEND, log_axis, with_unit
 from hydragnn_hpo.report.reading.tested import evenly, tested
@@ -45,13 +46,13 @@ _HONEST = (
 )
 
 
-def section(facts: Facts) -> Section | None:
-    """Give scores and charts of every head; None before there is an ensemble."""
+def make_section(facts: Facts) -> Section | None:
+    """Show scores and charts of every head; None before there is an ensemble."""
     if facts.ensemble is None:
         return None
     heads, arrays = facts.ensemble["heads"], tested(facts.run)
     curves = facts.ensemble.get("curves", {})
-    blocks: list[Block] = [_table(heads), Text(_HONEST)]
+    blocks: list[Block] = [_make_table(heads), Text(_HONEST)]
     for name in list(heads)[:HEADS]:
         if name in arrays:
             blocks.append(_parity(name, heads[name], arrays[name]))
@@ -71,7 +72,7 @@ def section(facts: Facts) -> Section | None:
     )
 
 
-def _table(heads: Mapping[str, Any]) -> Table:
+def _make_table(heads: Mapping[str, Any]) -> Table:
     rows = [
         (name, scores["unit"], *(scores.get(column.key) for column in COLUMNS))
         for name, scores in heads.items()
@@ -106,7 +107,7 @@ def _parity(name: str, scores: Mapping[str, Any], parts: Mapping[str, np.ndarray
     return Figure(
         key=f"parity.{name}",
         title=f"{name}: {number}",
-        says=f"{sample}: predicted against reference with 90 % intervals, which hold "
+        caption=f"{sample}: predicted against reference with 90 % intervals, which hold "
         f"{100 * scores['coverage90']:.0f} %. Intervals that miss are red.",
         data=tuple(traces),
         layout=_square(labels, ends) | {"hovermode": "closest"},
@@ -115,10 +116,8 @@ def _parity(name: str, scores: Mapping[str, Any], parts: Mapping[str, np.ndarray
 
 
 def _square(labels: tuple[str, str], ends: tuple[float, float]) -> dict[str, Any]:
-    """Give two axes of the same length and range."""
-    across, up = (
-        {"title": {"text": label}, "range": list(ends), "constrain": "domain"} for label in labels
-    )
+    """Return the layout of two axes of the same length and range."""
+    across, up = (titled_axis(label, range=list(ends), constrain="domain") for label in labels)
     return {"xaxis": across, "yaxis": up | {"scaleanchor": "x"}, "legend": LEGEND}
 
 
@@ -127,17 +126,16 @@ def _points(
 ) -> dict[str, Any]:
     truth, mean, half = (part[rows] for part in values)
     faint = float(np.clip(8.0 / np.sqrt(max(len(truth), 1)), 0.25, 0.8))
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": label,
-        "x": truth,
-        "y": mean,
-        "error_y": {"array": half, "thickness": 1, "width": 0, "color": colour},
-        "marker": {"color": colour, "size": 5},
-        "opacity": faint if colour != "bad" else max(faint, 0.6),
-        "hovertemplate": "reference %{x:.4g}, predicted %{y:.4g}",
-    }
+    return scatter(
+        truth,
+        mean,
+        "markers",
+        name=label,
+        error_y={"array": half, "thickness": 1, "width": 0, "color": colour},
+        marker={"color": colour, "size": 5},
+        opacity=faint if colour != "bad" else max(faint, 0.6),
+        hovertemplate="reference %{x:.4g}, predicted %{y:.4g}",
+    )
 
 
 def _line(name: str, x: Any, y: Any, **look: Any) -> dict[str, Any]:
@@ -164,7 +162,7 @@ def _calibration(name: str, curves: Mapping[str, Any]) -> Figure:
     return Figure(
         key=f"calibration.{name}",
         title=f"{name}: calibration",
-        says="Share of test values inside the intervals against the share that they promise; on "
+        caption="Share of test values inside the intervals against the share that they promise; on "
         f"the diagonal is honest. The raw spread is {'over' if below else 'under'}confident.",
         data=tuple(traces),
         layout=_square(("promised share", "share found inside"), (0.0, 1.0)),
@@ -185,16 +183,16 @@ def _errors(
     binned = _line("RMSE of bins", bins["sigma"], bins["rms_error"], color="c1", width=2)
     traces.append(binned | {"mode": "lines+markers"})
     rank = scores.get("spearman")
-    says = "" if rank is None else f" Rank correlation of error and sigma: {rank:.2f}."
+    rank_text = "" if rank is None else f" Rank correlation of error and sigma: {rank:.2f}."
     return Figure(
         key=f"sigma.{name}",
         title=f"{name}: error against sigma",
-        says=f"Root mean square error in {len(bins['sigma'])} bins of rising sigma; on the "
-        f"diagonal is honest.{says}",
+        caption=f"Root mean square error in {len(bins['sigma'])} bins of rising sigma; on the "
+        f"diagonal is honest.{rank_text}",
         data=tuple(traces),
         layout={
             "xaxis": log_axis(across, with_unit("sigma, calibrated", unit)),
-            "yaxis": {"title": {"text": with_unit("|error|", unit)}, "type": "log"},
+            "yaxis": titled_axis(with_unit("|error|", unit), type="log"),
             "legend": LEGEND,
         },
         height=440,
@@ -202,15 +200,14 @@ def _errors(
 
 
 def _dots(sigma: np.ndarray, error: np.ndarray) -> dict[str, Any]:
-    """Give errors over sigma; those of almost nothing stand at the lower end."""
+    """Return errors over sigma; those close to zero stand at the lower end."""
     least = max(1e-3 * float(np.quantile(error, 0.99)), 1e-12)
     shown = evenly(sigma, POINTS)
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "values",
-        "x": sigma[shown],
-        "y": np.maximum(error[shown], least),
-        "marker": {"color": "c8", "size": 4, "opacity": 0.35},
-        "hovertemplate": "sigma %{x:.3g}, error %{y:.3g}<extra></extra>",
-    }
+    return scatter(
+        sigma[shown],
+        np.maximum(error[shown], least),
+        "markers",
+        name="values",
+        marker={"color": "c8", "size": 4, "opacity": 0.35},
+        hovertemplate="sigma %{x:.3g}, error %{y:.3g}<extra></extra>",
+    )

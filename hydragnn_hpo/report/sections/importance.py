@@ -1,15 +1,15 @@
-"""Which searched parameters mattered, for accuracy, cost, memory and failures."""
+"""Section on importance: the parameters that decide accuracy, cost, memory and failures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hydragnn_hpo.report.charts import scatter, series_colour, titled_axis
 from hydragnn_hpo.report.importance.analysis import METHODS, Importance, analyse
 from hydragnn_hpo.report.importance.swarm import heights_of
 from hydragnn_hpo.report.importance.targets import observed, targets_of
-from hydragnn_hpo.report.page.blocks import Block, Column, Doubtful, Figure, Section, Table, Text
-from hydragnn_hpo.report.page.palette import series
+from hydragnn_hpo.report.page_blocks import Block, Column, Doubtful, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import short_names
 
@@ -27,8 +27,8 @@ ABOUT_LOGARITHMS = (
 ABOUT_HEADS = "The MAE of one head by itself: hydragnn-hpo importance {run} --head {head}"
 
 
-def section(facts: Facts) -> Section | None:
-    """Explain what the search has measured; None before any trial has told anything."""
+def make_section(facts: Facts) -> Section | None:
+    """Show importances for each target; None before any trial has a measurement."""
     rows = observed(facts)
     targets = targets_of(rows, facts.config.search.objective)
     wanted = [target for target in targets if target.key in SUBJECTS]
@@ -54,7 +54,7 @@ def section(facts: Facts) -> Section | None:
 
 
 def _trust(found: Sequence[Importance]) -> Table:
-    """Say for each target how well a model of the parameters predicts unseen trials."""
+    """Show for each target how well a model of the parameters predicts unseen trials."""
     return Table(
         key="trust",
         columns=(
@@ -78,10 +78,10 @@ def _trust(found: Sequence[Importance]) -> Table:
 
 
 def _blocks(found: Importance) -> list[Block]:
-    """Draw one target; greyed out where it cannot be trusted."""
+    """Return the charts and the table of one target; greyed out if it cannot be trusted."""
     if not found.effects:
         return [Text(f"{SUBJECTS[found.target.key].capitalize()}: {found.doubt}")]
-    blocks: tuple[Block, ...] = (_bars(found), _swarm(found), _table(found))
+    blocks: tuple[Block, ...] = (_bars(found), _swarm(found), _make_table(found))
     return list(blocks) if found.doubt is None else [Doubtful(found.doubt, blocks)]
 
 
@@ -100,18 +100,18 @@ def _bars(found: Importance) -> Figure:
                 "name": method,
                 "y": list(short_names(names).values()),
                 "x": np.array(shares, dtype=float),
-                "marker": {"color": series(place)},
+                "marker": {"color": series_colour(place)},
                 "hovertemplate": "%{y}: %{x:.1%}",
             }
         )
     return Figure(
         key=f"{found.target.key}.bars",
         title=f"What decides the {found.target.label}",
-        says=f"Shares of each parameter by three methods; the most by SHAP is {first}.",
+        caption=f"Shares of each parameter by three methods; the most by SHAP is {first}.",
         data=tuple(traces),
         layout={
             "barmode": "group",
-            "xaxis": {"title": {"text": "share"}, "tickformat": ".0%", "rangemode": "tozero"},
+            "xaxis": titled_axis("share", tickformat=".0%", rangemode="tozero"),
             "yaxis": {"autorange": "reversed", "automargin": True},
         },
         height=_height(len(names)),
@@ -133,16 +133,16 @@ def _swarm(found: Importance) -> Figure:
     return Figure(
         key=f"{found.target.key}.swarm",
         title=f"Each trial's part, {found.target.label}",
-        says=f"A point is one of {len(found.shap)} trials; to the left its value of the parameter "
-        "makes the target less. The colour says whether that value is low or high (choices: first "
-        "or last); points without it had the parameter switched off.",
+        caption=f"A point is one of {len(found.shap)} trials; to the left its value of the "
+        "parameter makes the target less. The colour says whether that value is low or high "
+        "(choices: first or last); points without it had the parameter switched off.",
         data=(
             _points(x[off], y[off], {"color": "faint", "opacity": 0.5}),
             _points(x[~off], y[~off], _shading(shade[~off])),
         ),
         layout={
             "showlegend": False,
-            "xaxis": {"title": {"text": f"SHAP value{unit}"}, "zeroline": True},
+            "xaxis": titled_axis(f"SHAP value{unit}", zeroline=True),
             "yaxis": {
                 "tickvals": list(range(len(names))),
                 "ticktext": list(short_names(names).values()),
@@ -156,14 +156,8 @@ def _swarm(found: Importance) -> Figure:
 
 
 def _points(x: Any, y: Any, marker: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": x,
-        "y": y,
-        "marker": {"size": 5, **marker},
-        "hovertemplate": "%{x:.3f}<extra></extra>",
-    }
+    hover = "%{x:.3f}<extra></extra>"
+    return scatter(x, y, "markers", marker={"size": 5, **marker}, hovertemplate=hover)
 
 
 def _shading(shade: Any) -> dict[str, Any]:
@@ -178,7 +172,7 @@ def _shading(shade: Any) -> dict[str, Any]:
     }
 
 
-def _table(found: Importance) -> Table:
+def _make_table(found: Importance) -> Table:
     return Table(
         key=found.target.key,
         columns=(

@@ -1,11 +1,12 @@
-"""Who is in the ensemble, how alike they err, and what a further member would be worth."""
+"""Section on the ensemble: its members, the correlation of their errors, error against size."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.report.page.blocks import Block, Cell, Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.charts import scatter, titled_axis
+from hydragnn_hpo.report.page_blocks import Block, Cell, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import LEGEND, with_unit
 
@@ -23,13 +24,13 @@ _KINDS = (
 """Lines of the error against K."""
 
 
-def section(facts: Facts) -> Section | None:
-    """Give members, their likeness and the error against their number."""
+def make_section(facts: Facts) -> Section | None:
+    """Show members, correlations of errors, and the error against the number of members."""
     if facts.ensemble is None:
         return None
     table = facts.ensemble
-    blocks: list[Block] = [_members(facts, table), _alike(table)]
-    blocks += [_correlation(name, table["diversity"][name]) for name in _several(table)]
+    blocks: list[Block] = [_members(facts, table), _diversity(table)]
+    blocks += [_correlation(name, table["diversity"][name]) for name in _shared_heads(table)]
     if "by_size" in table:
         blocks += [_by_size(name, table) for name in list(table["heads"])[:HEADS]]
         blocks.append(_sizes(table))
@@ -50,8 +51,8 @@ def section(facts: Facts) -> Section | None:
     )
 
 
-def _several(table: Mapping[str, Any]) -> list[str]:
-    """Name the heads that two members or more predict."""
+def _shared_heads(table: Mapping[str, Any]) -> list[str]:
+    """Return the heads that two members or more predict."""
     found = [name for name, seen in table["diversity"].items() if len(seen["members"]) > 1]
     return found[:HEADS]
 
@@ -83,7 +84,7 @@ def _members(facts: Facts, table: Mapping[str, Any]) -> Table:
     return Table("members", tuple(columns), tuple(rows), note)
 
 
-def _alike(table: Mapping[str, Any]) -> Table:
+def _diversity(table: Mapping[str, Any]) -> Table:
     columns = (
         Column("head", "head"),
         Column("unit", "unit"),
@@ -135,7 +136,7 @@ def _correlation(name: str, seen: Mapping[str, Any]) -> Figure:
     return Figure(
         key=f"correlation.{name}",
         title=f"{name}: correlation of the members' errors",
-        says=f"Mean off the diagonal {seen['mean_correlation']:.2f}: at 1 members err alike and "
+        caption=f"Mean off the diagonal {seen['mean_correlation']:.2f}: at 1 members err alike and "
         "mixing them gains nothing; the lower, the more it does.",
         data=(trace,),
         layout={
@@ -158,35 +159,34 @@ def _by_size(name: str, table: Mapping[str, Any]) -> Figure:
         sizes = [s for s in table["by_size"].get(method, ()) if _error(s, split, name) is not None]
         if sizes:
             traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": label,
-                    "x": np.array([s["members"] for s in sizes]),
-                    "y": np.array([s[split][name] for s in sizes]),
-                    "text": [s["added"] for s in sizes],
-                    "line": line,
-                    "hovertemplate": "%{x} members, with %{text}: %{y:.4g}",
-                }
+                scatter(
+                    np.array([s["members"] for s in sizes]),
+                    np.array([s[split][name] for s in sizes]),
+                    "lines+markers",
+                    name=label,
+                    text=[s["added"] for s in sizes],
+                    line=line,
+                    hovertemplate="%{x} members, with %{text}: %{y:.4g}",
+                )
             )
     sizes = [s["members"] for s in table["by_size"]["top"]]
     return Figure(
         key=f"by_size.{name}",
         title=f"{name}: MAE against the number of members",
-        says=f"The error of the mean of 1 to {max(sizes)} members; the ensemble has {kept} "
+        caption=f"The error of the mean of 1 to {max(sizes)} members; the ensemble has {kept} "
         "(upright line). Where the lines are flat, further members are worth nothing. On test only "
         "members were run.",
         data=tuple(traces),
         layout={
-            "xaxis": {"title": {"text": "members"}, "dtick": 1 if max(sizes) <= 12 else 4},
-            "yaxis": {"title": {"text": with_unit("MAE", unit)}},
+            "xaxis": titled_axis("members", dtick=1 if max(sizes) <= 12 else 4),
+            "yaxis": titled_axis(with_unit("MAE", unit)),
             "legend": LEGEND,
-            "shapes": [_upright(kept)],
+            "shapes": [_vertical_line(kept)],
         },
     )
 
 
-def _upright(x: float) -> dict[str, Any]:
+def _vertical_line(x: float) -> dict[str, Any]:
     line = {"color": "faint", "width": 1, "dash": "dot"}
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 

@@ -1,4 +1,4 @@
-"""Every trial as a line through its parameters to its objective."""
+"""Section of parallel coordinates: every trial as a line through its parameters."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.config.search import ParameterConfig
-from hydragnn_hpo.report.page.blocks import Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.page_blocks import Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
 from hydragnn_hpo.report.reading.scores import (
     best_first,
@@ -45,8 +45,8 @@ _HOW = (
 )
 
 
-def section(facts: Facts) -> Section | None:
-    """Give the parallel coordinates and the best trials; None before the first score."""
+def make_section(facts: Facts) -> Section | None:
+    """Show parallel coordinates and the best trials; None before the first score."""
     rows = scored(facts)
     if not rows:
         return None
@@ -56,12 +56,12 @@ def section(facts: Facts) -> Section | None:
         title="All trials at a glance",
         lead="Which values do the good trials have in common? One line is one trial: through its "
         "searched values, the epochs that it trained, to its objective.",
-        blocks=(_figure(facts, _thinned(rows)), Text(_HOW), _table(facts, ranked[:BEST])),
+        blocks=(_make_figure(facts, _sample(rows)), Text(_HOW), _make_table(facts, ranked[:BEST])),
     )
 
 
-def _thinned(rows: list[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, float]]:
-    """Keep the best quarter of what may be drawn and an even sample of the rest."""
+def _sample(rows: list[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, float]]:
+    """Keep the best trials (a quarter of ``LINES``) and an even sample of the rest."""
     if len(rows) <= LINES:
         return rows
     order = np.argsort([score for _, score in rows], kind="stable")
@@ -70,12 +70,12 @@ def _thinned(rows: list[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, flo
     return [rows[place] for place in sorted({*order[:first].tolist(), *order[rest].tolist()})]
 
 
-def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
+def _make_figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
     names = short_names(facts.config.space)
     values = [trial.trial.values for trial, _ in rows]
     scores = np.array([score for _, score in rows])
     dimensions = [
-        dimension(names[key], parameter, [v.get(key) for v in values])
+        parameter_axis(names[key], parameter, [v.get(key) for v in values])
         for key, parameter in facts.config.space.items()
     ]
     dimensions.append(_plain("epochs", np.array([t.trial.epoch for t, _ in rows], float)))
@@ -93,7 +93,7 @@ def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
     return Figure(
         key="coordinates",
         title="Parallel coordinates",
-        says=f"Lines of {drawn} {total} trials with a score, "
+        caption=f"Lines of {drawn} {total} trials with a score, "
         f"coloured by the {goal_name(facts)}: orange is good, grey is not. A parameter that a "
         "trial does not have stands at 'not active'.",
         data=(
@@ -108,8 +108,8 @@ def _figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
     )
 
 
-def dimension(name: str, parameter: ParameterConfig, values: Sequence[Any]) -> dict[str, Any]:
-    """Give an axis: places on it, ticks in the parameter's own values.
+def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Any]) -> dict[str, Any]:
+    """Return the axis of a parameter: places on it, and ticks in the parameter's own values.
 
     Lines of the same choice stand a little apart, so that their number can be seen.
 
@@ -117,6 +117,9 @@ def dimension(name: str, parameter: ParameterConfig, values: Sequence[Any]) -> d
         name: of the axis.
         parameter: what was searched.
         values: of each trial; None where it is not active.
+
+    Returns:
+        A dimension of a ``parcoords`` trace.
     """
     off = any(value is None for value in values)
     every = domain(parameter)
@@ -148,7 +151,7 @@ def _axis(
 
 
 def _apart(count: int) -> np.ndarray:
-    """Give small numbers around 0 that never bunch: multiples of the golden ratio modulo 1."""
+    """Return small numbers around 0 that never bunch: multiples of the golden ratio modulo 1."""
     spread: np.ndarray = _SPREAD * ((np.arange(count) * 0.6180339887498949) % 1.0 - 0.5)
     return spread
 
@@ -158,7 +161,7 @@ def _place(parameter: ParameterConfig, value: Any) -> float:
 
 
 def _plain(name: str, values: np.ndarray) -> dict[str, Any]:
-    """Give an axis of numbers, logarithmic where they span decades."""
+    """Return an axis of numbers, logarithmic where they span decades."""
     log, every = wide(values), np.unique(values)
     places = np.log10(values) if log else values
     low, high = float(places.min()), float(places.max())
@@ -174,9 +177,9 @@ def _named(values: Iterable[Any]) -> dict[float, str]:
 
 
 def _ticks(low: float, high: float, *, log: bool) -> dict[float, str]:
-    """Give round numbers between two ends; on a logarithmic axis of exponents."""
+    """Return round numbers between two ends; on a logarithmic axis the ends are exponents."""
     if not log:
-        return _named(nice(low, high))
+        return _named(round_ticks(low, high))
     tens = range(math.floor(low), math.ceil(high) + 1)
     for digits in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
         values = [digit * 10.0**ten for ten in tens for digit in digits]
@@ -186,15 +189,15 @@ def _ticks(low: float, high: float, *, log: bool) -> dict[float, str]:
     return {end: f"{10.0**end:.3g}" for end in (low, high)}
 
 
-def nice(low: float, high: float) -> list[float]:
-    """Give four to ten round numbers in a range."""
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return four to ten round numbers in a range."""
     step = 10.0 ** math.floor(math.log10((high - low) / 4.0))
     step *= max(times for times in (1, 2, 5) if times * step <= (high - low) / 4.0 + 1e-12)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
 
 
-def _table(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Table:
+def _make_table(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Table:
     names, members = short_names(facts.config.space), members_of(facts)
     columns = [
         Column("trial", "trial"),

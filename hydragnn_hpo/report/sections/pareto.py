@@ -1,4 +1,4 @@
-"""What accuracy costs: the objective against size, latency, slot-seconds and energy."""
+"""Section on accuracy against cost: Pareto fronts over size, latency, slot time and energy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.report.page.blocks import Block, Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.charts import scatter
+from hydragnn_hpo.report.page_blocks import Block, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
 from hydragnn_hpo.report.reading.latency import latencies
 from hydragnn_hpo.report.reading.scores import (
@@ -28,9 +29,12 @@ METERED = 0.9
 """Share of the time a trial held slots in which its energy must have been counted."""
 
 
+ScoredTrials = list[tuple[TrialFacts, float]]
+
+
 @dataclass(frozen=True)
-class Price:
-    """One thing that a trial costs."""
+class TrialCost:
+    """A quantity that trials cost, with its values."""
 
     key: str
     label: str
@@ -41,21 +45,21 @@ class Price:
     """Why there is none, one sentence."""
 
 
-def section(facts: Facts) -> Section | None:
-    """Give a chart for each cost and the trials on any front; None before the first score."""
+def make_section(facts: Facts) -> Section | None:
+    """Show a chart for each cost and the trials on any front; None before the first score."""
     rows = scored(facts)
     if not rows:
         return None
     blocks: list[Block] = []
-    prices, absent = _prices(facts, rows)
+    prices, absent = _collect_costs(facts, rows)
     fronts: dict[str, list[str]] = {}
     for price in prices:
         known = [(t.name, price.of[t.name], score) for t, score in rows if t.name in price.of]
-        fronts[price.key] = [known[k][0] for k in front_of([row[1:] for row in known])]
-        blocks.append(_figure(facts, price, known, fronts[price.key]))
+        fronts[price.key] = [known[k][0] for k in pareto_places([row[1:] for row in known])]
+        blocks.append(_make_figure(facts, price, known, fronts[price.key]))
     blocks += [Text(price.missing) for price in absent]
     if fronts:
-        blocks.append(_table(facts, prices, rows, fronts))
+        blocks.append(_make_table(facts, prices, rows, fronts))
     return Section(
         key="pareto",
         title="Accuracy against cost",
@@ -65,11 +69,10 @@ def section(facts: Facts) -> Section | None:
     )
 
 
-def front_of(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Give the places of the Pareto front of (cost, score), cheapest first.
+def pareto_places(points: Sequence[tuple[float, ...]]) -> list[int]:
+    """Return the indices of the Pareto front of (cost, score), cheapest first.
 
-    Whoever is no better than a cheaper one is dropped before, so that thousands of points are no
-    burden.
+    Points no better than a cheaper one are dropped in one sweep, so that thousands stay fast.
     """
     kept: list[int] = []
     for k in sorted(range(len(points)), key=lambda k: points[k]):
@@ -78,8 +81,12 @@ def front_of(points: Sequence[tuple[float, ...]]) -> list[int]:
     return [kept[k] for k in pareto_front([points[k] for k in kept])]
 
 
-def _prices(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> tuple[list[Price], list[Price]]:
-    """Give what is known of costs, and what is not."""
+def _collect_costs(facts: Facts, rows: ScoredTrials) -> tuple[list[TrialCost], list[TrialCost]]:
+    """Collect the costs of trials.
+
+    Returns:
+        The costs that are known, and those that are missing for a reason worth telling.
+    """
     trials = [trial for trial, _ in rows]
     best = [trial.name for trial, _ in sorted(rows, key=lambda row: row[1])]
 
@@ -88,46 +95,50 @@ def _prices(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> tuple[list[Pr
         return {name: float(v) for name, v in found.items() if v is not None}
 
     prices = [
-        Price("parameters", "parameters", "", of(lambda t: t.parameters)),
-        Price(
+        TrialCost("parameters", "parameters", "", of(lambda t: t.parameters)),
+        TrialCost(
             "latency",
             "latency",
             "ms per structure",
             {name: 1e3 * seconds for name, seconds in latencies(facts.run, best).items()},
             "Latency: no trial directory here says how long validation took on one rank.",
         ),
-        Price("slot_seconds", "training cost", "slot-seconds", of(lambda t: t.trial.slot_seconds)),
-        Price(
+        TrialCost(
+            "slot_seconds", "training cost", "slot-seconds", of(lambda t: t.trial.slot_seconds)
+        ),
+        TrialCost(
             "energy",
             "energy",
             "kJ",
             of(_kilojoules),
             "Energy: the hosts have no counters that could be read, or they were not asked.",
         ),
-        *_goals(facts, trials),
+        *_further_goals(facts, trials),
     ]
     return [p for p in prices if p.of], [p for p in prices if not p.of and p.missing]
 
 
 def _kilojoules(trial: TrialFacts) -> float | None:
-    """Give the energy that a trial's slots took, where nearly all of it was counted."""
+    """Return the energy of a trial's slots if nearly all of it was counted."""
     share, energy = trial.trial.metered_share, trial.trial.energy
     known = energy is not None and share is not None and share >= METERED
     return energy / 1e3 if known and energy is not None else None
 
 
-def _goals(facts: Facts, trials: Sequence[TrialFacts]) -> list[Price]:
-    """Give the other goals of a search that has several."""
+def _further_goals(facts: Facts, trials: Sequence[TrialFacts]) -> list[TrialCost]:
+    """Return the further goals of a search that has several, as costs."""
     found = []
     for number in range(1, len(goals(facts.config.search.objective))):
         scores = {t.name: t.trial.score for t in trials}
         of = {name: s[number] for name, s in scores.items() if isinstance(s, tuple)}
-        found.append(Price(f"goal{number}", goal_name(facts, number), goal_unit(facts, number), of))
+        found.append(
+            TrialCost(f"goal{number}", goal_name(facts, number), goal_unit(facts, number), of)
+        )
     return [price for price in found if price.label != "parameters"]
 
 
-def _figure(
-    facts: Facts, price: Price, known: list[tuple[str, float, float]], front: Sequence[str]
+def _make_figure(
+    facts: Facts, price: TrialCost, known: list[tuple[str, float, float]], front: Sequence[str]
 ) -> Figure:
     places = {name: (cost, score) for name, cost, score in known}
     members = [name for name in members_of(facts) if name in places]
@@ -139,19 +150,19 @@ def _figure(
     dots = {"color": "c8", "size": 6, "opacity": 0.5}
     stars = {"color": "c1", "size": 10, "symbol": "diamond", "line": {"color": "ink", "width": 1}}
     traces = [
-        _trace("trials", others, places, mode="markers", marker=dots),
-        _trace("Pareto front", front, places, mode="lines+markers", line=line),
+        _trace("trials", others, places, "markers", marker=dots),
+        _trace("Pareto front", front, places, "lines+markers", line=line),
     ]
     if members:
-        named: dict[str, Any] = {"mode": "markers+text", "textposition": "top center"}
+        named: dict[str, Any] = {"marker": stars, "textposition": "top center"}
         named |= {"textfont": {"color": "ink", "size": 11}, "hovertext": members}
         named |= {"text": [name if name in front else "" for name in members]}
         named |= {"hovertemplate": "%{hovertext}: %{x:.4g}, %{y:.4g}"}
-        traces.append(_trace("ensemble members", members, places, marker=stars, **named))
+        traces.append(_trace("ensemble members", members, places, "markers+text", **named))
     return Figure(
         key=price.key,
         title=f"{goal_name(facts).capitalize()} against {price.label}",
-        says=f"{len(known)} trials; {len(front)} on the front, from {front[0]} (cheapest) to "
+        caption=f"{len(known)} trials; {len(front)} on the front, from {front[0]} (cheapest) to "
         f"{front[-1]} (best).",
         data=tuple(traces),
         layout={
@@ -167,24 +178,18 @@ def _trace(
     name: str,
     trials: Sequence[str],
     places: Mapping[str, tuple[float, float]],
-    **look: Any,
+    mode: str,
+    **style: Any,
 ) -> dict[str, Any]:
-    here = np.array([places[trial] for trial in trials], dtype=float).reshape(-1, 2)
-    hover = "%{text}: %{x:.4g}, %{y:.4g}"
-    trace = {
-        "type": "scatter",
-        "name": name,
-        "x": here[:, 0],
-        "y": here[:, 1],
-        "text": list(trials),
-    }
-    return trace | {"hovertemplate": hover} | look
+    x, y = np.array([places[trial] for trial in trials], dtype=float).reshape(-1, 2).T
+    labels = {"text": list(trials), "hovertemplate": "%{text}: %{x:.4g}, %{y:.4g}"}
+    return scatter(x, y, mode, name=name, **(labels | style))
 
 
-def _table(
+def _make_table(
     facts: Facts,
-    prices: Sequence[Price],
-    rows: list[tuple[TrialFacts, float]],
+    prices: Sequence[TrialCost],
+    rows: ScoredTrials,
     fronts: Mapping[str, Sequence[str]],
 ) -> Table:
     members, shown = members_of(facts), {name for front in fronts.values() for name in front}

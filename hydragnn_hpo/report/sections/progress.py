@@ -1,4 +1,4 @@
-"""How the best trial came about: against trials, and against what they cost."""
+"""Section on the search's progress: the best score so far, against trials and cost."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.campaign.leaderboard import rank_trials
-from hydragnn_hpo.report.page.blocks import (
+from hydragnn_hpo.report.charts import cost_unit, rung_colour, scatter, titled_axis
+from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
     Code,
@@ -23,21 +24,20 @@ from hydragnn_hpo.report.page.blocks import (
 from hydragnn_hpo.report.reading.course import slots_per_host
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import first_goal
-from hydragnn_hpo.report.sections.axes import rung_colour, spent_unit
 from hydragnn_hpo.search.objective import goals, named
 
 TOP = 10
 """Trials in the table."""
 
-MOST = 6000
-"""Results that are drawn; of more every n-th."""
+MOST_POINTS = 6000
+"""Results of a chart; of more every n-th is drawn."""
 
 CLOSE = 1.01
 """Times the best: what counts as having reached it."""
 
 
 @dataclass(frozen=True)
-class Result:
+class ScoredAttempt:
     """One end of an attempt that gave a score."""
 
     trial: str
@@ -53,22 +53,27 @@ class Result:
     """The smallest score so far."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show how the best score fell."""
-    found = results_of(facts)
+    found = collect_results(facts)
     lead = "How fast the search found its best trials, by trials and by the time they took."
     if not found:
-        said = Text("No trial has a result yet.")
-        return Section("progress", "Progress of the search", lead, (said,))
+        nothing = Text("No trial has a result yet.")
+        return Section("progress", "Progress of the search", lead, (nothing,))
     hosts = slots_per_host(facts)
-    blocks = (_numbers(found, hosts), *_figures(facts, found, hosts), _table(facts), _best(facts))
+    blocks = (
+        _make_numbers(found, hosts),
+        *_make_figures(facts, found, hosts),
+        _make_table(facts),
+        _best(facts),
+    )
     return Section("progress", "Progress of the search", lead, blocks)
 
 
-def results_of(facts: Facts) -> list[Result]:
+def collect_results(facts: Facts) -> list[ScoredAttempt]:
     """Collect all results of the search in order; trials with other seeds are left out."""
-    found: list[Result] = []
-    told: set[str] = set()
+    found: list[ScoredAttempt] = []
+    ended: set[str] = set()
     placed: dict[str, tuple[float, int, int]] = {}
     seconds, best = 0.0, float("inf")
     for event in facts.events:
@@ -82,23 +87,23 @@ def results_of(facts: Facts) -> list[Result]:
         seconds += slots * (event["time"] - begun)
         if event["outcome"] in ("interrupted", "cancelled") or trial.parent is not None:
             continue
-        told.add(name)
+        ended.add(name)
         score = first_goal(event.get("score", event.get("objective")))
         if score is not None:
             best = min(best, score)
-            found.append(Result(name, until, score, len(told), seconds, best))
+            found.append(ScoredAttempt(name, until, score, len(ended), seconds, best))
     return found
 
 
-def first_within(found: Sequence[Result], times: float) -> Result:
-    """Give the first result that is at most so many times the best of all."""
+def first_within(found: Sequence[ScoredAttempt], times: float) -> ScoredAttempt:
+    """Return the first result that is at most so many times the best of all."""
     limit = times * found[-1].best if found[-1].best > 0 else found[-1].best
     return next(result for result in found if result.score <= limit)
 
 
-def _numbers(found: Sequence[Result], slots: float) -> Numbers:
+def _make_numbers(found: Sequence[ScoredAttempt], slots: float) -> Numbers:
     best, close = first_within(found, 1.0), first_within(found, CLOSE)
-    unit, size = spent_unit(best.seconds / slots)
+    unit, size = cost_unit(best.seconds / slots)
     size *= slots
     return Numbers(
         (
@@ -111,22 +116,26 @@ def _numbers(found: Sequence[Result], slots: float) -> Numbers:
     )
 
 
-def _figures(facts: Facts, found: Sequence[Result], slots: float) -> tuple[Figure, Figure]:
+def _make_figures(
+    facts: Facts, found: Sequence[ScoredAttempt], slots: float
+) -> tuple[Figure, Figure]:
     goal = named(goals(facts.config.search.objective)[0])
     label = "weighted validation MAE" if goal == "weighted" else goal
-    thin = found[:: -(-len(found) // MOST)]
+    thin = found[:: -(-len(found) // MOST_POINTS)]
     positive = min(result.score for result in thin) > 0
-    axis = {"title": {"text": label}, "type": "log" if positive else "linear"}
-    says = "Each point is the end of an attempt, in the colour of its rung; the line is the best "
-    "score so far, at any rung."
+    axis = titled_axis(label, type="log" if positive else "linear")
+    caption = (
+        "Each point is the end of an attempt, in the colour of its rung; the line is the best "
+        "score so far, at any rung."
+    )
     if goal == "weighted":
-        says += " The weighted MAE is in units of each target's standard deviation."
+        caption += " The weighted MAE is in units of each target's standard deviation."
     trials = [float(result.trials) for result in thin]
     spent = [result.seconds / slots for result in thin]
 
     def figure(key: str, title: str, x: list[float], along: str) -> Figure:
-        layout = {"xaxis": {"title": {"text": along}}, "yaxis": axis, "showlegend": True}
-        return Figure(key, title, says, tuple(_traces(thin, x)), layout)
+        layout = {"xaxis": titled_axis(along), "yaxis": axis, "showlegend": True}
+        return Figure(key, title, caption, tuple(_traces(thin, x)), layout)
 
     cost = "time that trials held slots (host seconds)"
     return (
@@ -135,32 +144,30 @@ def _figures(facts: Facts, found: Sequence[Result], slots: float) -> tuple[Figur
     )
 
 
-def _traces(found: Sequence[Result], x: Sequence[float]) -> Iterator[dict[str, Any]]:
+def _traces(found: Sequence[ScoredAttempt], x: Sequence[float]) -> Iterator[dict[str, Any]]:
     for number, rung in enumerate(sorted({result.until for result in found})):
         here = [k for k, result in enumerate(found) if result.until == rung]
-        yield {
-            "type": "scatter",
-            "mode": "markers",
-            "x": np.array([x[k] for k in here]),
-            "y": np.array([found[k].score for k in here]),
-            "text": [found[k].trial for k in here],
-            "name": f"to epoch {rung}",
-            "marker": {"color": rung_colour(number), "size": 5, "opacity": 0.6},
-            "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
-        }
-    yield {
-        "type": "scatter",
-        "mode": "lines",
-        "x": np.array(x),
-        "y": np.array([result.best for result in found]),
-        "name": "best so far",
-        "line": {"shape": "hv", "width": 2.5, "color": "ink"},
-        "hovertemplate": "best so far: %{y:.4g}<extra></extra>",
-    }
+        yield scatter(
+            np.array([x[k] for k in here]),
+            np.array([found[k].score for k in here]),
+            "markers",
+            text=[found[k].trial for k in here],
+            name=f"to epoch {rung}",
+            marker={"color": rung_colour(number), "size": 5, "opacity": 0.6},
+            hovertemplate="%{text}: %{y:.4g}<extra></extra>",
+        )
+    yield scatter(
+        np.array(x),
+        np.array([result.best for result in found]),
+        "lines",
+        name="best so far",
+        line={"shape": "hv", "width": 2.5, "color": "ink"},
+        hovertemplate="best so far: %{y:.4g}<extra></extra>",
+    )
 
 
 def _best(facts: Facts) -> Block:
-    """Give the values of the first in the table."""
+    """Return the searched values of the best trial."""
     ranked = facts.state.ranked()
     if not ranked:
         return Text("The best trial is being trained again.")
@@ -168,10 +175,10 @@ def _best(facts: Facts) -> Block:
     return Code("\n".join(lines), f"Searched values of {ranked[0].name}, the first of them")
 
 
-def _table(facts: Facts) -> Table:
+def _make_table(facts: Facts) -> Table:
     board = rank_trials(facts.state)
     best = board.best(TOP).rows
-    unit, size = spent_unit(max((row.slot_seconds for row in best), default=0.0))
+    unit, size = cost_unit(max((row.slot_seconds for row in best), default=0.0))
     heads = list(dict.fromkeys(head for row in board.rows for head in row.val_mae))
     columns = (
         Column("trial", "trial"),

@@ -1,4 +1,4 @@
-"""What it takes to trust a run and to repeat it: configuration, software, data, commands."""
+"""Section on provenance: configuration, software, data, and commands to repeat a run."""
 
 import hashlib
 import shlex
@@ -10,7 +10,7 @@ from typing import Any
 from hydragnn_hpo.campaign.journal import Event
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
-from hydragnn_hpo.report.page.blocks import (
+from hydragnn_hpo.report.page_blocks import (
     Block,
     Code,
     Column,
@@ -26,9 +26,9 @@ LARGEST = 2**30
 """Bytes of an ensemble that are read to give its checksum."""
 
 
-def section(facts: Facts) -> Section | None:
-    """Say where everything came from, and how to do it again."""
-    blocks: list[Block] = [_numbers(facts), *_commands(facts), _software(facts)]
+def make_section(facts: Facts) -> Section | None:
+    """Show the origin of everything, and the commands that repeat it."""
+    blocks: list[Block] = [_make_numbers(facts), *_commands(facts), _software(facts)]
     blocks += _data(facts)
     blocks += _files(facts)
     blocks.append(_controllers(facts))
@@ -39,11 +39,12 @@ def section(facts: Facts) -> Section | None:
     return Section("provenance", "Provenance", lead, tuple(blocks))
 
 
-def _numbers(facts: Facts) -> Numbers:
+def _make_numbers(facts: Facts) -> Numbers:
+    controllers = len(find_openings(facts))
     return Numbers(
         (
             Number("seed", "campaign seed", facts.config.seed, note="all seeds derive from it"),
-            Number("controllers", "controllers", len(openings(facts)), note="one after another"),
+            Number("controllers", "controllers", controllers, note="one after another"),
             Number("events", "events", len(facts.events), note="in the journal"),
         )
     )
@@ -60,17 +61,17 @@ def _commands(facts: Facts) -> list[Block]:
     ]
 
 
-def openings(facts: Facts) -> list[Event]:
-    """Give the journal's first word of each controller that opened the campaign."""
+def find_openings(facts: Facts) -> list[Event]:
+    """Return the event with which each controller opened the campaign."""
     return [event for event in facts.events if event["event"] == "opened"]
 
 
 def _software(facts: Facts) -> Block:
-    """Give versions; of several controllers those that differ stand side by side."""
+    """Return the versions of software; where controllers differ, all of them."""
     found: dict[str, list[str]] = {}
-    for event in openings(facts):
-        said = event.get("software")
-        for name, version in said.items() if isinstance(said, Mapping) else ():
+    for event in find_openings(facts):
+        software = event.get("software")
+        for name, version in software.items() if isinstance(software, Mapping) else ():
             found.setdefault(str(name), []).append(str(version))
     if not found:
         return Text(
@@ -86,7 +87,7 @@ def _data(facts: Facts) -> list[Block]:
     for name, card in facts.cards.items():
         index = _read(facts.run.store(name) / "index.json")
         rows.append((name, str(index.get("checksum", "not known")), card.licence, card.origin))
-    said = [str(event["data"]) for event in openings(facts) if event.get("data")]
+    checksums = [str(event["data"]) for event in find_openings(facts) if event.get("data")]
     columns = (
         Column("store", "graph store"),
         Column("checksum", "checksum"),
@@ -94,7 +95,7 @@ def _data(facts: Facts) -> list[Block]:
         Column("origin", "origin"),
     )
     note = "Checksum of the data as the controllers saw it: " + (
-        ", ".join(dict.fromkeys(said)) or "none"
+        ", ".join(dict.fromkeys(checksums)) or "none"
     )
     return [Table("data", columns, tuple(rows), note)] if rows else []
 
@@ -119,7 +120,7 @@ def _files(facts: Facts) -> list[Block]:
 
 def _controllers(facts: Facts) -> Table:
     rows = []
-    for event in openings(facts):
+    for event in find_openings(facts):
         slots = event.get("slots", ())
         hosts = {slot.rpartition(":")[0] for slot in slots}
         opened = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -136,14 +137,14 @@ def _controllers(facts: Facts) -> Table:
 
 
 def _ensemble(facts: Facts) -> list[Block]:
-    found = checksum(facts.run.ensemble)
+    found = file_checksum(facts.run.ensemble)
     if found is None:
         return [Text("There is no ensemble file yet.")]
     return [Code(f"{found}  {facts.run.ensemble.name}", "Ensemble, SHA-256")]
 
 
-def checksum(path: Path) -> str | None:
-    """Give the SHA-256 of a file; None if it is missing or very large."""
+def file_checksum(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None if it is missing or very large."""
     try:
         if path.stat().st_size > LARGEST:
             return None

@@ -1,4 +1,4 @@
-"""The objective against each parameter, and what a forest expects of it."""
+"""Section of slices: the objective against each parameter, and its partial dependence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.config.search import ParameterConfig, Scalar
+from hydragnn_hpo.report.charts import scatter, titled_axis
 from hydragnn_hpo.report.importance.analysis import LEAST_SKILL
 from hydragnn_hpo.report.importance.design import design_of, uniform
 from hydragnn_hpo.report.importance.forest import fit
 from hydragnn_hpo.report.importance.targets import Observed, Target, column, observed, targets_of
-from hydragnn_hpo.report.page.blocks import Block, Doubtful, Figure, Section, Text
+from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Text
 from hydragnn_hpo.report.reading.dependence import Dependence, dependence, filled
 from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.reading.scores import (
@@ -39,8 +40,8 @@ _GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """What a forest learnt of the space."""
+class ForestFit:
+    """Partial dependence by a forest that was fitted to the trials."""
 
     skill: float
     """Out-of-bag R2."""
@@ -48,54 +49,54 @@ class Learnt:
     """By parameter, in the unit of the objective."""
 
 
-def section(facts: Facts) -> Section | None:
-    """Give a chart for each parameter; None before a trial came to rest at the first rung."""
+def make_section(facts: Facts) -> Section | None:
+    """Show a chart for each parameter; None before a trial has ended at the first rung."""
     every = observed(facts)
     order = [k for k, row in enumerate(every) if "mae" in row.measured]
     if not order:
         return None
     rows, names = [every[k] for k in order], list(facts.config.space)[:CHARTS]
-    learnt = _learn(facts, rows, names) if len(rows) >= FEWEST else None
-    sure = learnt is not None and learnt.skill >= LEAST_SKILL
-    drawn = Drawn(facts, rows, np.array(order) + 1.0)
+    forest_fit = _fit_forest(facts, rows, names) if len(rows) >= FEWEST else None
+    sure = forest_fit is not None and forest_fit.skill >= LEAST_SKILL
+    trials = FirstRung(facts, rows, np.array(order) + 1.0)
     blocks: list[Block] = []
     for name in names:
-        over = learnt.of.get(name) if learnt is not None and sure else None
-        blocks.append(drawn.figure("slice", name, over))
-    if learnt is None:
-        blocks.append(Text(f"Partial dependence is drawn from {FEWEST} trials on."))
+        over = forest_fit.of.get(name) if forest_fit is not None and sure else None
+        blocks.append(trials.figure("slice", name, over))
+    if forest_fit is None:
+        blocks.append(Text(f"Partial dependence is trials from {FEWEST} trials on."))
     elif not sure:
-        blocks.append(_doubtful(drawn, learnt))
+        blocks.append(_doubtful(trials, forest_fit))
     rung = facts.config.search.rungs[0]
     return Section(
         key="slices",
         title="Slices",
         lead=f"Where along each parameter do good trials lie? Each dot is a trial after {rung} "
         "epochs, the first rung, so that all are comparable: later trials are brighter."
-        + (f" {_line_says(learnt)}" if learnt is not None and sure else ""),
+        + (f" {_dependence_lead(forest_fit)}" if forest_fit is not None and sure else ""),
         blocks=tuple(blocks),
     )
 
 
-def _line_says(learnt: Learnt) -> str:
+def _dependence_lead(forest_fit: ForestFit) -> str:
     return (
         "The line is what a forest of trees expects when only this parameter is changed (partial "
-        f"dependence; it explains {100 * learnt.skill:.0f} % of the variance of trials that it has "
-        "not seen)."
+        f"dependence; it explains {100 * forest_fit.skill:.0f} % of the variance of trials that it "
+        "has not seen)."
     )
 
 
-def _doubtful(drawn: "Drawn", learnt: Learnt) -> Doubtful:
+def _doubtful(trials: "FirstRung", forest_fit: ForestFit) -> Doubtful:
     why = (
         "Partial dependence is not to be trusted here: the forest explains "
-        f"{100 * max(learnt.skill, 0.0):.0f} % of the variance of trials that it has not seen "
-        f"(out-of-bag R2 {learnt.skill:.2f}, trusted from {LEAST_SKILL:g} on)."
+        f"{100 * max(forest_fit.skill, 0.0):.0f} % of the variance of trials that it has not seen "
+        f"(out-of-bag R2 {forest_fit.skill:.2f}, trusted from {LEAST_SKILL:g} on)."
     )
-    return Doubtful(why, tuple(drawn.figure("dependence", n, d) for n, d in learnt.of.items()))
+    return Doubtful(why, tuple(trials.figure("dependence", n, d) for n, d in forest_fit.of.items()))
 
 
-def _learn(facts: Facts, rows: Sequence[Observed], names: Sequence[str]) -> Learnt | None:
-    """Fit a forest to the trials and ask it about each parameter; None where all are alike."""
+def _fit_forest(facts: Facts, rows: Sequence[Observed], names: Sequence[str]) -> ForestFit | None:
+    """Fit a forest to the trials; None where all have the same objective."""
     target = next(t for t in targets_of(rows, facts.config.search.objective) if t.key == "mae")
     values, config = column(rows, target), facts.config
     if not np.ptp(values):
@@ -117,26 +118,32 @@ def _learn(facts: Facts, rows: Sequence[Observed], names: Sequence[str]) -> Lear
         return found
 
     of = {name: dependence(config.space, name, predict, background) for name in names}
-    return Learnt(forest.skill, {n: _in_unit(d, target) for n, d in of.items() if d is not None})
+    return ForestFit(forest.skill, {n: _in_unit(d, target) for n, d in of.items() if d is not None})
 
 
 def _in_unit(found: Dependence, target: Target) -> Dependence:
-    """Turn expected logarithms into what they are the logarithms of."""
+    """Convert expected logarithms to the unit of the objective."""
     expected = np.exp(found.expected) if target.log else found.expected
     return Dependence(found.values, expected)
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Trials that were at the first rung."""
+class FirstRung:
+    """The trials that have a result at the first rung, and their charts."""
 
     facts: Facts
     rows: Sequence[Observed]
     order: np.ndarray
-    """Which trial each is, counted from 1 as proposed."""
+    """Number of each trial, from 1 in the order of proposal."""
 
     def figure(self, kind: str, name: str, over: Dependence | None) -> Figure:
-        """Draw the trials over one parameter, and what is expected of it."""
+        """Draw the objective over one parameter.
+
+        Args:
+            kind: ``slice`` draws the trials, too.
+            name: of the parameter.
+            over: its partial dependence, if it is to be trials.
+        """
         parameter = self.facts.config.space[name]
         here = [k for k, row in enumerate(self.rows) if name in row.values]
         scores = np.array([self.rows[k].measured["mae"] for k in here])
@@ -151,7 +158,7 @@ class Drawn:
         return Figure(
             key=f"{kind}.{name}",
             title=short,
-            says=f"{len(here)} trials that have it; the best has {_said(best)}.",
+            caption=f"{len(here)} trials that have it; the best has {_value_text(best)}.",
             data=tuple(traces),
             layout={
                 "xaxis": across,
@@ -175,25 +182,19 @@ class Drawn:
             "size": 6,
             "opacity": 0.8,
         }
-        return {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "trials",
-            "x": places,
-            "y": np.array([self.rows[k].measured["mae"] for k in here]),
-            "marker": marker,
-            "hovertemplate": "trial %{marker.color:.0f}: %{x:.4g}, %{y:.4g}<extra></extra>",
-        }
+        scores = np.array([self.rows[k].measured["mae"] for k in here])
+        hover = "trial %{marker.color:.0f}: %{x:.4g}, %{y:.4g}<extra></extra>"
+        return scatter(places, scores, "markers", name="trials", marker=marker, hovertemplate=hover)
 
 
-def _said(value: Scalar | None) -> str:
+def _value_text(value: Scalar | None) -> str:
     if value is None:
         return "no such parameter"
     return f"{value:.4g}" if isinstance(value, float) else str(cell(value))
 
 
 def _places(parameter: ParameterConfig, values: Sequence[Scalar], order: np.ndarray) -> np.ndarray:
-    """Give places on the axis; choices are numbered, and their points spread."""
+    """Return places on the axis; choices are numbered, and their points spread."""
     if parameter.choices is None:
         return np.array(values, dtype=float)
     spread = 0.5 * ((order * _GOLDEN) % 1.0 - 0.5)
@@ -206,19 +207,14 @@ def _across(parameter: ParameterConfig, name: str) -> dict[str, Any]:
         ticks = [str(cell(choice)) for choice in parameter.choices]
         ends = [-0.5, len(ticks) - 0.5]
         places = list(range(len(ticks)))
-        return {"title": {"text": name}, "tickvals": places, "ticktext": ticks, "range": ends}
-    return {"title": {"text": name}, "type": "log" if parameter.log else "linear"}
+        return titled_axis(name, tickvals=places, ticktext=ticks, range=ends)
+    return titled_axis(name, type="log" if parameter.log else "linear")
 
 
 def _line(parameter: ParameterConfig, over: Dependence) -> dict[str, Any]:
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "name": "partial dependence",
-        "y": over.expected,
-        "hovertemplate": "expected %{y:.4g}<extra></extra>",
-    }
+    text = {"name": "partial dependence", "hovertemplate": "expected %{y:.4g}<extra></extra>"}
     if parameter.choices is None:
         line = {"color": "c1", "width": 3}
-        return trace | {"mode": "lines", "x": np.array(over.values, dtype=float), "line": line}
+        return scatter(np.array(over.values, float), over.expected, "lines", line=line, **text)
     marker = {"color": "c1", "size": 13, "symbol": "diamond", "line": {"color": "ink", "width": 1}}
-    return trace | {"mode": "markers", "x": np.arange(len(over.values)), "marker": marker}
+    return scatter(np.arange(len(over.values)), over.expected, "markers", marker=marker, **text)

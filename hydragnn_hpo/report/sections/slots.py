@@ -1,10 +1,10 @@
-"""Who ran where and when, and why the rest stood idle.
+"""Section on slots: which trial held which slot when, and why idle slots were idle.
 
-The chart is a raster: it shows at most ``ROWS`` slots, evenly spaced, at ``CELLS`` cells in all,
+The chart is a raster: it shows at most ``ROWS`` slots, evenly spaced, of ``CELLS`` cells in all,
 so that 75,264 slots take no more room than 200. Shapes: R rows, T columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,27 +12,33 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.campaign.accounting import CAUSES
 from hydragnn_hpo.placement.simulator import Bar
-from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
-from hydragnn_hpo.report.page.palette import SERIES
+from hydragnn_hpo.report.charts import (
+    SERIES,
+    cost_unit,
+    rung_colour,
+    scatter,
+    time_unit,
+    titled_axis,
+)
+from hydragnn_hpo.report.page_blocks import Column, Figure, Number, Numbers, Section, Table
 from hydragnn_hpo.report.reading.course import IDLE, Course
 from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.sections.axes import rung_colour, spent_unit, unit_of
-from hydragnn_hpo.report.sections.losses import COLOURS, word
+from hydragnn_hpo.report.sections.utilization import COLOURS, cause_label
 
 ROWS, CELLS, COLUMNS = 192, 120_000, 1200
 NAMED = 300
-"""Up to so many bars have the names of their trials, on request of the pointer."""
+"""Most bars that name their trial under the pointer."""
 
 Codes = NDArray[np.int8]
 
 KINDS = ("none", "tail", "brain", "held", "away", "start-up", "lost")
-"""What a cell may show beside training; its code is its place here."""
+"""Kinds of cells beside training; the index is the code of a cell."""
 
-FIRST = len(KINDS)
+FIRST_COLOUR = len(KINDS)
 """Code of the first colour of training."""
 
 
-def section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section | None:
     """Show the slots of a campaign over time."""
     course = Course(facts)
     if not course.bars or not course.seconds:
@@ -41,13 +47,13 @@ def section(facts: Facts) -> Section | None:
         key="slots",
         title="Slots over time",
         lead="Which trial held which slot, to which rung it trained, and why idle slots were idle.",
-        blocks=(_numbers(facts, course), _gantt(course), _idle(facts)),
+        blocks=(_make_numbers(facts, course), _gantt(course), _idle(facts)),
     )
 
 
-def _numbers(facts: Facts, course: Course) -> Numbers:
+def _make_numbers(facts: Facts, course: Course) -> Numbers:
     hosts = {slot.rpartition(":")[0] for slot in course.slots}
-    unit, size = unit_of(course.seconds)
+    unit, size = time_unit(course.seconds)
     attempts = facts.figures
     first = attempts["first_step_seconds"]
     return Numbers(
@@ -64,7 +70,7 @@ def _numbers(facts: Facts, course: Course) -> Numbers:
 
 def _idle(facts: Facts) -> Table:
     losses = facts.losses
-    unit, size = spent_unit(losses.slot_seconds)
+    unit, size = cost_unit(losses.slot_seconds)
     rows = [
         (cause, losses.by_cause[cause] / size, losses.share(cause), CAUSES[cause]) for cause in IDLE
     ]
@@ -81,37 +87,41 @@ def _idle(facts: Facts) -> Table:
 
 
 def _gantt(course: Course) -> Figure:
-    shown = shown_slots(course.slots)
+    shown = sample_slots(course.slots)
     columns = max(120, min(COLUMNS, CELLS // len(shown)))
-    rungs = sorted({rung_of(bar) for bar in course.bars})
-    by_rung = {rung: FIRST + SERIES.index(rung_colour(k)) for k, rung in enumerate(rungs)}
-    unit, size = unit_of(course.seconds)
+    rungs = sorted({target_epochs(bar) for bar in course.bars})
+    by_rung = {rung: FIRST_COLOUR + SERIES.index(rung_colour(k)) for k, rung in enumerate(rungs)}
+    unit, size = time_unit(course.seconds)
     times = (np.arange(columns) + 0.5) * course.seconds / columns
-    background = idle_raster(course, shown, times)
+    background = paint_idle(course, shown, times)
     names = row_names(shown, course.slots)
     pictures = [
-        paint(course, shown, background, lambda bar: by_rung[rung_of(bar)]),
-        paint(course, shown, background, lambda bar: FIRST + number_of(bar) % len(SERIES)),
+        paint_bars(course, shown, background, lambda bar: by_rung[target_epochs(bar)]),
+        paint_bars(
+            course, shown, background, lambda bar: FIRST_COLOUR + trial_number(bar) % len(SERIES)
+        ),
     ]
     maps = [_raster(picture, times / size, names, unit) for picture in pictures]
     maps[1]["visible"] = False
-    labels = {word(kind): COLOURS[kind] for k, kind in enumerate(KINDS) if (background == k).any()}
-    labels |= {f"to epoch {rung}": SERIES[by_rung[rung] - FIRST] for rung in by_rung}
-    labels |= {word(kind): COLOURS[kind] for kind in ("start-up", "lost")}
+    labels = {
+        cause_label(kind): COLOURS[kind] for k, kind in enumerate(KINDS) if (background == k).any()
+    }
+    labels |= {f"to epoch {rung}": SERIES[by_rung[rung] - FIRST_COLOUR] for rung in by_rung}
+    labels |= {cause_label(kind): COLOURS[kind] for kind in ("start-up", "lost")}
     labels.pop("none", None)
-    keys = [_key_of(label, colour) for label, colour in labels.items()]
-    hover = _names_of(course, shown, names, size)
+    keys = [_legend_entry(label, colour) for label, colour in labels.items()]
+    hover = _hover_labels(course, shown, names, size)
     return Figure(
         key="gantt",
         title="Slots over time",
-        says=_says(len(shown), len(course.slots)),
+        caption=_caption(len(shown), len(course.slots)),
         data=(*maps, *hover, *keys),
         layout=_layout(unit, course.seconds / size, len(names)),
         height=max(300, min(640, 150 + 14 * len(shown))),
     )
 
 
-def _says(shown: int, slots: int) -> str:
+def _caption(shown: int, slots: int) -> str:
     what = "One row is one slot; colours tell the rung or, by the switch, the trial."
     if shown == slots:
         return what
@@ -124,12 +134,12 @@ def _layout(unit: str, end: float, rows: int) -> dict[str, Any]:
         for label, seen in (("by rung", [True, False]), ("by trial", [False, True]))
     ]
     # Plotly paints the active button in a pale colour of its own: so all are pale, in any theme.
-    look = {"bgcolor": "#dfe3e8", "font": {"color": "#1a1f27"}, "bordercolor": "#a9b3bf"}
-    menu = {"type": "buttons", "direction": "right", "buttons": buttons, **look}
+    pale = {"bgcolor": "#dfe3e8", "font": {"color": "#1a1f27"}, "bordercolor": "#a9b3bf"}
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, **pale}
     place = {"x": 0.0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
     named = {"type": "category"} if rows <= 24 else {"type": "category", "nticks": 8}
     return {
-        "xaxis": {"title": {"text": f"time since the first placement ({unit})"}, "range": [0, end]},
+        "xaxis": titled_axis(f"time since the first placement ({unit})", range=[0, end]),
         "yaxis": {"range": [rows - 0.5, -0.5], "automargin": True, **named},
         "margin": {"b": 90},
         "updatemenus": [{**menu, **place, "pad": {"b": 4}}],
@@ -139,7 +149,7 @@ def _layout(unit: str, end: float, rows: int) -> dict[str, Any]:
 
 
 def _raster(picture: Codes, times: NDArray[np.float64], names: list[str], unit: str) -> Any:
-    codes = FIRST + len(SERIES)
+    codes = FIRST_COLOUR + len(SERIES)
     colours = [*(COLOURS.get(kind, "card") for kind in KINDS), *SERIES]
     scale = [[(k + e) / codes, colour] for k, colour in enumerate(colours) for e in (0, 1)]
     return {
@@ -157,60 +167,65 @@ def _raster(picture: Codes, times: NDArray[np.float64], names: list[str], unit: 
     }
 
 
-def _key_of(label: str, colour: str) -> dict[str, Any]:
-    """Give an entry of the legend: a raster has none of its own."""
+def _legend_entry(label: str, colour: str) -> dict[str, Any]:
+    """Return an entry of the legend: a raster has none of its own."""
     marker = {"color": colour, "symbol": "square", "size": 10}
-    nothing: dict[str, Any] = {"x": [None], "y": [None]}
-    return {"type": "scatter", "mode": "markers", **nothing, "name": label, "marker": marker}
+    return scatter([None], [None], "markers", name=label, marker=marker)
 
 
-def _names_of(course: Course, shown: Sequence[str], names: list[str], size: float) -> list[Any]:
-    """Give what the pointer reads in the longest bars: the trial and its rung."""
+def _hover_labels(course: Course, shown: Sequence[str], names: list[str], size: float) -> list[Any]:
+    """Return invisible points in the longest bars that name the trial and its rung."""
     place = {slot: names[number] for number, slot in enumerate(shown)}
     bars = [bar for bar in course.bars if bar.what == "training"]
     bars.sort(key=lambda bar: bar.start - bar.end)
     points = [(bar, slot) for bar in bars for slot in bar.slots if slot in place][:NAMED]
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [(bar.start + bar.end) / 2 / size for bar, _ in points],
-        "y": [place[slot] for _, slot in points],
-        "text": [f"{bar.trial.partition('@')[0]}, to epoch {rung_of(bar)}" for bar, _ in points],
-        "hovertemplate": "%{text}<br>slot %{y}<extra></extra>",
-        "marker": {"size": 14, "opacity": 0},
-        "showlegend": False,
-    }
+    labels = [f"{bar.trial.partition('@')[0]}, to epoch {target_epochs(bar)}" for bar, _ in points]
+    trace = scatter(
+        [(bar.start + bar.end) / 2 / size for bar, _ in points],
+        [place[slot] for _, slot in points],
+        "markers",
+        text=labels,
+        hovertemplate="%{text}<br>slot %{y}<extra></extra>",
+        marker={"size": 14, "opacity": 0},
+        showlegend=False,
+    )
     return [trace] if points else []
 
 
 # -- the raster ----------------------------------------------------------------------
 
 
-def shown_slots(slots: Sequence[str], most: int = ROWS) -> list[str]:
+def sample_slots(slots: Sequence[str], most: int = ROWS) -> list[str]:
     """Choose slots evenly, the middle one of each group."""
     count = min(most, len(slots))
     return [slots[(2 * k + 1) * len(slots) // (2 * count)] for k in range(count)]
 
 
 def row_names(shown: Sequence[str], slots: Sequence[str]) -> list[str]:
-    """Name rows: their slots; without the host where there is but one."""
+    """Return the names of rows: slots, without the host if there is only one."""
     hosts = {slot.rpartition(":")[0] for slot in slots}
     return [slot.rpartition(":")[2] if len(hosts) == 1 else slot for slot in shown]
 
 
-def rung_of(bar: Bar) -> int:
-    """Give the epochs an attempt was to reach."""
+def target_epochs(bar: Bar) -> int:
+    """Return the epochs that an attempt was to reach: its rung."""
     return int(bar.trial.rpartition("@")[2])
 
 
-def number_of(bar: Bar) -> int:
-    """Give a trial's number; neighbours in time get unlike colours by it."""
+def trial_number(bar: Bar) -> int:
+    """Return a trial's number; neighbours in time differ in colour by it."""
     digits = "".join(filter(str.isdigit, bar.trial.rpartition("@")[0]))
     return int(digits) if digits else 0
 
 
-def idle_raster(course: Course, shown: Sequence[str], times: NDArray[np.float64]) -> Codes:
-    """Say for each cell why its slot would be idle, [R, T]."""
+def paint_idle(course: Course, shown: Sequence[str], times: NDArray[np.float64]) -> Codes:
+    """Return for each cell why its slot would be idle, [R, T].
+
+    Args:
+        course: of the campaign.
+        shown: slots of the rows.
+        times: middles of the columns, in seconds.
+    """
     codes: Mapping[str, int] = {kind: code for code, kind in enumerate(KINDS)}
     line = np.array([codes[course.idle.at(time)] for time in times], dtype=np.int8)
     picture = np.tile(line, (len(shown), 1))
@@ -220,8 +235,17 @@ def idle_raster(course: Course, shown: Sequence[str], times: NDArray[np.float64]
     return picture
 
 
-def paint(course: Course, shown: Sequence[str], background: Codes, code_of: Any) -> Codes:
-    """Paint what slots did over why they would be idle: what is in the middle of each cell."""
+def paint_bars(
+    course: Course, shown: Sequence[str], background: Codes, code_of: Callable[[Bar], int]
+) -> Codes:
+    """Paint bars over the reasons of idle time; a cell shows what is in its middle.
+
+    Args:
+        course: of the campaign.
+        shown: slots of the rows.
+        background: what ``paint_idle`` returns.
+        code_of: code of the colour of a bar of training.
+    """
     picture = background.copy()
     place = {slot: row for row, slot in enumerate(shown)}
     columns = picture.shape[1]

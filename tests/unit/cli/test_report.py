@@ -11,8 +11,7 @@ from hydragnn_hpo.cli import run as run_command
 from hydragnn_hpo.cli.main import app
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page import write
-from hydragnn_hpo.report.pictures import parity
+from hydragnn_hpo.report import html_report, parity
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def test_a_folder_without_a_campaign_is_refused_in_a_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RunError("the disk is full."), KeyError("a fault of ours")])
-@pytest.mark.parametrize("place", [(write, "write_report"), (parity, "draw_parity")])
+@pytest.mark.parametrize("place", [(html_report, "write_report"), (parity, "draw_parity")])
 def test_a_finished_campaign_does_not_fail_for_want_of_a_page(error, place, monkeypatch, capsys):
     def fail(*_):
         raise error

@@ -5,9 +5,9 @@ from made_campaign import make_campaign
 from unit.report.independent_importance import importance
 from unit.report.test_course_numbers import numbers_of
 
-from hydragnn_hpo.report.page.blocks import Doubtful
+from hydragnn_hpo.report.page_blocks import Doubtful
 from hydragnn_hpo.report.reading.facts import read_facts
-from hydragnn_hpo.report.sections.importance import section
+from hydragnn_hpo.report.sections.importance import make_section
 
 # The plain campaign is one of those whose whole page is computed anew: see test_numbers.
 WISHES = {
@@ -26,7 +26,7 @@ WISHES = {
 @pytest.mark.parametrize("wishes", WISHES.values(), ids=WISHES)
 def test_all_numbers_are_right(tmp_path, wishes):
     run = make_campaign(tmp_path / "run", **wishes)
-    found = section(read_facts(run))
+    found = make_section(read_facts(run))
     assert found is not None
     shown, expected = numbers_of(found.blocks), importance(run.path)
     assert shown.keys() == expected.keys()
@@ -36,7 +36,7 @@ def test_all_numbers_are_right(tmp_path, wishes):
 
 def test_what_cannot_be_trusted_is_greyed_out(tmp_path):
     run = make_campaign(tmp_path / "run", trials=40, noise_only=True)
-    found = section(read_facts(run))
+    found = make_section(read_facts(run))
     grey = [block for block in found.blocks if isinstance(block, Doubtful)]
     keys = {inner.key for block in grey for inner in block.blocks}
     assert {"mae", "mae.bars", "mae.swarm"} <= keys
@@ -49,4 +49,4 @@ def test_nothing_is_said_before_a_trial_has_said_something(tmp_path):
     run = make_campaign(tmp_path / "run", trials=12)
     lines = run.journal.read_bytes().splitlines(keepends=True)
     run.journal.write_bytes(b"".join(line for line in lines[:4]))
-    assert section(read_facts(run)) is None
+    assert make_section(read_facts(run)) is None

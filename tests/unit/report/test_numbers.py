@@ -7,8 +7,8 @@ from made_campaign import make_campaign
 from unit.report.independent import INDEPENDENT
 
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page.write import write_report
-from hydragnn_hpo.report.sections.contents import SECTIONS
+from hydragnn_hpo.report.html_report import write_report
+from hydragnn_hpo.report.sections import SECTIONS
 
 
 class Numbers(HTMLParser):

@@ -13,15 +13,14 @@ from unit.report.independent_search import SEARCH
 
 from hydragnn_hpo.config.search import ParameterConfig
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page.blocks import Block, Doubtful, Figure, Section, Table
+from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Table
 from hydragnn_hpo.report.reading.dependence import dependence, filled, grid
 from hydragnn_hpo.report.reading.facts import Facts, read_facts
 from hydragnn_hpo.report.reading.latency import latencies
 from hydragnn_hpo.report.reading.scores import short_names, wide
-from hydragnn_hpo.report.sections import parallel
-from hydragnn_hpo.report.sections.contents import SECTIONS
-from hydragnn_hpo.report.sections.parallel import dimension, nice
-from hydragnn_hpo.report.sections.pareto import front_of
+from hydragnn_hpo.report.sections import SECTIONS, parallel
+from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
+from hydragnn_hpo.report.sections.pareto import pareto_places
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +104,7 @@ def test_a_run_without_results_has_nothing_to_say(tmp_path: Path) -> None:
 
 def test_a_logarithmic_axis_stands_at_exponents() -> None:
     rate = ParameterConfig(low=1e-4, high=1e-1, log=True)
-    axis = dimension("rate", rate, [1e-4, 1e-3, 1e-1])
+    axis = parameter_axis("rate", rate, [1e-4, 1e-3, 1e-1])
     assert axis["values"] == pytest.approx([-4, -3, -1])
     assert dict(zip(axis["ticktext"], axis["tickvals"], strict=True)) == pytest.approx(
         {"0.0001": -4, "0.001": -3, "0.01": -2, "0.1": -1}
@@ -114,7 +113,7 @@ def test_a_logarithmic_axis_stands_at_exponents() -> None:
 
 def test_choices_stand_at_their_number_and_inactive_ones_below() -> None:
     conv = ParameterConfig(choices=("schnet", True, 1))
-    axis = dimension("conv", conv, [1, "schnet", None, True])
+    axis = parameter_axis("conv", conv, [1, "schnet", None, True])
     assert np.round(axis["values"]).tolist() == [2, 0, 0, 1]
     assert axis["values"][2] < axis["values"][1]
     assert axis["ticktext"] == ["not active", "schnet", "true", "1"]
@@ -124,17 +123,17 @@ def test_choices_stand_at_their_number_and_inactive_ones_below() -> None:
 
 
 def test_lines_of_one_choice_do_not_hide_each_other() -> None:
-    same = dimension("batch", ParameterConfig(choices=(16, 32)), [16, 32, 16, 16])
+    same = parameter_axis("batch", ParameterConfig(choices=(16, 32)), [16, 32, 16, 16])
     assert len(set(same["values"].tolist())) == 4
-    whole = dimension("layers", ParameterConfig(low=1, high=4), [1, 2, 2, 4])
+    whole = parameter_axis("layers", ParameterConfig(low=1, high=4), [1, 2, 2, 4])
     assert np.round(whole["values"]).tolist() == [1, 2, 2, 4]
     assert whole["tickvals"] == [1, 2, 3, 4]
 
 
 def test_ticks_are_round() -> None:
-    assert nice(0.0, 1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    assert nice(3.7, 129.0) == [20.0, 40.0, 60.0, 80.0, 100.0, 120.0]
-    assert nice(-0.03, 0.03) == [-0.03, -0.02, -0.01, 0.0, 0.01, 0.02, 0.03]
+    assert round_ticks(0.0, 1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert round_ticks(3.7, 129.0) == [20.0, 40.0, 60.0, 80.0, 100.0, 120.0]
+    assert round_ticks(-0.03, 0.03) == [-0.03, -0.02, -0.01, 0.0, 0.01, 0.02, 0.03]
 
 
 def test_too_many_lines_are_thinned_and_the_best_stay(
@@ -149,7 +148,7 @@ def test_too_many_lines_are_thinned_and_the_best_stay(
     scores = [first(t.trial.score) for t in made.trials.values() if t.trial.score is not None]
     best = sorted(scores)[:3]
     assert sorted(objective)[:3] == pytest.approx(np.log10(best) if wide(scores) else best)
-    assert "12 of the" in figure.says
+    assert "12 of the" in figure.caption
 
 
 def first(score: Any) -> float:
@@ -176,11 +175,11 @@ def test_the_front_is_that_of_the_eye() -> None:
     #   2        b   c        c is dearer than b and no better; d is the best; e dearer still
     #   1                d   e
     cost_score = [(4.0, 1.0), (1.0, 3.0), (3.0, 2.0), (2.0, 2.0), (5.0, 1.0), (2.0, 2.0)]
-    assert front_of(cost_score) == [1, 3, 5, 0]  # cheapest first; the twins b stand together
-    assert front_of([]) == []
+    assert pareto_places(cost_score) == [1, 3, 5, 0]  # cheapest first; the twins b stand together
+    assert pareto_places([]) == []
 
 
-def test_the_front_of_many_points_is_the_slow_one() -> None:
+def test_the_pareto_places_many_points_is_the_slow_one() -> None:
     rng = np.random.default_rng(2)
     points = [tuple(p) for p in rng.integers(0, 40, (400, 2)).astype(float).tolist()]
     slow = {
@@ -188,7 +187,7 @@ def test_the_front_of_many_points_is_the_slow_one() -> None:
         for k, (c, s) in enumerate(points)
         if not any(d <= c and t <= s and (d, t) != (c, s) for d, t in points)
     }
-    assert set(front_of(points)) == slow
+    assert set(pareto_places(points)) == slow
 
 
 def test_latency_is_the_median_epoch_of_the_last_attempt_on_one_rank(tmp_path: Path) -> None:

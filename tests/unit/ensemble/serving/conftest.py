@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.serving.app import make_app
 from hydragnn_hpo.ensemble.serving.limits import Limits
-from hydragnn_hpo.web.tokens import Token
+from hydragnn_hpo.http_service import Token
 
 TOKEN = Token("a-token-for-tests-only", made=False)
 

@@ -8,7 +8,7 @@ import pytest
 
 from hydragnn_hpo.cli.serve import serve
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.web.listening import is_loopback, listen
+from hydragnn_hpo.http_service import is_loopback, listen
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])

@@ -17,7 +17,7 @@ from hydragnn_hpo.report.comparing.comparison import Comparison, compare
 from hydragnn_hpo.report.comparing.page import write_comparison
 from hydragnn_hpo.report.comparing.picture import draw_comparison
 from hydragnn_hpo.report.comparing.sections import NEVER, sections_of
-from hydragnn_hpo.report.page.blocks import Table, Text
+from hydragnn_hpo.report.page_blocks import Table, Text
 
 
 def compared(*paths: Path, asked: tuple[tuple[str, float], ...] = ()) -> Comparison:

@@ -6,9 +6,9 @@ import pytest
 from unit.report.tiny_run import at, ended, facts_of, placed, trained
 
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.page.blocks import Code, Numbers, Table, Text
+from hydragnn_hpo.report.charts import cost_unit, time_unit
+from hydragnn_hpo.report.page_blocks import Code, Numbers, Table, Text
 from hydragnn_hpo.report.sections import costs, curves, failures, headline, progress, provenance
-from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
 
 
 def proposed(*trials):
@@ -28,7 +28,7 @@ def test_the_best_so_far_by_trials_and_by_slot_seconds(tmp_path):
     events += [placed(30, "t2", "a:0"), ended(35, "t2", "stopped", 0.7)]
     events += [at(35, "promoted", trials=["t0"], until=8, last=False)]
     events += [placed(40, "t0", "a:0", until=8), ended(41, "t0", "completed", 0.4)]
-    found = progress.results_of(facts_of(tmp_path, events))
+    found = progress.collect_results(facts_of(tmp_path, events))
     said = [(r.trial, r.score, r.trials, r.seconds, r.best) for r in found]
     assert said == [
         ("t0", 0.5, 1, 20.0, 0.5),
@@ -42,11 +42,11 @@ def test_the_best_so_far_by_trials_and_by_slot_seconds(tmp_path):
 
 def test_nothing_to_tell_yet(tmp_path):
     facts = facts_of(tmp_path, [*proposed("t0")])
-    assert texts(progress.section(facts)) == ["No trial has a result yet."]
-    assert texts(curves.section(facts)) == ["No epoch has ended yet."]
-    assert texts(costs.section(facts)) == ["No epoch with a predicted time has ended yet."]
-    assert len(texts(failures.section(facts))) == 1
-    said = " ".join(texts(headline.section(facts)))
+    assert texts(progress.make_section(facts)) == ["No trial has a result yet."]
+    assert texts(curves.make_section(facts)) == ["No epoch has ended yet."]
+    assert texts(costs.make_section(facts)) == ["No epoch with a predicted time has ended yet."]
+    assert len(texts(failures.make_section(facts))) == 1
+    said = " ".join(texts(headline.make_section(facts)))
     assert "not finished" in said
     assert "no trial has a result" in said
     assert "Energy was not counted" in said
@@ -57,16 +57,16 @@ def test_an_epoch_that_was_trained_twice_counts_once(tmp_path):
     events += [trained(3, "t0", 2, 0.8, 1.0), ended(4, "t0", "interrupted", reason="host_lost")]
     events += [placed(5, "t0", "a:0", attempt=2), trained(6, "t0", 2, 0.7, 1.0)]
     facts = facts_of(tmp_path, events)
-    assert curves.curve_of(facts.trials["t0"]) == ([1, 2], [0.9, 0.7])
+    assert curves.learning_curve(facts.trials["t0"]) == ([1, 2], [0.9, 0.7])
 
 
 def test_of_many_curves_the_best_and_an_even_sample_are_drawn():
     known = {f"t{k}": (list(range(10)), [1.0] * 10) for k in range(3000)}
     best = [f"t{k}" for k in range(500)]
-    found = curves.chosen(known, best)
+    found = curves.choose_curves(known, best)
     assert found[:120] == best[:120]
     assert 200 <= len(found) == len(set(found)) <= curves.MOST_TRIALS
-    assert curves.chosen({"t1": ([1], [2.0])}, []) == ["t1"]
+    assert curves.choose_curves({"t1": ([1], [2.0])}, []) == ["t1"]
 
 
 def failed_run(tmp_path):
@@ -79,13 +79,13 @@ def failed_run(tmp_path):
 
 def test_failures_show_the_last_lines_of_the_log_or_the_message(tmp_path):
     facts = failed_run(tmp_path)
-    said = next(b for b in failures.section(facts).blocks if isinstance(b, Code))
+    said = next(b for b in failures.make_section(facts).blocks if isinstance(b, Code))
     assert said.text.startswith("Traceback\nKeyError: <b>x</b>")
     assert said.text.endswith(f"$ hydragnn-hpo retry {tmp_path} t0")
     log = facts.run.trial("t0").attempt(1) / "log"
     log.parent.mkdir(parents=True)
     log.write_bytes(b"".join(b"line %d\n" % k for k in range(99_999)) + b"\xff" + 900 * b"x")
-    said = next(b for b in failures.section(facts).blocks if isinstance(b, Code)).text
+    said = next(b for b in failures.make_section(facts).blocks if isinstance(b, Code)).text
     lines = said.splitlines()
     assert lines[0] == "line 99992"
     assert len(lines[7]) == failures.WIDTH
@@ -94,7 +94,9 @@ def test_failures_show_the_last_lines_of_the_log_or_the_message(tmp_path):
 
 def test_failures_are_counted(tmp_path):
     tables = {
-        b.key: b.rows for b in failures.section(failed_run(tmp_path)).blocks if isinstance(b, Table)
+        b.key: b.rows
+        for b in failures.make_section(failed_run(tmp_path)).blocks
+        if isinstance(b, Table)
     }
     assert tables["reasons"][0][:3] == ("bug", 1, pytest.approx(3.0))
     assert tables["interruptions"][0][:3] == ("stale", 1, 1)
@@ -113,10 +115,12 @@ def test_predicted_and_actual_seconds(tmp_path):
     events += [placed(20, "t0", "a:0", attempt=2, **predicted), trained(21, "t0", 3, 0.7, 1.0)]
     events += [ended(36, "t0", "stopped", 0.7, attempt=2)]
     facts = facts_of(tmp_path, events)
-    found = [(pair.predicted, pair.actual) for pair in costs.epoch_pairs(facts)]
+    found = [(pair.predicted, pair.actual) for pair in costs.collect_epoch_pairs(facts)]
     assert found == [(2.0, 4.0), (2.0, 1.0)]
-    assert [(p.predicted, p.actual) for p in costs.attempt_pairs(facts)] == [(8.0, 16.0)]
-    assert costs.spread(costs.epoch_pairs(facts)) == pytest.approx((0.65, 1.25, 1.85))
+    assert [(p.predicted, p.actual) for p in costs.collect_attempt_pairs(facts)] == [(8.0, 16.0)]
+    assert costs.ratio_percentiles(costs.collect_epoch_pairs(facts)) == pytest.approx(
+        (0.65, 1.25, 1.85)
+    )
 
 
 def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
@@ -124,7 +128,7 @@ def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
     later = at(5, "opened", epoch=2, units={}, slots=["a:0"], software={"python": "3.12.2"})
     facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=["a:0"], software=software), later])
     facts.run.ensemble.write_bytes(b"abc")
-    section = provenance.section(facts)
+    section = provenance.make_section(facts)
     codes = {block.title: block.text for block in section.blocks if isinstance(block, Code)}
     assert f"hydragnn-hpo run {tmp_path}/campaign.toml --run {tmp_path}" in codes.values()
     assert codes["Ensemble, SHA-256"].startswith(hashlib.sha256(b"abc").hexdigest())
@@ -134,21 +138,21 @@ def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
 
 
 def test_an_old_journal_holds_no_versions(tmp_path):
-    section = provenance.section(facts_of(tmp_path, [*proposed("t0")]))
+    section = provenance.make_section(facts_of(tmp_path, [*proposed("t0")]))
     assert any("no versions" in text for text in texts(section))
 
 
 def test_without_an_ensemble_the_best_trial_speaks(tmp_path):
     end = {"reached": 4, "val_mae": {"gap": 0.25}}
     events = [*proposed("t0"), placed(1, "t0", "a:0"), ended(4, "t0", "stopped", 0.5, **end)]
-    section = headline.section(facts_of(tmp_path, events))
+    section = headline.make_section(facts_of(tmp_path, events))
     first = next(b for b in section.blocks if isinstance(b, Numbers)).numbers[0]
     assert (first.key, first.value, first.unit, first.note) == ("val_mae.gap", 0.25, "eV", "t0")
 
 
 def test_units_of_time():
-    assert [unit_of(s)[0] for s in (10, 3000, 40_000, 900_000)] == ["s", "min", "h", "days"]
-    assert [spent_unit(s)[1] for s in (10, 3000, 40_000, 9e7)] == [1.0, 60.0, 3600.0, 3600.0]
+    assert [time_unit(s)[0] for s in (10, 3000, 40_000, 900_000)] == ["s", "min", "h", "days"]
+    assert [cost_unit(s)[1] for s in (10, 3000, 40_000, 9e7)] == [1.0, 60.0, 3600.0, 3600.0]
 
 
 def test_a_trial_that_a_rule_ended_early_has_the_colour_of_its_rung(tmp_path):
@@ -157,6 +161,6 @@ def test_a_trial_that_a_rule_ended_early_has_the_colour_of_its_rung(tmp_path):
         events += [at(0, "proposed", f"t{number}", values={}, until=9)]
         events += [placed(1, f"t{number}", f"a:{number}", until=9)]
         events += [ended(5 + number, f"t{number}", "stopped", score, reached=reached)]
-    by_trials = progress.section(facts_of(tmp_path, events)).blocks[1]
+    by_trials = progress.make_section(facts_of(tmp_path, events)).blocks[1]
     assert [trace["name"] for trace in by_trials.data] == ["to epoch 9", "best so far"]
     assert by_trials.data[0]["y"].tolist() == [1.0, 0.7, 2.0]

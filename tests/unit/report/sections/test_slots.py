@@ -6,7 +6,13 @@ from unit.report.tiny_run import at, ended, facts_of, placed
 from hydragnn_hpo.placement.simulator import Bar
 from hydragnn_hpo.report.reading.course import Course, Idle
 from hydragnn_hpo.report.sections import slots
-from hydragnn_hpo.report.sections.slots import FIRST, KINDS, idle_raster, paint, shown_slots
+from hydragnn_hpo.report.sections.slots import (
+    FIRST_COLOUR,
+    KINDS,
+    paint_bars,
+    paint_idle,
+    sample_slots,
+)
 
 
 class Told:
@@ -30,24 +36,29 @@ def test_bars_are_painted_over_why_slots_would_be_idle():
         Bar("t8@9", ("a:0", "b:0"), 4.4, 4.6, "lost"),
     ]
     course = Told(["a:0", "b:0"], bars, 6.0)
-    background = idle_raster(course, course.slots, np.arange(6) + 0.5)
+    background = paint_idle(course, course.slots, np.arange(6) + 0.5)
     away, start, lost = (KINDS.index(kind) for kind in ("away", "start-up", "lost"))
     assert rows(background) == ["......", f"..{away}{away}.."]
-    painted = paint(course, course.slots, background, lambda bar: FIRST)
-    assert rows(painted) == [f"{start}{FIRST}{FIRST}.{lost}.", f"..{away}{away}{lost}."]
+    painted = paint_bars(course, course.slots, background, lambda bar: FIRST_COLOUR)
+    assert rows(painted) == [
+        f"{start}{FIRST_COLOUR}{FIRST_COLOUR}.{lost}.",
+        f"..{away}{away}{lost}.",
+    ]
     assert rows(background)[0] == "......"
 
 
 def test_a_bar_between_two_middles_is_left_out_and_none_is_painted_twice_as_long():
     bars = [Bar("t1@9", ("a:0",), 0.6, 1.4, "training")]
     course = Told(["a:0"], bars, 6.0)
-    background = idle_raster(course, course.slots, np.arange(6) + 0.5)
-    assert rows(paint(course, course.slots, background, lambda bar: FIRST)) == ["......"]
+    background = paint_idle(course, course.slots, np.arange(6) + 0.5)
+    assert rows(paint_bars(course, course.slots, background, lambda bar: FIRST_COLOUR)) == [
+        "......"
+    ]
 
 
 def test_slots_are_shown_evenly():
-    assert shown_slots(list("abcdef"), 3) == ["b", "d", "f"]
-    assert shown_slots(list("abc"), 3) == ["a", "b", "c"]
+    assert sample_slots(list("abcdef"), 3) == ["b", "d", "f"]
+    assert sample_slots(list("abc"), 3) == ["a", "b", "c"]
 
 
 def test_a_whole_machine_takes_little_room():
@@ -58,24 +69,24 @@ def test_a_whole_machine_takes_little_room():
     ]
     figure = slots._gantt(Told(names, bars, 2400.0))
     assert sum(trace["z"].nbytes for trace in figure.data if "z" in trace) <= 2 * slots.CELLS
-    assert "Shown are 192 of 75,264 slots" in figure.says
+    assert "Shown are 192 of 75,264 slots" in figure.caption
 
 
 def test_the_switch_shows_one_raster_or_the_other(tmp_path):
     events = [at(0, "opened", units={}, slots=["a:0"]), placed(1, "t3", "a:0", until=4)]
     events = [at(0, "proposed", "t3", values={}, until=4), *events]
     events += [at(1, "first_step", "t3", seconds=0.0), ended(9, "t3", "stopped", 1.0)]
-    section = slots.section(facts_of(tmp_path, events))
+    section = slots.make_section(facts_of(tmp_path, events))
     figure = section.blocks[1]
     by_rung, by_trial = (trace for trace in figure.data if trace["type"] == "heatmap")
     assert (by_rung.get("visible", True), by_trial["visible"]) == (True, False)
-    assert np.unique(by_rung["z"]).tolist() == [FIRST]  # the first rung has the first colour
-    assert np.unique(by_trial["z"]).tolist() == [FIRST + 3]  # trial 3 the fourth
+    assert np.unique(by_rung["z"]).tolist() == [FIRST_COLOUR]  # the first rung has the first colour
+    assert np.unique(by_trial["z"]).tolist() == [FIRST_COLOUR + 3]  # trial 3 the fourth
     buttons = figure.layout["updatemenus"][0]["buttons"]
     assert [button["args"][0]["visible"] for button in buttons] == [[True, False], [False, True]]
 
 
 def test_nothing_was_placed(tmp_path):
     facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=["a:0"])])
-    assert slots.section(facts) is None
+    assert slots.make_section(facts) is None
     assert Course(facts).bars == []

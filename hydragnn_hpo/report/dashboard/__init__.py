@@ -1,1 +1,0 @@
-"""A report that keeps up with its campaign, for one person on this computer."""

@@ -1,0 +1,199 @@
+"""Four PNG figures of each head of an evaluation, and ``evaluation.json``.
+
+Shapes: R rows, w components, n = R w values.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hydragnn_hpo.ensemble.evaluation.evaluate import Evaluation, HeadEvaluation
+from hydragnn_hpo.ensemble.uncertainty.evaluation import curves_of
+from hydragnn_hpo.ensemble.uncertainty.scores import values_of
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.report.parity import POINTS
+from hydragnn_hpo.report.reading.tested import evenly
+from hydragnn_hpo.report.style import (
+    ALARM,
+    COLOURS,
+    FAINT,
+    INK,
+    make_figure,
+    set_title,
+    tidy_axis,
+    write_png,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SIZE = 4.6
+"""Width and height of a picture, in inches."""
+
+_SMALL: dict[str, Any] = {"fontsize": 8, "frameon": False}
+
+
+def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> list[Path]:
+    """Write ``evaluation.json``, and four PNG for each head.
+
+    Args:
+        folder: made if it is not there.
+        done: the evaluation.
+        plain: the same as data, with what else belongs into the JSON.
+
+    Returns:
+        The files written.
+    """
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "evaluation.json"]
+    write_text(files[0], json.dumps(plain, indent=1, allow_nan=False) + "\n")
+    for name, head in done.heads.items():
+        curves = curves_of(head.found, head.entry.calibration)
+        for kind, draw in FIGURES.items():
+            figure = make_figure(SIZE, SIZE)
+            axis = figure.subplots()
+            draw(axis, head, curves)
+            set_title(axis, f"{name.replace('_', ' ')}: {kind.replace('_', ' ')}")
+            tidy_axis(axis)
+            axis.tick_params(which="minor", labelsize=8)
+            files.append(folder / f"{name}_{kind}.png")
+            write_png(figure, files[-1])
+    return files
+
+
+Curves = dict[str, dict[str, list[float]]]
+"""Points of the calibration curves of a head, as ``curves_of`` returns them."""
+
+
+def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
+    """Draw predicted over reference, with 90 % intervals.
+
+    Args:
+        axis: the panel.
+        head: of the evaluation.
+        curves: not needed here; all figures of a head are called alike.
+    """
+    found, known = head.found, head.entry.calibration
+    half = known.half_width(found.sigma(known), 0.9, found.stratum)
+    truth, bars = values_of(found.truth, half)
+    mean, outside = found.mean.ravel(), np.abs(found.residual).ravel() > bars
+    shown = evenly(truth, POINTS)
+    faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
+    for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
+        style: dict[str, Any] = {"color": colour, "linewidths": 0, "alpha": min(1.0, faint + 0.35)}
+        axis.errorbar(
+            truth[rows], mean[rows], yerr=bars[rows], fmt="none", ecolor=colour, elinewidth=0.7,
+            alpha=faint,
+        )  # fmt: skip
+        axis.scatter(truth[rows], mean[rows], s=9, **style)
+    ends = np.array([min(truth.min(), mean.min()), max(truth.max(), mean.max())])
+    ends += np.array([-1.0, 1.0]) * (0.05 * float(np.ptp(ends)) or 0.5)
+    axis.plot(ends, ends, color=INK, linewidth=0.9, zorder=0)
+    axis.set(xlim=ends, ylim=ends, aspect="equal")
+    axis.set_xlabel(f"reference{_unit(head)}")
+    axis.set_ylabel(f"predicted, 90 % interval{_unit(head)}")
+    inside = 100 * head.figures["coverage90"]
+    _note(axis, f"MAE {head.figures['mae']:.3g}\n{inside:.1f} % inside")
+
+
+def draw_calibration(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
+    """Draw the observed coverage over the nominal coverage of intervals.
+
+    Args:
+        axis: the panel.
+        head: of the evaluation.
+        curves: its calibration curves.
+    """
+    gaussian, conformal = curves["calibration"], curves["conformal"]
+    figures = head.figures
+    lines = (
+        ("conformal", conformal["level"], conformal["covered"], figures["area_conformal"]),
+        ("Gaussian, calibrated", gaussian["level"], gaussian["gaussian"], figures["area"]),
+        ("Gaussian, raw spread", gaussian["level"], gaussian["raw"], figures["raw_area"]),
+    )
+    axis.plot([0, 1], [0, 1], color=INK, linewidth=0.9, zorder=0)
+    for (label, level, covered, area), colour in zip(lines, COLOURS, strict=False):
+        axis.plot(
+            [0, *level, 1], [0, *covered, 1], color=colour, marker="o", markersize=2.5,
+            linewidth=1.4, label=f"{label}: area {area:.3f}",
+        )  # fmt: skip
+    axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axis.set_xlabel("share that the interval promises")
+    axis.set_ylabel("share found inside")
+    axis.legend(loc="lower right", **_SMALL)
+
+
+def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
+    """Draw |error| over sigma, and the root mean square error in bins of sigma.
+
+    Args:
+        axis: the panel.
+        head: of the evaluation.
+        curves: its calibration curves.
+    """
+    error, sigma = values_of(head.found.residual, head.found.sigma(head.entry.calibration))
+    error, bins = np.abs(error), curves["bins"]
+    smallest = max(1e-3 * float(np.quantile(error, 0.99)), np.finfo(float).tiny)
+    shown = evenly(sigma, 2 * POINTS)
+    axis.scatter(
+        sigma[shown], np.maximum(error[shown], smallest), s=6, color=FAINT, alpha=0.35, linewidths=0
+    )
+    ends = np.array([sigma.min(), sigma.max()]) * np.array([0.9, 1.1])
+    axis.plot(ends, ends, color=INK, linewidth=0.9, label="error = sigma")
+    axis.plot(
+        bins["sigma"], bins["rms_error"], color=COLOURS[1], marker="o", linewidth=1.6,
+        label=f"root mean square error of {len(bins['sigma'])} bins",
+    )  # fmt: skip
+    axis.set(xscale="log", yscale="log", ylim=(0.7 * smallest, None))
+    axis.set_xlabel(f"sigma, calibrated{_unit(head)}")
+    axis.set_ylabel(f"|error|{_unit(head)}")
+    axis.legend(loc="lower right", **_SMALL)
+    _note(axis, f"Spearman {head.figures['spearman']:.2f}\nENCE {head.figures['ence']:.2f}")
+
+
+def draw_sparsification(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
+    """Draw the MAE of the rest when the least certain values are removed.
+
+    Args:
+        axis: the panel.
+        head: of the evaluation.
+        curves: its calibration curves.
+    """
+    curve = curves["sparsification"]
+    taken = 100 * np.array(curve["taken"])
+    axis.plot(
+        taken,
+        curve["sigma"],
+        color=COLOURS[0],
+        linewidth=1.6,
+        label=f"by sigma: AUSE {head.figures['ause']:.3f}",
+    )
+    axis.plot(taken, curve["oracle"], color=INK, linewidth=1.0, label="by the error (oracle)")
+    axis.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--", label="in any order")
+    axis.fill_between(taken, curve["oracle"], curve["sigma"], color=COLOURS[0], alpha=0.12)
+    axis.set(xlim=(0, 100), ylim=(0, None))
+    axis.set_xlabel("values taken away, least certain first (%)")
+    axis.set_ylabel("MAE of the rest, relative")
+    axis.legend(loc="best", **_SMALL)
+
+
+FIGURES = {
+    "parity": draw_parity,
+    "calibration": draw_calibration,
+    "error_over_sigma": draw_error,
+    "sparsification": draw_sparsification,
+}
+"""Figures of each head, by the end of the file's name."""
+
+
+def _unit(head: HeadEvaluation) -> str:
+    return "" if head.entry.unit == "1" else f" ({head.entry.unit})"
+
+
+def _note(axis: "Axes", text: str) -> None:
+    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2.0}
+    place: dict[str, Any] = {"transform": axis.transAxes, "va": "top", "bbox": box}
+    axis.text(0.035, 0.965, text, fontsize=8, color=INK, **place)

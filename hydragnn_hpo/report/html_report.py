@@ -1,0 +1,75 @@
+"""The report of a run as one HTML file."""
+
+import datetime
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.page import Title, render_page
+from hydragnn_hpo.report.page_blocks import Section, Text
+from hydragnn_hpo.report.reading.facts import Facts, read_facts
+from hydragnn_hpo.report.sections import SECTIONS, MakeSection
+
+logger = logging.getLogger(__name__)
+
+
+def write_report(run: RunDir, out: Path | None = None) -> Path:
+    """Write the report of a run as one HTML file, whole or not at all.
+
+    Args:
+        run: the run directory; the campaign may still be running.
+        out: the file, NAME.html; ``RUN/report/report.html`` if left out.
+
+    Raises:
+        ConfigError: the file would have another name: it might be one of the run's own.
+        RunError: there is no campaign, or its journal is damaged.
+        StorageError: the file cannot be written.
+    """
+    path = run.report / "report.html" if out is None else out
+    if path.suffix != ".html":
+        raise ConfigError(f"--out '{path}': the report is a page: name it NAME.html.")
+    facts = read_facts(run)
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, render_report(facts))
+    return path
+
+
+def render_report(facts: Facts, sections: Mapping[str, MakeSection] = SECTIONS) -> str:
+    """Render the report of a run, all sections in order."""
+    return render_page(report_title(facts), make_sections(facts, sections))
+
+
+def make_sections(facts: Facts, sections: Mapping[str, MakeSection] = SECTIONS) -> list[Section]:
+    """Make all sections that have something to show; one that fails is replaced by its error."""
+    made: list[Section] = []
+    for key, make in sections.items():
+        try:
+            section = make(facts)
+        except Exception as error:
+            logger.exception("section %s of the report could not be made", key)
+            section = error_section(key, error)
+        if section is not None:
+            made.append(section)
+    return made
+
+
+def error_section(key: str, error: Exception) -> Section:
+    """Return a section that says in one line why the real one could not be made."""
+    message = str(error).strip().partition("\n")[0]
+    if not message or isinstance(error, KeyError):  # a key alone says nothing
+        message = f"{type(error).__name__} {message}".strip()
+    return Section(key, key.capitalize(), "", (Text(f"This could not be made: {message}"),))
+
+
+def report_title(facts: Facts) -> Title:
+    """Return the campaign's name, and the state and time of its last event."""
+    state = "finished" if facts.state.finished else "not finished"
+    about = f"{facts.run.path.resolve().name}, {state}"
+    if facts.end is not None:
+        when = datetime.datetime.fromtimestamp(facts.end, datetime.UTC)
+        about += f", as of {when:%Y-%m-%d %H:%M:%S} UTC"
+    return Title(facts.config.name, about)

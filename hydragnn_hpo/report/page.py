@@ -1,0 +1,281 @@
+"""A report as one self-contained HTML page, from Jinja templates with autoescape.
+
+The page loads nothing: style, script, plotly.js and the data of its charts are inside. Its content
+security policy names the scripts by their checksums, so that no text of a run directory can become
+a script, and no request can leave the page.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from hydragnn_hpo.report.charts import DARK, LIGHT
+from hydragnn_hpo.report.page_blocks import Block, Cell, Doubtful, Figure, Section
+
+LONG_TABLE = 16
+"""Tables with more rows scroll in a frame of their own."""
+
+WIDE_TEXT = 32
+"""Longer texts get room in their column."""
+
+SHORT_LIST = 8
+"""Lists of at most so many numbers stay readable in the JSON of a chart."""
+
+
+@dataclass(frozen=True)
+class Title:
+    """The heading of a page."""
+
+    name: str
+    about: str
+    """One line below it: of when, from where."""
+
+
+@dataclass(frozen=True)
+class RenderedSection:
+    """A section as HTML, and the data of its charts."""
+
+    key: str
+    title: str
+    html: Markup
+    figures: Mapping[str, Any]
+    """JSON data of the charts, by their full key."""
+
+
+def render_page(title: Title, sections: Sequence[Section]) -> str:
+    """Render the whole page as one file; the same sections give the same bytes."""
+    rendered = [render_section(section) for section in sections]
+    figures = {key: figure for each in rendered for key, figure in each.figures.items()}
+    data = json.dumps(figures, separators=(",", ":"), allow_nan=False)
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            title=title,
+            sections=rendered,
+            policy=content_policy(page_script()),
+            style=_stylesheet("page.css"),
+            script=Markup(page_script()),
+            figures=_pack(data.encode()),
+            plotly=packed_plotly(),
+        )
+    )
+
+
+def render_live_page(title: Title, sections: Sequence[RenderedSection]) -> str:
+    """Render the page of a dashboard; its script fetches chart data and newer sections."""
+    return (
+        _environment()
+        .get_template("live.html.jinja")
+        .render(
+            title=title,
+            sections=sections,
+            style=_stylesheet("page.css", "live.css"),
+            script=Markup(live_script()),
+            plotly=packed_plotly(),
+        )
+    )
+
+
+def render_section(section: Section) -> RenderedSection:
+    """Render a section as HTML, and its charts as JSON data."""
+    html = _environment().get_template("section.html.jinja").render(section=section)
+    figures = {
+        f"{section.key}.{figure.key}": to_json({"data": figure.data, "layout": figure.layout})
+        for figure in _figures(section.blocks)
+    }
+    return RenderedSection(section.key, section.title, Markup(html), figures)
+
+
+def _figures(blocks: Sequence[Block]) -> list[Figure]:
+    """Collect all charts, also those inside doubtful blocks."""
+    found: list[Figure] = []
+    for block in blocks:
+        if isinstance(block, Figure):
+            found.append(block)
+        elif isinstance(block, Doubtful):
+            found += _figures(block.blocks)
+    return found
+
+
+def format_value(value: Cell, unit: str = "") -> str:
+    """Round a value for a reader: four digits, thousands apart; shares in percent.
+
+    Zeros at the end show that a number was rounded: 3.5 is 3.5, 0.22699 is 0.2270.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return str(value)
+    if unit == "%":
+        return f"{100 * value:.1f}"
+    if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
+        return f"{int(value):,}"
+    size = abs(value)
+    if not 1e-3 <= size < 1e15:
+        return f"{value:.3g}"
+    text = f"{value:,.{max(0, 3 - math.floor(math.log10(size)))}f}"
+    exact = float(text.replace(",", "")) == value and "." in text
+    return text.rstrip("0") if exact else text
+
+
+def _exact(value: float | int) -> str:
+    """Return a number with all its digits, for scripts and tests."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return repr(float(plain)) if isinstance(plain, float) else str(int(plain))
+
+
+# -- templates, style and scripts --------------------------------------------------------
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("hydragnn_hpo.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals.update(LONG=LONG_TABLE, WIDE=WIDE_TEXT)
+    environment.filters["rounded"] = format_value
+    environment.filters["exact"] = _exact
+    environment.filters["kind"] = lambda block: type(block).__name__
+    return environment
+
+
+def _template(name: str) -> str:
+    """Read a file of ``templates/`` as it is."""
+    return (files("hydragnn_hpo.report") / "templates" / name).read_text()
+
+
+@cache
+def _stylesheet(*names: str) -> Markup:
+    """Return style sheets with the colours of both themes before them."""
+    light, dark = (
+        "".join(f"--{name}:{colour};" for name, colour in theme.items()) for theme in (LIGHT, DARK)
+    )
+    themes = (
+        f":root{{color-scheme:light;{light}}}"
+        f"@media screen and (prefers-color-scheme:dark){{"
+        f":root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
+        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}"
+    )
+    return Markup(themes + "".join(map(_template, names)))
+
+
+@cache
+def page_script() -> str:
+    """Return the script of every page."""
+    return _template("parallel_coordinates.js") + _template("page.js")
+
+
+@cache
+def live_script() -> str:
+    """Return the script of a page that a dashboard keeps up to date."""
+    return page_script() + _template("live.js")
+
+
+def content_policy(script: str) -> str:
+    """Return the content security policy of a page: only ``script`` and plotly.js may run."""
+    allowed = f"'{script_digest(script.encode())}' '{script_digest(_plotly())}'"
+    return (
+        f"default-src 'none'; script-src {allowed}; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def script_digest(content: bytes) -> str:
+    """Return ``sha256-...`` of a script, as a content security policy names it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}"
+
+
+@cache
+def _plotly() -> bytes:
+    """Read plotly.js out of the installed ``plotly`` package."""
+    return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+
+
+@cache
+def packed_plotly() -> str:
+    """Return plotly.js compressed, in base64: 2 MB rather than 4.8."""
+    return _pack(_plotly())
+
+
+def _pack(content: bytes) -> str:
+    """Compress, always to the same bytes, and encode in base64."""
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+
+
+# -- charts as JSON ----------------------------------------------------------------------
+
+_DTYPES = {
+    "int8": "i1",
+    "uint8": "u1",
+    "int16": "i2",
+    "uint16": "u2",
+    "int32": "i4",
+    "uint32": "u4",
+    "float32": "f4",
+}
+"""What plotly.js calls the types of numpy."""
+
+
+def to_json(value: Any) -> Any:
+    """Convert a figure, or any part of it, to plain JSON data.
+
+    Long arrays of numbers become base64, floats with 7 digits, whole numbers in the smallest type
+    that holds them. What is not finite becomes null.
+
+    Source: plotly.js, "typed array specification" (``bdata``, ``dtype``, ``shape``), 2026-11-22.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): to_json(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray):
+        return _array_to_json(value)
+    if isinstance(value, (list, tuple)):
+        if len(value) > SHORT_LIST and all(type(inner) in (int, float) for inner in value):
+            return _array_to_json(np.asarray(value))
+        return [to_json(inner) for inner in value]
+    if isinstance(value, np.generic):
+        return to_json(value.item())
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else None
+    return value
+
+
+def _array_to_json(values: np.ndarray) -> Any:
+    if values.dtype.kind not in "iuf" or values.size <= SHORT_LIST or values.ndim > 2:
+        return [to_json(value) for value in values.tolist()]
+    narrow = _narrow(values)
+    dtype = _DTYPES[narrow.dtype.name]
+    encoded = {"dtype": dtype, "bdata": base64.b64encode(narrow.tobytes()).decode()}
+    if values.ndim == 2:
+        encoded["shape"] = ", ".join(map(str, values.shape))
+    return encoded
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Convert to the smallest little-endian type that holds the values."""
+    if values.dtype.kind != "f":
+        low, high = int(values.min()), int(values.max())
+        for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32"):
+            limits = np.iinfo(name)
+            if limits.min <= low and high <= limits.max:
+                return np.ascontiguousarray(values, np.dtype(name).newbyteorder("<"))
+    return np.ascontiguousarray(values, "<f4")

@@ -1,0 +1,176 @@
+"""Figure of a run as a PNG: parity of the ensemble on the test split, and the leaderboard.
+
+Shapes: R rows of a head on the test split.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.files import read_json
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.reading.tested import evenly
+from hydragnn_hpo.report.style import COLOURS, INK, make_figure, set_title, tidy_axis, write_png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+POINTS = 1500
+"""Most points of a parity panel."""
+BARS = 20
+"""Most trials of the leaderboard."""
+
+_LEGEND: dict[str, Any] = {
+    "fontsize": 8,
+    "frameon": False,
+    "columnspacing": 1.0,
+    "handlelength": 1.2,
+    "bbox_to_anchor": (1.02, 1.0),
+    "borderaxespad": 0.3,
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Predictions of one head on the test split."""
+
+    name: str
+    unit: str
+    scores: Mapping[str, Any]
+    """The head's row of the table."""
+    truth: np.ndarray
+    """[R]."""
+    mean: np.ndarray
+    """[R]."""
+    half90: np.ndarray
+    """Half the 90 % interval, [R]."""
+
+
+def draw_parity(run: Path, out: Path) -> None:
+    """Draw parity panels with 90 % intervals and the leaderboard into one PNG.
+
+    Args:
+        run: the run directory; its ensemble has been built.
+        out: the PNG to write, whole.
+
+    Raises:
+        RunError: there is no ensemble yet, or its report is damaged.
+    """
+    table, panels = read_report(run)
+    places = len(panels) + 1
+    columns = 2 if places == 4 else min(places, 3)
+    lines = -(-places // columns)
+    figure = make_figure(4.3 * columns, 4.3 * lines)
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axis in axes[places:]:
+        axis.set_axis_off()
+    for axis, panel in zip(axes, panels, strict=False):
+        draw_panel(axis, panel)
+    members = {member["trial"]: member["weight"] for member in table["members"]}
+    draw_leaderboard(axes[places - 1], table["leaderboard"], members)
+    write_png(figure, out)
+
+
+def read_report(run: Path) -> tuple[dict[str, Any], list[Panel]]:
+    """Read the two report files of an ensemble.
+
+    Returns:
+        The table of the ensemble, and a panel for each scalar head.
+
+    Raises:
+        RunError: there is no ensemble yet, or its report is damaged.
+    """
+    folder = RunDir(run).report
+    path = folder / "test_predictions.safetensors"
+    if not path.exists():
+        raise RunError(f"{run}: has no ensemble yet: run 'hydragnn-hpo ensemble build {run}'.")
+    table: dict[str, Any] = read_json(folder / "ensemble.json")
+    try:
+        arrays = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: cannot be read ({error}); build the ensemble again.") from error
+    panels = []
+    for name, scores in table["heads"].items():
+        parts = [arrays[f"{name}/{part}"] for part in ("truth", "mean", "half90")]
+        if parts[0].shape[1] == 1:
+            panels.append(Panel(name, scores["unit"], scores, *(part[:, 0] for part in parts)))
+    return table, panels
+
+
+def draw_panel(axis: "Axes", panel: Panel) -> None:
+    """Draw predicted over true, with 90 % intervals; errors in the title."""
+    shown = evenly(panel.truth, POINTS)
+    truth, mean, half = panel.truth[shown], panel.mean[shown], panel.half90[shown]
+    # Few points: plain bars. Many: faint ones, or they hide each other.
+    faint = float(np.clip(40.0 / np.sqrt(len(shown)) / 5.0, 0.12, 0.55))
+    axis.errorbar(
+        truth, mean, yerr=half, fmt="none", ecolor=COLOURS[0], elinewidth=0.7, alpha=faint
+    )
+    axis.scatter(truth, mean, s=11, color=COLOURS[0], linewidths=0, alpha=min(1.0, faint + 0.35))
+    low, high = _limits(truth, mean)
+    axis.plot([low, high], [low, high], color=INK, linewidth=0.9, zorder=0)
+    axis.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+    unit = "" if panel.unit == "1" else f" ({panel.unit})"
+    axis.set_xlabel(f"reference{unit}")
+    axis.set_ylabel(f"predicted{unit}")
+    scores = panel.scores
+    set_title(axis, panel.name.replace("_", " "))
+    lines = (
+        f"MAE  {scores['test_mae']:.3g} ensemble",
+        f"         {scores['single_mae']:.3g} best single",
+        f"         {scores['mean_baseline_mae']:.3g} training mean",
+        f"90 % bars hold {100 * scores['coverage90']:.0f} %",
+    )
+    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2.0}
+    place: dict[str, Any] = {"transform": axis.transAxes, "va": "top", "bbox": box}
+    axis.text(0.035, 0.965, "\n".join(lines), fontsize=8, color=INK, **place)
+    tidy_axis(axis)
+
+
+def draw_leaderboard(
+    axis: "Axes", rows: Sequence[Mapping[str, Any]], members: Mapping[str, float]
+) -> None:
+    """Draw the validation objective of the best trials, members marked by a dot.
+
+    Args:
+        axis: where to draw.
+        rows: ``trial conv objective status``, best first.
+        members: weight by trial.
+    """
+    scored = [row for row in rows if row["objective"] is not None]
+    shown = scored[:BARS] + [row for row in scored[BARS:] if row["trial"] in members]
+    convs = sorted({row["conv"] for row in scored})
+    colours = {conv: COLOURS[k % len(COLOURS)] for k, conv in enumerate(convs)}
+    places = np.arange(len(shown))
+    values = np.array([row["objective"] for row in shown], dtype=np.float64)
+    axis.barh(places, values, height=0.72, color=[colours[row["conv"]] for row in shown])
+    for conv in convs:
+        axis.barh([0], [0], color=colours[conv], label=conv)
+    member = [k for k, row in enumerate(shown) if row["trial"] in members]
+    # One trial that went astray must not squeeze all others.
+    limit = 1.1 * float(min(values.max(), 3.0 * np.median(values))) if len(values) else 1.0
+    ends = np.minimum(values, limit / 1.1)
+    axis.scatter(ends[member] + 0.03 * limit, member, s=18, color=INK, label="member")
+    names = [row["trial"] if row["status"] == "completed" else f"{row['trial']}*" for row in shown]
+    axis.set_yticks(places, names, fontsize=7)
+    axis.set(xlim=(0, limit), ylim=(len(shown) - 0.4, -0.6))
+    starred = any(row["status"] != "completed" for row in shown)
+    note = "\n* not trained to the full budget" if starred else ""
+    axis.set_xlabel(f"validation objective (MAE / standard deviation){note}")
+    count = f"best {len(shown)} of {len(rows)} trials" if len(shown) < len(rows) else "trials"
+    axis.set_ylabel(count)
+    axis.legend(loc="lower right", ncols=len(convs) + 1, **_LEGEND)
+    tidy_axis(axis)
+
+
+def _limits(truth: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
+    """Return one range for both axes, with room at the ends; never empty."""
+    low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
+    room = 0.06 * (high - low) or 0.5
+    return low - room, high + room

@@ -1,1 +1,0 @@
-"""The PNG files that commands draw."""

@@ -1,1 +1,0 @@
-"""What every service of ours shares: sockets, tokens."""

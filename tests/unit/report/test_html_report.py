@@ -1,0 +1,145 @@
+"""The file of a run: what it weighs, that it is the same each time, and what it survives."""
+
+import json
+import logging
+import os
+import shutil
+import stat
+
+import numpy as np
+import pytest
+from made_campaign import make_campaign
+from safetensors.numpy import save_file
+
+from hydragnn_hpo.campaign.journal import encode
+from hydragnn_hpo.errors import ConfigError, RunError, StorageError
+from hydragnn_hpo.files import read_json, write_text
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.html_report import make_sections, write_report
+from hydragnn_hpo.report.page import Title, render_page
+from hydragnn_hpo.report.page_blocks import Section, Text
+from hydragnn_hpo.report.reading import tested
+from hydragnn_hpo.report.reading.facts import read_facts
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    run = make_campaign(tmp_path_factory.mktemp("made") / "run", trials=24)
+    return run, write_report(run)
+
+
+def test_the_same_facts_give_the_same_bytes(made, tmp_path):
+    run, path = made
+    again = write_report(run, tmp_path / "again.html")
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_it_weighs_little_and_every_section_could_be_made(made):
+    _, path = made
+    assert path.stat().st_size < 5e6
+    assert "could not be made" not in path.read_text()
+
+
+def test_a_section_that_fails_costs_the_others_nothing(made, caplog):
+    def fail(facts):
+        raise ValueError(f"no <b>{facts.run.path.name}</b>\nsecond line")
+
+    facts = read_facts(made[0])
+    some = {
+        "headline": lambda _: Section("one", "One", "", (Text("a"),)),
+        "costs": fail,
+        "members": lambda _: None,
+    }
+    with caplog.at_level(logging.ERROR):
+        found = make_sections(facts, some)
+    text = render_page(Title("a", "b"), found)
+    assert [section.key for section in found] == ["one", "costs"]
+    assert "This could not be made: no &lt;b&gt;run&lt;/b&gt;" in text
+    assert "second line" not in text
+    assert "Traceback" in caplog.text
+
+
+def test_names_and_messages_of_a_run_are_only_text(tmp_path):
+    hostile, folder = "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>"
+    run = make_campaign(tmp_path / folder, trials=12)
+    ensemble = read_json(run.report / "ensemble.json")
+    ensemble["members"][0]["trial"] = ensemble["why"] = hostile
+    (run.report / "ensemble.json").write_text(json.dumps(ensemble))
+    journal = run.journal.read_bytes().splitlines()
+    events = [json.loads(line)["e"] for line in journal]
+    for event in events:
+        if "message" in event:
+            event["message"] = hostile
+    run.journal.write_bytes(b"".join(encode(event) for event in events))
+    written = write_report(run).read_text()
+    assert hostile not in written
+    assert folder not in written
+    assert "&lt;img src=x" in written
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in written
+    assert written.count("<script") == 3
+
+
+def test_a_folder_without_a_campaign_is_refused(tmp_path):
+    with pytest.raises(RunError, match="holds no campaign"):
+        write_report(RunDir(tmp_path))
+
+
+OWN = ("events.jsonl", "campaign.toml", "summary.json", "ensemble.zip")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_it_is_not_written_over_files_of_the_run(made, name):
+    run, _ = made
+    path = run.path / name
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(ConfigError, match=r"name it NAME\.html"):
+        write_report(run, path)
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(made, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_report(made[0], tmp_path / "file" / "report.html")
+
+
+def test_what_is_no_ordinary_file_stays(tmp_path):
+    """A device, as /dev/null, would give way to the file for everybody: here a pipe."""
+    path = tmp_path / "pipe.html"
+    os.mkfifo(path)
+    with pytest.raises(StorageError, match="no ordinary file"):
+        write_text(path, "x")
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("content", ["[]", "7", "{}", '{"heads": null}', "[" * 100_000])
+def test_a_table_of_an_ensemble_that_is_something_else_is_a_sentence(made, tmp_path, content):
+    run = RunDir(tmp_path / "run")
+    shutil.copytree(made[0].path, run.path)
+    (run.report / "ensemble.json").write_text(content)
+    with pytest.raises(StorageError, match=r"ensemble\.json"):
+        read_facts(run)
+
+
+def test_a_journal_that_cannot_be_read_is_a_sentence(made, tmp_path):
+    run = RunDir(tmp_path / "run")
+    shutil.copytree(made[0].path, run.path)
+    run.journal.unlink()
+    run.journal.mkdir()
+    with pytest.raises(RunError, match="cannot be read"):
+        read_facts(run)
+
+
+def test_predictions_of_the_wrong_shape_are_left_out(tmp_path):
+    run = RunDir(tmp_path)
+    run.report.mkdir()
+    arrays = {
+        "torn/truth": np.zeros((9, 1)),
+        "torn/mean": np.zeros((3, 1)),
+        "none/truth": np.zeros((0, 1)),
+        "none/mean": np.zeros((0, 1)),
+        "gap/truth": np.zeros((4, 1)),
+        "gap/mean": np.ones((4, 1)),
+    }
+    save_file(arrays, run.report / "test_predictions.safetensors")
+    assert list(tested.tested(run)) == ["gap"]
