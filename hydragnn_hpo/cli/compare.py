@@ -10,7 +10,7 @@ from hydragnn_hpo.cli.arguments import JsonOption
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.report.comparing.comparison import Comparison
+    from hydragnn_hpo.report.compare import Comparison
     from hydragnn_hpo.report.page.blocks import Cell, Table
 
 
@@ -29,8 +29,8 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Set campaigns side by side: spaces, winners, what it cost to reach an error."""
-    from hydragnn_hpo.report.comparing.campaigns import read_campaigns
-    from hydragnn_hpo.report.comparing.comparison import compare as find
+    from hydragnn_hpo.report.compare import compare as find
+    from hydragnn_hpo.report.compare import read_campaigns
 
     levels = [_level(text) for text in reach or ()]
     if out is not None and out.suffix not in (".html", ".png"):
@@ -58,8 +58,7 @@ def _level(text: str) -> tuple[str, float]:
 
 
 def _write(found: "Comparison", out: Path) -> None:
-    from hydragnn_hpo.report.comparing.page import write_comparison
-    from hydragnn_hpo.report.comparing.picture import draw_comparison
+    from hydragnn_hpo.report.compare_page import draw_comparison, write_comparison
 
     if out.suffix == ".html":
         write_comparison(found, out)
@@ -71,7 +70,7 @@ def _write(found: "Comparison", out: Path) -> None:
 
 def _show(found: "Comparison") -> None:
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.report.comparing.sections import sections_of
+    from hydragnn_hpo.report.compare_page import sections_of
     from hydragnn_hpo.report.page.blocks import Table, Text
 
     for section in sections_of(found):

@@ -28,7 +28,7 @@ def export(
     """
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.report.exporting.formats import export as write
-    from hydragnn_hpo.report.reading.facts import read_facts
+    from hydragnn_hpo.report.facts import read_facts
 
     written = write(read_facts(RunDir(run_dir)), to, out, trial=trial)
     if as_json:

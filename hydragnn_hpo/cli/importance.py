@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from hydragnn_hpo.report.importance.analysis import Importance
-    from hydragnn_hpo.report.importance.targets import Target
+    from hydragnn_hpo.report.importance import Importance
+    from hydragnn_hpo.report.observations import Target
 
 TARGETS = ("mae", "cost", "memory", "failure")
 
@@ -39,13 +39,12 @@ def importance(
 ) -> None:
     """Show which searched parameters decide accuracy, cost, memory and failures."""
     from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.report.importance.analysis import METHODS, analyse
-    from hydragnn_hpo.report.importance.pooling import pooled
-    from hydragnn_hpo.report.importance.targets import targets_of
-    from hydragnn_hpo.report.reading.facts import read_facts
+    from hydragnn_hpo.report.facts import read_facts
+    from hydragnn_hpo.report.importance import METHODS, analyse
+    from hydragnn_hpo.report.observations import pool_runs, targets_of
 
     wanted = _wanted(target, head, out)
-    config, rows = pooled([read_facts(RunDir(path)) for path in run_dirs])
+    config, rows = pool_runs([read_facts(RunDir(path)) for path in run_dirs])
     chosen = _chosen(targets_of(rows, config.search.objective), wanted)
     found = [analyse(config, rows, each) for each in chosen]
     if out is not None:
@@ -90,18 +89,18 @@ def _chosen(targets: "Sequence[Target]", wanted: tuple[str, ...]) -> "list[Targe
         ConfigError: no trial says anything about the one that was asked for.
     """
     from hydragnn_hpo.errors import RunError
-    from hydragnn_hpo.report.importance.targets import choose
+    from hydragnn_hpo.report.observations import choose_target
 
     if not targets:
         raise RunError("no trial has come to rest or failed yet: ask again later.")
     if len(wanted) == 1:
-        return [choose(targets, wanted[0])]
+        return [choose_target(targets, wanted[0])]
     return [target for target in targets if target.key in wanted]
 
 
 def _print(found: "Sequence[Importance]") -> None:
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.report.importance.analysis import METHODS
+    from hydragnn_hpo.report.importance import METHODS
 
     for each in found:
         typer.echo(heading(each))

@@ -28,10 +28,10 @@ from made_campaign import make_campaign
 from record import finish
 
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.page.blocks import Block, Doubtful, Figure
 from hydragnn_hpo.report.page.palette import LIGHT
 from hydragnn_hpo.report.page.write import sections_of
-from hydragnn_hpo.report.reading.facts import read_facts
 
 
 def build(run: Path, out: Path) -> dict[str, float]:

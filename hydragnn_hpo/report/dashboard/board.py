@@ -19,12 +19,12 @@ from hydragnn_hpo.campaign.lease import alive
 from hydragnn_hpo.campaign.records.following import Replaced
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.live_facts import LiveFacts
 from hydragnn_hpo.report.page.blocks import Section
 from hydragnn_hpo.report.page.page import Title, document
 from hydragnn_hpo.report.page.render import Rendered, render
 from hydragnn_hpo.report.page.write import broken, sections_of, title_of
-from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.growing import Growing
 from hydragnn_hpo.report.sections.contents import MakeSection
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Board:
         self._changed: Callable[[], None] = lambda: None
         self._stopped = threading.Event()
         self._asked: queue.SimpleQueue[Future[bytes]] = queue.SimpleQueue()
-        self._growing = Growing(run)
+        self._growing = LiveFacts(run)
         self._mark: tuple[object, ...] = ()
         self._reading, self._read_due = 0, 0.0
         self._facts: Facts | None = None
@@ -142,7 +142,7 @@ class Board:
         try:
             self._facts = self._growing.read()
         except Replaced:
-            self._growing, self._facts, self._mark = Growing(self.run), None, ()
+            self._growing, self._facts, self._mark = LiveFacts(self.run), None, ()
             raise
         self._mark = mark
         self._reading += 1

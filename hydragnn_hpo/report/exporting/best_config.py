@@ -16,7 +16,7 @@ from hydragnn_hpo.errors import RunError, unknown
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.exporting.written import Written
-from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.search import space
 from hydragnn_hpo.text import shown
 

@@ -11,7 +11,7 @@ from typing import Any
 from hydragnn_hpo.files import whole_folder, write_bytes
 from hydragnn_hpo.report.exporting.tables import Table, tables_of
 from hydragnn_hpo.report.exporting.written import Written
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a table program takes for the beginning of a formula.

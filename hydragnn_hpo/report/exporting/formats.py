@@ -15,7 +15,7 @@ from hydragnn_hpo.report.exporting import (
     wandb_runs,
 )
 from hydragnn_hpo.report.exporting.written import Written
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 
 
 @dataclass(frozen=True)

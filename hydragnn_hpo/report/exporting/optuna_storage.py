@@ -22,7 +22,7 @@ from hydragnn_hpo.report.exporting.rows import (
     unit_of,
 )
 from hydragnn_hpo.report.exporting.written import Written, bring, elsewhere
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.search.quiet_optuna import quiet_optuna
 from hydragnn_hpo.search.space import is_in
 from hydragnn_hpo.text import printable, shown

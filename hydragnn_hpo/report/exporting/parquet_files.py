@@ -13,7 +13,7 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import whole_file, whole_folder
 from hydragnn_hpo.report.exporting.tables import Table, tables_of
 from hydragnn_hpo.report.exporting.written import Written
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 
 _TYPES = {"text": "string", "whole": "int64", "real": "float64", "truth": "bool_"}
 

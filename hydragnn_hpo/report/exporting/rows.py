@@ -10,7 +10,7 @@ from typing import Any
 
 from hydragnn_hpo.config.search import Scalar
 from hydragnn_hpo.records import read_records
-from hydragnn_hpo.report.reading.facts import Epoch, Facts, TrialFacts
+from hydragnn_hpo.report.facts import Epoch, Facts, TrialFacts
 from hydragnn_hpo.search.objective import goals, named, number
 from hydragnn_hpo.text import shown
 

@@ -12,7 +12,7 @@ from hydragnn_hpo.report.exporting.rows import (
     trial_rows,
     unit_of,
 )
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.text import shown
 
 KINDS = {"text": str, "whole": int, "real": float, "truth": bool}

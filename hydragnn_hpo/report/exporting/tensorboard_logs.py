@@ -12,7 +12,7 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage, whole_folder
 from hydragnn_hpo.report.exporting.rows import EpochRow, TrialRow, curves, trial_rows, unit_of
 from hydragnn_hpo.report.exporting.written import Written, folder_names
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 
 RESULTS = ("objective", "score.", "val_mae.", "parameters", "peak_bytes", "slot_seconds", "energy")
 """What a trial's ``result/...`` holds, by the beginning of the name."""

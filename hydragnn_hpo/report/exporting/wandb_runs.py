@@ -8,7 +8,7 @@ from hydragnn_hpo.files import whole_folder
 from hydragnn_hpo.report.exporting.outside import at_home
 from hydragnn_hpo.report.exporting.rows import EpochRow, TrialRow, curves, trial_rows, unit_of
 from hydragnn_hpo.report.exporting.written import Written, elsewhere, folder_names
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 
 _SETTINGS = {
     "WANDB_MODE": "offline",

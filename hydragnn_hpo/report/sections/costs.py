@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hydragnn_hpo.report.facts import Attempt, Facts, TrialFacts
 from hydragnn_hpo.report.page.blocks import (
     Block,
     Column,
@@ -18,7 +19,6 @@ from hydragnn_hpo.report.page.blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.reading.facts import Attempt, Facts, TrialFacts
 
 MOST = 4000
 """Points that are drawn of each kind; of more every n-th."""

@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.page.blocks import Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
-from hydragnn_hpo.report.reading.scores import first_goal
 from hydragnn_hpo.report.sections.axes import rung_colour
+from hydragnn_hpo.report.trial_scores import first_goal
 
 MOST_TRIALS, MOST_POINTS = 240, 12_000
 """Curves and points that are drawn."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.page.blocks import Block, Code, Column, Section, Table, Text
-from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
 from hydragnn_hpo.report.sections.axes import spent_unit
 
 MEANINGS = {

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hydragnn_hpo.config.data import PublishedConfig
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page.blocks import (
     Block,
     Cell,
@@ -14,9 +15,8 @@ from hydragnn_hpo.report.page.blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.reading.course import slots_per_host
-from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
+from hydragnn_hpo.report.timeline import slots_per_host
 
 JOULES_PER_KWH = 3.6e6
 

@@ -1,10 +1,10 @@
 """What all slots did over time, and where what was not training went."""
 
 from hydragnn_hpo.campaign.records.losses import CAUSES
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
-from hydragnn_hpo.report.reading.course import Course
-from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.sections.axes import spent_unit, unit_of
+from hydragnn_hpo.report.timeline import Timeline
 
 BINS = 240
 
@@ -99,7 +99,7 @@ def _accounting(facts: Facts) -> Figure:
 
 
 def _over_time(facts: Facts) -> Figure:
-    course = Course(facts)
+    course = Timeline(facts)
     middles, found = course.shares(BINS)
     unit, size = unit_of(course.seconds)
     total = float(max(1, len(course.slots)))

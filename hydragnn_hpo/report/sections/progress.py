@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.campaign.records.leaderboard import leaderboard_of
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page.blocks import (
     Block,
     Cell,
@@ -20,10 +21,9 @@ from hydragnn_hpo.report.page.blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.reading.course import slots_per_host
-from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.scores import first_goal
 from hydragnn_hpo.report.sections.axes import rung_colour, spent_unit
+from hydragnn_hpo.report.timeline import slots_per_host
+from hydragnn_hpo.report.trial_scores import first_goal
 from hydragnn_hpo.search.objective import goals, named
 
 TOP = 10

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.campaign.records.losses import CAUSES
 from hydragnn_hpo.placement.simulated import Bar
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page.blocks import Column, Figure, Number, Numbers, Section, Table
 from hydragnn_hpo.report.page.palette import SERIES
-from hydragnn_hpo.report.reading.course import IDLE, Course
-from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.sections.axes import rung_colour, spent_unit, unit_of
 from hydragnn_hpo.report.sections.losses import COLOURS, word
+from hydragnn_hpo.report.timeline import IDLE, Timeline
 
 ROWS, CELLS, COLUMNS = 192, 120_000, 1200
 NAMED = 300
@@ -34,7 +34,7 @@ FIRST = len(KINDS)
 
 def section(facts: Facts) -> Section | None:
     """Show the slots of a campaign over time."""
-    course = Course(facts)
+    course = Timeline(facts)
     if not course.bars or not course.seconds:
         return None
     return Section(
@@ -45,7 +45,7 @@ def section(facts: Facts) -> Section | None:
     )
 
 
-def _numbers(facts: Facts, course: Course) -> Numbers:
+def _numbers(facts: Facts, course: Timeline) -> Numbers:
     hosts = {slot.rpartition(":")[0] for slot in course.slots}
     unit, size = unit_of(course.seconds)
     attempts = facts.figures
@@ -80,7 +80,7 @@ def _idle(facts: Facts) -> Table:
 # -- the chart -----------------------------------------------------------------------
 
 
-def _gantt(course: Course) -> Figure:
+def _gantt(course: Timeline) -> Figure:
     shown = shown_slots(course.slots)
     columns = max(120, min(COLUMNS, CELLS // len(shown)))
     rungs = sorted({rung_of(bar) for bar in course.bars})
@@ -164,7 +164,7 @@ def _key_of(label: str, colour: str) -> dict[str, Any]:
     return {"type": "scatter", "mode": "markers", **nothing, "name": label, "marker": marker}
 
 
-def _names_of(course: Course, shown: Sequence[str], names: list[str], size: float) -> list[Any]:
+def _names_of(course: Timeline, shown: Sequence[str], names: list[str], size: float) -> list[Any]:
     """Give what the pointer reads in the longest bars: the trial and its rung."""
     place = {slot: names[number] for number, slot in enumerate(shown)}
     bars = [bar for bar in course.bars if bar.what == "training"]
@@ -209,7 +209,7 @@ def number_of(bar: Bar) -> int:
     return int(digits) if digits else 0
 
 
-def idle_raster(course: Course, shown: Sequence[str], times: NDArray[np.float64]) -> Codes:
+def idle_raster(course: Timeline, shown: Sequence[str], times: NDArray[np.float64]) -> Codes:
     """Say for each cell why its slot would be idle, [R, T]."""
     codes: Mapping[str, int] = {kind: code for code, kind in enumerate(KINDS)}
     line = np.array([codes[course.idle.at(time)] for time in times], dtype=np.int8)
@@ -220,7 +220,7 @@ def idle_raster(course: Course, shown: Sequence[str], times: NDArray[np.float64]
     return picture
 
 
-def paint(course: Course, shown: Sequence[str], background: Codes, code_of: Any) -> Codes:
+def paint(course: Timeline, shown: Sequence[str], background: Codes, code_of: Any) -> Codes:
     """Paint what slots did over why they would be idle: what is in the middle of each cell."""
     picture = background.copy()
     place = {slot: row for row, slot in enumerate(shown)}

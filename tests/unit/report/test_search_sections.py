@@ -13,15 +13,15 @@ from unit.report.independent_search import SEARCH
 
 from hydragnn_hpo.config.search import ParameterConfig
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.facts import Facts, read_facts
+from hydragnn_hpo.report.latency import latencies
 from hydragnn_hpo.report.page.blocks import Block, Doubtful, Figure, Section, Table
-from hydragnn_hpo.report.reading.dependence import dependence, filled, grid
-from hydragnn_hpo.report.reading.facts import Facts, read_facts
-from hydragnn_hpo.report.reading.latency import latencies
-from hydragnn_hpo.report.reading.scores import short_names, wide
 from hydragnn_hpo.report.sections import parallel
 from hydragnn_hpo.report.sections.contents import SECTIONS
 from hydragnn_hpo.report.sections.parallel import dimension, nice
 from hydragnn_hpo.report.sections.pareto import front_of
+from hydragnn_hpo.report.surrogate import dependence, filled, grid
+from hydragnn_hpo.report.trial_scores import short_names, wide
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.dashboard import board as module
 from hydragnn_hpo.report.dashboard.board import Board
+from hydragnn_hpo.report.facts import read_facts
+from hydragnn_hpo.report.live_facts import LiveFacts
 from hydragnn_hpo.report.page.blocks import Number, Numbers, Section
-from hydragnn_hpo.report.reading.facts import read_facts
-from hydragnn_hpo.report.reading.growing import Growing
 
 EVIL = "<script>alert('x')</script>"
 
@@ -49,7 +49,7 @@ def turn(board):
 
 
 def test_facts_that_grow_are_the_facts_of_one_reading(run, lines):
-    growing = Growing(run)
+    growing = LiveFacts(run)
     for number in range(1, len(lines), 37):
         run.journal.write_bytes(b"".join(lines[:number]))
         found, slow = growing.read(), read_facts(run)

@@ -12,7 +12,7 @@ from made_campaign import make_campaign
 
 from hydragnn_hpo.campaign.records.journal import encode
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.reading.facts import Facts, read_facts
+from hydragnn_hpo.report.facts import Facts, read_facts
 
 HOSTILE = ("../../evil", ".._.._evil", "<script>alert(1)</script>", "=1+1", "\x1b[2J", "\ud800x")
 """Names of trials that no controller gives; the second is what the first might become."""

@@ -100,7 +100,7 @@ def test_exports_leave_torch_out() -> None:
     code = (
         "import sys\n"
         "import hydragnn_hpo.report.exporting.formats\n"
-        "import hydragnn_hpo.report.comparing.sections\n"
+        "import hydragnn_hpo.report.compare_page\n"
         "assert not {'torch', 'matplotlib', 'optuna', 'pandas'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

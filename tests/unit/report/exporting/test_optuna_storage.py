@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from hydragnn_hpo.config.search import ParameterConfig
 from hydragnn_hpo.report.exporting.formats import export
 from hydragnn_hpo.report.exporting.optuna_storage import distribution
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 
 STATES = {
     "completed": TrialState.COMPLETE,

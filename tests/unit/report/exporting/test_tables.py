@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from hydragnn_hpo.report.exporting.formats import export
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 
 
 def read(kind: str, folder: Path, name: str) -> pd.DataFrame:

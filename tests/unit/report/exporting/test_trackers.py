@@ -12,7 +12,7 @@ import pytest
 
 from hydragnn_hpo.report.exporting.formats import export
 from hydragnn_hpo.report.exporting.outside import at_home
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 
 
 @pytest.fixture

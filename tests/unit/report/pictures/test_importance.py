@@ -1,8 +1,8 @@
 import numpy as np
 from matplotlib.image import imread
 
-from hydragnn_hpo.report.importance.analysis import Effect, Importance
-from hydragnn_hpo.report.importance.targets import Target
+from hydragnn_hpo.report.importance import Effect, Importance
+from hydragnn_hpo.report.observations import Target
 from hydragnn_hpo.report.pictures.importance import draw_importance
 
 NAMES = ("model.conv", "model.features")

@@ -4,9 +4,9 @@ import numpy as np
 from unit.report.tiny_run import at, ended, facts_of, placed
 
 from hydragnn_hpo.placement.simulated import Bar
-from hydragnn_hpo.report.reading.course import Course, Idle
 from hydragnn_hpo.report.sections import slots
 from hydragnn_hpo.report.sections.slots import FIRST, KINDS, idle_raster, paint, shown_slots
+from hydragnn_hpo.report.timeline import Idle, Timeline
 
 
 class Told:
@@ -78,4 +78,4 @@ def test_the_switch_shows_one_raster_or_the_other(tmp_path):
 def test_nothing_was_placed(tmp_path):
     facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=["a:0"])])
     assert slots.section(facts) is None
-    assert Course(facts).bars == []
+    assert Timeline(facts).bars == []

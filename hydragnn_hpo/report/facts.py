@@ -1,4 +1,4 @@
-"""A run directory as plain facts: what every section, table, chart and export is made from."""
+"""The facts of a run directory, from which every section, table, chart and export is made."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.errors import RunError, StorageError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.search.objective import Point
 
 
 @dataclass
@@ -41,6 +42,10 @@ class Attempt:
     message: str | None = None
     train_seconds: float | None = None
     peak_bytes: int | None = None
+    score: Point | list[float] | None = None
+    """What it was judged by at its end; journals hold several goals as a list."""
+    val_mae: Mapping[str, float | None] = field(default_factory=dict)
+    """Validation MAE of each head at its end."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -50,7 +55,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of a trial, as it was told; epochs after a loss may be there twice."""
+    """One epoch of a trial; epochs that were lost and trained again are there twice."""
 
     epoch: int
     time: float
@@ -74,13 +79,13 @@ class TrialFacts:
 
     @property
     def name(self) -> str:
-        """Give the trial's name."""
+        """The trial's name."""
         return self.trial.name
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run directory says, read once."""
+    """The content of a run directory."""
 
     run: RunDir
     config: CampaignConfig
@@ -89,7 +94,7 @@ class Facts:
     """Cards of the stores, by name; empty where there are none."""
     state: State
     figures: Mapping[str, Any]
-    """What ``summary.summarize`` gives."""
+    """As ``summary.summarize`` returns them."""
     losses: Losses
     events: tuple[Event, ...]
     trials: Mapping[str, TrialFacts]
@@ -115,7 +120,7 @@ class Facts:
 
 
 def read_facts(run: RunDir) -> Facts:
-    """Read a run directory; the campaign may be at work.
+    """Read a run directory; the campaign may be running.
 
     Raises:
         RunError: there is no campaign, or its journal is damaged.
@@ -130,7 +135,14 @@ def read_facts(run: RunDir) -> Facts:
 def facts_of(
     run: RunDir, events: tuple[Event, ...], reckoning: Reckoning, trials: dict[str, TrialFacts]
 ) -> Facts:
-    """Put together what was read of a journal, and the files beside it."""
+    """Combine what was read of a journal with the files beside it.
+
+    Args:
+        run: the run directory.
+        events: all events of its journal.
+        reckoning: state and figures after these events.
+        trials: attempts and epochs of each trial.
+    """
     state = reckoning.state
     config = load(run.campaign, CampaignConfig)
     more = not state.finished and state.searched < config.search.trials + state.added
@@ -149,40 +161,40 @@ def facts_of(
 
 
 def _table(path: Path) -> Mapping[str, Any]:
-    """Read what an ensemble is made of.
+    """Read the table of an ensemble.
 
     Raises:
-        StorageError: it is unreadable, or something else.
+        StorageError: the file is unreadable, or holds something else.
     """
-    found = read_json(path)
-    if not isinstance(found, dict) or not isinstance(found.get("heads"), dict):
+    table = read_json(path)
+    if not isinstance(table, dict) or not isinstance(table.get("heads"), dict):
         raise StorageError(f"{path}: names no heads; remove it, and build the ensemble again.")
-    return found
+    return table
 
 
 def trials_of(state: State, events: Iterable[Event]) -> dict[str, TrialFacts]:
     """Collect attempts and epochs of every trial."""
-    found: dict[str, TrialFacts] = {}
-    take_trials(found, state, events)
-    return found
+    trials: dict[str, TrialFacts] = {}
+    update_trials(trials, state, events)
+    return trials
 
 
-def take_trials(found: dict[str, TrialFacts], state: State, events: Iterable[Event]) -> None:
-    """Take attempts and epochs in that are new.
+def update_trials(trials: dict[str, TrialFacts], state: State, events: Iterable[Event]) -> None:
+    """Add the attempts and epochs of new events.
 
     Args:
-        found: what is known so far; grows.
+        trials: facts so far; grows.
         state: the campaign's state after the events.
-        events: that were not taken in yet.
+        events: new ones, in order.
     """
     for name, trial in state.trials.items():
-        if name not in found:
-            found[name] = TrialFacts(trial)
+        if name not in trials:
+            trials[name] = TrialFacts(trial)
     for event in events:
-        known = found.get(event.get("trial", ""))
-        take = _TAKERS.get(event["event"])
-        if known is not None and take is not None:
-            take(known, event)
+        known = trials.get(event.get("trial", ""))
+        add = _HANDLERS.get(event["event"])
+        if known is not None and add is not None:
+            add(known, event)
 
 
 def _cards(run: RunDir) -> dict[str, CardConfig]:
@@ -191,7 +203,7 @@ def _cards(run: RunDir) -> dict[str, CardConfig]:
     return {card.name: card for card in cards}
 
 
-def _placed(trial: TrialFacts, event: Event) -> None:
+def _add_attempt(trial: TrialFacts, event: Event) -> None:
     attempt = Attempt(
         number=event["attempt"],
         until=event["until"],
@@ -204,12 +216,12 @@ def _placed(trial: TrialFacts, event: Event) -> None:
     trial.attempts.append(attempt)
 
 
-def _first_step(trial: TrialFacts, event: Event) -> None:
+def _add_first_step(trial: TrialFacts, event: Event) -> None:
     if trial.attempts:
         trial.attempts[-1].first_step_seconds = event["seconds"]
 
 
-def _epoch(trial: TrialFacts, event: Event) -> None:
+def _add_epoch(trial: TrialFacts, event: Event) -> None:
     epoch = Epoch(
         epoch=event["reached"],
         time=event["time"],
@@ -221,7 +233,7 @@ def _epoch(trial: TrialFacts, event: Event) -> None:
     trial.epochs.append(epoch)
 
 
-def _ended(trial: TrialFacts, event: Event) -> None:
+def _end_attempt(trial: TrialFacts, event: Event) -> None:
     trial.parameters = event.get("parameters") or trial.parameters
     peak = event.get("peak_bytes")
     if peak is not None:
@@ -232,6 +244,13 @@ def _ended(trial: TrialFacts, event: Event) -> None:
     attempt.ended, attempt.outcome = event["time"], event["outcome"]
     attempt.reason, attempt.message = event.get("reason"), event.get("message")
     attempt.train_seconds, attempt.peak_bytes = event.get("train_seconds"), peak
+    attempt.score = event.get("score", event.get("objective"))
+    attempt.val_mae = event.get("val_mae") or {}
 
 
-_TAKERS = {"placed": _placed, "first_step": _first_step, "epoch": _epoch, "ended": _ended}
+_HANDLERS = {
+    "placed": _add_attempt,
+    "first_step": _add_first_step,
+    "epoch": _add_epoch,
+    "ended": _end_attempt,
+}

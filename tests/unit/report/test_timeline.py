@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from unit.report.tiny_run import at, ended, facts_of, placed
 
-from hydragnn_hpo.report.reading.course import Course, mean_of_steps, slots_of, slots_per_host
+from hydragnn_hpo.report.timeline import Timeline, mean_of_steps, slots_of, slots_per_host
 
 
 def test_the_mean_of_steps_by_bins():
@@ -38,7 +38,7 @@ def events():
 
 @pytest.fixture
 def course(tmp_path):
-    return Course(facts_of(tmp_path, list(events())))
+    return Timeline(facts_of(tmp_path, list(events())))
 
 
 def test_why_slots_were_idle(course):
@@ -62,9 +62,9 @@ def test_what_slots_did_in_bins_of_two_seconds(course):
 
 def test_a_campaign_that_goes_on_waits_for_the_brain(tmp_path):
     until = list(events())[:-2]
-    assert Course(facts_of(tmp_path, until)).idle.at(10.0) == "brain"
+    assert Timeline(facts_of(tmp_path, until)).idle.at(10.0) == "brain"
     (tmp_path / "full").mkdir()
-    full = Course(facts_of(tmp_path / "full", until, trials=2))
+    full = Timeline(facts_of(tmp_path / "full", until, trials=2))
     assert full.idle.at(10.0) == "tail"
 
 
@@ -73,4 +73,4 @@ def test_slots_stand_in_the_order_of_hosts_and_numbers(tmp_path):
     facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=slots)])
     assert slots_of(facts) == ("a:2", "a:10", "b:0", "b:1")
     assert slots_per_host(facts) == 2.0
-    assert Course(facts).seconds == 0.0
+    assert Timeline(facts).seconds == 0.0

@@ -1,4 +1,4 @@
-"""What the ensemble predicted on the test split, row by row."""
+"""The ensemble's predictions on the test split, row by row."""
 
 import numpy as np
 from safetensors import SafetensorError
@@ -7,30 +7,32 @@ from safetensors.numpy import load_file
 from hydragnn_hpo.layout import RunDir
 
 
-def tested(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
-    """Give by head ``truth mean half90``, and ``sigma raw_sigma`` of runs that have them.
+def read_test_predictions(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
+    """Read the test predictions of a run.
 
-    Values of all components, one after another, [n]. Nothing where the file is missing or damaged.
+    Returns:
+        By head ``truth mean half90``, and ``sigma raw_sigma`` where the run has them: values of
+        all components, one after another, [n]. Empty where the file is missing or damaged.
     """
     try:
         arrays = load_file(run.report / "test_predictions.safetensors")
     except (OSError, SafetensorError):
         return {}
-    found: dict[str, dict[str, np.ndarray]] = {}
+    heads: dict[str, dict[str, np.ndarray]] = {}
     for name in arrays:
         head, _, part = name.rpartition("/")
         if part == "truth":
             shape = arrays[name].shape
             known = {p: arrays.get(f"{head}/{p}") for p in _PARTS}
             try:
-                found[head] = {
+                heads[head] = {
                     p: np.broadcast_to(a, shape).ravel() for p, a in known.items() if a is not None
                 }
             except ValueError:
                 continue  # of another shape than the truth
     return {
         head: parts
-        for head, parts in found.items()
+        for head, parts in heads.items()
         if {"truth", "mean"} <= set(parts) and parts["truth"].size
     }
 

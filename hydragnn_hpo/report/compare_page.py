@@ -1,14 +1,23 @@
 """A comparison in the words of a page: the terminal shows the same tables."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from hydragnn_hpo.campaign.records.state import Status, Trial
-from hydragnn_hpo.report.comparing.campaigns import Campaign
-from hydragnn_hpo.report.comparing.comparison import Comparison, outcomes, spaces
-from hydragnn_hpo.report.comparing.reach import Quantity, best_so_far
+from hydragnn_hpo.files import write_text
+from hydragnn_hpo.report.compare import (
+    Campaign,
+    Comparison,
+    Quantity,
+    best_so_far,
+    outcomes,
+    spaces,
+)
 from hydragnn_hpo.report.page.blocks import Block, Cell, Column, Figure, Section, Table, Text
+from hydragnn_hpo.report.page.page import Title, document
 from hydragnn_hpo.report.page.palette import series
+from hydragnn_hpo.report.pictures.look import ALARM, COLOURS, FAINT, blank, tidy, title, write_png
 from hydragnn_hpo.text import shown
 
 Row = tuple[Cell, ...]
@@ -187,3 +196,55 @@ def _spaces(found: Comparison) -> Iterator[Block]:
     runs = (Column(f"run{n}", run.label) for n, run in enumerate(found.runs, start=1))
     columns = (Column("what", "parameter"), Column("same", ""), *runs)
     yield Table("ranges", columns, tuple(rows))
+
+
+def write_comparison(found: Comparison, out: Path) -> None:
+    """Write a comparison, whole or not at all; it needs no network, as a report.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    labels = ", ".join(run.label for run in found.runs)
+    title = Title(f"{len(found.runs)} campaigns side by side", labels)
+    write_text(out, document(title, sections_of(found)))
+
+
+PANELS = 6
+"""Most panels: the first quantities."""
+
+_ACROSS = 3
+
+
+def draw_comparison(found: Comparison, out: Path) -> None:
+    """Draw a panel for each quantity that the runs may be compared by.
+
+    Args:
+        found: the comparison; it has a quantity at least.
+        out: the PNG to write, whole.
+    """
+    shown = found.quantities[:PANELS]
+    across = 2 if len(shown) == 4 else min(_ACROSS, len(shown))
+    down = -(-len(shown) // across)
+    figure = blank(4.2 * across + 0.6, 3.2 * down + 0.6)
+    axes = figure.subplots(down, across, squeeze=False).ravel()
+    for axis in axes[len(shown) :]:
+        axis.set_visible(False)
+    for axis, quantity in zip(axes, shown, strict=False):
+        for place, run in enumerate(found.runs):
+            times, values = steps(run, quantity.key)
+            colour = COLOURS[place % len(COLOURS)]
+            dash = ("-", "--", ":")[place // len(COLOURS) % 3]
+            axis.step(times, values, where="post", color=colour, linestyle=dash, label=run.label)
+        for level in found.levels:
+            if level.quantity == quantity:
+                axis.axhline(level.level, color=FAINT, linewidth=0.7, linestyle=":")
+        unit = f" [{quantity.unit}]" if quantity.unit else ""
+        axis.set(xscale="log", xlabel="host-seconds", ylabel=f"best so far{unit}")
+        if axis.dataLim.y0 > 0.0:
+            axis.set_yscale("log")
+        title(axis, quantity.label.replace("_", " "))
+        tidy(axis)
+    axes[0].legend(frameon=False, fontsize=8)
+    if not found.same_data:
+        figure.suptitle(found.warnings[0], color=ALARM, fontsize=8, wrap=True)
+    write_png(figure, out)

@@ -1,3 +1,5 @@
+"""tests.unit.report.test_observations."""
+
 import math
 
 import pytest
@@ -5,9 +7,15 @@ from made_campaign import make_campaign
 
 from hydragnn_hpo.campaign.records.journal import encode
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.report.importance.pooling import pooled
-from hydragnn_hpo.report.importance.targets import Observed, choose, column, observed, targets_of
-from hydragnn_hpo.report.reading.facts import read_facts
+from hydragnn_hpo.report.facts import read_facts
+from hydragnn_hpo.report.observations import (
+    Observed,
+    choose_target,
+    column,
+    observed,
+    pool_runs,
+    targets_of,
+)
 
 RUNGS = (3, 9, 27)
 
@@ -100,11 +108,11 @@ def test_targets_come_in_order_and_only_where_something_is_known():
 
 def test_an_unknown_head_is_one_sentence():
     targets = targets_of([Observed({}, {"mae.gap": 1.0})], "weighted")
-    assert choose(targets, "mae.gap").key == "mae.gap"
+    assert choose_target(targets, "mae.gap").key == "mae.gap"
     with pytest.raises(ConfigError, match="unknown head 'gab'. Did you mean 'gap'"):
-        choose(targets, "mae.gab")
+        choose_target(targets, "mae.gab")
     with pytest.raises(ConfigError, match="no trial says anything about 'memory'"):
-        choose(targets, "memory")
+        choose_target(targets, "memory")
 
 
 def test_runs_over_one_space_are_pooled(tmp_path):
@@ -112,7 +120,7 @@ def test_runs_over_one_space_are_pooled(tmp_path):
         read_facts(make_campaign(tmp_path / str(seed), trials=12 + seed, seed=seed))
         for seed in range(2)
     ]
-    _, rows = pooled(runs)
+    _, rows = pool_runs(runs)
     assert len(rows) == 12 + 13
 
 
@@ -131,7 +139,7 @@ def test_runs_that_asked_something_else_are_refused(tmp_path, change, said):
     assert change[0] in text
     other.campaign.write_text(text.replace(*change))
     with pytest.raises(ConfigError, match=said):
-        pooled([read_facts(one), read_facts(other)])
+        pool_runs([read_facts(one), read_facts(other)])
 
 
 def test_runs_on_other_data_are_refused(tmp_path):
@@ -141,4 +149,4 @@ def test_runs_on_other_data_are_refused(tmp_path):
         if event["event"] == "opened":
             event["data"] = "something else"
     with pytest.raises(ConfigError, match="saw other data"):
-        pooled([read_facts(one), facts])
+        pool_runs([read_facts(one), facts])

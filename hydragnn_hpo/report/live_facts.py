@@ -1,4 +1,4 @@
-"""The facts of a run directory that grows: its journal is read once, however often one asks."""
+"""The facts of a run directory that grows; each line of its journal is read once."""
 
 from pathlib import Path
 
@@ -7,21 +7,21 @@ from hydragnn_hpo.campaign.records.journal import Event
 from hydragnn_hpo.campaign.records.summary import Reckoning
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.reading.facts import Facts, TrialFacts, facts_of, take_trials
+from hydragnn_hpo.report.facts import Facts, TrialFacts, facts_of, update_trials
 
 
-class Growing:
-    """Follows a run directory and gives its facts; opens nothing for writing."""
+class LiveFacts:
+    """Follows a run directory; opens nothing for writing."""
 
     def __init__(self, run: RunDir) -> None:
-        """Begin before the first line of the journal."""
+        """Start before the first line of the journal."""
         self.run = run
         self._following, self._reckoning = Following(run.journal), Reckoning()
         self._events: list[Event] = []
         self._trials: dict[str, TrialFacts] = {}
 
     def mark(self) -> tuple[object, ...]:
-        """Give what changes when there is something new to read."""
+        """Return a value that changes when there is something new to read."""
         return tuple(map(_stamp, (self.run.campaign, self.run.journal, self._ensemble)))
 
     @property
@@ -29,10 +29,10 @@ class Growing:
         return self.run.report / "ensemble.json"
 
     def read(self) -> Facts:
-        """Read what is new; the facts given before change with it.
+        """Read what is new; facts that were returned before change, too.
 
         Raises:
-            Replaced: another journal stands in its place: begin anew.
+            Replaced: another journal stands in its place: start with a new object.
             RunError: there is no campaign, or its journal is damaged.
         """
         if not self.run.campaign.exists():
@@ -40,13 +40,13 @@ class Growing:
         new = self._following.new()
         self._reckoning.take(new)
         self._events += new
-        take_trials(self._trials, self._reckoning.state, new)
+        update_trials(self._trials, self._reckoning.state, new)
         return facts_of(self.run, tuple(self._events), self._reckoning, self._trials)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""The course of a campaign: what its slots did over time, and why they stood idle.
+"""Timeline of a campaign: what its slots did, and why they were idle.
 
 Shapes: B bins of time, E events.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.campaign.records.history import bars_of
 from hydragnn_hpo.campaign.records.losses import Ledger
 from hydragnn_hpo.placement.simulated import Bar
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.facts import Facts
 
 Floats = NDArray[np.float64]
 
@@ -38,16 +38,16 @@ class Idle:
     """Idle slots of hosts that were lost or are in quarantine, [E]."""
 
     def at(self, time: float) -> str:
-        """Say why a slot of a host that is here would be idle at some time."""
+        """Return why a slot of a present host would be idle at some time."""
         place = int(np.searchsorted(self.times, time, side="right")) - 1
         return str(self.why[max(place, 0)]) if len(self.why) else "tail"
 
 
-class Course:
+class Timeline:
     """Slots, bars and idle time of a campaign."""
 
     def __init__(self, facts: Facts) -> None:
-        """Read them from what is known of a run."""
+        """Read slots and bars from the facts of a run."""
         self.begin = facts.begin or 0.0
         self.bars: list[Bar] = bars_of(facts.events)
         self.seconds = max((bar.end for bar in self.bars), default=0.0)
@@ -56,7 +56,7 @@ class Course:
 
     @cached_property
     def slots(self) -> tuple[str, ...]:
-        """All slots that ever were there, neighbours side by side."""
+        """All slots that ever existed, neighbours side by side."""
         return slots_of(self._facts)
 
     @cached_property
@@ -69,22 +69,22 @@ class Course:
         times, why, here, away = zip(*rows, strict=True) if rows else ((), (), (), ())
         return Idle(
             np.maximum.accumulate(np.asarray(times, dtype=float)),
-            self._settled(why),
+            self._resolve_open(why),
             np.asarray(here, dtype=float),
             np.asarray(away, dtype=float),
         )
 
-    def _settled(self, why: tuple[str, ...]) -> NDArray[np.str_]:
-        """Say whether who had nothing to start waited for the brain: whether a trial followed."""
+    def _resolve_open(self, why: tuple[str, ...]) -> NDArray[np.str_]:
+        """Replace ``open``: by ``brain`` if the search proposed a trial later, else by ``tail``."""
         facts = self._facts
         budget = facts.config.search.trials + facts.state.added
         more = not facts.state.finished and facts.state.searched < budget
-        then, found = "brain" if more else "tail", list(why)
-        for place in range(len(found) - 1, -1, -1):
-            found[place] = then if found[place] == "open" else found[place]
+        then, causes = "brain" if more else "tail", list(why)
+        for place in range(len(causes) - 1, -1, -1):
+            causes[place] = then if causes[place] == "open" else causes[place]
             if (kind := facts.events[place]["event"]) in ("proposed", "added"):
                 then = "brain" if kind == "proposed" else "tail"
-        return np.asarray(found, dtype=np.str_)
+        return np.asarray(causes, dtype=np.str_)
 
     @cached_property
     def absences(self) -> dict[str, list[tuple[float, float]]]:
@@ -102,7 +102,7 @@ class Course:
         return found
 
     def shares(self, bins: int) -> tuple[Floats, Mapping[str, Floats]]:
-        """Give what slots did, bin by bin.
+        """Average over bins of time what slots did.
 
         Returns:
             Middles of the bins in seconds, [B]; by what they did or why they were idle, the
@@ -128,7 +128,7 @@ class Course:
 
 
 def mean_of_steps(times: Floats, levels: Floats, edges: Floats) -> Floats:
-    """Give the mean of a step function in each bin.
+    """Return the mean of a step function in each bin.
 
     Args:
         times: where it steps, rising; it is 0 before the first.
@@ -145,7 +145,7 @@ def mean_of_steps(times: Floats, levels: Floats, edges: Floats) -> Floats:
 
 
 def slots_of(facts: Facts) -> tuple[str, ...]:
-    """Give all slots that ever were there, by host and number."""
+    """Return all slots that ever existed, by host and number."""
     found: set[str] = set()
     for event in facts.events:
         if event["event"] in ("opened", "host_joined", "placed"):
@@ -154,7 +154,7 @@ def slots_of(facts: Facts) -> tuple[str, ...]:
 
 
 def slots_per_host(facts: Facts) -> float:
-    """Give how many slots a host has, on average over all that ever were there."""
+    """Return the slots of a host, on average over all hosts that ever existed."""
     slots = slots_of(facts)
     hosts = {slot.rpartition(":")[0] for slot in slots}
     return len(slots) / len(hosts) if hosts else 1.0

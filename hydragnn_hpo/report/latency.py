@@ -1,4 +1,4 @@
-"""How long a trained net takes for one structure, as its trial saw it while validating."""
+"""Latency of a trained net: seconds per structure, as its trial measured while validating."""
 
 import json
 import statistics
@@ -12,27 +12,25 @@ _MOST = 4000
 
 
 def latencies(run: RunDir, trials: Iterable[str]) -> dict[str, float]:
-    """Give seconds per structure by trial: median over the epochs of its last attempt of one rank.
-
-    Trials without a directory, without such an attempt or without records are left out; so are all
-    where no store says how many structures were validated.
+    """Return seconds per structure by trial.
 
     Args:
         run: the run directory.
         trials: names, the most interesting first.
+
+    Returns:
+        Median over the epochs of each trial's last attempt of one rank. Trials without a
+        directory, without such an attempt or without records are left out; so are all where no
+        store says how many structures were validated.
     """
-    structures = _validated(run)
+    structures = _count_validated(run)
     if not structures:
         return {}
-    found = {}
-    for name in list(trials)[:_MOST]:
-        seconds = _val_seconds(run, name)
-        if seconds:
-            found[name] = statistics.median(seconds) / structures
-    return found
+    seconds = {name: _val_seconds(run, name) for name in list(trials)[:_MOST]}
+    return {name: statistics.median(s) / structures for name, s in seconds.items() if s}
 
 
-def _validated(run: RunDir) -> int:
+def _count_validated(run: RunDir) -> int:
     """Count the structures of the validation split, over all stores."""
     total = 0
     for path in run.data.glob("*.bp/stats.json"):
@@ -58,7 +56,7 @@ def _val_seconds(run: RunDir, name: str) -> list[float]:
 
 
 def _records(path: Any) -> Iterator[dict[str, Any]]:
-    """Give the records of an attempt; a torn line is passed over."""
+    """Yield the records of an attempt; a torn line is passed over."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:

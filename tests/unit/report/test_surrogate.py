@@ -1,10 +1,19 @@
+"""The forest's Shapley values and its skill against slow, obvious computations."""
+
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from hydragnn_hpo.config.search import ParameterConfig as Parameter
-from hydragnn_hpo.report.importance.design import design_of, uniform
+from hydragnn_hpo.report.surrogate import (
+    AT_A_TIME,
+    design_of,
+    fit,
+    shap_values,
+    uniform,
+)
 
 SPACE = {
     "conv": Parameter(choices=("gin", "gat", "pna")),
@@ -88,3 +97,49 @@ def test_draws_are_even_over_the_space_and_heed_constraints():
 
 def test_a_space_that_constraints_empty_gives_no_draws():
     assert uniform({"a": Parameter(low=0.0, high=1.0)}, 4, seed=0, constraints=("a > 2",)) == []
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(3)
+    rows = rng.random((150, 4))
+    values = 2 * rows[:, 0] + rows[:, 1] * (rows[:, 2] > 0.5) + 0.05 * rng.normal(size=150)
+    return rows, values, fit(rows, values, seed=5)
+
+
+def test_shapley_values_are_those_of_their_definition(fitted):
+    rows, _, model = fitted
+    points, background = rows[:45:15], np.random.default_rng(9).random((20, 4))
+
+    def worth(point, players):
+        mixed = background.copy()
+        mixed[:, list(players)] = point[list(players)]
+        return model.model.predict(mixed).mean()
+
+    def part(point, player):
+        others = [p for p in range(4) if p != player]
+        total = 0.0
+        for size in range(4):
+            weight = math.factorial(size) * math.factorial(3 - size) / math.factorial(4)
+            for players in itertools.combinations(others, size):
+                total += weight * (worth(point, (*players, player)) - worth(point, players))
+        return total
+
+    expected = [[part(point, player) for player in range(4)] for point in points]
+    found = shap_values(model, points, background)
+    assert found == pytest.approx(np.array(expected), abs=1e-6)
+
+
+def test_parts_sum_to_the_difference_from_the_average(fitted):
+    rows, _, model = fitted
+    points = np.concatenate([rows, rows])[: 2 * AT_A_TIME + 3]  # over the ends of calls
+    background = np.random.default_rng(1).random((30, 4))
+    total = shap_values(model, points, background).sum(axis=1)
+    expected = model.model.predict(points) - model.model.predict(background).mean()
+    assert total == pytest.approx(expected, abs=1e-6)
+
+
+def test_of_noise_there_is_no_skill():
+    rng = np.random.default_rng(0)
+    skills = [fit(rng.random((60, 5)), rng.normal(size=60), seed=s).skill for s in range(5)]
+    assert max(skills) < 0.3

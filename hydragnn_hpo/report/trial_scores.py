@@ -1,4 +1,4 @@
-"""What trials scored, in words and numbers that several sections share."""
+"""Scores, their names, units and axes, as several sections show them."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.search.objective import Point, goals, named
 
 LEGEND: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
@@ -19,7 +19,7 @@ _DECADES = 50.0
 
 
 def first_goal(score: Point | list[float] | None) -> float | None:
-    """Give what a trial scored for the first goal; journals hold several goals as a list."""
+    """Return a trial's score for the first goal; journals hold several goals as a list."""
     return score[0] if isinstance(score, (tuple, list)) else score
 
 
@@ -38,7 +38,7 @@ _ENDS = {"seconds": "s", "joules": "J", "bytes": "B"}
 
 
 def goal_unit(facts: Facts, goal: int = 0) -> str:
-    """Give the unit of a goal: MAEs are mixed in standard deviations of their targets."""
+    """Return the unit of a goal: MAEs are mixed in standard deviations of their targets."""
     wanted = goals(facts.config.search.objective)[goal]
     if wanted == "weighted" or not isinstance(wanted, str):
         return "MAE / std"
@@ -48,12 +48,12 @@ def goal_unit(facts: Facts, goal: int = 0) -> str:
 
 
 def with_unit(name: str, unit: str) -> str:
-    """Write a unit behind a name; the unit of pure numbers is left out."""
+    """Append a unit to a name; the unit of pure numbers is left out."""
     return f"{name} ({unit})" if unit and unit != "1" else name
 
 
 def scored(facts: Facts) -> list[tuple[TrialFacts, float]]:
-    """Give the trials that ended with a score, with that of the first goal, as proposed."""
+    """Return trials that ended with a score, and that of the first goal, as proposed."""
     found = []
     for trial in facts.trials.values():
         score = first_goal(trial.trial.score)
@@ -78,14 +78,14 @@ def _shortest(key: str, others: Sequence[str]) -> str:
 
 
 def axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
-    """Give an axis that suits positive values over several decades, and any others."""
+    """Return a logarithmic axis for positive values over several decades, else a linear one."""
     if not wide(values):
         return {"title": {"text": title}, "type": "linear"}
     return log_axis(values, title)
 
 
 def log_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
-    """Give a logarithmic axis for positive values, with few ticks."""
+    """Return a logarithmic axis for positive values, with few ticks."""
     found: dict[str, Any] = {"title": {"text": title}, "type": "log"}
     low, high = float(min(values)), float(max(values))
     if high < _DECADES * low:
@@ -95,7 +95,7 @@ def log_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]
 
 
 def wide(values: Sequence[float] | np.ndarray) -> bool:
-    """Say whether values call for a logarithmic axis."""
+    """Check whether values call for a logarithmic axis."""
     numbers = np.asarray(values, dtype=float)
     return bool(len(numbers) and numbers.min() > 0 and numbers.max() > _SPAN * numbers.min())
 
@@ -106,10 +106,10 @@ def best_first(rows: Iterable[tuple[TrialFacts, float]]) -> list[tuple[TrialFact
 
 
 def members_of(facts: Facts) -> Mapping[str, float]:
-    """Give the ensemble's members and their weights; nothing before it is built."""
+    """Return the ensemble's members and their weights; empty before it is built."""
     return {m["trial"]: m["weight"] for m in (facts.ensemble or {}).get("members", ())}
 
 
 def cell(value: Any) -> float | int | str | None:
-    """Give a searched value as a cell: truth values are words."""
+    """Return a searched value as a cell: truth values are words."""
     return str(value).lower() if isinstance(value, bool) else value

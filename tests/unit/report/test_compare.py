@@ -3,6 +3,8 @@
 import doctest
 import json
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +12,107 @@ from typing import Any
 import pytest
 from made_campaign import make_campaign
 
+from hydragnn_hpo.campaign.records.journal import encode
 from hydragnn_hpo.errors import ConfigError, HydraError
-from hydragnn_hpo.report.comparing import comparison
-from hydragnn_hpo.report.comparing.campaigns import read_campaigns
-from hydragnn_hpo.report.comparing.comparison import Comparison, compare
-from hydragnn_hpo.report.comparing.page import write_comparison
-from hydragnn_hpo.report.comparing.picture import draw_comparison
-from hydragnn_hpo.report.comparing.sections import NEVER, sections_of
+from hydragnn_hpo.report.compare import Comparison, compare, read_campaigns
+from hydragnn_hpo.report.compare_page import NEVER, draw_comparison, sections_of, write_comparison
 from hydragnn_hpo.report.page.blocks import Table, Text
+
+CAMPAIGN = """
+name = "{name}"
+seed = 3
+data = [{{card = "none"}}]
+trial = {{heads = {{gap = {{weight = {weight}}}}}}}
+search = {{trials = 4, finalists = 1, rungs = [2]}}
+
+[space]
+"model.layers" = {space}
+"""
+
+COMMAND = """
+name = "{name}"
+command = {{argv = ["tune"]}}
+space = {{"tile" = [1, 2, 3, 4]}}
+search = {{trials = 4, finalists = 1, rungs = [2], objective = "train_seconds"}}
+"""
+
+MakeRun = Callable[..., Path]
+
+
+def trial(name: str, begin: float, end: float, **result: Any) -> list[dict[str, Any]]:
+    told = {"outcome": "completed", "attempt": 1, **result}
+    values = {"model.layers": 1 + int(name[-1])}
+    where = {"attempt": 1, "until": 2, "width": 1, "slots": ["a:0"]}
+    return [
+        {"time": begin, "event": "proposed", "trial": name, "values": values, "until": 2},
+        {"time": begin, "event": "placed", "trial": name, **where},
+        {"time": end, "event": "ended", "trial": name, **told},
+    ]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> MakeRun:
+    """Make a run on two hosts of two slots: four slot-seconds, two host-seconds a second.
+
+    Its trials end after 10, 30, 35 and 50 s: objectives 0.5, 0.3, failed, 0.4; MAEs 0.2, 0.3, -,
+    0.1 eV.
+    """
+
+    def make(
+        folder: str,
+        name: str = "hand",
+        *,
+        data: str | None = "d" * 64,
+        unit: str = "eV",
+        weight: float = 1.0,
+        space: str = "{low = 1, high = 4}",
+        text: str = CAMPAIGN,
+        events: list[dict[str, Any]] | None = None,
+        finished: bool = True,
+    ) -> Path:
+        slots = ["a:0", "a:1", "b:0", "b:1"]
+        opened = {"event": "opened", "units": {"gap": unit}, "slots": slots, "data": data}
+        trials = events or [
+            *trial("t0", 1000.0, 1010.0, objective=0.5, val_mae={"gap": 0.2}),
+            *trial("t1", 1012.0, 1030.0, objective=0.3, val_mae={"gap": 0.3}),
+            *trial(
+                "t2", 1030.0, 1035.0, outcome="failed", reason="bug", message="x", objective=0.1
+            ),
+            *trial("t3", 1035.0, 1050.0, objective=0.4, val_mae={"gap": 0.1}),
+        ]
+        done = [{"time": 1050.0, "event": "finished"}] if finished else []
+        path = tmp_path / folder
+        path.mkdir(parents=True)
+        campaign = text.format(name=name, weight=weight, space=space)
+        (path / "campaign.toml").write_text(campaign)
+        journal = [{"time": 990.0, **opened}, *trials, *done]
+        (path / "events.jsonl").write_bytes(
+            b"".join(encode({"epoch": 1, **event}) for event in journal)
+        )
+        return path
+
+    return make
+
+
+@pytest.fixture
+def faster() -> list[dict[str, Any]]:
+    """One trial that is as good as any after 20 s, and nothing else."""
+    return trial("t0", 1000.0, 1020.0, objective=0.25, val_mae={"gap": 0.15})
+
+
+@pytest.fixture
+def command_text() -> str:
+    return COMMAND
+
+
+@pytest.fixture
+def commanded() -> Callable[[float], list[dict[str, Any]]]:
+    """Trials of a command that minimize seconds."""
+
+    def make(seconds: float) -> list[dict[str, Any]]:
+        return trial("t0", 1000.0, 1010.0, objective=None, score=seconds)
+
+    return make
 
 
 def compared(*paths: Path, asked: tuple[tuple[str, float], ...] = ()) -> Comparison:
@@ -196,4 +291,4 @@ def test_a_page_is_written_and_names_are_only_text(run: Any, faster: Any, tmp_pa
 
 
 def test_examples_hold() -> None:
-    assert doctest.testmod(comparison).failed == 0
+    assert doctest.testmod(sys.modules[compare.__module__]).failed == 0
