@@ -27,7 +27,7 @@ def export(
     Its ensemble as a program that needs torch alone: hydragnn-hpo ensemble export.
     """
     from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.report.exporting.formats import export as write
+    from hydragnn_hpo.report.export_formats import export as write
     from hydragnn_hpo.report.facts import read_facts
 
     written = write(read_facts(RunDir(run_dir)), to, out, trial=trial)

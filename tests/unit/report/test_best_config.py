@@ -8,7 +8,7 @@ from typing import Any
 from hydragnn_hpo.config.loading import load, to_toml
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.layout import derive_seed
-from hydragnn_hpo.report.exporting.formats import export
+from hydragnn_hpo.report.export_formats import export
 
 
 def best_of(raw: Any) -> str:

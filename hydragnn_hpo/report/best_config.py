@@ -8,54 +8,59 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
-from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import dump, load, read_toml, to_toml
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.errors import RunError, unknown
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import derive_seed
-from hydragnn_hpo.report.exporting.written import Written
 from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.search import space
 from hydragnn_hpo.text import shown
 
 
-def write(facts: Facts, out: Path, *, trial: str | None = None) -> Written:
+def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> tuple[str, str]:
     """Write the configuration of the best trial, or of another one.
+
+    Args:
+        facts: of the campaign.
+        out: the TOML file to write.
+        trial: its name; the best one if None.
+
+    Returns:
+        The command that runs it, and what one should know about it (empty if nothing).
 
     Raises:
         RunError: no trial has a result yet, or the named one is unknown.
     """
-    chosen = _best(facts) if trial is None else _named(facts, trial)
-    ours = facts.config.command is None
-    text, lost = _training(facts, chosen) if ours else (_command(facts, chosen), [])
+    chosen = _best_trial(facts) if trial is None else _find_trial(facts, trial)
+    command = facts.config.command
+    if command is None:
+        text, lost = _training_toml(facts, chosen)
+        how, open_with, note = "hydragnn-hpo trial THIS_FILE", f"hydragnn-hpo trial {out}", ""
+    else:
+        text, lost = _command_toml(facts, chosen), []
+        how = open_with = " ".join(command.argv)
+        note = "Its trials are a command of yours: this is the file it reads."
+    if lost:
+        note = f"{lost[0]} is not there: put it back, or change 'store' before you train."
     path = out.absolute()
     with storage(out):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, _heading(facts, chosen, ours=ours) + text)
-    note = "" if ours else "Its trials are a command of yours: this is the file it reads."
-    if lost:
-        note = f"{lost[0]} is not there: put it back, or change 'store' before you train."
-    return Written(
-        files=(out,),
-        trials=1,
-        epochs=0,
-        open_with=f"hydragnn-hpo trial {out}" if ours else " ".join(_argv(facts.config)),
-        note=note,
-    )
+    write_text(path, _heading(facts, chosen, how) + text)
+    return open_with, note
 
 
-def _named(facts: Facts, wanted: str) -> TrialFacts:
+def _find_trial(facts: Facts, wanted: str) -> TrialFacts:
     if wanted in facts.trials:
         return facts.trials[wanted]
     names = list(facts.trials)
     known = names if len(names) <= 10 else [*names[:5], "...", names[-1]]
-    said = unknown("trial", wanted, names).partition(" Known:")[0]
-    raise RunError(f"{facts.run.path}: {said} Known: {', '.join(known)}.")
+    sentence = unknown("trial", wanted, names).partition(" Known:")[0]
+    raise RunError(f"{facts.run.path}: {sentence} Known: {', '.join(known)}.")
 
 
-def _best(facts: Facts) -> TrialFacts:
+def _best_trial(facts: Facts) -> TrialFacts:
     ranked = facts.state.ranked()
     if not ranked:
         raise RunError(
@@ -65,22 +70,22 @@ def _best(facts: Facts) -> TrialFacts:
     return facts.trials[ranked[0].name]
 
 
-def _training(facts: Facts, chosen: TrialFacts) -> tuple[str, list[Path]]:
-    """Give the resolved configuration, and the stores that are not there."""
+def _training_toml(facts: Facts, chosen: TrialFacts) -> tuple[str, list[Path]]:
+    """Return the resolved configuration, and the stores that are not there."""
     folder = facts.run.trial(chosen.name)
     inside = folder.path.parent == facts.run.trials
     if inside and folder.config.exists():
         config = load(folder.config, TrialConfig)
     else:
-        stores = stores_of(facts.config, [_card(entry.card) for entry in facts.config.data])
+        stores = stores_of(facts.config, [_card_name(entry.card) for entry in facts.config.data])
         config = trial_config(facts.config, chosen.name, chosen.trial.values, stores)
     here = folder.path if inside else facts.run.trial("t").path
-    config = placed(config, here)
+    config = make_paths_absolute(config, here)
     return dump(config), [Path(e.store) for e in config.data if not Path(e.store).exists()]
 
 
-def placed(config: TrialConfig, folder: Path) -> TrialConfig:
-    """Make a trial independent of where its file lies.
+def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
+    """Resolve a trial's paths, so that its file may lie anywhere.
 
     Args:
         config: the trial.
@@ -98,14 +103,14 @@ def placed(config: TrialConfig, folder: Path) -> TrialConfig:
     return config.model_copy(update=changes)
 
 
-def _card(named: str) -> str:
-    """Give the name of a card, which is its store's."""
-    path = Path(named)
-    return load(path, CardConfig).name if path.is_file() else named
+def _card_name(card: str) -> str:
+    """Return the name of a card, or of its file, which is its store's."""
+    path = Path(card)
+    return load(path, CardConfig).name if path.is_file() else card
 
 
-def _command(facts: Facts, chosen: TrialFacts) -> str:
-    """Give what the campaign's command reads."""
+def _command_toml(facts: Facts, chosen: TrialFacts) -> str:
+    """Return what the campaign's command reads."""
     path = facts.run.trial(chosen.name).config
     if path.parent.parent == facts.run.trials and path.exists():
         return to_toml(read_toml(path))
@@ -114,11 +119,8 @@ def _command(facts: Facts, chosen: TrialFacts) -> str:
     return to_toml({"trial": chosen.name, "seed": seed, **values})
 
 
-def _argv(config: CampaignConfig) -> tuple[str, ...]:
-    return config.command.argv if config.command is not None else ()
-
-
-def _heading(facts: Facts, chosen: TrialFacts, *, ours: bool) -> str:
+def _heading(facts: Facts, chosen: TrialFacts, how: str) -> str:
+    """Return the comment at the top: which trial it is, its errors, how to run it."""
     trial = chosen.trial
     errors = [
         f"{head} {error:.4g} {facts.units.get(head, '')}".strip()
@@ -126,7 +128,6 @@ def _heading(facts: Facts, chosen: TrialFacts, *, ours: bool) -> str:
     ]
     score = trial.score if isinstance(trial.score, tuple) else (trial.score,)
     reached = ", ".join(f"{part:.4g}" for part in score if part is not None) or "no result yet"
-    how = "hydragnn-hpo trial THIS_FILE" if ours else " ".join(_argv(facts.config))
     lines = [
         f"Trial {trial.name} of campaign {facts.config.name} ({facts.run.path.absolute()}).",
         f"It is {trial.status} after epoch {trial.epoch}; objective {reached}.",

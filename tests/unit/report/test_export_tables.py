@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hydragnn_hpo.report.exporting.formats import export
+from hydragnn_hpo.report.export_formats import export
 from hydragnn_hpo.report.facts import Facts
 
 
