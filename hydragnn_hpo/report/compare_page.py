@@ -1,18 +1,17 @@
-"""A comparison in the words of a page: the terminal shows the same tables."""
+"""A comparison of campaigns as tables and charts: in a terminal, as one HTML file, as one PNG."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from hydragnn_hpo.campaign.records.state import Status, Trial
+from hydragnn_hpo.campaign.records.state import Status
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.report.compare import (
-    Campaign,
-    Comparison,
+    ComparedRun,
     Quantity,
-    best_so_far,
-    outcomes,
-    spaces,
+    RunComparison,
+    RunSummary,
+    WinningTrial,
 )
 from hydragnn_hpo.report.page.blocks import Block, Cell, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.page.page import Title, document
@@ -21,97 +20,146 @@ from hydragnn_hpo.report.pictures.look import ALARM, COLOURS, FAINT, blank, tidy
 from hydragnn_hpo.text import shown
 
 Row = tuple[Cell, ...]
-Of = Callable[[Campaign], Cell]
 
 NEVER = "not reached"
 
 COSTS = {"host_seconds": "host-seconds", "trials": "trials", "seconds": "wall seconds"}
-"""What it took to reach a level: fields of ``Result``, and their names."""
+"""Fields of ``CostedResult``, and their names."""
+
+PANELS = 6
+"""Most panels of the PNG: the first quantities."""
+
+_ACROSS = 3
 
 
-def sections_of(found: Comparison) -> list[Section]:
-    """Give the sections of a page about some runs."""
+def write_comparison(comparison: RunComparison, out: Path) -> None:
+    """Write a comparison as one HTML file, whole or not at all; it needs no network.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    labels = ", ".join(run.label for run in comparison.runs)
+    heading = Title(f"{len(comparison.runs)} campaigns side by side", labels)
+    write_text(out, document(heading, compare_sections(comparison)))
+
+
+def draw_comparison(comparison: RunComparison, out: Path) -> None:
+    """Draw the best so far against host-seconds, a panel for each quantity.
+
+    Args:
+        comparison: has a quantity at least.
+        out: the PNG to write, whole.
+    """
+    panels = comparison.quantities[:PANELS]
+    across = 2 if len(panels) == 4 else min(_ACROSS, len(panels))
+    down = -(-len(panels) // across)
+    figure = blank(4.2 * across + 0.6, 3.2 * down + 0.6)
+    axes = figure.subplots(down, across, squeeze=False).ravel()
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, quantity in zip(axes, panels, strict=False):
+        for place, run in enumerate(comparison.runs):
+            times, values = _steps(run, quantity.key)
+            colour = COLOURS[place % len(COLOURS)]
+            dash = ("-", "--", ":")[place // len(COLOURS) % 3]
+            axis.step(times, values, where="post", color=colour, linestyle=dash, label=run.label)
+        for level in comparison.levels:
+            if level.quantity == quantity:
+                axis.axhline(level.level, color=FAINT, linewidth=0.7, linestyle=":")
+        unit = f" [{quantity.unit}]" if quantity.unit else ""
+        axis.set(xscale="log", xlabel="host-seconds", ylabel=f"best so far{unit}")
+        if axis.dataLim.y0 > 0.0:
+            axis.set_yscale("log")
+        title(axis, quantity.label.replace("_", " "))
+        tidy(axis)
+    axes[0].legend(frameon=False, fontsize=8)
+    if not comparison.same_data:
+        figure.suptitle(comparison.warnings[0], color=ALARM, fontsize=8, wrap=True)
+    write_png(figure, out)
+
+
+def compare_sections(comparison: RunComparison) -> list[Section]:
+    """Return the sections of the page; the terminal shows the same tables."""
+    reach_lead = (
+        "What each campaign had spent when its best trial so far first was as good as a level. "
+        "Counted are results on validation data, and hosts whether idle or not."
+    )
+    warnings = [Text(warning) for warning in comparison.warnings]
+    overview: tuple[Block, ...] = (*warnings, _overview(comparison))
+    reach, spaces = tuple(_reach(comparison)), tuple(_spaces(comparison))
     return [
-        Section("runs", "Campaigns", "What ran, on what, and what it took.", _runs(found)),
-        Section("winners", "Winners", "What each campaign found.", tuple(_winners(found))),
-        Section("reach", "Cost to reach an error", _lead(found), tuple(_reach(found))),
-        Section("spaces", "Spaces", "What each campaign searched.", tuple(_spaces(found))),
+        Section("runs", "Campaigns", "What ran, on what, and what it took.", overview),
+        Section("winners", "Winners", "What each campaign found.", tuple(_winners(comparison))),
+        Section("reach", "Cost to reach an error", reach_lead, reach),
+        Section("spaces", "Spaces", "What each campaign searched.", spaces),
     ]
 
 
-def _columns(found: Comparison, first: str) -> tuple[Column, ...]:
-    runs = (Column(f"run{n}", run.label) for n, run in enumerate(found.runs, start=1))
+def _columns(comparison: RunComparison, first: str) -> tuple[Column, ...]:
+    runs = (Column(f"run{n}", run.label) for n, run in enumerate(comparison.runs, start=1))
     return (Column("what", first), *runs)
 
 
-def _runs(found: Comparison) -> tuple[Block, ...]:
-    there = {status for run in found.runs for status in outcomes(run)}
-    statuses = [status for status in get_args(Status) if status in there]
-    lines: list[tuple[str, Of]] = [
-        ("finished", lambda run: "yes" if run.facts.state.finished else "no"),
+def _overview(comparison: RunComparison) -> Table:
+    met = {status for run in comparison.summaries for status in run.trials}
+    statuses = [status for status in get_args(Status) if status in met]
+    lines: list[tuple[str, Callable[[RunSummary], Cell]]] = [
+        ("finished", lambda run: "yes" if run.finished else "no"),
         ("data checksum", lambda run: (run.data or "not known")[:12]),
-        ("brain", lambda run: run.facts.config.search.brain),
-        ("seed", lambda run: run.facts.config.seed),
-        ("rungs [epochs]", lambda run: ", ".join(map(str, run.facts.config.search.rungs))),
-        ("budget [trials]", lambda run: run.facts.config.search.trials + run.facts.state.added),
+        ("brain", lambda run: run.brain),
+        ("seed", lambda run: run.seed),
+        ("rungs [epochs]", lambda run: ", ".join(map(str, run.rungs))),
+        ("budget [trials]", lambda run: run.budget_trials),
         *[(f"trials {status}", _count(status)) for status in statuses],
         ("hosts", lambda run: run.hosts),
         ("wall time [s]", lambda run: run.seconds),
         ("host-hours [h]", lambda run: run.host_seconds / 3600.0),
-        ("utilization [%]", _utilization),
-        ("energy [kWh]", _energy),
+        ("utilization [%]", lambda run: _scaled(run.utilization, 100.0)),
+        ("energy [kWh]", lambda run: _scaled(run.energy_joules, 1.0 / 3.6e6)),
     ]
-    rows = tuple((label, *map(of, found.runs)) for label, of in lines)
-    table = Table("overview", _columns(found, "campaign"), rows)
-    return (*map(Text, found.warnings), table)
+    rows = tuple((label, *map(value_of, comparison.summaries)) for label, value_of in lines)
+    return Table("overview", _columns(comparison, "campaign"), rows)
 
 
-def _count(status: str) -> Of:
-    return lambda run: outcomes(run).get(status, 0)
+def _count(status: str) -> Callable[[RunSummary], Cell]:
+    return lambda run: run.trials.get(status, 0)
 
 
-def _utilization(run: Campaign) -> Cell:
-    share = run.facts.figures["utilization"]
-    return None if share is None else 100.0 * share
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
 
 
-def _energy(run: Campaign) -> Cell:
-    joules = run.facts.figures["energy_joules"]
-    return None if joules is None else joules / 3.6e6
-
-
-def _winners(found: Comparison) -> Iterator[Block]:
-    runs, best = found.runs, [run.winner for run in found.runs]
+def _winners(comparison: RunComparison) -> Iterator[Block]:
+    best = [run.winner for run in comparison.summaries]
     if not any(best):
         yield Text("No campaign has a result yet.")
         return
+
+    def each(value_of: Callable[[WinningTrial], Cell]) -> list[Cell]:
+        return [None if trial is None else value_of(trial) for trial in best]
+
     rows: list[Row] = [
-        ("best trial", *_each(best, lambda trial: shown(trial.name))),
-        ("epochs", *_each(best, lambda trial: trial.epoch)),
-        ("objective (validation)", *_each(best, lambda trial: trial.objective)),
+        ("best trial", *each(lambda trial: shown(trial.trial))),
+        ("epochs", *each(lambda trial: trial.epochs)),
+        ("objective (validation)", *each(lambda trial: trial.objective)),
     ]
-    for head in found.heads:
-        units = dict.fromkeys(run.facts.units.get(head, "") for run in runs if head in run.weights)
+    has_ensemble = any(run.facts.ensemble for run in comparison.runs)
+    for head in comparison.heads:
+        with_head = [run for run in comparison.runs if head in run.weights]
+        units = dict.fromkeys(run.facts.units.get(head, "") for run in with_head)
         unit = f" [{' or '.join(filter(None, units))}]" if any(units) else ""
-        rows.append((f"val MAE {head}{unit}", *_errors(best, head)))
-        if any(run.facts.ensemble for run in runs):
-            tested = (run.test_mae(head) for run in runs)
+        errors = [None if trial is None else trial.val_mae.get(head) for trial in best]
+        rows.append((f"val MAE {head}{unit}", *errors))
+        if has_ensemble:
+            tested = (run.test_mae[head] for run in comparison.summaries)
             rows.append((f"ensemble test MAE {head}{unit}", *tested))
-    yield Table("errors", _columns(found, "error"), tuple(rows))
+    yield Table("errors", _columns(comparison, "error"), tuple(rows))
     keys = dict.fromkeys(key for trial in best if trial for key in trial.values)
     values = tuple(
         (shown(key), *(_cell(trial.values.get(key)) if trial else None for trial in best))
         for key in keys
     )
-    yield Table("values", _columns(found, "value of the best trial"), values)
-
-
-def _each(trials: Sequence[Trial | None], of: Callable[[Trial], Cell]) -> list[Cell]:
-    return [None if trial is None else of(trial) for trial in trials]
-
-
-def _errors(trials: Sequence[Trial | None], head: str) -> list[Cell]:
-    return _each(trials, lambda trial: trial.val_mae.get(head))
+    yield Table("values", _columns(comparison, "value of the best trial"), values)
 
 
 def _cell(value: Any) -> Cell:
@@ -120,38 +168,31 @@ def _cell(value: Any) -> Cell:
     return shown(value) if isinstance(value, str) else value
 
 
-def _lead(found: Comparison) -> str:
-    return (
-        "What each campaign had spent when its best trial so far first was as good as a level. "
-        "Counted are results on validation data, and hosts whether idle or not."
-    )
-
-
-def _reach(found: Comparison) -> Iterator[Block]:
-    if found.levels:
-        for attribute, said in COSTS.items():
-            rows = tuple(_reach_rows(found, attribute))
-            yield Table(attribute, _columns(found, f"{said} until"), rows)
-    elif not found.same_data:
+def _reach(comparison: RunComparison) -> Iterator[Block]:
+    if comparison.levels:
+        for attribute, name in COSTS.items():
+            rows = tuple(_reach_rows(comparison, attribute))
+            yield Table(attribute, _columns(comparison, f"{name} until"), rows)
+    elif not comparison.same_data:
         yield Text("Left out: errors on different data are not comparable.")
     else:
         yield Text("The campaigns have no result in common that could be compared.")
-    for quantity in found.quantities:
-        yield _figure(found.runs, quantity)
+    for quantity in comparison.quantities:
+        yield _figure(comparison.runs, quantity)
 
 
-def _reach_rows(found: Comparison, attribute: str) -> Iterator[Row]:
-    for level in found.levels:
+def _reach_rows(comparison: RunComparison, attribute: str) -> Iterator[Row]:
+    for level in comparison.levels:
         unit = f" {level.quantity.unit}" if level.quantity.unit else ""
         name = f"{level.quantity.label} {level.level:.4g}{unit} ({level.why})"
         yield (name, *(NEVER if f is None else getattr(f, attribute) for f in level.first))
 
 
-def _figure(runs: Sequence[Campaign], quantity: Quantity) -> Figure:
+def _figure(runs: Sequence[ComparedRun], quantity: Quantity) -> Figure:
     unit = f" [{quantity.unit}]" if quantity.unit else ""
     traces, least = [], 0.0
     for place, run in enumerate(runs):
-        times, values = steps(run, quantity.key)
+        times, values = _steps(run, quantity.key)
         least = min([*values, *([least] if place else [])], default=least)
         line = {"color": series(place), "shape": "hv"}
         traces.append(
@@ -173,16 +214,17 @@ def _figure(runs: Sequence[Campaign], quantity: Quantity) -> Figure:
     )
 
 
-def steps(run: Campaign, key: str) -> tuple[list[float], list[float]]:
-    """Give host-seconds and the best so far, drawn on to the run's end."""
-    points = [(result.host_seconds, value) for result, value in best_so_far(run, key)]
+def _steps(run: ComparedRun, key: str) -> tuple[list[float], list[float]]:
+    """Return host-seconds and the best so far at each, drawn on to the run's end."""
+    points = [(result.host_seconds, value) for result, value in run.best_so_far(key)]
     if points:
         points.append((max(run.host_seconds, points[-1][0]), points[-1][1]))
     return [time for time, _ in points], [value for _, value in points]
 
 
-def _spaces(found: Comparison) -> Iterator[Block]:
-    every = spaces(found.runs)
+def _spaces(comparison: RunComparison) -> Iterator[Block]:
+    keys = dict.fromkeys(key for run in comparison.summaries for key in run.space)
+    every = {key: [run.space.get(key) for run in comparison.summaries] for key in keys}
     alike = [key for key, ranges in every.items() if len(set(ranges)) == 1]
     if len(alike) == len(every):
         yield Text("All campaigns searched the same space.")
@@ -193,58 +235,5 @@ def _spaces(found: Comparison) -> Iterator[Block]:
     for key, ranges in every.items():
         cells = ("not searched" if text is None else shown(text) for text in ranges)
         rows.append((shown(key), "same" if key in alike else "differs", *cells))
-    runs = (Column(f"run{n}", run.label) for n, run in enumerate(found.runs, start=1))
-    columns = (Column("what", "parameter"), Column("same", ""), *runs)
-    yield Table("ranges", columns, tuple(rows))
-
-
-def write_comparison(found: Comparison, out: Path) -> None:
-    """Write a comparison, whole or not at all; it needs no network, as a report.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
-    labels = ", ".join(run.label for run in found.runs)
-    title = Title(f"{len(found.runs)} campaigns side by side", labels)
-    write_text(out, document(title, sections_of(found)))
-
-
-PANELS = 6
-"""Most panels: the first quantities."""
-
-_ACROSS = 3
-
-
-def draw_comparison(found: Comparison, out: Path) -> None:
-    """Draw a panel for each quantity that the runs may be compared by.
-
-    Args:
-        found: the comparison; it has a quantity at least.
-        out: the PNG to write, whole.
-    """
-    shown = found.quantities[:PANELS]
-    across = 2 if len(shown) == 4 else min(_ACROSS, len(shown))
-    down = -(-len(shown) // across)
-    figure = blank(4.2 * across + 0.6, 3.2 * down + 0.6)
-    axes = figure.subplots(down, across, squeeze=False).ravel()
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
-    for axis, quantity in zip(axes, shown, strict=False):
-        for place, run in enumerate(found.runs):
-            times, values = steps(run, quantity.key)
-            colour = COLOURS[place % len(COLOURS)]
-            dash = ("-", "--", ":")[place // len(COLOURS) % 3]
-            axis.step(times, values, where="post", color=colour, linestyle=dash, label=run.label)
-        for level in found.levels:
-            if level.quantity == quantity:
-                axis.axhline(level.level, color=FAINT, linewidth=0.7, linestyle=":")
-        unit = f" [{quantity.unit}]" if quantity.unit else ""
-        axis.set(xscale="log", xlabel="host-seconds", ylabel=f"best so far{unit}")
-        if axis.dataLim.y0 > 0.0:
-            axis.set_yscale("log")
-        title(axis, quantity.label.replace("_", " "))
-        tidy(axis)
-    axes[0].legend(frameon=False, fontsize=8)
-    if not found.same_data:
-        figure.suptitle(found.warnings[0], color=ALARM, fontsize=8, wrap=True)
-    write_png(figure, out)
+    first, *runs = _columns(comparison, "parameter")
+    yield Table("ranges", (first, Column("same", ""), *runs), tuple(rows))

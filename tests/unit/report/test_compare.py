@@ -14,8 +14,13 @@ from made_campaign import make_campaign
 
 from hydragnn_hpo.campaign.records.journal import encode
 from hydragnn_hpo.errors import ConfigError, HydraError
-from hydragnn_hpo.report.compare import Comparison, compare, read_campaigns
-from hydragnn_hpo.report.compare_page import NEVER, draw_comparison, sections_of, write_comparison
+from hydragnn_hpo.report.compare import RunComparison, compare, read_campaigns
+from hydragnn_hpo.report.compare_page import (
+    NEVER,
+    compare_sections,
+    draw_comparison,
+    write_comparison,
+)
 from hydragnn_hpo.report.page.blocks import Table, Text
 
 CAMPAIGN = """
@@ -115,17 +120,17 @@ def commanded() -> Callable[[float], list[dict[str, Any]]]:
     return make
 
 
-def compared(*paths: Path, asked: tuple[tuple[str, float], ...] = ()) -> Comparison:
+def compared(*paths: Path, asked: tuple[tuple[str, float], ...] = ()) -> RunComparison:
     return compare(read_campaigns(paths), asked)
 
 
-def table(found: Comparison, key: str) -> dict[str, tuple[Any, ...]]:
-    every = [b for s in sections_of(found) for b in s.blocks if isinstance(b, Table)]
+def table(found: RunComparison, key: str) -> dict[str, tuple[Any, ...]]:
+    every = [b for s in compare_sections(found) for b in s.blocks if isinstance(b, Table)]
     (one,) = [block for block in every if block.key == key]
     return {str(row[0]): row[1:] for row in one.rows}
 
 
-def costs(found: Comparison, key: str, level: float) -> list[tuple[float, float, int] | None]:
+def costs(found: RunComparison, key: str, level: float) -> list[tuple[float, float, int] | None]:
     """Give host-seconds, wall seconds and trials by run."""
     (one,) = [r for r in found.levels if (r.quantity.key, r.level) == (key, pytest.approx(level))]
     return [f and (f.host_seconds, f.seconds, f.trials) for f in one.first]
@@ -196,7 +201,7 @@ def test_plain_data_says_the_same(run: Any, faster: Any) -> None:
 def test_what_makes_runs_unlike_is_said(changes: dict[str, Any], says: str, run: Any) -> None:
     found = compared(run("one"), run("two", "quick", **changes))
     assert any(says in warning for warning in found.warnings), found.warnings
-    shown = [b.text for s in sections_of(found) for b in s.blocks if isinstance(b, Text)]
+    shown = [b.text for s in compare_sections(found) for b in s.blocks if isinstance(b, Text)]
     assert any(says in text for text in shown)
 
 
@@ -204,7 +209,7 @@ def test_errors_on_different_data_have_no_cost(run: Any) -> None:
     found = compared(run("one"), run("two", "quick", data="e" * 64))
     assert not found.same_data
     assert not found.levels
-    shown = [b.text for s in sections_of(found) for b in s.blocks if isinstance(b, Text)]
+    shown = [b.text for s in compare_sections(found) for b in s.blocks if isinstance(b, Text)]
     assert any("not comparable" in text for text in shown)
 
 
@@ -257,19 +262,19 @@ def test_made_campaigns_agree_with_their_journals(tmp_path: Path) -> None:
     found = compared(*paths)
     for run_, path in zip(found.runs, paths, strict=True):
         raw = [json.loads(line)["e"] for line in (path / "events.jsonl").read_bytes().splitlines()]
-        best, course = float("inf"), SimpleNamespace(points=[])
+        best, expected = float("inf"), SimpleNamespace(points=[])
         begin = next(e["time"] for e in raw if e["event"] == "placed")
         for e in raw:
             if e["event"] == "ended" and e["outcome"] in ("completed", "stopped"):
                 best = min(best, e["objective"])
-                course.points.append((e["time"] - begin, best))
+                expected.points.append((e["time"] - begin, best))
         seen, least = [], float("inf")
-        for result in run_.course:
+        for result in run_.results:
             least = min(least, result.numbers["objective"])
             seen.append((result.seconds, least))
-        assert seen == course.points
+        assert seen == expected.points
         assert run_.host_seconds == pytest.approx(run_.facts.losses.slot_seconds / 2)
-        assert run_.course[-1].host_seconds <= run_.host_seconds + 1e-6
+        assert run_.results[-1].host_seconds <= run_.host_seconds + 1e-6
 
 
 def test_a_picture_is_drawn(run: Any, faster: Any, tmp_path: Path) -> None:
