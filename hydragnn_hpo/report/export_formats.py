@@ -8,7 +8,6 @@ they work: no server, no login, no telemetry, no file beside the export.
 
 import contextlib
 import csv
-import datetime
 import io
 import json
 import logging
@@ -22,25 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config.search import ParameterConfig, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.files import PART, storage, whole_file, whole_folder, write_bytes
 from hydragnn_hpo.report.best_config import write_best_config
 from hydragnn_hpo.report.export_tables import (
     EpochRow,
     TrialRow,
+    TrialRun,
     TypedTable,
-    curves,
-    goal_names,
     tables_of,
-    trial_rows,
+    trial_runs,
     unit_of,
 )
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.optuna_study import make_distribution
-from hydragnn_hpo.search.quiet_optuna import quiet_optuna
-from hydragnn_hpo.search.space import is_in
-from hydragnn_hpo.text import printable, shown
+from hydragnn_hpo.report.optuna_study import write_storage
 
 
 @dataclass(frozen=True)
@@ -60,8 +54,6 @@ class ExportedFiles:
         """Return plain data for JSON."""
         return {**vars(self), "files": [str(path) for path in self.files]}
 
-
-# CSV and Parquet: the same two tables.
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a table program takes for the beginning of a formula.
@@ -138,129 +130,23 @@ def _csv_cell(value: Any) -> str:
     return repr(value)
 
 
-# The other formats: a trial and its curve at a time.
-
-Run = tuple[TrialRow, list[EpochRow]]
-
-
-def _runs(facts: Facts) -> list[Run]:
-    by_trial = curves(facts)
-    return [(row, by_trial.get(row.name, [])) for row in trial_rows(facts)]
-
-
 def _exported_runs(
-    runs: Sequence[Run], file: Path, *, open_with: str, note: str = ""
+    runs: Sequence[TrialRun], file: Path, *, open_with: str, note: str = ""
 ) -> ExportedFiles:
     epochs = sum(len(curve) for _, curve in runs)
     return ExportedFiles((file,), len(runs), epochs, open_with, note)
 
 
-_MESSAGE = 2000
-"""Most characters of a message that an Optuna trial keeps."""
-
-_OPTUNA_STATES = {
-    "completed": "COMPLETE",
-    "stopped": "PRUNED",
-    "failed": "FAIL",
-    "cancelled": "FAIL",
-    "running": "RUNNING",
-}
-
-
 def write_optuna(facts: Facts, out: Path) -> ExportedFiles:
-    """Write an Optuna storage: SQLite, or a journal (``.log``), as optuna-dashboard opens both.
-
-    A trial that stopped at a rung is PRUNED, one that failed or was cancelled is FAIL, one that
-    waits for its first start is WAITING.
-    """
-    import optuna
-    from optuna.storages.journal import JournalFileBackend
-
-    runs = _runs(facts)
-    with _local_folder() as folder, quiet_optuna():
+    """Write an Optuna storage: SQLite, or a journal (``.log``), as optuna-dashboard opens both."""
+    runs = trial_runs(facts)
+    with _local_folder() as folder:
         path = folder / f"storage{out.suffix}"
-        log = out.suffix == ".log"
-        database: Any
-        if log:
-            database = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
-        else:
-            database = optuna.storages.RDBStorage(f"sqlite:///{path}")
-        study = optuna.create_study(
-            storage=database,
-            study_name=facts.config.name,
-            directions=["minimize"] * len(goal_names(facts)),
-        )
-        study.set_metric_names([shown(name) for name in goal_names(facts)])
-        about = {"run": str(facts.run.path), "units": dict(facts.units), "seed": facts.config.seed}
-        for key, value in printable(about).items():
-            study.set_user_attr(key, value)
-        study.add_trials([_optuna_trial(facts, row, curve) for row, curve in runs])
-        if not log:
-            database.engine.dispose()
+        write_storage(facts, runs, path)
         _copy_whole(path, out)
-    where = str(out) if log else f"sqlite:///{out}"
+    where = str(out) if out.suffix == ".log" else f"sqlite:///{out}"
     note = "Trials that stopped at a rung are PRUNED there."
     return _exported_runs(runs, out, open_with=f"optuna-dashboard {where}", note=note)
-
-
-def _optuna_trial(facts: Facts, row: TrialRow, curve: Sequence[EpochRow]) -> Any:
-    from optuna.trial import TrialState, create_trial
-
-    space = {shown(key): parameter for key, parameter in facts.config.space.items()}
-    known = {key: value for key, value in row.values.items() if _fits(space, key, value)}
-    state = _OPTUNA_STATES.get(row.status, "RUNNING" if row.numbers["attempts"] else "WAITING")
-    done = state in ("COMPLETE", "PRUNED", "FAIL")
-    begun, ended = row.numbers["started"], row.numbers["ended"] if done else None
-    if done and ended is None:
-        ended = begun if begun is not None else facts.begin  # cancelled before it ever ran
-    if state != "WAITING" and begun is None:
-        begun = ended
-    trial = create_trial(
-        state=TrialState[state],
-        values=list(row.scores) if state in ("COMPLETE", "PRUNED") and row.scores else None,
-        params=known,
-        distributions={key: make_distribution(space[key]) for key in known},
-        user_attrs=_optuna_attributes(facts, row, [key for key in row.values if key not in known]),
-        intermediate_values={
-            epoch.epoch: epoch.numbers["objective"]
-            for epoch in curve
-            if "objective" in epoch.numbers
-        },
-    )
-    trial.datetime_start, trial.datetime_complete = _local_time(begun), _local_time(ended)
-    return trial
-
-
-def _fits(space: Mapping[str, ParameterConfig], key: str, value: Scalar) -> bool:
-    """Check whether a value is in the space; a person may add a trial with any."""
-    if key not in space:
-        return False
-    choices = space[key].choices
-    if choices is None:
-        return is_in(space[key], value)
-    return any(value == printable(choice) for choice in choices)
-
-
-def _optuna_attributes(facts: Facts, row: TrialRow, outside: Sequence[str]) -> dict[str, Any]:
-    """Collect what Optuna has no place for; quantities name their unit.
-
-    Args:
-        facts: of the campaign.
-        row: the trial.
-        outside: its searched values that are not in the space.
-    """
-    attributes: dict[str, Any] = {"trial": row.name, "status": row.status}
-    attributes |= {key: text[-_MESSAGE:] for key, text in row.texts.items() if text is not None}
-    attributes |= {f"params.{key}": row.values[key] for key in outside}
-    for name, value in row.results.items():
-        unit = unit_of(name, facts.units)
-        attributes[f"{name} [{unit}]" if unit else name] = value
-    return attributes
-
-
-def _local_time(seconds: float | int | None) -> datetime.datetime | None:
-    """Convert to local time without a zone, as Optuna's trials keep it."""
-    return None if seconds is None else datetime.datetime.fromtimestamp(seconds)
 
 
 _BOARD_RESULTS = (
@@ -285,7 +171,7 @@ def write_tensorboard(facts: Facts, out: Path) -> ExportedFiles:
     with _needs("tensorboard"):
         from tensorboard.summary.writer.record_writer import RecordWriter
     make_writer: Any = RecordWriter
-    runs = _runs(facts)
+    runs = trial_runs(facts)
     names = folder_names([row.name for row, _ in runs])
     with whole_folder(out) as folder:
         for row, curve in runs:
@@ -384,7 +270,7 @@ def write_mlflow(facts: Facts, out: Path) -> ExportedFiles:
 
     MLflow's own folders of files are in maintenance mode and refused by it since its version 3.
     """
-    runs = _runs(facts)
+    runs = trial_runs(facts)
     with (
         _local_folder() as folder,
         isolate_tracker(folder, {"MLFLOW_DISABLE_TELEMETRY": "true"}),
@@ -468,7 +354,7 @@ _WANDB_VARIABLES = {
 
 def write_wandb(facts: Facts, out: Path) -> ExportedFiles:
     """Write ``wandb/offline-run-*``, one run per trial, for ``wandb sync``."""
-    runs = _runs(facts)
+    runs = trial_runs(facts)
     ids = folder_names([row.name for row, _ in runs])
     with _local_folder() as folder:
         variables = _WANDB_VARIABLES | {"WANDB_DIR": str(folder)}
@@ -583,8 +469,6 @@ def export(facts: Facts, to: str, out: Path, *, trial: str | None = None) -> Exp
         raise ConfigError("--trial goes with --to best: the other formats hold all trials.")
     return write_best(facts, out, trial)
 
-
-# Files, folders and environment of the formats.
 
 _CHUNK = 1 << 20
 _MEMORY = Path("/dev/shm")

@@ -153,12 +153,17 @@ def epoch_rows(facts: Facts) -> Iterator[EpochRow]:
             )
 
 
-def curves(facts: Facts) -> dict[str, list[EpochRow]]:
-    """Return the epochs of every trial in order, each once: as it was trained last."""
+TrialRun = tuple[TrialRow, list[EpochRow]]
+"""A trial and its epochs, each once."""
+
+
+def trial_runs(facts: Facts) -> list[TrialRun]:
+    """Return all trials with their curves, in the order in which they were proposed."""
     last: dict[str, dict[int, EpochRow]] = {}
-    for row in epoch_rows(facts):
-        last.setdefault(row.trial, {})[row.epoch] = row
-    return {name: [rows[epoch] for epoch in sorted(rows)] for name, rows in last.items()}
+    for epoch in epoch_rows(facts):
+        last.setdefault(epoch.trial, {})[epoch.epoch] = epoch
+    curves = {name: [rows[at] for at in sorted(rows)] for name, rows in last.items()}
+    return [(row, curves.get(row.name, [])) for row in trial_rows(facts)]
 
 
 def _epoch_numbers(epoch: Epoch, record: Mapping[str, Any]) -> dict[str, float]:

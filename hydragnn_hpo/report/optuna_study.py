@@ -1,15 +1,31 @@
-"""Searched parameters and trials in Optuna's form."""
+"""Campaigns as Optuna's studies: parameters, trials, and the storage of ``export``."""
 
-from collections.abc import Iterable, Mapping
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydragnn_hpo.config.search import ParameterConfig
-from hydragnn_hpo.search.space import domain
-from hydragnn_hpo.text import printable
+from hydragnn_hpo.config.search import ParameterConfig, Scalar
+from hydragnn_hpo.report.export_tables import EpochRow, TrialRow, TrialRun, goal_names, unit_of
+from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.search.quiet_optuna import quiet_optuna
+from hydragnn_hpo.search.space import domain, is_in
+from hydragnn_hpo.text import printable, shown
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
+
+_MESSAGE = 2000
+"""Most characters of a message that a trial keeps."""
+
+_STATES = {
+    "completed": "COMPLETE",
+    "stopped": "PRUNED",
+    "failed": "FAIL",
+    "cancelled": "FAIL",
+    "running": "RUNNING",
+}
 
 
 def make_distribution(parameter: ParameterConfig) -> "BaseDistribution":
@@ -53,3 +69,98 @@ def make_study(
     study = optuna.create_study()
     study.add_trials(trials)
     return study
+
+
+def write_storage(facts: Facts, runs: Iterable[TrialRun], path: Path) -> None:
+    """Write a campaign as a study into a new storage: SQLite, or a journal if named ``.log``.
+
+    A trial that stopped at a rung is PRUNED, one that failed or was cancelled is FAIL, one that
+    waits for its first start is WAITING.
+
+    Args:
+        facts: of the campaign.
+        runs: its trials.
+        path: the file to make, on a local disk.
+    """
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    names = goal_names(facts)
+    with quiet_optuna():
+        storage: Any
+        if path.suffix == ".log":
+            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        else:
+            storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+        study = optuna.create_study(
+            storage=storage,
+            study_name=facts.config.name,
+            directions=["minimize"] * len(names),
+        )
+        study.set_metric_names([shown(name) for name in names])
+        about = {"run": str(facts.run.path), "units": dict(facts.units), "seed": facts.config.seed}
+        for key, value in printable(about).items():
+            study.set_user_attr(key, value)
+        study.add_trials([_make_trial(facts, row, curve) for row, curve in runs])
+        if path.suffix != ".log":
+            storage.engine.dispose()
+
+
+def _make_trial(facts: Facts, row: TrialRow, curve: Sequence[EpochRow]) -> Any:
+    from optuna.trial import TrialState, create_trial
+
+    space = {shown(key): parameter for key, parameter in facts.config.space.items()}
+    known = {key: value for key, value in row.values.items() if _fits(space, key, value)}
+    state = _STATES.get(row.status, "RUNNING" if row.numbers["attempts"] else "WAITING")
+    done = state in ("COMPLETE", "PRUNED", "FAIL")
+    begun, ended = row.numbers["started"], row.numbers["ended"] if done else None
+    if done and ended is None:
+        ended = begun if begun is not None else facts.begin  # cancelled before it ever ran
+    if state != "WAITING" and begun is None:
+        begun = ended
+    trial = create_trial(
+        state=TrialState[state],
+        values=list(row.scores) if state in ("COMPLETE", "PRUNED") and row.scores else None,
+        params=known,
+        distributions={key: make_distribution(space[key]) for key in known},
+        user_attrs=_attributes(facts, row, [key for key in row.values if key not in known]),
+        intermediate_values={
+            epoch.epoch: epoch.numbers["objective"]
+            for epoch in curve
+            if "objective" in epoch.numbers
+        },
+    )
+    trial.datetime_start, trial.datetime_complete = _local_time(begun), _local_time(ended)
+    return trial
+
+
+def _fits(space: Mapping[str, ParameterConfig], key: str, value: Scalar) -> bool:
+    """Check whether a value is in the space; a person may add a trial with any."""
+    if key not in space:
+        return False
+    choices = space[key].choices
+    if choices is None:
+        return is_in(space[key], value)
+    return any(value == printable(choice) for choice in choices)
+
+
+def _attributes(facts: Facts, row: TrialRow, outside: Sequence[str]) -> dict[str, Any]:
+    """Collect what Optuna has no place for; quantities name their unit.
+
+    Args:
+        facts: of the campaign.
+        row: the trial.
+        outside: its searched values that are not in the space.
+    """
+    attributes: dict[str, Any] = {"trial": row.name, "status": row.status}
+    attributes |= {key: text[-_MESSAGE:] for key, text in row.texts.items() if text is not None}
+    attributes |= {f"params.{key}": row.values[key] for key in outside}
+    for name, value in row.results.items():
+        unit = unit_of(name, facts.units)
+        attributes[f"{name} [{unit}]" if unit else name] = value
+    return attributes
+
+
+def _local_time(seconds: float | int | None) -> datetime.datetime | None:
+    """Convert to local time without a zone, as Optuna's trials keep it."""
+    return None if seconds is None else datetime.datetime.fromtimestamp(seconds)
