@@ -10,7 +10,7 @@ from hydragnn_hpo.cli.arguments import JsonOption
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.report.comparing.comparison import Comparison
+    from hydragnn_hpo.report.compare import RunComparison
     from hydragnn_hpo.report.page_blocks import Cell, Table
 
 
@@ -29,24 +29,24 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Set campaigns side by side: spaces, winners, what it cost to reach an error."""
-    from hydragnn_hpo.report.comparing.campaigns import read_campaigns
-    from hydragnn_hpo.report.comparing.comparison import compare as find
+    from hydragnn_hpo.report.compare import compare as compare_runs
+    from hydragnn_hpo.report.compare import read_campaigns
 
-    levels = [_level(text) for text in reach or ()]
+    levels = [_parse_level(text) for text in reach or ()]
     if out is not None and out.suffix not in (".html", ".png"):
         raise ConfigError(f"{out}: name it NAME.html or NAME.png.")
-    found = find(read_campaigns(runs), levels)
+    comparison = compare_runs(read_campaigns(runs), levels)
     if out is not None:
-        _write(found, out)
+        _write_file(comparison, out)
     if as_json:
-        typer.echo(json.dumps({**found.to_plain(), "file": None if out is None else str(out)}))
+        typer.echo(json.dumps({**comparison.to_plain(), "file": None if out is None else str(out)}))
         return
-    _show(found)
+    _print_tables(comparison)
     if out is not None:
         typer.echo(f"wrote {out}")
 
 
-def _level(text: str) -> tuple[str, float]:
+def _parse_level(text: str) -> tuple[str, float]:
     name, equals, value = text.rpartition("=")
     try:
         level = float(value)
@@ -57,34 +57,33 @@ def _level(text: str) -> tuple[str, float]:
     return name, level
 
 
-def _write(found: "Comparison", out: Path) -> None:
-    from hydragnn_hpo.report.comparing.page import write_comparison
-    from hydragnn_hpo.report.comparing.picture import draw_comparison
+def _write_file(comparison: "RunComparison", out: Path) -> None:
+    from hydragnn_hpo.report.compare_page import draw_comparison, write_comparison
 
     if out.suffix == ".html":
-        write_comparison(found, out)
+        write_comparison(comparison, out)
         return
-    if not found.quantities:
+    if not comparison.quantities:
         raise ConfigError(f"{out}: these runs have no result in common that could be drawn.")
-    draw_comparison(found, out)
+    draw_comparison(comparison, out)
 
 
-def _show(found: "Comparison") -> None:
+def _print_tables(comparison: "RunComparison") -> None:
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.report.comparing.sections import sections_of
+    from hydragnn_hpo.report.compare_page import compare_sections
     from hydragnn_hpo.report.page_blocks import Table, Text
 
-    for section in sections_of(found):
+    for section in compare_sections(comparison):
         typer.echo(section.title)
         for block in section.blocks:
             if isinstance(block, Table):
-                console().print(_laid_out(block))
+                console().print(_rich_table(block))
             elif isinstance(block, Text):
                 typer.echo(block.text)
         typer.echo("")
 
 
-def _laid_out(table: "Table") -> object:
+def _rich_table(table: "Table") -> object:
     """Lay out a table of a page for a terminal."""
     from rich.table import Table as Rich
     from rich.text import Text
@@ -94,11 +93,11 @@ def _laid_out(table: "Table") -> object:
         side = column.key.startswith("run")
         made.add_column(Text(column.label), justify="right" if side else "left")
     for row in table.rows:
-        made.add_row(*(Text(_said(cell)) for cell in row))
+        made.add_row(*(Text(_format_cell(cell)) for cell in row))
     return made
 
 
-def _said(cell: "Cell") -> str:
+def _format_cell(cell: "Cell") -> str:
     if cell is None:
         return "-"
     if isinstance(cell, float):

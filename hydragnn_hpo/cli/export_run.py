@@ -27,15 +27,15 @@ def export(
     Its ensemble as a program that needs torch alone: hydragnn-hpo ensemble export.
     """
     from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.report.exporting.formats import export as write
-    from hydragnn_hpo.report.reading.facts import read_facts
+    from hydragnn_hpo.report.export_formats import export as export_run
+    from hydragnn_hpo.report.facts import read_facts
 
-    written = write(read_facts(RunDir(run_dir)), to, out, trial=trial)
+    exported = export_run(read_facts(RunDir(run_dir)), to, out, trial=trial)
     if as_json:
-        typer.echo(json.dumps({"run": str(run_dir), "format": to, **written.to_plain()}))
+        typer.echo(json.dumps({"run": str(run_dir), "format": to, **exported.to_plain()}))
         return
-    counts = f" ({written.trials:,} trials, {written.epochs:,} epochs)" if written.epochs else ""
-    typer.echo(f"wrote {', '.join(map(str, written.files))}{counts}")
-    typer.echo(f"open with: {written.open_with}")
-    if written.note:
-        typer.echo(written.note)
+    counts = f" ({exported.trials:,} trials, {exported.epochs:,} epochs)" if exported.epochs else ""
+    typer.echo(f"wrote {', '.join(map(str, exported.files))}{counts}")
+    typer.echo(f"open with: {exported.open_with}")
+    if exported.note:
+        typer.echo(exported.note)

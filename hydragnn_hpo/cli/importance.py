@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from hydragnn_hpo.report.importance.analysis import Importance
-    from hydragnn_hpo.report.importance.targets import Target
+    from hydragnn_hpo.report.importance import Importance
+    from hydragnn_hpo.report.observations import Target
 
 TARGETS = ("mae", "cost", "memory", "failure")
 
@@ -39,14 +39,13 @@ def importance(
 ) -> None:
     """Show which searched parameters decide accuracy, cost, memory and failures."""
     from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.report.importance.analysis import METHODS, analyse
-    from hydragnn_hpo.report.importance.pooling import pooled
-    from hydragnn_hpo.report.importance.targets import targets_of
-    from hydragnn_hpo.report.reading.facts import read_facts
+    from hydragnn_hpo.report.facts import read_facts
+    from hydragnn_hpo.report.importance import METHODS, analyse
+    from hydragnn_hpo.report.observations import pool_runs, targets_of
 
-    wanted = _wanted(target, head, out)
-    config, rows = pooled([read_facts(RunDir(path)) for path in run_dirs])
-    chosen = _chosen(targets_of(rows, config.search.objective), wanted)
+    wanted = _check_options(target, head, out)
+    config, rows = pool_runs([read_facts(RunDir(path)) for path in run_dirs])
+    chosen = _select_targets(targets_of(rows, config.search.objective), wanted)
     found = [analyse(config, rows, each) for each in chosen]
     if out is not None:
         from hydragnn_hpo.report.importance_figure import draw_importance
@@ -57,13 +56,13 @@ def importance(
         plain = [each.to_plain() for each in found]
         typer.echo(json.dumps({"runs": runs, "methods": METHODS, "targets": plain}))
         return
-    _print(found)
+    _print_tables(found)
     if out is not None:
         typer.echo(f"picture {out}")
 
 
-def _wanted(target: str | None, head: str | None, out: Path | None) -> tuple[str, ...]:
-    """Check the options, before anything is read.
+def _check_options(target: str | None, head: str | None, out: Path | None) -> tuple[str, ...]:
+    """Check the options before anything is read, and return the keys of the targets.
 
     Raises:
         ConfigError: a target is unknown, a head was named for another one, or the picture is no
@@ -82,26 +81,26 @@ def _wanted(target: str | None, head: str | None, out: Path | None) -> tuple[str
     return TARGETS if target is None else (target,)
 
 
-def _chosen(targets: "Sequence[Target]", wanted: tuple[str, ...]) -> "list[Target]":
-    """Find the targets asked for; where all were, those of which something is known.
+def _select_targets(targets: "Sequence[Target]", wanted: tuple[str, ...]) -> "list[Target]":
+    """Find the requested targets; of all targets, those that have measurements.
 
     Raises:
-        RunError: no trial says anything yet.
-        ConfigError: no trial says anything about the one that was asked for.
+        RunError: no trial has a measurement yet.
+        ConfigError: no trial has a measurement of the requested one.
     """
     from hydragnn_hpo.errors import RunError
-    from hydragnn_hpo.report.importance.targets import choose
+    from hydragnn_hpo.report.observations import choose_target
 
     if not targets:
         raise RunError("no trial has come to rest or failed yet: ask again later.")
     if len(wanted) == 1:
-        return [choose(targets, wanted[0])]
+        return [choose_target(targets, wanted[0])]
     return [target for target in targets if target.key in wanted]
 
 
-def _print(found: "Sequence[Importance]") -> None:
+def _print_tables(found: "Sequence[Importance]") -> None:
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.report.importance.analysis import METHODS
+    from hydragnn_hpo.report.importance import METHODS
 
     for each in found:
         typer.echo(heading(each))
@@ -112,11 +111,11 @@ def _print(found: "Sequence[Importance]") -> None:
 
 
 def heading(found: "Importance") -> str:
-    """Say what is explained, from what, and whether to trust it."""
-    said = f"{found.target.label}, {found.trials:,} trials"
+    """Describe what is explained, from what, and whether to trust it."""
+    text = f"{found.target.label}, {found.trials:,} trials"
     if found.skill is not None:
-        said += f", out-of-bag R2 {found.skill:.2f}"
-    return f"{said}\nNOT TO BE TRUSTED: {found.doubt}" if found.doubt else said
+        text += f", out-of-bag R2 {found.skill:.2f}"
+    return f"{text}\nNOT TO BE TRUSTED: {found.doubt}" if found.doubt else text
 
 
 def table(found: "Importance") -> "Table":
@@ -125,11 +124,11 @@ def table(found: "Importance") -> "Table":
     from rich.text import Text
 
     unit = f" ({found.target.unit})" if found.target.unit else ""
-    laid_out = Table(style="dim" if found.doubt else "")
-    laid_out.add_column("parameter")
+    effects = Table(style="dim" if found.doubt else "")
+    effects.add_column("parameter")
     for name in (f"mean |SHAP|{unit}", "SHAP", "fANOVA", "PED-ANOVA"):
-        laid_out.add_column(name, justify="right")
-    laid_out.add_column("least at")
+        effects.add_column(name, justify="right")
+    effects.add_column("least at")
     for name, effect in found.effects.items():
         shares = (effect.shap_share, effect.fanova, effect.ped_anova)
         cells = [
@@ -137,5 +136,5 @@ def table(found: "Importance") -> "Table":
             *("-" if s is None else f"{100.0 * s:.0f} %" for s in shares),
         ]
         least = Text(effect.least_at)
-        laid_out.add_row(Text(name), *cells, least, style="dim" if found.doubt else None)
-    return laid_out
+        effects.add_row(Text(name), *cells, least, style="dim" if found.doubt else None)
+    return effects

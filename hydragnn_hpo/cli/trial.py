@@ -86,9 +86,9 @@ def _placed(file: Path) -> "TrialConfig":
     """Read a configuration whose paths are relative to its own folder."""
     from hydragnn_hpo.config.loading import load
     from hydragnn_hpo.config.trial import TrialConfig
-    from hydragnn_hpo.report.exporting.best_config import placed
+    from hydragnn_hpo.report.best_config import make_paths_absolute
 
-    return placed(load(file, TrialConfig), file.parent)
+    return make_paths_absolute(load(file, TrialConfig), file.parent)
 
 
 def _beside(file: Path, config: "TrialConfig") -> "TrialDir":

@@ -34,7 +34,9 @@ from hydragnn_hpo.campaign.lease import alive
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.http_service import listen, serve_on
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.html_report import error_section, render_report, report_title
+from hydragnn_hpo.report.live_facts import LiveFacts
 from hydragnn_hpo.report.page import (
     RenderedSection,
     Title,
@@ -43,8 +45,6 @@ from hydragnn_hpo.report.page import (
     render_live_page,
     render_section,
 )
-from hydragnn_hpo.report.reading.facts import Facts, read_facts
-from hydragnn_hpo.report.reading.growing import Growing
 from hydragnn_hpo.report.sections import SECTIONS, MakeSection
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class LiveReport:
         self.state = "reading the journal"
         """How the campaign stands, in a few words."""
         self.title = Title(run.path.resolve().name, self.state)
-        self._growing = Growing(run)
+        self._growing = LiveFacts(run)
         self._facts: Facts | None = None
         self._mark: tuple[object, ...] = ()
         self._reading, self._read_due = 0, 0.0
@@ -184,7 +184,7 @@ class LiveReport:
         try:
             self._facts = self._growing.read()
         except JournalReplaced:
-            self._growing, self._facts, self._mark = Growing(self.run), None, ()
+            self._growing, self._facts, self._mark = LiveFacts(self.run), None, ()
             raise
         self._mark = mark
         self._reading += 1

@@ -14,7 +14,6 @@ from hydragnn_hpo.ensemble.uncertainty.evaluation import curves_of
 from hydragnn_hpo.ensemble.uncertainty.scores import values_of
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.report.parity import POINTS
-from hydragnn_hpo.report.reading.tested import evenly
 from hydragnn_hpo.report.style import (
     ALARM,
     COLOURS,
@@ -25,6 +24,7 @@ from hydragnn_hpo.report.style import (
     tidy_axis,
     write_png,
 )
+from hydragnn_hpo.report.test_predictions import evenly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,9 @@ from pathlib import Path
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.page import Title, render_page
 from hydragnn_hpo.report.page_blocks import Section, Text
-from hydragnn_hpo.report.reading.facts import Facts, read_facts
 from hydragnn_hpo.report.sections import SECTIONS, MakeSection
 
 logger = logging.getLogger(__name__)

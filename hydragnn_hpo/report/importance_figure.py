@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hydragnn_hpo.report.importance.analysis import Importance
-from hydragnn_hpo.report.importance.swarm import heights_of
+from hydragnn_hpo.report.importance import Importance, heights_of
 from hydragnn_hpo.report.style import (
     COLOURS,
     FAINT,

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.reading.tested import evenly
 from hydragnn_hpo.report.style import COLOURS, INK, make_figure, set_title, tidy_axis, write_png
+from hydragnn_hpo.report.test_predictions import evenly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -29,9 +29,9 @@ from record import finish
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import LIGHT
+from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.html_report import make_sections
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure
-from hydragnn_hpo.report.reading.facts import read_facts
 
 
 def build(run: Path, out: Path) -> dict[str, float]:

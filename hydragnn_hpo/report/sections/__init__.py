@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Section
-from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.sections import (
     costs,
     curves,

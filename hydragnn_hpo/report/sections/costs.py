@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hydragnn_hpo.report.charts import scatter, series_colour, titled_axis
+from hydragnn_hpo.report.facts import Attempt, Facts, TrialFacts
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Column,
@@ -19,7 +20,6 @@ from hydragnn_hpo.report.page_blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.reading.facts import Attempt, Facts, TrialFacts
 
 MOST_POINTS = 4000
 """Points of a chart; of more every n-th is drawn."""

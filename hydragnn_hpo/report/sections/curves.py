@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydragnn_hpo.report.charts import rung_colour, scatter, titled_axis
+from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.page_blocks import Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
-from hydragnn_hpo.report.reading.scores import first_goal
+from hydragnn_hpo.report.trial_scores import first_goal
 
 MOST_TRIALS, MOST_POINTS = 240, 12_000
 """Curves and points that are drawn."""

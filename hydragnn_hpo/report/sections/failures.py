@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit
+from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.page_blocks import Block, Code, Column, Section, Table, Text
-from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
 
 MEANINGS = {
     "diverged": "the loss was no number any more; the brain learns to avoid it",

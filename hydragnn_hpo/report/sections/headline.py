@@ -5,6 +5,7 @@ from typing import Any
 
 from hydragnn_hpo.config.data import PublishedConfig
 from hydragnn_hpo.report.charts import cost_unit, time_unit
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
@@ -15,8 +16,7 @@ from hydragnn_hpo.report.page_blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.reading.course import slots_per_host
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.timeline import slots_per_host
 
 JOULES_PER_KWH = 3.6e6
 

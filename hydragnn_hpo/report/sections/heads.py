@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.report.charts import scatter, titled_axis
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.scores import LEGEND, log_axis, with_unit
-from hydragnn_hpo.report.reading.tested import evenly, tested
+from hydragnn_hpo.report.test_predictions import evenly, read_test_predictions
+from hydragnn_hpo.report.trial_scores import LEGEND, log_axis, with_unit
 
 POINTS = 1500
 """Most points of a chart: they stay visible, and the page small."""
@@ -50,7 +50,7 @@ def make_section(facts: Facts) -> Section | None:
     """Show scores and charts of every head; None before there is an ensemble."""
     if facts.ensemble is None:
         return None
-    heads, arrays = facts.ensemble["heads"], tested(facts.run)
+    heads, arrays = facts.ensemble["heads"], read_test_predictions(facts.run)
     curves = facts.ensemble.get("curves", {})
     blocks: list[Block] = [_make_table(heads), Text(_HONEST)]
     for name in list(heads)[:HEADS]:

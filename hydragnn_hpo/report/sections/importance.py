@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.report.charts import scatter, series_colour, titled_axis
-from hydragnn_hpo.report.importance.analysis import METHODS, Importance, analyse
-from hydragnn_hpo.report.importance.swarm import heights_of
-from hydragnn_hpo.report.importance.targets import observed, targets_of
+from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.importance import METHODS, Importance, analyse, heights_of
+from hydragnn_hpo.report.observations import observed, targets_of
 from hydragnn_hpo.report.page_blocks import Block, Column, Doubtful, Figure, Section, Table, Text
-from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.scores import short_names
+from hydragnn_hpo.report.trial_scores import short_names
 
 SHOWN = 12
 """Parameters of a chart, the most important ones; its table has all."""

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.report.charts import scatter, titled_axis
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Cell, Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.scores import LEGEND, with_unit
+from hydragnn_hpo.report.trial_scores import LEGEND, with_unit
 
 NAMED = 14
 """Most members whose correlations are written into the cells."""

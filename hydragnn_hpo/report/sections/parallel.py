@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.config.search import ParameterConfig
+from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.page_blocks import Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
-from hydragnn_hpo.report.reading.scores import (
+from hydragnn_hpo.report.trial_scores import (
     best_first,
     cell,
     goal_name,

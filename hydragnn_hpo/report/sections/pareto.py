@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.report.charts import scatter
+from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.latency import latencies
 from hydragnn_hpo.report.page_blocks import Block, Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.reading.facts import Facts, TrialFacts
-from hydragnn_hpo.report.reading.latency import latencies
-from hydragnn_hpo.report.reading.scores import (
+from hydragnn_hpo.report.trial_scores import (
     LEGEND,
     axis,
     goal_name,

@@ -9,6 +9,7 @@ import numpy as np
 
 from hydragnn_hpo.campaign.leaderboard import rank_trials
 from hydragnn_hpo.report.charts import cost_unit, rung_colour, scatter, titled_axis
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
@@ -21,9 +22,8 @@ from hydragnn_hpo.report.page_blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.reading.course import slots_per_host
-from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.scores import first_goal
+from hydragnn_hpo.report.timeline import slots_per_host
+from hydragnn_hpo.report.trial_scores import first_goal
 from hydragnn_hpo.search.objective import goals, named
 
 TOP = 10

@@ -10,6 +10,7 @@ from typing import Any
 from hydragnn_hpo.campaign.journal import Event
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Code,
@@ -20,7 +21,6 @@ from hydragnn_hpo.report.page_blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.reading.facts import Facts
 
 LARGEST = 2**30
 """Bytes of an ensemble that are read to give its checksum."""

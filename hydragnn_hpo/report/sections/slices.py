@@ -8,14 +8,13 @@ import numpy as np
 
 from hydragnn_hpo.config.search import ParameterConfig, Scalar
 from hydragnn_hpo.report.charts import scatter, titled_axis
-from hydragnn_hpo.report.importance.analysis import LEAST_SKILL
-from hydragnn_hpo.report.importance.design import design_of, uniform
-from hydragnn_hpo.report.importance.forest import fit
-from hydragnn_hpo.report.importance.targets import Observed, Target, column, observed, targets_of
+from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.importance import LEAST_SKILL
+from hydragnn_hpo.report.observations import Observed, Target, column, observed, targets_of
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Text
-from hydragnn_hpo.report.reading.dependence import Dependence, dependence, filled
-from hydragnn_hpo.report.reading.facts import Facts
-from hydragnn_hpo.report.reading.scores import (
+from hydragnn_hpo.report.surrogate import Dependence, dependence, design_of, filled, fit, uniform
+from hydragnn_hpo.report.test_predictions import evenly
+from hydragnn_hpo.report.trial_scores import (
     axis,
     cell,
     goal_name,
@@ -23,7 +22,6 @@ from hydragnn_hpo.report.reading.scores import (
     short_names,
     with_unit,
 )
-from hydragnn_hpo.report.reading.tested import evenly
 from hydragnn_hpo.search.space import choice_index
 
 POINTS = 2000

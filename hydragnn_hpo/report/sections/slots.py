@@ -20,10 +20,10 @@ from hydragnn_hpo.report.charts import (
     time_unit,
     titled_axis,
 )
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Column, Figure, Number, Numbers, Section, Table
-from hydragnn_hpo.report.reading.course import IDLE, Course
-from hydragnn_hpo.report.reading.facts import Facts
 from hydragnn_hpo.report.sections.utilization import COLOURS, cause_label
+from hydragnn_hpo.report.timeline import IDLE, Timeline
 
 ROWS, CELLS, COLUMNS = 192, 120_000, 1200
 NAMED = 300
@@ -40,7 +40,7 @@ FIRST_COLOUR = len(KINDS)
 
 def make_section(facts: Facts) -> Section | None:
     """Show the slots of a campaign over time."""
-    course = Course(facts)
+    course = Timeline(facts)
     if not course.bars or not course.seconds:
         return None
     return Section(
@@ -51,7 +51,7 @@ def make_section(facts: Facts) -> Section | None:
     )
 
 
-def _make_numbers(facts: Facts, course: Course) -> Numbers:
+def _make_numbers(facts: Facts, course: Timeline) -> Numbers:
     hosts = {slot.rpartition(":")[0] for slot in course.slots}
     unit, size = time_unit(course.seconds)
     attempts = facts.figures
@@ -86,7 +86,7 @@ def _idle(facts: Facts) -> Table:
 # -- the chart -----------------------------------------------------------------------
 
 
-def _gantt(course: Course) -> Figure:
+def _gantt(course: Timeline) -> Figure:
     shown = sample_slots(course.slots)
     columns = max(120, min(COLUMNS, CELLS // len(shown)))
     rungs = sorted({target_epochs(bar) for bar in course.bars})
@@ -173,7 +173,9 @@ def _legend_entry(label: str, colour: str) -> dict[str, Any]:
     return scatter([None], [None], "markers", name=label, marker=marker)
 
 
-def _hover_labels(course: Course, shown: Sequence[str], names: list[str], size: float) -> list[Any]:
+def _hover_labels(
+    course: Timeline, shown: Sequence[str], names: list[str], size: float
+) -> list[Any]:
     """Return invisible points in the longest bars that name the trial and its rung."""
     place = {slot: names[number] for number, slot in enumerate(shown)}
     bars = [bar for bar in course.bars if bar.what == "training"]
@@ -218,7 +220,7 @@ def trial_number(bar: Bar) -> int:
     return int(digits) if digits else 0
 
 
-def paint_idle(course: Course, shown: Sequence[str], times: NDArray[np.float64]) -> Codes:
+def paint_idle(course: Timeline, shown: Sequence[str], times: NDArray[np.float64]) -> Codes:
     """Return for each cell why its slot would be idle, [R, T].
 
     Args:
@@ -236,7 +238,7 @@ def paint_idle(course: Course, shown: Sequence[str], times: NDArray[np.float64])
 
 
 def paint_bars(
-    course: Course, shown: Sequence[str], background: Codes, code_of: Callable[[Bar], int]
+    course: Timeline, shown: Sequence[str], background: Codes, code_of: Callable[[Bar], int]
 ) -> Codes:
     """Paint bars over the reasons of idle time; a cell shows what is in its middle.
 

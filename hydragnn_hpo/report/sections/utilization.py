@@ -2,9 +2,9 @@
 
 from hydragnn_hpo.campaign.accounting import CAUSES
 from hydragnn_hpo.report.charts import cost_unit, scatter, time_unit, titled_axis
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Column, Figure, Number, Numbers, Section, Table
-from hydragnn_hpo.report.reading.course import Course
-from hydragnn_hpo.report.reading.facts import Facts
+from hydragnn_hpo.report.timeline import Timeline
 
 BINS = 240
 
@@ -99,7 +99,7 @@ def _accounting(facts: Facts) -> Figure:
 
 
 def _over_time(facts: Facts) -> Figure:
-    course = Course(facts)
+    course = Timeline(facts)
     middles, found = course.shares(BINS)
     unit, size = time_unit(course.seconds)
     total = float(max(1, len(course.slots)))

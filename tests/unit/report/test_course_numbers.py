@@ -7,8 +7,8 @@ from made_campaign import make_campaign
 from unit.report.independent_course import COURSE
 
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.page_blocks import Doubtful, Numbers, Table
-from hydragnn_hpo.report.reading.facts import read_facts
 from hydragnn_hpo.report.sections import SECTIONS
 
 WISHES = {

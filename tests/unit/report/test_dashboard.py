@@ -25,9 +25,9 @@ from hydragnn_hpo.report.dashboard import (
     LiveReport,
     make_dashboard,
 )
+from hydragnn_hpo.report.facts import read_facts
+from hydragnn_hpo.report.live_facts import LiveFacts
 from hydragnn_hpo.report.page_blocks import Number, Numbers, Section
-from hydragnn_hpo.report.reading.facts import read_facts
-from hydragnn_hpo.report.reading.growing import Growing
 
 PORT = 4321
 BASE = f"http://127.0.0.1:{PORT}"
@@ -257,7 +257,7 @@ def count(facts):
 
 
 def test_facts_that_grow_are_the_facts_of_one_reading(run, lines):
-    growing = Growing(run)
+    growing = LiveFacts(run)
     for number in range(1, len(lines), 37):
         run.journal.write_bytes(b"".join(lines[:number]))
         found, slow = growing.read(), read_facts(run)

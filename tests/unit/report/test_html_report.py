@@ -15,11 +15,11 @@ from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.errors import ConfigError, RunError, StorageError
 from hydragnn_hpo.files import read_json, write_text
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.html_report import make_sections, write_report
 from hydragnn_hpo.report.page import Title, render_page
 from hydragnn_hpo.report.page_blocks import Section, Text
-from hydragnn_hpo.report.reading import tested
-from hydragnn_hpo.report.reading.facts import read_facts
+from hydragnn_hpo.report.test_predictions import read_test_predictions
 
 
 @pytest.fixture(scope="module")
@@ -142,4 +142,4 @@ def test_predictions_of_the_wrong_shape_are_left_out(tmp_path):
         "gap/mean": np.ones((4, 1)),
     }
     save_file(arrays, run.report / "test_predictions.safetensors")
-    assert list(tested.tested(run)) == ["gap"]
+    assert list(read_test_predictions(run)) == ["gap"]

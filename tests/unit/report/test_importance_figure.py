@@ -1,9 +1,9 @@
 import numpy as np
 from matplotlib.image import imread
 
-from hydragnn_hpo.report.importance.analysis import Effect, Importance
-from hydragnn_hpo.report.importance.targets import Target
+from hydragnn_hpo.report.importance import Effect, Importance
 from hydragnn_hpo.report.importance_figure import draw_importance
+from hydragnn_hpo.report.observations import Target
 
 NAMES = ("model.conv", "model.features")
 

@@ -5,8 +5,8 @@ from made_campaign import make_campaign
 from unit.report.independent_importance import importance
 from unit.report.test_course_numbers import numbers_of
 
+from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.page_blocks import Doubtful
-from hydragnn_hpo.report.reading.facts import read_facts
 from hydragnn_hpo.report.sections.importance import make_section
 
 # The plain campaign is one of those whose whole page is computed anew: see test_numbers.

@@ -8,7 +8,7 @@ import pytest
 from made_campaign import EFFECTS, SPREADS, make_campaign
 
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.report.reading.facts import read_facts
+from hydragnn_hpo.report.facts import read_facts
 
 WISHES = {
     "plain": {},

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.report.parity import draw_parity, read_report
-from hydragnn_hpo.report.reading.tested import evenly
+from hydragnn_hpo.report.test_predictions import evenly
 
 
 def make_report(run: Path, rows: int = 70, nodes: int = 4000) -> Path:

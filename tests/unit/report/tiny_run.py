@@ -4,7 +4,7 @@ from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump, parse
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.reading.facts import read_facts
+from hydragnn_hpo.report.facts import read_facts
 
 
 def at(time, kind, trial=None, epoch=1, **values):

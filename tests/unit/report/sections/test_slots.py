@@ -4,7 +4,6 @@ import numpy as np
 from unit.report.tiny_run import at, ended, facts_of, placed
 
 from hydragnn_hpo.placement.simulator import Bar
-from hydragnn_hpo.report.reading.course import Course, Idle
 from hydragnn_hpo.report.sections import slots
 from hydragnn_hpo.report.sections.slots import (
     FIRST_COLOUR,
@@ -13,6 +12,7 @@ from hydragnn_hpo.report.sections.slots import (
     paint_idle,
     sample_slots,
 )
+from hydragnn_hpo.report.timeline import Idle, Timeline
 
 
 class Told:
@@ -89,4 +89,4 @@ def test_the_switch_shows_one_raster_or_the_other(tmp_path):
 def test_nothing_was_placed(tmp_path):
     facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=["a:0"])])
     assert slots.make_section(facts) is None
-    assert Course(facts).bars == []
+    assert Timeline(facts).bars == []

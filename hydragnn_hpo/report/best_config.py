@@ -1,0 +1,137 @@
+"""One trial's whole configuration as a file that ``hydragnn-hpo trial`` takes as it is.
+
+Stores are named by their absolute paths, so that the file may lie anywhere on this computer.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.campaign.setup import stores_of, trial_config
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import dump, load, read_toml, to_toml
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.errors import RunError, unknown
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.layout import derive_seed
+from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.search import space
+from hydragnn_hpo.text import shown
+
+
+def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> tuple[str, str]:
+    """Write the configuration of the best trial, or of another one.
+
+    Args:
+        facts: of the campaign.
+        out: the TOML file to write.
+        trial: its name; the best one if None.
+
+    Returns:
+        The command that runs it, and what one should know about it (empty if nothing).
+
+    Raises:
+        RunError: no trial has a result yet, or the named one is unknown.
+    """
+    chosen = _best_trial(facts) if trial is None else _find_trial(facts, trial)
+    command = facts.config.command
+    if command is None:
+        text, lost = _training_toml(facts, chosen)
+        how, open_with, note = "hydragnn-hpo trial THIS_FILE", f"hydragnn-hpo trial {out}", ""
+    else:
+        text, lost = _command_toml(facts, chosen), []
+        how = open_with = " ".join(command.argv)
+        note = "Its trials are a command of yours: this is the file it reads."
+    if lost:
+        note = f"{lost[0]} is not there: put it back, or change 'store' before you train."
+    path = out.absolute()
+    with storage(out):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, _heading(facts, chosen, how) + text)
+    return open_with, note
+
+
+def _find_trial(facts: Facts, wanted: str) -> TrialFacts:
+    if wanted in facts.trials:
+        return facts.trials[wanted]
+    names = list(facts.trials)
+    known = names if len(names) <= 10 else [*names[:5], "...", names[-1]]
+    sentence = unknown("trial", wanted, names).partition(" Known:")[0]
+    raise RunError(f"{facts.run.path}: {sentence} Known: {', '.join(known)}.")
+
+
+def _best_trial(facts: Facts) -> TrialFacts:
+    ranked = facts.state.ranked()
+    if not ranked:
+        raise RunError(
+            f"{facts.run.path}: no trial has a result yet: wait for the first, or name one "
+            "with --trial."
+        )
+    return facts.trials[ranked[0].name]
+
+
+def _training_toml(facts: Facts, chosen: TrialFacts) -> tuple[str, list[Path]]:
+    """Return the resolved configuration, and the stores that are not there."""
+    folder = facts.run.trial(chosen.name)
+    inside = folder.path.parent == facts.run.trials
+    if inside and folder.config.exists():
+        config = load(folder.config, TrialConfig)
+    else:
+        stores = stores_of(facts.config, [_card_name(entry.card) for entry in facts.config.data])
+        config = trial_config(facts.config, chosen.name, chosen.trial.values, stores)
+    here = folder.path if inside else facts.run.trial("t").path
+    config = make_paths_absolute(config, here)
+    return dump(config), [Path(e.store) for e in config.data if not Path(e.store).exists()]
+
+
+def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
+    """Resolve a trial's paths, so that its file may lie anywhere.
+
+    Args:
+        config: the trial.
+        folder: what its paths are relative to.
+    """
+    data = [
+        entry.model_copy(update={"store": str((folder / entry.store).resolve())})
+        for entry in config.data
+    ]
+    changes: dict[str, Any] = {"data": tuple(data)}
+    start = config.training.start_from
+    if start is not None:
+        path = str((folder / start).resolve())
+        changes["training"] = config.training.model_copy(update={"start_from": path})
+    return config.model_copy(update=changes)
+
+
+def _card_name(card: str) -> str:
+    """Return the name of a card, or of its file, which is its store's."""
+    path = Path(card)
+    return load(path, CardConfig).name if path.is_file() else card
+
+
+def _command_toml(facts: Facts, chosen: TrialFacts) -> str:
+    """Return what the campaign's command reads."""
+    path = facts.run.trial(chosen.name).config
+    if path.parent.parent == facts.run.trials and path.exists():
+        return to_toml(read_toml(path))
+    seed = derive_seed(facts.config.seed, chosen.name, "training")
+    values: Mapping[str, Any] = space.apply(facts.config.trial, dict(chosen.trial.values))
+    return to_toml({"trial": chosen.name, "seed": seed, **values})
+
+
+def _heading(facts: Facts, chosen: TrialFacts, how: str) -> str:
+    """Return the comment at the top: which trial it is, its errors, how to run it."""
+    trial = chosen.trial
+    errors = [
+        f"{head} {error:.4g} {facts.units.get(head, '')}".strip()
+        for head, error in trial.val_mae.items()
+    ]
+    score = trial.score if isinstance(trial.score, tuple) else (trial.score,)
+    reached = ", ".join(f"{part:.4g}" for part in score if part is not None) or "no result yet"
+    lines = [
+        f"Trial {trial.name} of campaign {facts.config.name} ({facts.run.path.absolute()}).",
+        f"It is {trial.status} after epoch {trial.epoch}; objective {reached}.",
+        *([f"Validation MAE: {'; '.join(errors)}."] if errors else []),
+        f"To run it: {how}",
+    ]
+    return "".join(f"# {' '.join(shown(line).split())}\n" for line in lines) + "\n"

@@ -1,1 +1,0 @@
-"""Campaigns side by side."""

@@ -1,0 +1,405 @@
+"""Hyperparameter importance for one target, by three methods, and whether to trust it.
+
+SHAP explains a forest. fANOVA and PED-ANOVA are Optuna's; choices are ours in PED-ANOVA: Optuna
+5.0 adds its prior to every distinct choice, which leaves a third of a choice's divergence. fANOVA
+gets positions in ranges, which are even in the measure in which the search draws, and a canonical
+value of what is inactive; PED-ANOVA sees active parameters only, as the search did.
+
+Shapes: N trials, P searched parameters.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.layout import derive_seed
+from hydragnn_hpo.report.observations import Observed, Target, column
+from hydragnn_hpo.report.optuna_study import make_distribution, make_study
+from hydragnn_hpo.report.surrogate import Design, Matrix, design_of, fit, shap_values, uniform
+from hydragnn_hpo.search.quiet_optuna import quiet_optuna
+from hydragnn_hpo.search.space import canonical, position_of, same, snap
+
+LEAST_TRIALS = 20
+"""Measured trials below which nothing is trusted."""
+
+SHOWN_TRIALS = 6
+"""Measured trials below which nothing is computed."""
+
+LEAST_FAILURES = 8
+"""Failed trials, and others, below which causes of failures are not trusted."""
+
+LEAST_SKILL = 0.3
+"""Out-of-bag R2 below which importances are those of noise.
+
+Of 60 campaigns of pure noise over eight parameters, 1 passes with 20 trials and none with 24.
+"""
+
+LEAST_FAILURE_SKILL = 0.1
+"""The same for failures. A model that knows each trial's probability of failure exactly does not
+reach 1, since what happens to it is still chance. Of 40 campaigns of noise, 1 passes with 60 trials
+and none with 100."""
+
+LEAST_IN_GROUP = 3
+"""Explained trials that a choice, or a third of a range, must have to be compared."""
+
+MOST_TRIALS = 2000
+"""Trials that the forest is fitted to, evenly over all: time."""
+
+VARIANCE_TRIALS = 1000
+"""Trials that go into fANOVA and PED-ANOVA: Optuna takes a millisecond to note each."""
+
+EXPLAINED, BACKGROUND = 200, 50
+"""Trials that SHAP explains, and points of the space that it compares them with."""
+
+TOP_SHARE = 0.1
+"""Share of the trials that count as good in PED-ANOVA."""
+
+LEAST_TOP = 5
+"""Fewest good trials, as Optuna advises: with fewer PED-ANOVA sees chance."""
+
+FANOVA_TREES, FANOVA_DEPTH = 16, 7
+"""The time of fANOVA grows with the square of the leaves; 64 trees of any depth, its default,
+take a minute for 2,000 trials."""
+
+METHODS = (
+    "SHAP (interventional TreeSHAP of a forest, against points drawn evenly over the space) says "
+    "how far each parameter moves a trial's prediction; fANOVA, what part of the variance over the "
+    "whole space is due to a parameter alone; PED-ANOVA, how much the best trials' values differ "
+    "from those of all trials. The first two see what makes trials differ, good or bad, the last "
+    f"only what makes them good; it needs {LEAST_TOP} trials in the best tenth."
+)
+"""How the methods differ."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of one parameter on a target."""
+
+    shap: float
+    """Mean of the absolute SHAP values over the explained trials, in the unit of the target."""
+    shap_share: float
+    """The same as a share of the sum over parameters."""
+    fanova: float
+    """Share of the variance that is due to it alone."""
+    ped_anova: float | None
+    """Share of what distinguishes the best trials; None where they are too few."""
+    least_at: str
+    """Where it makes the target least: a choice, or a third of its range; empty if unknown."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """The effects of the searched parameters on one target."""
+
+    target: Target
+    trials: int
+    """Trials with a measurement of it."""
+    skill: float | None
+    """Out-of-bag R2 of the forest; None where none was fitted."""
+    doubt: str | None
+    """Why not to trust it; None where it can be trusted."""
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    """By parameter, the most important first; empty where nothing could be computed."""
+    parameters: tuple[str, ...] = ()
+    """Searched parameters, in the order of the space."""
+    shap: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    """SHAP values of the explained trials, [N, P], in the order of ``parameters``."""
+    positions: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    """Position of each of their values in its range, [N, P]; nan if inactive."""
+
+    @property
+    def has_ped_anova(self) -> bool:
+        """Whether there were enough trials for PED-ANOVA."""
+        return any(effect.ped_anova is not None for effect in self.effects.values())
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "target": self.target.key,
+            "label": self.target.label,
+            "logarithm": self.target.log,
+            "trials": self.trials,
+            "out_of_bag_r2": self.skill,
+            "trusted": self.doubt is None,
+            "doubt": self.doubt,
+            "parameters": {name: vars(effect) for name, effect in self.effects.items()},
+        }
+
+
+def analyse(config: CampaignConfig, rows: Sequence[Observed], target: Target) -> Importance:
+    """Explain one target by the searched parameters.
+
+    Args:
+        config: the campaign: its space, its constraints, its seed.
+        rows: its trials.
+        target: what to explain.
+    """
+    known = [row for row in rows if target.key in row.measured]
+    kept = _thin_out(known, MOST_TRIALS)
+    values, design = column(kept, target), design_of(config.space)
+    obstacle = _find_obstacle(target, values, len(known), design)
+    if obstacle is not None:
+        return Importance(target, len(known), None, obstacle)
+    seed = derive_seed(config.seed, target.key, "importance")
+    forest = fit(design.rows(row.values for row in kept), values, seed=seed)
+    explained = _thin_out(kept, EXPLAINED)
+    chosen = [row.values for row in explained]
+    compared = design.rows(_draw_background(config, seed) or chosen)
+    shap = shap_values(forest, design.rows(chosen), compared) @ design.credits
+    return Importance(
+        target=target,
+        trials=len(known),
+        skill=forest.skill,
+        doubt=_find_doubt(target, values, forest.skill, len(known)),
+        effects=_effects(design, explained, shap, _by_variance(config, kept, target, seed)),
+        parameters=design.names,
+        shap=shap,
+        positions=design.positions(chosen),
+    )
+
+
+def _thin_out(rows: Sequence[Observed], most: int) -> list[Observed]:
+    """Keep at most some rows, evenly over all."""
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[index * len(rows) // most] for index in range(most)]
+
+
+def _find_obstacle(target: Target, values: Matrix, count: int, design: Design) -> str | None:
+    """Return why nothing can be computed; None if something can."""
+    if count < SHOWN_TRIALS:
+        trials = "1 trial says" if count == 1 else f"{count} trials say"
+        return f"{trials} something about it, {SHOWN_TRIALS} are needed at least."
+    if target.binary and np.ptp(values) == 0.0:
+        return "All trials failed." if values[0] == 1.0 else "No trial failed."
+    if np.ptp(values) == 0.0:
+        return "It is the same in all trials."
+    return None if design.columns else "Nothing was searched: the space holds one configuration."
+
+
+def _find_doubt(target: Target, values: Matrix, skill: float, count: int) -> str | None:
+    """Return why importances are not to be trusted; None if they are."""
+    if count < LEAST_TRIALS:
+        return f"{count} trials are too few to learn from: {LEAST_TRIALS} are needed."
+    failures = int(values.sum()) if target.binary else LEAST_FAILURES
+    if target.binary and min(failures, len(values) - failures) < LEAST_FAILURES:
+        return (
+            f"{failures} of {len(values)} trials failed: at least {LEAST_FAILURES} failures and as "
+            "many others are needed."
+        )
+    least = LEAST_FAILURE_SKILL if target.binary else LEAST_SKILL
+    if skill < least:
+        return (
+            f"The model explains too little of trials that it has not seen: out-of-bag R2 "
+            f"{skill:.2f}, {least:g} is needed. What is below may be chance."
+        )
+    return None
+
+
+def _draw_background(config: CampaignConfig, seed: int) -> list[dict[str, Scalar]]:
+    """Draw the points of the space that trials are compared with."""
+    return uniform(
+        config.space,
+        BACKGROUND,
+        seed=seed,
+        constraints=config.search.constraints,
+        template=config.trial,
+    )
+
+
+def _effects(
+    design: Design,
+    rows: Sequence[Observed],
+    shap: Matrix,
+    by_variance: tuple[Mapping[str, float], Mapping[str, float] | None],
+) -> dict[str, Effect]:
+    """Collect the effects, the largest by SHAP first.
+
+    Args:
+        design: the searched parameters.
+        rows: the explained trials.
+        shap: their SHAP values, [N, P].
+        by_variance: fANOVA and PED-ANOVA by parameter.
+    """
+    size = np.abs(shap).mean(axis=0)
+    total, (by_all, by_best) = float(size.sum()), by_variance
+    effects = {
+        name: Effect(
+            shap=float(size[place]),
+            shap_share=float(size[place]) / total if total else 0.0,
+            fanova=by_all[name],
+            ped_anova=None if by_best is None else by_best[name],
+            least_at=_least_at(design.space[name], name, rows, shap[:, place]),
+        )
+        for place, name in enumerate(design.names)
+    }
+    return dict(sorted(effects.items(), key=lambda item: -item[1].shap))
+
+
+def _least_at(parameter: ParameterConfig, name: str, rows: Sequence[Observed], shap: Matrix) -> str:
+    """Find the choice, or the third of a range, whose trials have the least effect on average."""
+    groups: dict[str | int, list[tuple[Scalar, float]]] = {}
+    for row, part in zip(rows, shap, strict=True):
+        if name in row.values:
+            value = row.values[name]
+            third = min(int(3.0 * position_of(parameter, value)), 2)
+            group = third if parameter.choices is None else str(value)
+            groups.setdefault(group, []).append((value, float(part)))
+    groups = {group: pairs for group, pairs in groups.items() if len(pairs) >= LEAST_IN_GROUP}
+    means = {group: np.mean([part for _, part in pairs]) for group, pairs in groups.items()}
+    if len(means) < 2 or np.ptp(list(means.values())) == 0.0:
+        return ""
+    best = min(means, key=lambda group: means[group])
+    if isinstance(best, str):
+        return best
+    numbers = [float(value) for value, _ in groups[best]]
+    low, high = f"{min(numbers):.3g}", f"{max(numbers):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _by_variance(
+    config: CampaignConfig, rows: Sequence[Observed], target: Target, seed: int
+) -> tuple[dict[str, float], dict[str, float] | None]:
+    """Compute fANOVA and PED-ANOVA; the best of failures are those that fail."""
+    kept = _thin_out(rows, VARIANCE_TRIALS)
+    chosen, values = [row.values for row in kept], column(kept, target)
+    by_all = fanova(config.space, chosen, values, seed=seed)
+    minimized = -values if target.binary else values
+    # Half a trial less than all that failed, since their share times all may round up.
+    share = float(values.sum() - 0.5) / len(values) if target.binary else TOP_SHARE
+    return by_all, ped_anova(config.space, chosen, minimized, share=share)
+
+
+def fanova(
+    space: Space, configurations: Sequence[Mapping[str, Scalar]], values: Matrix, *, seed: int
+) -> dict[str, float]:
+    """Compute the share of the variance over the whole space that is due to each parameter alone.
+
+    Args:
+        space: searched keys.
+        configurations: active values of each trial, [N].
+        values: what is explained, [N].
+        seed: of the forest.
+
+    Returns:
+        By parameter; the sum is 1 at most.
+
+    Source: Hutter, Hoos and Leyton-Brown (2014), proceedings.mlr.press/v32/hutter14.html.
+    """
+    from optuna.distributions import FloatDistribution
+    from optuna.importance import FanovaImportanceEvaluator
+
+    unit = dict.fromkeys(space, FloatDistribution(0.0, 1.0))
+    positions = [
+        {name: min(max(position_of(space[name], v), 0.0), 1.0) for name, v in full.items()}
+        for full in (canonical(space, chosen) for chosen in configurations)
+    ]
+    evaluator = FanovaImportanceEvaluator(n_trees=FANOVA_TREES, max_depth=FANOVA_DEPTH, seed=seed)
+    with quiet_optuna():
+        try:
+            shares = evaluator.evaluate(make_study(unit, positions, values))
+        except RuntimeError:  # no tree splits: there is no variance to explain
+            shares = {}
+    return {name: float(shares.get(name, 0.0)) for name in space}
+
+
+def ped_anova(
+    space: Space, configurations: Sequence[Mapping[str, Scalar]], values: Matrix, *, share: float
+) -> dict[str, float] | None:
+    """Compute how much each parameter's values in the best trials differ from those in all trials.
+
+    Args:
+        space: searched keys.
+        configurations: active values of each trial, [N].
+        values: what is minimized, [N].
+        share: of the trials that count as good.
+
+    Returns:
+        By parameter, with sum 1; None where too few trials count as good.
+
+    Source: Watanabe, Bansal and Hutter (2023), arXiv:2304.10255; conditions: arXiv:2601.20800.
+    """
+    best = values <= np.sort(values)[max(math.ceil(share * len(values)), 1) - 1]
+    if share * len(values) < LEAST_TOP:
+        return None
+    from optuna.importance import PedAnovaImportanceEvaluator
+
+    ranges = {name: one for name, one in space.items() if one.choices is None}
+    parts: dict[str, float] = {}
+    if ranges:
+        rows = [
+            {name: snap(ranges[name], value) for name, value in chosen.items() if name in ranges}
+            for chosen in configurations
+        ]
+        distributions = {name: make_distribution(one) for name, one in ranges.items()}
+        with quiet_optuna():
+            study = make_study(distributions, rows, values)
+            parts |= PedAnovaImportanceEvaluator(target_quantile=share).evaluate(study)
+    for name in space.keys() - ranges.keys():
+        parts[name] = _choice_divergence(space[name].choices or (), name, configurations, best)
+    total = math.fsum(parts.values())
+    return {name: float(parts.get(name, 0.0)) / total if total else 0.0 for name in space}
+
+
+def _choice_divergence(
+    choices: Sequence[Scalar],
+    name: str,
+    configurations: Sequence[Mapping[str, Scalar]],
+    best: npt.NDArray[np.bool_],
+) -> float:
+    """Compute the divergence of the best trials' choices from all trials', in Optuna's scale.
+
+    Of a parameter that may be off, trials count where it is on. One further trial, spread evenly
+    over the choices, stands for what nobody tried.
+
+    Args:
+        choices: of the parameter.
+        name: of the parameter.
+        configurations: active values of each trial, [N].
+        best: which trials count as good, [N].
+    """
+    on = np.array([name in chosen for chosen in configurations])
+    if len(choices) < 2 or on.sum() < 2 or not (on & best).any():
+        return 0.0
+
+    def frequencies(trials: npt.NDArray[np.bool_]) -> Matrix:
+        counts = np.full(len(choices), 1.0 / len(choices))
+        for chosen, kept in zip(configurations, trials, strict=True):
+            if kept:
+                counts[[same(c, chosen[name]) for c in choices].index(True)] += 1.0
+        return np.asarray(counts / counts.sum(), dtype=np.float64)
+
+    every, good = frequencies(on), frequencies(on & best)
+    divergence = float(np.sum(every * (good / every - 1.0) ** 2))
+    weight = (np.sum(on & best) / best.sum()) ** 2 / np.mean(on)
+    return float(divergence * weight * np.mean(best) ** 2)
+
+
+SWARM_BINS = 40
+SWARM_HALF_HEIGHT = 0.38
+"""Half the height of the fullest bin; the next line is 1 away."""
+
+SWARM_CROWD = 8
+"""Points of a bin that take the full height; fewer stand closer together."""
+
+
+def heights_of(places: Matrix) -> Matrix:
+    """Compute offsets of a beeswarm, at which points close to each other stand apart, [N]."""
+    heights = np.zeros(len(places))
+    spread = float(np.ptp(places)) if len(places) else 0.0
+    if spread == 0.0:
+        return heights
+    scaled = SWARM_BINS * (places - places.min()) / spread
+    bins = np.minimum(scaled.astype(int), SWARM_BINS - 1)
+    most = int(np.bincount(bins).max())
+    for one in np.unique(bins):
+        members = np.flatnonzero(bins == one)
+        at = np.arange(len(members)) - 0.5 * (len(members) - 1)
+        heights[members] = at * 2.0 * SWARM_HALF_HEIGHT / max(most, SWARM_CROWD)
+    return heights

@@ -1,1 +1,0 @@
-"""Which searched parameters mattered, and for what."""

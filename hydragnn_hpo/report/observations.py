@@ -1,0 +1,191 @@
+"""Observations of the search: accuracy, cost, memory and failure of each trial, as targets.
+
+Objectives are those at the first rung, as the brain is told them: every trial comes to rest there,
+after the same number of epochs. At later rungs only the best are left, and a model of a mix of
+budgets would learn which trials were promoted. Trials that a stopping rule ended have no accuracy.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.campaign.state import RULES, Trial
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.search import Objective, Scalar
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.surrogate import Matrix
+from hydragnn_hpo.report.trial_scores import first_goal
+from hydragnn_hpo.search.objective import goals, named
+from hydragnn_hpo.search.space import fixed_values
+
+FAILED = ("diverged", "out_of_memory", "bad_config", "bug")
+"""Reasons of a failure that depend on the configuration (Law 9)."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A quantity to explain; less is better, except for failures."""
+
+    key: str
+    """``mae``, ``mae.HEAD``, ``cost``, ``memory``, ``failure``."""
+    label: str
+    log: bool = True
+    """Whether its logarithm is explained: effects are factors then."""
+
+    @property
+    def binary(self) -> bool:
+        """Whether it is 1 (failed) or 0."""
+        return self.key == "failure"
+
+    @property
+    def unit(self) -> str:
+        """The unit of its effects."""
+        return "" if self.binary or not self.log else "ln"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One trial's configuration and measurements."""
+
+    values: Mapping[str, Scalar]
+    """Active searched values."""
+    measured: Mapping[str, float]
+    """By the key of a target; what is not known is not there."""
+
+
+def observed(facts: Facts) -> list[Observed]:
+    """Collect the searched trials of a run, in the order in which they were proposed."""
+    rung = facts.config.search.rungs[0]
+    rows: list[Observed] = []
+    for trial in facts.trials.values():
+        if trial.trial.parent is not None:  # the same values with another seed
+            continue
+        measured = _cost_and_memory(trial) | _errors(trial, rung)
+        failed = _has_failed(trial.trial, rung)
+        if failed is not None:
+            measured["failure"] = float(failed)
+        rows.append(Observed(trial.trial.values, measured))
+    return rows
+
+
+def _errors(trial: TrialFacts, rung: int) -> dict[str, float]:
+    """Return the first goal and the MAE of each head with which a trial came to rest at a rung."""
+    ends = [a for a in trial.attempts if a.until == rung and a.outcome in ("completed", "stopped")]
+    ends = [attempt for attempt in ends if attempt.reason not in RULES]
+    if not ends:
+        return {}
+    errors: dict[str, Any] = {"mae": first_goal(ends[-1].score)}
+    errors |= {f"mae.{head}": error for head, error in ends[-1].val_mae.items()}
+    return {k: float(v) for k, v in errors.items() if v is not None and math.isfinite(v)}
+
+
+def _cost_and_memory(trial: TrialFacts) -> dict[str, float]:
+    """Return slot-seconds per epoch, the median of its epochs, and the most memory it took."""
+    measured: dict[str, float] = {}
+    costs = [epoch.seconds * epoch.width for epoch in trial.epochs]
+    if not costs:  # a command reports no epochs
+        costs = [
+            (a.ended - a.placed) * a.width / a.until
+            for a in trial.attempts
+            if a.ended is not None and a.outcome in ("completed", "stopped")
+        ]
+    if costs:
+        measured["cost"] = statistics.median(costs)
+    if trial.peak_bytes:
+        measured["memory"] = float(trial.peak_bytes)
+    return measured
+
+
+def _has_failed(trial: Trial, rung: int) -> bool | None:
+    """Check whether a trial failed for its configuration; None while that is not known."""
+    if trial.status == "failed":
+        return True if trial.reason in FAILED else None
+    return False if rung in trial.rests else None
+
+
+def targets_of(rows: Sequence[Observed], objective: Objective) -> list[Target]:
+    """List the targets that any trial has a measurement of, in the order in which they are shown.
+
+    Args:
+        rows: the trials.
+        objective: ``search.objective``, for the label.
+    """
+    known = {key for row in rows for key in row.measured}
+    lowest = {key: min(row.measured[key] for row in rows if key in row.measured) for key in known}
+    heads = sorted(key for key in known if key.startswith("mae."))
+    first = goals(objective)[0]
+    name = "weighted MAE" if first == "weighted" else named(first)
+    labels = {
+        "mae": f"objective ({name})",
+        **{key: f"MAE of {key.removeprefix('mae.')}" for key in heads},
+        "cost": "cost (slot-seconds per epoch)",
+        "memory": "peak memory of a rank",
+        "failure": "P(failure)",
+    }
+    return [
+        Target(key, label, log=key != "failure" and lowest[key] > 0.0)
+        for key, label in labels.items()
+        if key in known
+    ]
+
+
+def choose_target(targets: Sequence[Target], wanted: str) -> Target:
+    """Find a target by its key.
+
+    Raises:
+        ConfigError: no trial has a measurement of it.
+    """
+    for target in targets:
+        if target.key == wanted:
+            return target
+    if wanted.startswith("mae."):
+        heads = [t.key.removeprefix("mae.") for t in targets if t.key.startswith("mae.")]
+        raise ConfigError(unknown("head", wanted.removeprefix("mae."), heads))
+    raise ConfigError(f"no trial says anything about '{wanted}' yet: ask again later.")
+
+
+def column(rows: Iterable[Observed], target: Target) -> Matrix:
+    """Return the values to explain, [N]: logarithms where all are above 0."""
+    values = [row.measured[target.key] for row in rows]
+    return np.array([math.log(v) for v in values] if target.log else values, dtype=np.float64)
+
+
+def _data_checksum(facts: Facts) -> Any:
+    """Return the checksum of the data that a run trained on last."""
+    opened = [event.get("data") for event in facts.events if event["event"] == "opened"]
+    return opened[-1] if opened else None
+
+
+ALIKE: dict[str, Callable[[Facts], Any]] = {
+    "searched other parameters or ranges": lambda facts: facts.config.space,
+    "minimized something else": lambda facts: facts.config.search.objective,
+    "had another first rung": lambda facts: facts.config.search.rungs[0],
+    "fixed other values in [trial]": lambda facts: fixed_values(facts.config.trial),
+    "saw other data": _data_checksum,
+}
+"""What pooled runs must have in common, by what is said of a run that differs."""
+
+
+def pool_runs(runs: Sequence[Facts]) -> tuple[CampaignConfig, list[Observed]]:
+    """Combine the trials of runs that searched the same space for the same objective.
+
+    Returns:
+        The campaign that all runs share, and their trials.
+
+    Raises:
+        ConfigError: two runs differ, so that their numbers do not mix.
+    """
+    first = runs[0]
+    for other in runs[1:]:
+        for difference, value_of in ALIKE.items():
+            if value_of(other) != value_of(first):
+                raise ConfigError(
+                    f"{other.run.path} {difference} than {first.run.path}: their trials cannot be "
+                    "pooled; ask for each run by itself."
+                )
+    return first.config, [row for facts in runs for row in observed(facts)]

@@ -1,1 +1,0 @@
-"""What a run directory holds, read once for everything that shows it."""

@@ -1,0 +1,48 @@
+"""The ensemble's predictions on the test split, row by row."""
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from hydragnn_hpo.layout import RunDir
+
+
+def read_test_predictions(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
+    """Read the test predictions of a run.
+
+    Returns:
+        By head ``truth mean half90``, and ``sigma raw_sigma`` where the run has them: values of
+        all components, one after another, [n]. Empty where the file is missing or damaged.
+    """
+    try:
+        arrays = load_file(run.report / "test_predictions.safetensors")
+    except (OSError, SafetensorError):
+        return {}
+    heads: dict[str, dict[str, np.ndarray]] = {}
+    for name in arrays:
+        head, _, part = name.rpartition("/")
+        if part == "truth":
+            shape = arrays[name].shape
+            known = {p: arrays.get(f"{head}/{p}") for p in _PARTS}
+            try:
+                heads[head] = {
+                    p: np.broadcast_to(a, shape).ravel() for p, a in known.items() if a is not None
+                }
+            except ValueError:
+                continue  # of another shape than the truth
+    return {
+        head: parts
+        for head, parts in heads.items()
+        if {"truth", "mean"} <= set(parts) and parts["truth"].size
+    }
+
+
+_PARTS = ("truth", "mean", "half90", "sigma", "raw_sigma")
+
+
+def evenly(values: np.ndarray, limit: int) -> np.ndarray:
+    """Choose at most ``limit`` rows, evenly in the order of their values: always the same."""
+    order = np.argsort(values, kind="stable")
+    if len(order) <= limit:
+        return order
+    return order[np.linspace(0, len(order) - 1, limit).round().astype(np.int64)]

@@ -1,0 +1,299 @@
+"""Campaigns side by side: costs counted by hand, and what must be said before they are read."""
+
+import doctest
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_campaign import make_campaign
+
+from hydragnn_hpo.campaign.journal import encode
+from hydragnn_hpo.errors import ConfigError, HydraError
+from hydragnn_hpo.report.compare import RunComparison, compare, read_campaigns
+from hydragnn_hpo.report.compare_page import (
+    NEVER,
+    compare_sections,
+    draw_comparison,
+    write_comparison,
+)
+from hydragnn_hpo.report.page_blocks import Table, Text
+
+CAMPAIGN = """
+name = "{name}"
+seed = 3
+data = [{{card = "none"}}]
+trial = {{heads = {{gap = {{weight = {weight}}}}}}}
+search = {{trials = 4, finalists = 1, rungs = [2]}}
+
+[space]
+"model.layers" = {space}
+"""
+
+COMMAND = """
+name = "{name}"
+command = {{argv = ["tune"]}}
+space = {{"tile" = [1, 2, 3, 4]}}
+search = {{trials = 4, finalists = 1, rungs = [2], objective = "train_seconds"}}
+"""
+
+MakeRun = Callable[..., Path]
+
+
+def trial(name: str, begin: float, end: float, **result: Any) -> list[dict[str, Any]]:
+    told = {"outcome": "completed", "attempt": 1, **result}
+    values = {"model.layers": 1 + int(name[-1])}
+    where = {"attempt": 1, "until": 2, "width": 1, "slots": ["a:0"]}
+    return [
+        {"time": begin, "event": "proposed", "trial": name, "values": values, "until": 2},
+        {"time": begin, "event": "placed", "trial": name, **where},
+        {"time": end, "event": "ended", "trial": name, **told},
+    ]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> MakeRun:
+    """Make a run on two hosts of two slots: four slot-seconds, two host-seconds a second.
+
+    Its trials end after 10, 30, 35 and 50 s: objectives 0.5, 0.3, failed, 0.4; MAEs 0.2, 0.3, -,
+    0.1 eV.
+    """
+
+    def make(
+        folder: str,
+        name: str = "hand",
+        *,
+        data: str | None = "d" * 64,
+        unit: str = "eV",
+        weight: float = 1.0,
+        space: str = "{low = 1, high = 4}",
+        text: str = CAMPAIGN,
+        events: list[dict[str, Any]] | None = None,
+        finished: bool = True,
+    ) -> Path:
+        slots = ["a:0", "a:1", "b:0", "b:1"]
+        opened = {"event": "opened", "units": {"gap": unit}, "slots": slots, "data": data}
+        trials = events or [
+            *trial("t0", 1000.0, 1010.0, objective=0.5, val_mae={"gap": 0.2}),
+            *trial("t1", 1012.0, 1030.0, objective=0.3, val_mae={"gap": 0.3}),
+            *trial(
+                "t2", 1030.0, 1035.0, outcome="failed", reason="bug", message="x", objective=0.1
+            ),
+            *trial("t3", 1035.0, 1050.0, objective=0.4, val_mae={"gap": 0.1}),
+        ]
+        done = [{"time": 1050.0, "event": "finished"}] if finished else []
+        path = tmp_path / folder
+        path.mkdir(parents=True)
+        campaign = text.format(name=name, weight=weight, space=space)
+        (path / "campaign.toml").write_text(campaign)
+        journal = [{"time": 990.0, **opened}, *trials, *done]
+        (path / "events.jsonl").write_bytes(
+            b"".join(encode({"epoch": 1, **event}) for event in journal)
+        )
+        return path
+
+    return make
+
+
+@pytest.fixture
+def faster() -> list[dict[str, Any]]:
+    """One trial that is as good as any after 20 s, and nothing else."""
+    return trial("t0", 1000.0, 1020.0, objective=0.25, val_mae={"gap": 0.15})
+
+
+@pytest.fixture
+def command_text() -> str:
+    return COMMAND
+
+
+@pytest.fixture
+def commanded() -> Callable[[float], list[dict[str, Any]]]:
+    """Trials of a command that minimize seconds."""
+
+    def make(seconds: float) -> list[dict[str, Any]]:
+        return trial("t0", 1000.0, 1010.0, objective=None, score=seconds)
+
+    return make
+
+
+def compared(*paths: Path, asked: tuple[tuple[str, float], ...] = ()) -> RunComparison:
+    return compare(read_campaigns(paths), asked)
+
+
+def table(found: RunComparison, key: str) -> dict[str, tuple[Any, ...]]:
+    every = [b for s in compare_sections(found) for b in s.blocks if isinstance(b, Table)]
+    (one,) = [block for block in every if block.key == key]
+    return {str(row[0]): row[1:] for row in one.rows}
+
+
+def costs(found: RunComparison, key: str, level: float) -> list[tuple[float, float, int] | None]:
+    """Give host-seconds, wall seconds and trials by run."""
+    (one,) = [r for r in found.levels if (r.quantity.key, r.level) == (key, pytest.approx(level))]
+    return [f and (f.host_seconds, f.seconds, f.trials) for f in one.first]
+
+
+def test_costs_are_those_counted_by_hand(run: Any, faster: Any) -> None:
+    """0.3 after 30 s of two hosts and two trials; 0.25 after 20 s; the worst of both is 0.3."""
+    found = compared(run("one"), run("two", "quick", events=faster))
+    assert costs(found, "objective", 0.3) == [(60.0, 30.0, 2), (40.0, 20.0, 1)]
+    # 5 % above the best of all, 0.25: only the second came there
+    assert costs(found, "objective", 0.2625) == [None, (40.0, 20.0, 1)]
+    # the worst of 0.1 and 0.15 eV: the first run needs all its four trials, one of which failed
+    assert costs(found, "val_mae.gap", 0.15) == [(100.0, 50.0, 4), (40.0, 20.0, 1)]
+    assert found.same_data
+    assert not found.warnings
+
+
+def test_levels_may_be_asked_for(run: Any, faster: Any) -> None:
+    paths = run("one"), run("two", "quick", events=faster)
+    found = compared(*paths, asked=(("gap", 0.2), ("objective", 0.01)))
+    assert costs(found, "val_mae.gap", 0.2) == [(20.0, 10.0, 1), (40.0, 20.0, 1)]
+    assert costs(found, "objective", 0.01) == [None, None]
+    seen = table(found, "host_seconds")
+    assert seen["val MAE gap 0.2 eV (asked for)"] == (20.0, 40.0)
+    assert seen["objective 0.01 (asked for)"] == (NEVER, NEVER)
+    assert table(found, "trials")["val MAE gap 0.2 eV (asked for)"] == (1, 1)
+    with pytest.raises(ConfigError, match=r"unknown quantity 'gp'. Did you mean 'gap'\?"):
+        compared(*paths, asked=(("gp", 0.2),))
+
+
+def test_tables_say_what_the_runs_are(run: Any, faster: Any) -> None:
+    paths = run("one"), run("two", "quick", events=faster, space="[1, 2]")
+    found = compared(*paths)
+    seen = table(found, "overview")
+    assert seen["host-hours [h]"] == (pytest.approx(100 / 3600), pytest.approx(40 / 3600))
+    assert seen["trials failed"] == (1, 0)
+    assert seen["trials completed"] == (3, 1)
+    assert seen["hosts"] == (2, 2)
+    assert table(found, "errors")["val MAE gap [eV]"] == (0.3, 0.15)  # of the best trial each
+    assert table(found, "errors")["best trial"] == ("t1", "t0")
+    assert table(found, "values")["model.layers"] == (2, 1)
+    assert table(found, "ranges")["model.layers"] == ("differs", "1 to 4", "1, 2")
+
+
+def test_plain_data_says_the_same(run: Any, faster: Any) -> None:
+    found = compared(run("one"), run("two", "quick", events=faster))
+    plain = json.loads(json.dumps(found.to_plain()))
+    assert [each["host_seconds"] for each in plain["runs"]] == [100.0, 40.0]
+    first = plain["reached"][0]
+    assert first["by"]["hand"] == {
+        "trial": "t1",
+        "trials": 2,
+        "seconds": 30.0,
+        "host_seconds": 60.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data": "e" * 64}, "different data"),
+        ({"data": None}, "data of some runs is not known"),
+        ({"unit": "meV"}, "Head gap has different units (eV, meV)"),
+        ({"weight": 2.0}, "weigh heads differently"),
+        ({"finished": False}, "quick is not finished"),
+    ],
+)
+def test_what_makes_runs_unlike_is_said(changes: dict[str, Any], says: str, run: Any) -> None:
+    found = compared(run("one"), run("two", "quick", **changes))
+    assert any(says in warning for warning in found.warnings), found.warnings
+    shown = [b.text for s in compare_sections(found) for b in s.blocks if isinstance(b, Text)]
+    assert any(says in text for text in shown)
+
+
+def test_errors_on_different_data_have_no_cost(run: Any) -> None:
+    found = compared(run("one"), run("two", "quick", data="e" * 64))
+    assert not found.same_data
+    assert not found.levels
+    shown = [b.text for s in compare_sections(found) for b in s.blocks if isinstance(b, Text)]
+    assert any("not comparable" in text for text in shown)
+
+
+def test_heads_that_not_all_have_are_named(run: Any, tmp_path: Path) -> None:
+    other = make_campaign(tmp_path / "made", trials=12)
+    found = compared(run("one"), other.path)
+    (said,) = [w for w in found.warnings if "not all runs have them" in w]
+    assert "energy_per_atom" in said
+    assert "gap" not in said.replace("energy_per_atom", "")
+    assert [q.key for q in found.quantities] == ["val_mae.gap"]
+
+
+def test_commands_are_compared_by_their_goal(run: Any, command_text: str, commanded: Any) -> None:
+    one = run("one", "a", text=command_text, data=None, events=commanded(9.0))
+    two = run("two", "b", text=command_text, data=None, events=commanded(4.0))
+    found = compared(one, two)
+    assert "commands" in found.warnings[0]
+    assert costs(found, "score", 9.0) == [(20.0, 10.0, 1), (20.0, 10.0, 1)]
+    assert costs(found, "score", 4.2) == [None, (20.0, 10.0, 1)]
+
+
+def test_what_is_no_comparison_is_refused(run: Any, tmp_path: Path) -> None:
+    one, empty = run("one"), run("empty", events=[{"time": 1.0, "event": "draining"}])
+    for paths, says in [
+        ((one,), "needs two run directories or more"),
+        ((one, tmp_path / "x" / ".." / "one"), "is named twice"),
+        ((one, tmp_path / "none"), "holds no campaign"),
+        ((one, empty), "nothing has run there yet"),
+    ]:
+        with pytest.raises(HydraError, match=says):
+            compared(*paths)
+
+
+@pytest.mark.parametrize(
+    ("folders", "names", "labels"),
+    [
+        (("x/1", "x/2"), ("a", "b"), ["a", "b"]),
+        (("x/1", "x/2"), ("a", "a"), ["1", "2"]),
+        (("x/r", "y/r"), ("a", "b"), ["a", "b"]),
+    ],
+)
+def test_runs_are_told_apart(folders: Any, names: Any, labels: list[str], run: Any) -> None:
+    paths = [run(folder, name) for folder, name in zip(folders, names, strict=True)]
+    assert [each.label for each in read_campaigns(paths)] == labels
+
+
+def test_made_campaigns_agree_with_their_journals(tmp_path: Path) -> None:
+    """Best so far, read with plain code; host-seconds are slot-seconds by two slots a host."""
+    paths = [make_campaign(tmp_path / f"r{n}", trials=40, seed=n).path for n in (0, 1)]
+    found = compared(*paths)
+    for run_, path in zip(found.runs, paths, strict=True):
+        raw = [json.loads(line)["e"] for line in (path / "events.jsonl").read_bytes().splitlines()]
+        best, expected = float("inf"), SimpleNamespace(points=[])
+        begin = next(e["time"] for e in raw if e["event"] == "placed")
+        for e in raw:
+            if e["event"] == "ended" and e["outcome"] in ("completed", "stopped"):
+                best = min(best, e["objective"])
+                expected.points.append((e["time"] - begin, best))
+        seen, least = [], float("inf")
+        for result in run_.results:
+            least = min(least, result.numbers["objective"])
+            seen.append((result.seconds, least))
+        assert seen == expected.points
+        assert run_.host_seconds == pytest.approx(run_.facts.losses.slot_seconds / 2)
+        assert run_.results[-1].host_seconds <= run_.host_seconds + 1e-6
+
+
+def test_a_picture_is_drawn(run: Any, faster: Any, tmp_path: Path) -> None:
+    found = compared(run("one"), run("two", "quick", events=faster))
+    draw_comparison(found, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_is_written_and_names_are_only_text(run: Any, faster: Any, tmp_path: Path) -> None:
+    """Directories tell campaigns of one name apart, and may be called anything."""
+    found = compared(run("<img src=x>"), run("two", events=faster))
+    write_comparison(found, tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text()
+    assert "<img src=x>" not in page
+    assert "&lt;img src=x&gt;" in page
+    said = dict(re.findall(r'data-key="([^"]*)" value="([^"]*)"', page))
+    host_hours = {k: float(v) for k, v in said.items() if k.startswith("runs.overview.host-hours")}
+    assert sorted(host_hours.values()) == [pytest.approx(40 / 3600), pytest.approx(100 / 3600)]
+
+
+def test_examples_hold() -> None:
+    assert doctest.testmod(sys.modules[compare.__module__]).failed == 0

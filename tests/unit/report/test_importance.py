@@ -1,0 +1,328 @@
+"""Planted effects are found, noise is not believed, and odd campaigns are one sentence."""
+
+import math
+
+import numpy as np
+import pytest
+from made_campaign import EFFECTS, make_campaign, planted
+
+from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.search import ParameterConfig as Parameter
+from hydragnn_hpo.report.facts import read_facts
+from hydragnn_hpo.report.importance import SWARM_HALF_HEIGHT, analyse, fanova, heights_of, ped_anova
+from hydragnn_hpo.report.observations import Observed, Target, observed, targets_of
+from hydragnn_hpo.report.surrogate import uniform
+
+MAE, FAILURE = Target("mae", "objective"), Target("failure", "P(failure)", log=False)
+
+
+def campaign(space, *, seed=0):
+    plain = {
+        "name": "planted",
+        "seed": seed,
+        "command": {"argv": ["true"]},
+        "space": space,
+        "search": {"trials": 10, "rungs": [1], "finalists": 1},
+    }
+    return parse(plain, CampaignConfig, "campaign")
+
+
+def rows_of(config, count, of, key="mae", seed=0):
+    return [Observed(v, {key: of(v)}) for v in uniform(config.space, count, seed=seed)]
+
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_planted_ranking_is_found(tmp_path, seed):
+    run = make_campaign(tmp_path / "run", trials=300, seed=seed, failures=False, energy=False)
+    facts = read_facts(run)
+    found = analyse(facts.config, observed(facts), MAE)
+    ranked = list(EFFECTS)  # the largest first
+    assert found.doubt is None
+    assert found.skill > 0.6
+    assert list(found.effects)[:3] == ranked
+    by_variance = sorted(found.effects, key=lambda name: -found.effects[name].fanova)
+    assert by_variance[:3] == ranked
+    by_best = sorted(found.effects, key=lambda name: -found.effects[name].ped_anova)
+    assert set(by_best[:3]) == set(ranked)
+    assert by_best[0] == "model.features"  # by the formula: see test_anova
+    least = {name: found.effects[name].least_at for name in ranked}
+    low, high = map(float, least["training.learning_rate"].split(" to "))
+    assert low < 10 ** (-4 + 0.4 * 3) < high  # the planted optimum
+    assert least["model.features"] in ("96 to 128", "112 to 128")
+    assert least["model.layers"] in ("4 to 5", "5")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_noise_is_not_believed(tmp_path, seed):
+    run = make_campaign(tmp_path / "run", trials=60, seed=seed, noise_only=True)
+    facts = read_facts(run)
+    rows = observed(facts)
+    targets = targets_of(rows, facts.config.search.objective)
+    for target in targets:
+        if target.key.startswith("mae"):
+            found = analyse(facts.config, rows, target)
+            assert found.skill < 0.3
+            assert "explains too little" in found.doubt
+            assert found.effects
+
+
+def test_what_the_search_has_settled_still_counts():
+    # All but a few trials stand at the best rate; the others say that it matters most.
+    config = campaign({"rate": {"low": 0.0, "high": 1.0}, "x": {"low": 0.0, "high": 1.0}})
+    rng = np.random.default_rng(4)
+    rates = np.concatenate([rng.uniform(0.0, 0.05, 180), rng.uniform(0.0, 1.0, 40)])
+    rows = [
+        Observed({"rate": r, "x": x}, {"mae": float(np.exp(3.0 * r + 0.3 * x))})
+        for r, x in zip(rates, rng.random(220), strict=True)
+    ]
+    found = analyse(config, rows, MAE)
+    assert list(found.effects) == ["rate", "x"]
+    # against the space 3 |rate - 0.5| on average, against the trials 3 |rate - mean rate|
+    assert found.effects["rate"].shap == pytest.approx(3 * np.abs(rates - 0.5).mean(), rel=0.15)
+    assert 3 * np.abs(rates - rates.mean()).mean() < 0.5 * found.effects["rate"].shap
+
+
+def test_a_switch_is_not_the_credit_of_what_it_switches_on():
+    # gat is twice as bad whatever its heads are
+    space = {
+        "conv": {"choices": ["gin", "gat"]},
+        "heads": {"choices": [1, 2, 4], "when": {"conv": "gat"}},
+    }
+    config = campaign(space)
+    rng = np.random.default_rng(0)
+    rows = rows_of(config, 200, lambda v: (1.0 + (v["conv"] == "gat")) * rng.uniform(0.95, 1.05))
+    found = analyse(config, rows, MAE)
+    assert found.effects["conv"].shap_share > 0.9
+    assert found.effects["conv"].least_at == "gin"
+    assert found.effects["conv"].shap == pytest.approx(0.5 * np.log(2.0), rel=0.1)
+
+
+def test_a_parameter_that_acts_only_where_it_is_on():
+    space = {
+        "conv": {"choices": ["gin", "gat"]},
+        "heads": {"choices": [1, 2, 4], "when": {"conv": "gat"}},
+        "x": {"low": 0.0, "high": 1.0},
+    }
+    config = campaign(space)
+    worth = {1: 2.0, 2: 0.5, 4: 1.0}
+    found = analyse(config, rows_of(config, 300, lambda v: worth.get(v.get("heads"), 1.0)), MAE)
+    assert list(found.effects)[0] == "heads"
+    assert found.effects["heads"].least_at == "2"
+    assert found.effects["x"].shap_share < 0.05
+
+
+def test_fifteen_choices_are_one_parameter():
+    space = {"conv": {"choices": [f"c{n}" for n in range(15)]}, "x": {"low": 0.0, "high": 1.0}}
+    config = campaign(space)
+    rng = np.random.default_rng(1)
+    rows = rows_of(
+        config, 450, lambda v: (1 + (v["conv"] in ("c3", "c7", "c11"))) * rng.uniform(0.9, 1.1)
+    )
+    found = analyse(config, rows, MAE)
+    effect = found.effects["conv"]
+    assert found.doubt is None
+    assert min(effect.shap_share, effect.fanova, effect.ped_anova) > 0.7
+
+
+def test_a_parameter_of_one_value_does_nothing():
+    config = campaign({"one": {"choices": ["a"]}, "n": {"low": 2, "high": 8, "step": 2}})
+    found = analyse(config, rows_of(config, 80, lambda v: float(v["n"])), MAE)
+    assert found.effects["one"].shap == found.effects["one"].ped_anova == 0.0
+    assert found.effects["n"].shap_share == 1.0
+    assert found.effects["n"].least_at == "2"
+
+
+def test_zero_is_no_logarithm():
+    config = campaign({"n": {"low": 0, "high": 5}})
+    rows = rows_of(config, 60, lambda v: float(v["n"]))
+    (target,) = targets_of(rows, "weighted")
+    assert not target.log
+    assert analyse(config, rows, target).doubt is None
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "said"),
+    [
+        (3, lambda v: v["x"], "3 trials say something"),
+        (1, lambda v: v["x"], "1 trial says something"),
+        (30, lambda v: 0.5, "the same in all trials"),
+        (12, lambda v: v["x"] + 1.0, "12 trials are too few"),
+    ],
+)
+def test_odd_campaigns_are_one_sentence(count, of, said):
+    config = campaign({"x": {"low": 0.0, "high": 1.0}})
+    assert said in analyse(config, rows_of(config, count, of), MAE).doubt
+
+
+def test_a_space_of_one_configuration():
+    config = campaign({"x": {"choices": ["only"]}})
+    rows = [Observed({"x": "only"}, {"mae": 1.0 + n}) for n in range(30)]
+    found = analyse(config, rows, MAE)
+    assert "one configuration" in found.doubt
+    assert found.effects == {}
+
+
+@pytest.mark.parametrize(
+    ("failures", "said"),
+    [(40, "All trials failed"), (0, "No trial failed"), (3, "3 of 40 trials"), (37, "37 of 40")],
+)
+def test_too_few_failures_or_too_few_others(failures, said):
+    config = campaign({"x": {"low": 0.0, "high": 1.0}})
+    drawn = uniform(config.space, 40, seed=0)
+    rows = [Observed(v, {"failure": float(n < failures)}) for n, v in enumerate(drawn)]
+    assert said in analyse(config, rows, FAILURE).doubt
+
+
+def test_failures_have_causes():
+    config = campaign({"rate": {"low": 0.0, "high": 1.0}, "x": {"low": 0.0, "high": 1.0}})
+    rng = np.random.default_rng(0)
+    rows = rows_of(
+        config, 120, lambda v: float(rng.random() < (0.8 if v["rate"] > 0.7 else 0.02)), "failure"
+    )
+    found = analyse(config, rows, FAILURE)
+    assert found.doubt is None
+    effect = found.effects["rate"]
+    assert min(effect.shap_share, effect.fanova, effect.ped_anova) > 0.5
+
+
+def test_all_failures_are_compared_with_all_trials_however_shares_round():
+    # 14 / 100 * 100 is above 14: a trial that did not fail would count, and with it all of them
+    config = campaign({"x": {"low": 0.0, "high": 1.0}, "c": {"choices": ["a", "b"]}})
+    drawn = sorted(uniform(config.space, 100, seed=0), key=lambda v: v["x"])
+    rows = [Observed(v, {"failure": float(n < 14)}) for n, v in enumerate(drawn)]
+    assert analyse(config, rows, FAILURE).effects["x"].ped_anova > 0.8
+
+
+def test_the_same_campaign_says_the_same_twice():
+    config = campaign({"x": {"low": 0.0, "high": 1.0}}, seed=9)
+    rows = rows_of(config, 40, lambda v: v["x"] + 0.1)
+    assert analyse(config, rows, MAE).to_plain() == analyse(config, rows, MAE).to_plain()
+
+
+def divergence(column, best):
+    """Give sum of p (q / p - 1)^2 over the values of a column: the paper's equation 16.
+
+    Source: Watanabe, Bansal and Hutter (2023), arXiv:2304.10255.
+    """
+    total = 0.0
+    for value in np.unique(column):
+        p, q = np.mean(column == value), np.mean(column[best] == value)
+        total += p * (q / p - 1.0) ** 2
+    return total
+
+
+def test_ped_anova_is_the_formula_of_its_paper():
+    space = {"a": Parameter(low=1, high=6), "b": Parameter(choices=tuple("wxyz"))}
+    rows = uniform(space, 3000, seed=0)
+    rng = np.random.default_rng(1)
+    values = np.array([r["a"] + 2.0 * (r["b"] == "x") for r in rows]) + rng.normal(size=3000)
+    best = values <= np.sort(values)[299]
+    parts = {name: divergence(np.array([r[name] for r in rows]), best) for name in space}
+    found = ped_anova(space, rows, values, share=0.1)
+    # Optuna smooths both densities a little
+    assert found == pytest.approx(
+        {name: part / sum(parts.values()) for name, part in parts.items()}, abs=0.02
+    )
+
+
+def test_fanova_is_the_variance_of_the_marginals():
+    # f = 3 x + y over [0, 1]^2, z nothing: variances 9 / 12 and 1 / 12
+    space = {name: Parameter(low=0.0, high=1.0) for name in "xyz"}
+    rows = uniform(space, 1000, seed=2)
+    values = np.array([3.0 * row["x"] + row["y"] for row in rows])
+    found = fanova(space, rows, values, seed=0)
+    assert found == pytest.approx({"x": 0.9, "y": 0.1, "z": 0.0}, abs=0.02)
+
+
+def test_fanova_takes_logarithms_where_the_search_does():
+    # log10 rate is even over [-4, -1]: half of the space is below 10^-2.5
+    space = {"rate": Parameter(low=1e-4, high=1e-1, log=True), "x": Parameter(low=0.0, high=1.0)}
+    rows = uniform(space, 1000, seed=3)
+    values = np.array([float(r["rate"] < 10**-2.5) + float(r["x"] < 0.5) for r in rows])
+    found = fanova(space, rows, values, seed=0)
+    assert found == pytest.approx({"rate": 0.5, "x": 0.5}, abs=0.03)
+
+
+def test_too_few_good_trials_are_no_basis():
+    space = {"x": Parameter(low=0.0, high=1.0)}
+    rows = uniform(space, 50, seed=0)
+    values = np.array([row["x"] for row in rows])
+    assert ped_anova(space, rows[:49], values[:49], share=0.1) is None
+    assert ped_anova(space, rows, values, share=0.1) == {"x": 1.0}
+
+
+def test_a_parameter_that_acts_only_where_it_is_on_anova():
+    space = {
+        "conv": Parameter(choices=("gin", "gat")),
+        "heads": Parameter(choices=(1, 2, 4, 8), when={"conv": "gat"}),
+        "idle": Parameter(low=0.0, high=1.0, when={"conv": "gin"}),
+    }
+    rows = uniform(space, 600, seed=5)
+    values = np.array([r.get("heads", 4.5) for r in rows]) + 0.1 * np.arange(600) / 600
+    for found in (
+        fanova(space, rows, values, seed=0),
+        ped_anova(space, rows, values, share=0.1),
+    ):
+        assert found["heads"] > 10 * found["idle"]
+
+
+def test_constants_and_spaces_of_one_value():
+    space = {"one": Parameter(choices=("a",)), "x": Parameter(low=0.0, high=1.0)}
+    rows = uniform(space, 60, seed=1)
+    values = np.array([row["x"] for row in rows])
+    assert fanova(space, rows, values, seed=0)["one"] == pytest.approx(0.0, abs=1e-12)
+    assert ped_anova(space, rows, values, share=0.1) == {"one": 0.0, "x": 1.0}
+    assert fanova(space, rows, np.ones(60), seed=0) == {"one": 0.0, "x": 0.0}
+
+
+def test_steps_that_do_not_meet_the_upper_end():
+    # 0, 0.3, 0.6, 0.9: the range ends at 1
+    space = {"x": Parameter(low=0.0, high=1.0, step=0.3), "n": Parameter(low=1, high=9, step=3)}
+    rows = uniform(space, 100, seed=1)
+    values = np.array([row["x"] for row in rows])
+    assert ped_anova(space, rows, values, share=0.1)["x"] > 0.9
+    assert fanova(space, rows, values, seed=0)["x"] > 0.9
+
+
+def test_values_outside_of_the_space_count_at_its_ends():
+    """A person may add trials with any values."""
+    space = {"n": Parameter(low=1, high=4), "x": Parameter(low=0.0, high=1.0)}
+    rows = [*uniform(space, 60, seed=1), {"n": 9, "x": 2.0}]
+    values = np.array([row["n"] for row in rows], dtype=float)
+    assert ped_anova(space, rows, values, share=0.1)["n"] > 0.5
+    assert fanova(space, rows, values, seed=0)["n"] > 0.9
+
+
+def test_planted_values_by_the_formula():
+    """What PED-ANOVA must find in made campaigns: features first, then rate and layers."""
+    rng = np.random.default_rng(0)
+    values = {
+        "training.learning_rate": 10 ** rng.uniform(-4, -1, 20_000),
+        "model.features": rng.integers(1, 9, 20_000) * 16,
+        "model.layers": rng.integers(1, 6, 20_000),
+    }
+    rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    scores = np.array([planted(row) for row in rows])
+    best = scores <= np.sort(scores)[1999]
+    tenths = np.floor(10 * (np.log10(values["training.learning_rate"]) + 4) / 3)
+    columns = {**values, "training.learning_rate": tenths}
+    parts = {name: divergence(column, best) for name, column in columns.items()}
+    assert all(math.isfinite(part) for part in parts.values())
+    assert max(parts, key=parts.get) == "model.features"
+
+
+def test_points_alone_stay_on_the_line():
+    assert heights_of(np.array([0.0, 1.0, 2.0])).tolist() == [0.0, 0.0, 0.0]
+    assert heights_of(np.array([])).tolist() == []
+    assert heights_of(np.full(3, 0.5)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_points_at_one_place_stand_apart_and_within_their_line():
+    heights = heights_of(np.array([0.0] * 50 + [1.0]))
+    assert len(set(heights[:50])) == 50
+    assert np.abs(heights).max() <= SWARM_HALF_HEIGHT
+    assert heights.sum() == np.float64(0.0) or abs(heights.sum()) < 1e-9
