@@ -40,13 +40,13 @@ def importance(
     """Show which searched parameters decide accuracy, cost, memory and failures."""
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.report.facts import read_facts
-    from hydragnn_hpo.report.importance import METHODS, analyse
-    from hydragnn_hpo.report.observations import pool_runs, targets_of
+    from hydragnn_hpo.report.importance import METHODS, analyse_importance
+    from hydragnn_hpo.report.observations import list_targets, pool_runs
 
     wanted = _check_options(target, head, out)
     config, rows = pool_runs([read_facts(RunDir(path)) for path in run_dirs])
-    chosen = _select_targets(targets_of(rows, config.search.objective), wanted)
-    found = [analyse(config, rows, each) for each in chosen]
+    chosen = _select_targets(list_targets(rows, config.search.objective), wanted)
+    found = [analyse_importance(config, rows, each) for each in chosen]
     if out is not None:
         from hydragnn_hpo.report.importance_figure import draw_importance
 

@@ -24,7 +24,7 @@ from hydragnn_hpo.report.style import (
     tidy_axis,
     write_png,
 )
-from hydragnn_hpo.report.test_predictions import evenly
+from hydragnn_hpo.report.test_predictions import sample_evenly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +80,7 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
     half = known.half_width(found.sigma(known), 0.9, found.stratum)
     truth, bars = values_of(found.truth, half)
     mean, outside = found.mean.ravel(), np.abs(found.residual).ravel() > bars
-    shown = evenly(truth, POINTS)
+    shown = sample_evenly(truth, POINTS)
     faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
     for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
         style: dict[str, Any] = {"color": colour, "linewidths": 0, "alpha": min(1.0, faint + 0.35)}
@@ -137,7 +137,7 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
     error, sigma = values_of(head.found.residual, head.found.sigma(head.entry.calibration))
     error, bins = np.abs(error), curves["bins"]
     smallest = max(1e-3 * float(np.quantile(error, 0.99)), np.finfo(float).tiny)
-    shown = evenly(sigma, 2 * POINTS)
+    shown = sample_evenly(sigma, 2 * POINTS)
     axis.scatter(
         sigma[shown], np.maximum(error[shown], smallest), s=6, color=FAINT, alpha=0.35, linewidths=0
     )

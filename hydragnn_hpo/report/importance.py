@@ -19,9 +19,16 @@ import numpy.typing as npt
 from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
 from hydragnn_hpo.layout import derive_seed
-from hydragnn_hpo.report.observations import Observed, Target, column
+from hydragnn_hpo.report.observations import Target, TrialObservation, target_values
 from hydragnn_hpo.report.optuna_study import make_distribution, make_study
-from hydragnn_hpo.report.surrogate import Design, Matrix, design_of, fit, shap_values, uniform
+from hydragnn_hpo.report.surrogate import (
+    Design,
+    Matrix,
+    draw_uniform,
+    fit_forest,
+    make_design,
+    shap_values,
+)
 from hydragnn_hpo.search.quiet_optuna import quiet_optuna
 from hydragnn_hpo.search.space import canonical, position_of, same, snap
 
@@ -132,7 +139,9 @@ class Importance:
         }
 
 
-def analyse(config: CampaignConfig, rows: Sequence[Observed], target: Target) -> Importance:
+def analyse_importance(
+    config: CampaignConfig, rows: Sequence[TrialObservation], target: Target
+) -> Importance:
     """Explain one target by the searched parameters.
 
     Args:
@@ -142,12 +151,12 @@ def analyse(config: CampaignConfig, rows: Sequence[Observed], target: Target) ->
     """
     known = [row for row in rows if target.key in row.measured]
     kept = _thin_out(known, MOST_TRIALS)
-    values, design = column(kept, target), design_of(config.space)
+    values, design = target_values(kept, target), make_design(config.space)
     obstacle = _find_obstacle(target, values, len(known), design)
     if obstacle is not None:
         return Importance(target, len(known), None, obstacle)
     seed = derive_seed(config.seed, target.key, "importance")
-    forest = fit(design.rows(row.values for row in kept), values, seed=seed)
+    forest = fit_forest(design.rows(row.values for row in kept), values, seed=seed)
     explained = _thin_out(kept, EXPLAINED)
     chosen = [row.values for row in explained]
     compared = design.rows(_draw_background(config, seed) or chosen)
@@ -164,7 +173,7 @@ def analyse(config: CampaignConfig, rows: Sequence[Observed], target: Target) ->
     )
 
 
-def _thin_out(rows: Sequence[Observed], most: int) -> list[Observed]:
+def _thin_out(rows: Sequence[TrialObservation], most: int) -> list[TrialObservation]:
     """Keep at most some rows, evenly over all."""
     if len(rows) <= most:
         return list(rows)
@@ -204,7 +213,7 @@ def _find_doubt(target: Target, values: Matrix, skill: float, count: int) -> str
 
 def _draw_background(config: CampaignConfig, seed: int) -> list[dict[str, Scalar]]:
     """Draw the points of the space that trials are compared with."""
-    return uniform(
+    return draw_uniform(
         config.space,
         BACKGROUND,
         seed=seed,
@@ -215,7 +224,7 @@ def _draw_background(config: CampaignConfig, seed: int) -> list[dict[str, Scalar
 
 def _effects(
     design: Design,
-    rows: Sequence[Observed],
+    rows: Sequence[TrialObservation],
     shap: Matrix,
     by_variance: tuple[Mapping[str, float], Mapping[str, float] | None],
 ) -> dict[str, Effect]:
@@ -242,7 +251,9 @@ def _effects(
     return dict(sorted(effects.items(), key=lambda item: -item[1].shap))
 
 
-def _least_at(parameter: ParameterConfig, name: str, rows: Sequence[Observed], shap: Matrix) -> str:
+def _least_at(
+    parameter: ParameterConfig, name: str, rows: Sequence[TrialObservation], shap: Matrix
+) -> str:
     """Find the choice, or the third of a range, whose trials have the least effect on average."""
     groups: dict[str | int, list[tuple[Scalar, float]]] = {}
     for row, part in zip(rows, shap, strict=True):
@@ -264,11 +275,11 @@ def _least_at(parameter: ParameterConfig, name: str, rows: Sequence[Observed], s
 
 
 def _by_variance(
-    config: CampaignConfig, rows: Sequence[Observed], target: Target, seed: int
+    config: CampaignConfig, rows: Sequence[TrialObservation], target: Target, seed: int
 ) -> tuple[dict[str, float], dict[str, float] | None]:
     """Compute fANOVA and PED-ANOVA; the best of failures are those that fail."""
     kept = _thin_out(rows, VARIANCE_TRIALS)
-    chosen, values = [row.values for row in kept], column(kept, target)
+    chosen, values = [row.values for row in kept], target_values(kept, target)
     by_all = fanova(config.space, chosen, values, seed=seed)
     minimized = -values if target.binary else values
     # Half a trial less than all that failed, since their share times all may round up.
@@ -389,7 +400,7 @@ SWARM_CROWD = 8
 """Points of a bin that take the full height; fewer stand closer together."""
 
 
-def heights_of(places: Matrix) -> Matrix:
+def beeswarm_offsets(places: Matrix) -> Matrix:
     """Compute offsets of a beeswarm, at which points close to each other stand apart, [N]."""
     heights = np.zeros(len(places))
     spread = float(np.ptp(places)) if len(places) else 0.0

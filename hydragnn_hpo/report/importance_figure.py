@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hydragnn_hpo.report.importance import Importance, heights_of
+from hydragnn_hpo.report.importance import Importance, beeswarm_offsets
 from hydragnn_hpo.report.style import (
     COLOURS,
     FAINT,
@@ -84,7 +84,7 @@ def _swarm(axis: "Axes", found: Importance) -> None:
     for row, name in enumerate(names):
         place = known.index(name)
         effects, at = found.shap[:, place], found.positions[:, place]
-        heights = row + heights_of(effects)
+        heights = row + beeswarm_offsets(effects)
         off = np.isnan(at)
         axis.scatter(effects[off], heights[off], s=6, color="#BBBBBB", alpha=pale, linewidths=0)
         drawn = axis.scatter(

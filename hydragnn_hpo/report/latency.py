@@ -11,7 +11,7 @@ _MOST = 4000
 """Trials whose records are read at most: a report is written in seconds."""
 
 
-def latencies(run: RunDir, trials: Iterable[str]) -> dict[str, float]:
+def read_latencies(run: RunDir, trials: Iterable[str]) -> dict[str, float]:
     """Return seconds per structure by trial.
 
     Args:

@@ -49,7 +49,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Observed:
+class TrialObservation:
     """One trial's configuration and measurements."""
 
     values: Mapping[str, Scalar]
@@ -58,10 +58,10 @@ class Observed:
     """By the key of a target; what is not known is not there."""
 
 
-def observed(facts: Facts) -> list[Observed]:
+def observe_trials(facts: Facts) -> list[TrialObservation]:
     """Collect the searched trials of a run, in the order in which they were proposed."""
     rung = facts.config.search.rungs[0]
-    rows: list[Observed] = []
+    rows: list[TrialObservation] = []
     for trial in facts.trials.values():
         if trial.trial.parent is not None:  # the same values with another seed
             continue
@@ -69,7 +69,7 @@ def observed(facts: Facts) -> list[Observed]:
         failed = _has_failed(trial.trial, rung)
         if failed is not None:
             measured["failure"] = float(failed)
-        rows.append(Observed(trial.trial.values, measured))
+        rows.append(TrialObservation(trial.trial.values, measured))
     return rows
 
 
@@ -108,7 +108,7 @@ def _has_failed(trial: Trial, rung: int) -> bool | None:
     return False if rung in trial.rests else None
 
 
-def targets_of(rows: Sequence[Observed], objective: Objective) -> list[Target]:
+def list_targets(rows: Sequence[TrialObservation], objective: Objective) -> list[Target]:
     """List the targets that any trial has a measurement of, in the order in which they are shown.
 
     Args:
@@ -149,7 +149,7 @@ def choose_target(targets: Sequence[Target], wanted: str) -> Target:
     raise ConfigError(f"no trial says anything about '{wanted}' yet: ask again later.")
 
 
-def column(rows: Iterable[Observed], target: Target) -> Matrix:
+def target_values(rows: Iterable[TrialObservation], target: Target) -> Matrix:
     """Return the values to explain, [N]: logarithms where all are above 0."""
     values = [row.measured[target.key] for row in rows]
     return np.array([math.log(v) for v in values] if target.log else values, dtype=np.float64)
@@ -171,7 +171,7 @@ ALIKE: dict[str, Callable[[Facts], Any]] = {
 """What pooled runs must have in common, by what is said of a run that differs."""
 
 
-def pool_runs(runs: Sequence[Facts]) -> tuple[CampaignConfig, list[Observed]]:
+def pool_runs(runs: Sequence[Facts]) -> tuple[CampaignConfig, list[TrialObservation]]:
     """Combine the trials of runs that searched the same space for the same objective.
 
     Returns:
@@ -188,4 +188,4 @@ def pool_runs(runs: Sequence[Facts]) -> tuple[CampaignConfig, list[Observed]]:
                     f"{other.run.path} {difference} than {first.run.path}: their trials cannot be "
                     "pooled; ask for each run by itself."
                 )
-    return first.config, [row for facts in runs for row in observed(facts)]
+    return first.config, [row for facts in runs for row in observe_trials(facts)]

@@ -16,7 +16,7 @@ from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.style import COLOURS, INK, make_figure, set_title, tidy_axis, write_png
-from hydragnn_hpo.report.test_predictions import evenly
+from hydragnn_hpo.report.test_predictions import sample_evenly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +105,7 @@ def read_report(run: Path) -> tuple[dict[str, Any], list[Panel]]:
 
 def draw_panel(axis: "Axes", panel: Panel) -> None:
     """Draw predicted over true, with 90 % intervals; errors in the title."""
-    shown = evenly(panel.truth, POINTS)
+    shown = sample_evenly(panel.truth, POINTS)
     truth, mean, half = panel.truth[shown], panel.mean[shown], panel.half90[shown]
     # Few points: plain bars. Many: faint ones, or they hide each other.
     faint = float(np.clip(40.0 / np.sqrt(len(shown)) / 5.0, 0.12, 0.55))

@@ -109,7 +109,7 @@ class Design:
         return math.log(float(value)) if parameter.log else float(value)
 
 
-def design_of(space: Space) -> Design:
+def make_design(space: Space) -> Design:
     """Choose the columns of a space; a parameter with one value needs none."""
     columns: list[DesignColumn] = []
     for name, parameter in space.items():
@@ -129,7 +129,7 @@ def _conditions(space: Space, name: str) -> list[str]:
     return [parent for parent in space[name].when if parent in space]
 
 
-def uniform(
+def draw_uniform(
     space: Space,
     count: int,
     *,
@@ -172,7 +172,7 @@ class Forest:
     R2). For failures, which are 0 or 1, this is the Brier skill score against their base rate."""
 
 
-def fit(rows: Matrix, values: Matrix, *, seed: int) -> Forest:
+def fit_forest(rows: Matrix, values: Matrix, *, seed: int) -> Forest:
     """Fit a forest to rows [N, C] and values [N].
 
     Each tree sees a bootstrap sample; the others are its test.
@@ -231,7 +231,7 @@ class Dependence:
     """Mean over the background, [V]."""
 
 
-def dependence(
+def partial_dependence(
     space: Space, name: str, predict: Predict, background: Sequence[Mapping[str, Scalar]]
 ) -> Dependence | None:
     """Compute the partial dependence of a model on one parameter.
@@ -248,7 +248,7 @@ def dependence(
 
     Source: Friedman (2001), doi:10.1214/aos/1013203451, section 8.2.
     """
-    values = tuple(grid(space[name]))
+    values = tuple(grid_values(space[name]))
     points: list[dict[str, Scalar]] = []
     for value in values:
         set_here = (active(space, {**full, name: value}) for full in background)
@@ -258,7 +258,7 @@ def dependence(
     return Dependence(values, predict(points).reshape(len(values), -1).mean(axis=1))
 
 
-def grid(parameter: ParameterConfig) -> list[Scalar]:
+def grid_values(parameter: ParameterConfig) -> list[Scalar]:
     """Return all choices, or values spread over a range, each once."""
     if parameter.choices is not None:
         return list(parameter.choices)
@@ -269,7 +269,7 @@ def grid(parameter: ParameterConfig) -> list[Scalar]:
     return list(dict.fromkeys(value_at(parameter, float(place)) for place in places))
 
 
-def filled(
+def fill_inactive(
     space: Space, drawn: Sequence[Mapping[str, Scalar]], *, seed: int
 ) -> list[dict[str, Scalar]]:
     """Complete active configurations: draw a value evenly for every inactive key.

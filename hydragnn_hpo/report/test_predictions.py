@@ -40,7 +40,7 @@ def read_test_predictions(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
 _PARTS = ("truth", "mean", "half90", "sigma", "raw_sigma")
 
 
-def evenly(values: np.ndarray, limit: int) -> np.ndarray:
+def sample_evenly(values: np.ndarray, limit: int) -> np.ndarray:
     """Choose at most ``limit`` rows, evenly in the order of their values: always the same."""
     order = np.argsort(values, kind="stable")
     if len(order) <= limit:

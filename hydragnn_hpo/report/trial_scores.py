@@ -52,7 +52,7 @@ def with_unit(name: str, unit: str) -> str:
     return f"{name} ({unit})" if unit and unit != "1" else name
 
 
-def scored(facts: Facts) -> list[tuple[TrialFacts, float]]:
+def scored_trials(facts: Facts) -> list[tuple[TrialFacts, float]]:
     """Return trials that ended with a score, and that of the first goal, as proposed."""
     found = []
     for trial in facts.trials.values():

@@ -8,7 +8,7 @@ import numpy as np
 from hydragnn_hpo.report.charts import scatter, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.test_predictions import evenly, read_test_predictions
+from hydragnn_hpo.report.test_predictions import read_test_predictions, sample_evenly
 from hydragnn_hpo.report.trial_scores import LEGEND, log_axis, with_unit
 
 POINTS = 1500
@@ -86,7 +86,7 @@ def _make_table(heads: Mapping[str, Any]) -> Table:
 
 
 def _parity(name: str, scores: Mapping[str, Any], parts: Mapping[str, np.ndarray]) -> Figure:
-    shown, unit = evenly(parts["truth"], POINTS), scores["unit"]
+    shown, unit = sample_evenly(parts["truth"], POINTS), scores["unit"]
     truth, mean = parts["truth"][shown], parts["mean"][shown]
     half = parts.get("half90", np.zeros(len(parts["truth"])))[shown]
     inside = np.abs(truth - mean) <= half
@@ -202,7 +202,7 @@ def _errors(
 def _dots(sigma: np.ndarray, error: np.ndarray) -> dict[str, Any]:
     """Return errors over sigma; those close to zero stand at the lower end."""
     least = max(1e-3 * float(np.quantile(error, 0.99)), 1e-12)
-    shown = evenly(sigma, POINTS)
+    shown = sample_evenly(sigma, POINTS)
     return scatter(
         sigma[shown],
         np.maximum(error[shown], least),

@@ -7,8 +7,8 @@ import numpy as np
 
 from hydragnn_hpo.report.charts import scatter, series_colour, titled_axis
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.importance import METHODS, Importance, analyse, heights_of
-from hydragnn_hpo.report.observations import observed, targets_of
+from hydragnn_hpo.report.importance import METHODS, Importance, analyse_importance, beeswarm_offsets
+from hydragnn_hpo.report.observations import list_targets, observe_trials
 from hydragnn_hpo.report.page_blocks import Block, Column, Doubtful, Figure, Section, Table, Text
 from hydragnn_hpo.report.trial_scores import short_names
 
@@ -28,12 +28,12 @@ ABOUT_HEADS = "The MAE of one head by itself: hydragnn-hpo importance {run} --he
 
 def make_section(facts: Facts) -> Section | None:
     """Show importances for each target; None before any trial has a measurement."""
-    rows = observed(facts)
-    targets = targets_of(rows, facts.config.search.objective)
+    rows = observe_trials(facts)
+    targets = list_targets(rows, facts.config.search.objective)
     wanted = [target for target in targets if target.key in SUBJECTS]
     if not wanted:
         return None
-    found = [analyse(facts.config, rows, target) for target in wanted]
+    found = [analyse_importance(facts.config, rows, target) for target in wanted]
     blocks: list[Block] = [Text(METHODS), _trust(found)]
     for each in found:
         blocks += _blocks(each)
@@ -124,7 +124,7 @@ def _swarm(found: Importance) -> Figure:
     for row, name in enumerate(names):
         place = found.parameters.index(name)
         effects.append(found.shap[:, place])
-        heights.append(row + heights_of(found.shap[:, place]))
+        heights.append(row + beeswarm_offsets(found.shap[:, place]))
         at.append(found.positions[:, place])
     x, y, shade = map(np.concatenate, (effects, heights, at))
     off = np.isnan(shade)

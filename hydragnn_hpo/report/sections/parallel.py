@@ -15,7 +15,7 @@ from hydragnn_hpo.report.trial_scores import (
     goal_name,
     goal_unit,
     members_of,
-    scored,
+    scored_trials,
     short_names,
     wide,
 )
@@ -47,7 +47,7 @@ _HOW = (
 
 def make_section(facts: Facts) -> Section | None:
     """Show parallel coordinates and the best trials; None before the first score."""
-    rows = scored(facts)
+    rows = scored_trials(facts)
     if not rows:
         return None
     ranked = best_first(rows)
@@ -88,7 +88,7 @@ def _make_figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
         "cmin": low,
         "cmax": high if high > low else low + 1.0,
     }
-    total = len(scored(facts))
+    total = len(scored_trials(facts))
     drawn = "all" if len(rows) == total else f"{len(rows)} of the"
     return Figure(
         key="coordinates",

@@ -8,7 +8,7 @@ import numpy as np
 
 from hydragnn_hpo.report.charts import scatter
 from hydragnn_hpo.report.facts import Facts, TrialFacts
-from hydragnn_hpo.report.latency import latencies
+from hydragnn_hpo.report.latency import read_latencies
 from hydragnn_hpo.report.page_blocks import Block, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.trial_scores import (
     LEGEND,
@@ -16,7 +16,7 @@ from hydragnn_hpo.report.trial_scores import (
     goal_name,
     goal_unit,
     members_of,
-    scored,
+    scored_trials,
     with_unit,
 )
 from hydragnn_hpo.search.objective import goals, pareto_front
@@ -47,7 +47,7 @@ class TrialCost:
 
 def make_section(facts: Facts) -> Section | None:
     """Show a chart for each cost and the trials on any front; None before the first score."""
-    rows = scored(facts)
+    rows = scored_trials(facts)
     if not rows:
         return None
     blocks: list[Block] = []
@@ -100,7 +100,7 @@ def _collect_costs(facts: Facts, rows: ScoredTrials) -> tuple[list[TrialCost], l
             "latency",
             "latency",
             "ms per structure",
-            {name: 1e3 * seconds for name, seconds in latencies(facts.run, best).items()},
+            {name: 1e3 * seconds for name, seconds in read_latencies(facts.run, best).items()},
             "Latency: no trial directory here says how long validation took on one rank.",
         ),
         TrialCost(

@@ -10,10 +10,23 @@ from hydragnn_hpo.config.search import ParameterConfig, Scalar
 from hydragnn_hpo.report.charts import scatter, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.importance import LEAST_SKILL
-from hydragnn_hpo.report.observations import Observed, Target, column, observed, targets_of
+from hydragnn_hpo.report.observations import (
+    Target,
+    TrialObservation,
+    list_targets,
+    observe_trials,
+    target_values,
+)
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Text
-from hydragnn_hpo.report.surrogate import Dependence, dependence, design_of, filled, fit, uniform
-from hydragnn_hpo.report.test_predictions import evenly
+from hydragnn_hpo.report.surrogate import (
+    Dependence,
+    draw_uniform,
+    fill_inactive,
+    fit_forest,
+    make_design,
+    partial_dependence,
+)
+from hydragnn_hpo.report.test_predictions import sample_evenly
 from hydragnn_hpo.report.trial_scores import (
     axis,
     cell,
@@ -49,7 +62,7 @@ class ForestFit:
 
 def make_section(facts: Facts) -> Section | None:
     """Show a chart for each parameter; None before a trial has ended at the first rung."""
-    every = observed(facts)
+    every = observe_trials(facts)
     order = [k for k, row in enumerate(every) if "mae" in row.measured]
     if not order:
         return None
@@ -93,29 +106,31 @@ def _doubtful(trials: "FirstRung", forest_fit: ForestFit) -> Doubtful:
     return Doubtful(why, tuple(trials.figure("dependence", n, d) for n, d in forest_fit.of.items()))
 
 
-def _fit_forest(facts: Facts, rows: Sequence[Observed], names: Sequence[str]) -> ForestFit | None:
+def _fit_forest(
+    facts: Facts, rows: Sequence[TrialObservation], names: Sequence[str]
+) -> ForestFit | None:
     """Fit a forest to the trials; None where all have the same objective."""
-    target = next(t for t in targets_of(rows, facts.config.search.objective) if t.key == "mae")
-    values, config = column(rows, target), facts.config
+    target = next(t for t in list_targets(rows, facts.config.search.objective) if t.key == "mae")
+    values, config = target_values(rows, target), facts.config
     if not np.ptp(values):
         return None
-    design = design_of(config.space)
-    forest = fit(design.rows([row.values for row in rows]), values, seed=config.seed)
+    design = make_design(config.space)
+    forest = fit_forest(design.rows([row.values for row in rows]), values, seed=config.seed)
     search = config.search
-    draws = uniform(
+    draws = draw_uniform(
         config.space,
         BACKGROUND,
         seed=config.seed,
         constraints=search.constraints,
         template=config.trial,
     )
-    background = filled(config.space, draws, seed=config.seed)
+    background = fill_inactive(config.space, draws, seed=config.seed)
 
     def predict(points: list[dict[str, Scalar]]) -> np.ndarray:
         found: np.ndarray = forest.model.predict(design.rows(points))
         return found
 
-    of = {name: dependence(config.space, name, predict, background) for name in names}
+    of = {name: partial_dependence(config.space, name, predict, background) for name in names}
     return ForestFit(forest.skill, {n: _in_unit(d, target) for n, d in of.items() if d is not None})
 
 
@@ -130,7 +145,7 @@ class FirstRung:
     """The trials that have a result at the first rung, and their charts."""
 
     facts: Facts
-    rows: Sequence[Observed]
+    rows: Sequence[TrialObservation]
     order: np.ndarray
     """Number of each trial, from 1 in the order of proposal."""
 
@@ -145,7 +160,7 @@ class FirstRung:
         parameter = self.facts.config.space[name]
         here = [k for k, row in enumerate(self.rows) if name in row.values]
         scores = np.array([self.rows[k].measured["mae"] for k in here])
-        here = [here[k] for k in sorted(evenly(scores, POINTS).tolist())]
+        here = [here[k] for k in sorted(sample_evenly(scores, POINTS).tolist())]
         every = np.array([row.measured["mae"] for row in self.rows])
         short = short_names(self.facts.config.space)[name]
         traces = [self._dots(name, here)] if kind == "slice" else []

@@ -10,9 +10,15 @@ from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.config.search import ParameterConfig as Parameter
 from hydragnn_hpo.report.facts import read_facts
-from hydragnn_hpo.report.importance import SWARM_HALF_HEIGHT, analyse, fanova, heights_of, ped_anova
-from hydragnn_hpo.report.observations import Observed, Target, observed, targets_of
-from hydragnn_hpo.report.surrogate import uniform
+from hydragnn_hpo.report.importance import (
+    SWARM_HALF_HEIGHT,
+    analyse_importance,
+    beeswarm_offsets,
+    fanova,
+    ped_anova,
+)
+from hydragnn_hpo.report.observations import Target, TrialObservation, list_targets, observe_trials
+from hydragnn_hpo.report.surrogate import draw_uniform
 
 MAE, FAILURE = Target("mae", "objective"), Target("failure", "P(failure)", log=False)
 
@@ -29,7 +35,7 @@ def campaign(space, *, seed=0):
 
 
 def rows_of(config, count, of, key="mae", seed=0):
-    return [Observed(v, {key: of(v)}) for v in uniform(config.space, count, seed=seed)]
+    return [TrialObservation(v, {key: of(v)}) for v in draw_uniform(config.space, count, seed=seed)]
 
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
@@ -39,7 +45,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 def test_the_planted_ranking_is_found(tmp_path, seed):
     run = make_campaign(tmp_path / "run", trials=300, seed=seed, failures=False, energy=False)
     facts = read_facts(run)
-    found = analyse(facts.config, observed(facts), MAE)
+    found = analyse_importance(facts.config, observe_trials(facts), MAE)
     ranked = list(EFFECTS)  # the largest first
     assert found.doubt is None
     assert found.skill > 0.6
@@ -60,11 +66,11 @@ def test_the_planted_ranking_is_found(tmp_path, seed):
 def test_noise_is_not_believed(tmp_path, seed):
     run = make_campaign(tmp_path / "run", trials=60, seed=seed, noise_only=True)
     facts = read_facts(run)
-    rows = observed(facts)
-    targets = targets_of(rows, facts.config.search.objective)
+    rows = observe_trials(facts)
+    targets = list_targets(rows, facts.config.search.objective)
     for target in targets:
         if target.key.startswith("mae"):
-            found = analyse(facts.config, rows, target)
+            found = analyse_importance(facts.config, rows, target)
             assert found.skill < 0.3
             assert "explains too little" in found.doubt
             assert found.effects
@@ -76,10 +82,10 @@ def test_what_the_search_has_settled_still_counts():
     rng = np.random.default_rng(4)
     rates = np.concatenate([rng.uniform(0.0, 0.05, 180), rng.uniform(0.0, 1.0, 40)])
     rows = [
-        Observed({"rate": r, "x": x}, {"mae": float(np.exp(3.0 * r + 0.3 * x))})
+        TrialObservation({"rate": r, "x": x}, {"mae": float(np.exp(3.0 * r + 0.3 * x))})
         for r, x in zip(rates, rng.random(220), strict=True)
     ]
-    found = analyse(config, rows, MAE)
+    found = analyse_importance(config, rows, MAE)
     assert list(found.effects) == ["rate", "x"]
     # against the space 3 |rate - 0.5| on average, against the trials 3 |rate - mean rate|
     assert found.effects["rate"].shap == pytest.approx(3 * np.abs(rates - 0.5).mean(), rel=0.15)
@@ -95,7 +101,7 @@ def test_a_switch_is_not_the_credit_of_what_it_switches_on():
     config = campaign(space)
     rng = np.random.default_rng(0)
     rows = rows_of(config, 200, lambda v: (1.0 + (v["conv"] == "gat")) * rng.uniform(0.95, 1.05))
-    found = analyse(config, rows, MAE)
+    found = analyse_importance(config, rows, MAE)
     assert found.effects["conv"].shap_share > 0.9
     assert found.effects["conv"].least_at == "gin"
     assert found.effects["conv"].shap == pytest.approx(0.5 * np.log(2.0), rel=0.1)
@@ -109,7 +115,9 @@ def test_a_parameter_that_acts_only_where_it_is_on():
     }
     config = campaign(space)
     worth = {1: 2.0, 2: 0.5, 4: 1.0}
-    found = analyse(config, rows_of(config, 300, lambda v: worth.get(v.get("heads"), 1.0)), MAE)
+    found = analyse_importance(
+        config, rows_of(config, 300, lambda v: worth.get(v.get("heads"), 1.0)), MAE
+    )
     assert list(found.effects)[0] == "heads"
     assert found.effects["heads"].least_at == "2"
     assert found.effects["x"].shap_share < 0.05
@@ -122,7 +130,7 @@ def test_fifteen_choices_are_one_parameter():
     rows = rows_of(
         config, 450, lambda v: (1 + (v["conv"] in ("c3", "c7", "c11"))) * rng.uniform(0.9, 1.1)
     )
-    found = analyse(config, rows, MAE)
+    found = analyse_importance(config, rows, MAE)
     effect = found.effects["conv"]
     assert found.doubt is None
     assert min(effect.shap_share, effect.fanova, effect.ped_anova) > 0.7
@@ -130,7 +138,7 @@ def test_fifteen_choices_are_one_parameter():
 
 def test_a_parameter_of_one_value_does_nothing():
     config = campaign({"one": {"choices": ["a"]}, "n": {"low": 2, "high": 8, "step": 2}})
-    found = analyse(config, rows_of(config, 80, lambda v: float(v["n"])), MAE)
+    found = analyse_importance(config, rows_of(config, 80, lambda v: float(v["n"])), MAE)
     assert found.effects["one"].shap == found.effects["one"].ped_anova == 0.0
     assert found.effects["n"].shap_share == 1.0
     assert found.effects["n"].least_at == "2"
@@ -139,9 +147,9 @@ def test_a_parameter_of_one_value_does_nothing():
 def test_zero_is_no_logarithm():
     config = campaign({"n": {"low": 0, "high": 5}})
     rows = rows_of(config, 60, lambda v: float(v["n"]))
-    (target,) = targets_of(rows, "weighted")
+    (target,) = list_targets(rows, "weighted")
     assert not target.log
-    assert analyse(config, rows, target).doubt is None
+    assert analyse_importance(config, rows, target).doubt is None
 
 
 @pytest.mark.parametrize(
@@ -155,13 +163,13 @@ def test_zero_is_no_logarithm():
 )
 def test_odd_campaigns_are_one_sentence(count, of, said):
     config = campaign({"x": {"low": 0.0, "high": 1.0}})
-    assert said in analyse(config, rows_of(config, count, of), MAE).doubt
+    assert said in analyse_importance(config, rows_of(config, count, of), MAE).doubt
 
 
 def test_a_space_of_one_configuration():
     config = campaign({"x": {"choices": ["only"]}})
-    rows = [Observed({"x": "only"}, {"mae": 1.0 + n}) for n in range(30)]
-    found = analyse(config, rows, MAE)
+    rows = [TrialObservation({"x": "only"}, {"mae": 1.0 + n}) for n in range(30)]
+    found = analyse_importance(config, rows, MAE)
     assert "one configuration" in found.doubt
     assert found.effects == {}
 
@@ -172,9 +180,9 @@ def test_a_space_of_one_configuration():
 )
 def test_too_few_failures_or_too_few_others(failures, said):
     config = campaign({"x": {"low": 0.0, "high": 1.0}})
-    drawn = uniform(config.space, 40, seed=0)
-    rows = [Observed(v, {"failure": float(n < failures)}) for n, v in enumerate(drawn)]
-    assert said in analyse(config, rows, FAILURE).doubt
+    drawn = draw_uniform(config.space, 40, seed=0)
+    rows = [TrialObservation(v, {"failure": float(n < failures)}) for n, v in enumerate(drawn)]
+    assert said in analyse_importance(config, rows, FAILURE).doubt
 
 
 def test_failures_have_causes():
@@ -183,7 +191,7 @@ def test_failures_have_causes():
     rows = rows_of(
         config, 120, lambda v: float(rng.random() < (0.8 if v["rate"] > 0.7 else 0.02)), "failure"
     )
-    found = analyse(config, rows, FAILURE)
+    found = analyse_importance(config, rows, FAILURE)
     assert found.doubt is None
     effect = found.effects["rate"]
     assert min(effect.shap_share, effect.fanova, effect.ped_anova) > 0.5
@@ -192,15 +200,18 @@ def test_failures_have_causes():
 def test_all_failures_are_compared_with_all_trials_however_shares_round():
     # 14 / 100 * 100 is above 14: a trial that did not fail would count, and with it all of them
     config = campaign({"x": {"low": 0.0, "high": 1.0}, "c": {"choices": ["a", "b"]}})
-    drawn = sorted(uniform(config.space, 100, seed=0), key=lambda v: v["x"])
-    rows = [Observed(v, {"failure": float(n < 14)}) for n, v in enumerate(drawn)]
-    assert analyse(config, rows, FAILURE).effects["x"].ped_anova > 0.8
+    drawn = sorted(draw_uniform(config.space, 100, seed=0), key=lambda v: v["x"])
+    rows = [TrialObservation(v, {"failure": float(n < 14)}) for n, v in enumerate(drawn)]
+    assert analyse_importance(config, rows, FAILURE).effects["x"].ped_anova > 0.8
 
 
 def test_the_same_campaign_says_the_same_twice():
     config = campaign({"x": {"low": 0.0, "high": 1.0}}, seed=9)
     rows = rows_of(config, 40, lambda v: v["x"] + 0.1)
-    assert analyse(config, rows, MAE).to_plain() == analyse(config, rows, MAE).to_plain()
+    assert (
+        analyse_importance(config, rows, MAE).to_plain()
+        == analyse_importance(config, rows, MAE).to_plain()
+    )
 
 
 def divergence(column, best):
@@ -217,7 +228,7 @@ def divergence(column, best):
 
 def test_ped_anova_is_the_formula_of_its_paper():
     space = {"a": Parameter(low=1, high=6), "b": Parameter(choices=tuple("wxyz"))}
-    rows = uniform(space, 3000, seed=0)
+    rows = draw_uniform(space, 3000, seed=0)
     rng = np.random.default_rng(1)
     values = np.array([r["a"] + 2.0 * (r["b"] == "x") for r in rows]) + rng.normal(size=3000)
     best = values <= np.sort(values)[299]
@@ -232,7 +243,7 @@ def test_ped_anova_is_the_formula_of_its_paper():
 def test_fanova_is_the_variance_of_the_marginals():
     # f = 3 x + y over [0, 1]^2, z nothing: variances 9 / 12 and 1 / 12
     space = {name: Parameter(low=0.0, high=1.0) for name in "xyz"}
-    rows = uniform(space, 1000, seed=2)
+    rows = draw_uniform(space, 1000, seed=2)
     values = np.array([3.0 * row["x"] + row["y"] for row in rows])
     found = fanova(space, rows, values, seed=0)
     assert found == pytest.approx({"x": 0.9, "y": 0.1, "z": 0.0}, abs=0.02)
@@ -241,7 +252,7 @@ def test_fanova_is_the_variance_of_the_marginals():
 def test_fanova_takes_logarithms_where_the_search_does():
     # log10 rate is even over [-4, -1]: half of the space is below 10^-2.5
     space = {"rate": Parameter(low=1e-4, high=1e-1, log=True), "x": Parameter(low=0.0, high=1.0)}
-    rows = uniform(space, 1000, seed=3)
+    rows = draw_uniform(space, 1000, seed=3)
     values = np.array([float(r["rate"] < 10**-2.5) + float(r["x"] < 0.5) for r in rows])
     found = fanova(space, rows, values, seed=0)
     assert found == pytest.approx({"rate": 0.5, "x": 0.5}, abs=0.03)
@@ -249,7 +260,7 @@ def test_fanova_takes_logarithms_where_the_search_does():
 
 def test_too_few_good_trials_are_no_basis():
     space = {"x": Parameter(low=0.0, high=1.0)}
-    rows = uniform(space, 50, seed=0)
+    rows = draw_uniform(space, 50, seed=0)
     values = np.array([row["x"] for row in rows])
     assert ped_anova(space, rows[:49], values[:49], share=0.1) is None
     assert ped_anova(space, rows, values, share=0.1) == {"x": 1.0}
@@ -261,7 +272,7 @@ def test_a_parameter_that_acts_only_where_it_is_on_anova():
         "heads": Parameter(choices=(1, 2, 4, 8), when={"conv": "gat"}),
         "idle": Parameter(low=0.0, high=1.0, when={"conv": "gin"}),
     }
-    rows = uniform(space, 600, seed=5)
+    rows = draw_uniform(space, 600, seed=5)
     values = np.array([r.get("heads", 4.5) for r in rows]) + 0.1 * np.arange(600) / 600
     for found in (
         fanova(space, rows, values, seed=0),
@@ -272,7 +283,7 @@ def test_a_parameter_that_acts_only_where_it_is_on_anova():
 
 def test_constants_and_spaces_of_one_value():
     space = {"one": Parameter(choices=("a",)), "x": Parameter(low=0.0, high=1.0)}
-    rows = uniform(space, 60, seed=1)
+    rows = draw_uniform(space, 60, seed=1)
     values = np.array([row["x"] for row in rows])
     assert fanova(space, rows, values, seed=0)["one"] == pytest.approx(0.0, abs=1e-12)
     assert ped_anova(space, rows, values, share=0.1) == {"one": 0.0, "x": 1.0}
@@ -282,7 +293,7 @@ def test_constants_and_spaces_of_one_value():
 def test_steps_that_do_not_meet_the_upper_end():
     # 0, 0.3, 0.6, 0.9: the range ends at 1
     space = {"x": Parameter(low=0.0, high=1.0, step=0.3), "n": Parameter(low=1, high=9, step=3)}
-    rows = uniform(space, 100, seed=1)
+    rows = draw_uniform(space, 100, seed=1)
     values = np.array([row["x"] for row in rows])
     assert ped_anova(space, rows, values, share=0.1)["x"] > 0.9
     assert fanova(space, rows, values, seed=0)["x"] > 0.9
@@ -291,7 +302,7 @@ def test_steps_that_do_not_meet_the_upper_end():
 def test_values_outside_of_the_space_count_at_its_ends():
     """A person may add trials with any values."""
     space = {"n": Parameter(low=1, high=4), "x": Parameter(low=0.0, high=1.0)}
-    rows = [*uniform(space, 60, seed=1), {"n": 9, "x": 2.0}]
+    rows = [*draw_uniform(space, 60, seed=1), {"n": 9, "x": 2.0}]
     values = np.array([row["n"] for row in rows], dtype=float)
     assert ped_anova(space, rows, values, share=0.1)["n"] > 0.5
     assert fanova(space, rows, values, seed=0)["n"] > 0.9
@@ -316,13 +327,13 @@ def test_planted_values_by_the_formula():
 
 
 def test_points_alone_stay_on_the_line():
-    assert heights_of(np.array([0.0, 1.0, 2.0])).tolist() == [0.0, 0.0, 0.0]
-    assert heights_of(np.array([])).tolist() == []
-    assert heights_of(np.full(3, 0.5)).tolist() == [0.0, 0.0, 0.0]
+    assert beeswarm_offsets(np.array([0.0, 1.0, 2.0])).tolist() == [0.0, 0.0, 0.0]
+    assert beeswarm_offsets(np.array([])).tolist() == []
+    assert beeswarm_offsets(np.full(3, 0.5)).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_points_at_one_place_stand_apart_and_within_their_line():
-    heights = heights_of(np.array([0.0] * 50 + [1.0]))
+    heights = beeswarm_offsets(np.array([0.0] * 50 + [1.0]))
     assert len(set(heights[:50])) == 50
     assert np.abs(heights).max() <= SWARM_HALF_HEIGHT
     assert heights.sum() == np.float64(0.0) or abs(heights.sum()) < 1e-9

@@ -9,12 +9,12 @@ from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.observations import (
-    Observed,
+    TrialObservation,
     choose_target,
-    column,
-    observed,
+    list_targets,
+    observe_trials,
     pool_runs,
-    targets_of,
+    target_values,
 )
 
 RUNGS = (3, 9, 27)
@@ -45,7 +45,7 @@ def told(tmp_path, events):
     first = [{"event": "proposed", "trial": n, "values": values, "until": 3} for n in names]
     stamped = [{"time": 1795000100.0 + n, "epoch": 1, **e} for n, e in enumerate(first + events)]
     run.journal.write_bytes(opened + b"".join(map(encode, stamped)))
-    return observed(read_facts(run))
+    return observe_trials(read_facts(run))
 
 
 def test_a_trial_says_what_it_reached_at_the_first_rung(tmp_path):
@@ -98,16 +98,16 @@ def test_commands_cost_what_their_slots_were_held(tmp_path):
 
 
 def test_targets_come_in_order_and_only_where_something_is_known():
-    rows = [Observed({}, {"failure": 0.0, "mae": 0.5, "mae.b": 1.0, "mae.a": 2.0})]
-    assert [t.key for t in targets_of(rows, "weighted")] == ["mae", "mae.a", "mae.b", "failure"]
-    assert targets_of([], "weighted") == []
-    (target,) = targets_of([Observed({}, {"mae": 0.5})], {"gap": 2.0})
+    rows = [TrialObservation({}, {"failure": 0.0, "mae": 0.5, "mae.b": 1.0, "mae.a": 2.0})]
+    assert [t.key for t in list_targets(rows, "weighted")] == ["mae", "mae.a", "mae.b", "failure"]
+    assert list_targets([], "weighted") == []
+    (target,) = list_targets([TrialObservation({}, {"mae": 0.5})], {"gap": 2.0})
     assert target.label == "objective (2 gap)"
-    assert column([Observed({}, {"mae": math.e})], target) == pytest.approx([1.0])
+    assert target_values([TrialObservation({}, {"mae": math.e})], target) == pytest.approx([1.0])
 
 
 def test_an_unknown_head_is_one_sentence():
-    targets = targets_of([Observed({}, {"mae.gap": 1.0})], "weighted")
+    targets = list_targets([TrialObservation({}, {"mae.gap": 1.0})], "weighted")
     assert choose_target(targets, "mae.gap").key == "mae.gap"
     with pytest.raises(ConfigError, match="unknown head 'gab'. Did you mean 'gap'"):
         choose_target(targets, "mae.gab")

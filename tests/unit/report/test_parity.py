@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.report.parity import draw_parity, read_report
-from hydragnn_hpo.report.test_predictions import evenly
+from hydragnn_hpo.report.test_predictions import sample_evenly
 
 
 def make_report(run: Path, rows: int = 70, nodes: int = 4000) -> Path:
@@ -77,13 +77,13 @@ def test_the_same_run_gives_the_same_picture(tmp_path: Path) -> None:
 
 def test_a_sample_keeps_both_ends_and_no_row_twice() -> None:
     truth = np.random.default_rng(1).normal(size=5000)
-    shown = evenly(truth, 1500)
+    shown = sample_evenly(truth, 1500)
     assert len(shown) == len(set(shown.tolist())) == 1500
     assert {int(truth.argmin()), int(truth.argmax())} <= set(shown.tolist())
 
 
 def test_few_rows_are_all_shown() -> None:
-    assert sorted(evenly(np.array([3.0, 1.0, 2.0]), 1500).tolist()) == [0, 1, 2]
+    assert sorted(sample_evenly(np.array([3.0, 1.0, 2.0]), 1500).tolist()) == [0, 1, 2]
 
 
 def test_one_row_one_trial_is_drawn(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from unit.report.independent_search import SEARCH
 from hydragnn_hpo.config.search import ParameterConfig
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import Facts, read_facts
-from hydragnn_hpo.report.latency import latencies
+from hydragnn_hpo.report.latency import read_latencies
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Table
 from hydragnn_hpo.report.sections import SECTIONS, parallel
 from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
 from hydragnn_hpo.report.sections.pareto import pareto_places
-from hydragnn_hpo.report.surrogate import dependence, filled, grid
+from hydragnn_hpo.report.surrogate import fill_inactive, grid_values, partial_dependence
 from hydragnn_hpo.report.trial_scores import short_names, wide
 
 
@@ -208,9 +208,9 @@ def test_latency_is_the_median_epoch_of_the_last_attempt_on_one_rank(tmp_path: P
     attempt("one", 3, 2, [0.5])  # two ranks share the work
     attempt("wide", 1, 4, [0.1])
     attempt("begun", 1, 1, [])
-    assert latencies(run, ["one", "wide", "begun", "absent"]) == {"one": 2.0 / 50}
+    assert read_latencies(run, ["one", "wide", "begun", "absent"]) == {"one": 2.0 / 50}
     (run.store("a") / "stats.json").unlink()
-    assert latencies(run, ["one"]) == {}
+    assert read_latencies(run, ["one"]) == {}
 
 
 # -- partial dependence -------------------------------------------------------------------
@@ -233,29 +233,29 @@ def test_the_dependence_of_a_known_function_is_its_own_part() -> None:
         {"x": 0.5, "n": 1, "kind": "a", "only_b": 1.0},
         {"x": 0.1, "n": 3, "kind": "b", "only_b": 2.0},
     ]
-    n = dependence(SPACE, "n", known, background)
+    n = partial_dependence(SPACE, "n", known, background)
     assert n is not None
     # Mean of x^2 is (0.25 + 0.01) / 2; the last parameter adds 2 in one of two.
     assert n.values == (1, 2, 3)
     assert n.expected == pytest.approx([10 + 1.13, 20 + 1.13, 30 + 1.13])
-    x = dependence(SPACE, "x", known, background)
+    x = partial_dependence(SPACE, "x", known, background)
     assert x is not None
     assert x.expected == pytest.approx([v**2 + 20 + 1.0 for v in x.values])
-    kind = dependence(SPACE, "kind", known, background)
+    kind = partial_dependence(SPACE, "kind", known, background)
     assert kind is not None
     assert kind.expected == pytest.approx([20 + 0.13, 20 + 0.13 + 1.5])  # 'b' turns it on
-    only = dependence(SPACE, "only_b", known, background)
+    only = partial_dependence(SPACE, "only_b", known, background)
     assert only is not None
     assert only.expected == pytest.approx([0.01 + 30 + v for v in only.values])
-    assert dependence(SPACE, "only_b", known, background[:1]) is None
+    assert partial_dependence(SPACE, "only_b", known, background[:1]) is None
 
 
 def test_grids_name_all_choices_and_spread_over_ranges() -> None:
-    assert grid(SPACE["kind"]) == ["a", "b"]
-    assert grid(SPACE["n"]) == [1, 2, 3]
-    fine = grid(ParameterConfig(low=1e-4, high=1e-1, log=True))
+    assert grid_values(SPACE["kind"]) == ["a", "b"]
+    assert grid_values(SPACE["n"]) == [1, 2, 3]
+    fine = grid_values(ParameterConfig(low=1e-4, high=1e-1, log=True))
     assert np.diff(np.log10(np.array(fine, float))) == pytest.approx(3 / 11, rel=1e-3)
-    full = filled(SPACE, [{"x": 0.5, "n": 2, "kind": "a"}], seed=1)[0]
+    full = fill_inactive(SPACE, [{"x": 0.5, "n": 2, "kind": "a"}], seed=1)[0]
     assert {k: full[k] for k in ("x", "n", "kind")} == {"x": 0.5, "n": 2, "kind": "a"}
     assert 0.0 <= full["only_b"] <= 2.0
 

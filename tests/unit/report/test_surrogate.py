@@ -9,10 +9,10 @@ import pytest
 from hydragnn_hpo.config.search import ParameterConfig as Parameter
 from hydragnn_hpo.report.surrogate import (
     AT_A_TIME,
-    design_of,
-    fit,
+    draw_uniform,
+    fit_forest,
+    make_design,
     shap_values,
-    uniform,
 )
 
 SPACE = {
@@ -27,7 +27,7 @@ SPACE = {
 
 def test_each_kind_of_parameter_has_its_columns():
     # three choices: three; two: one; a condition: one more; a single value: none
-    found = [(c.parameter, c.kind, c.level) for c in design_of(SPACE).columns]
+    found = [(c.parameter, c.kind, c.level) for c in make_design(SPACE).columns]
     assert found == [
         ("conv", "level", "gin"),
         ("conv", "level", "gat"),
@@ -43,7 +43,7 @@ def test_each_kind_of_parameter_has_its_columns():
 def test_a_row_by_hand():
     on = {"conv": "gat", "heads": 2, "rate": 1e-3, "width": 32, "norm": False, "fixed": "one"}
     off = {"conv": "pna", "rate": 1e-2, "width": 64, "norm": True, "fixed": "one"}
-    rows = design_of(SPACE).rows([on, off])
+    rows = make_design(SPACE).rows([on, off])
     assert rows.tolist() == [
         [0, 1, 0, 1, 1, pytest.approx(math.log(1e-3)), 32, 1],
         [0, 0, 1, 0, 0, pytest.approx(math.log(1e-2)), 64, 0],
@@ -52,11 +52,11 @@ def test_a_row_by_hand():
 
 def test_true_is_not_one():
     space = {"a": Parameter(choices=(1, True, "1"))}
-    assert design_of(space).rows([{"a": True}]).tolist() == [[0, 1, 0]]
+    assert make_design(space).rows([{"a": True}]).tolist() == [[0, 1, 0]]
 
 
 def test_being_on_is_credited_to_what_decides_it():
-    design = design_of(SPACE)
+    design = make_design(SPACE)
     owners = {
         (c.parameter, c.kind): design.names[int(np.argmax(row))]
         for c, row in zip(design.columns, design.credits, strict=True)
@@ -72,12 +72,12 @@ def test_two_deciders_share():
         "b": Parameter(choices=(0, 1)),
         "c": Parameter(low=0.0, high=1.0, when={"a": 1, "b": 1}),
     }
-    assert design_of(space).credits[-1].tolist() == [0.5, 0.5, 0.0]
+    assert make_design(space).credits[-1].tolist() == [0.5, 0.5, 0.0]
 
 
 def test_positions_of_what_is_off_are_unknown():
     values = {"conv": "pna", "rate": 1e-3, "width": 16, "norm": True, "fixed": "one"}
-    (row,) = design_of(SPACE).positions([values])
+    (row,) = make_design(SPACE).positions([values])
     assert row[0] == pytest.approx(5 / 6)
     assert math.isnan(row[1])
     assert row[2] == pytest.approx(0.5)
@@ -85,8 +85,8 @@ def test_positions_of_what_is_off_are_unknown():
 
 
 def test_draws_are_even_over_the_space_and_heed_constraints():
-    drawn = uniform(SPACE, 3000, seed=1, constraints=("width > 16 or conv == 'gin'",))
-    assert drawn == uniform(SPACE, 3000, seed=1, constraints=("width > 16 or conv == 'gin'",))
+    drawn = draw_uniform(SPACE, 3000, seed=1, constraints=("width > 16 or conv == 'gin'",))
+    assert drawn == draw_uniform(SPACE, 3000, seed=1, constraints=("width > 16 or conv == 'gin'",))
     assert len(drawn) == 3000
     assert all(v["width"] > 16 or v["conv"] == "gin" for v in drawn)
     assert all(("heads" in v) == (v["conv"] == "gat") for v in drawn)
@@ -96,7 +96,9 @@ def test_draws_are_even_over_the_space_and_heed_constraints():
 
 
 def test_a_space_that_constraints_empty_gives_no_draws():
-    assert uniform({"a": Parameter(low=0.0, high=1.0)}, 4, seed=0, constraints=("a > 2",)) == []
+    assert (
+        draw_uniform({"a": Parameter(low=0.0, high=1.0)}, 4, seed=0, constraints=("a > 2",)) == []
+    )
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def fitted():
     rng = np.random.default_rng(3)
     rows = rng.random((150, 4))
     values = 2 * rows[:, 0] + rows[:, 1] * (rows[:, 2] > 0.5) + 0.05 * rng.normal(size=150)
-    return rows, values, fit(rows, values, seed=5)
+    return rows, values, fit_forest(rows, values, seed=5)
 
 
 def test_shapley_values_are_those_of_their_definition(fitted):
@@ -141,5 +143,5 @@ def test_parts_sum_to_the_difference_from_the_average(fitted):
 
 def test_of_noise_there_is_no_skill():
     rng = np.random.default_rng(0)
-    skills = [fit(rng.random((60, 5)), rng.normal(size=60), seed=s).skill for s in range(5)]
+    skills = [fit_forest(rng.random((60, 5)), rng.normal(size=60), seed=s).skill for s in range(5)]
     assert max(skills) < 0.3
