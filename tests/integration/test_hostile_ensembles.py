@@ -22,11 +22,11 @@ import pytest
 from safetensors.torch import load, save
 
 from hydragnn_hpo.cli.main import main
-from hydragnn_hpo.ensemble.artefact.archive import pack
-from hydragnn_hpo.ensemble.artefact.opening import SUMS
+from hydragnn_hpo.ensemble.artefact import zip_entries
+from hydragnn_hpo.ensemble.safe_zip import SUMS
 
 ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "unit/ensemble/artefact/golden/format2.zip"
+GOLDEN = ROOT / "unit/ensemble/golden/format2.zip"
 GOOD = '2\nProperties=species:S:1:pos:R:3{more} pbc="F F F"\nC 0 0 0\nO 0 0 1.13\n'
 
 Entries = dict[str, bytes]
@@ -73,7 +73,7 @@ def entries() -> Entries:
 def sealed(entries: Entries) -> bytes:
     names = [name for name in entries if name != SUMS]
     sums = "".join(f"{hashlib.sha256(entries[n]).hexdigest()}  {n}\n" for n in names)
-    return pack({**{name: entries[name] for name in names}, SUMS: sums.encode()})
+    return zip_entries({**{name: entries[name] for name in names}, SUMS: sums.encode()})
 
 
 # -- ensembles ---------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def zip_slip(e: Entries) -> bytes:
 
 
 def wrong_checksum(e: Entries) -> bytes:
-    return pack({**e, "ensemble.json": e["ensemble.json"].replace(b"toy", b"tox")})
+    return zip_entries({**e, "ensemble.json": e["ensemble.json"].replace(b"toy", b"tox")})
 
 
 class Bomb:
@@ -163,7 +163,7 @@ def overlapping(e: Entries) -> bytes:
         starts.append(place)
         place = data.find(b"PK\x01\x02", place + 4)
     for start in starts:
-        data[start + 42 : start + 46] = struct.pack("<I", 0)
+        data[start + 42 : start + 46] = struct.zip_entries("<I", 0)
     return bytes(data)
 
 
@@ -172,7 +172,7 @@ def claims_gigabytes(e: Entries) -> bytes:
     data = bytearray(sealed(e))
     name = f"{MEMBER}.safetensors".encode()
     start = data.rfind(name) - 46
-    data[start + 20 : start + 28] = struct.pack("<II", 2**32 - 2, 2**32 - 2)
+    data[start + 20 : start + 28] = struct.zip_entries("<II", 2**32 - 2, 2**32 - 2)
     return bytes(data)
 
 
@@ -180,7 +180,7 @@ def huge_list(e: Entries) -> bytes:
     """The list of entries is said to have gigabytes; the file is made to look as long."""
     data = bytearray(sealed(e))
     end = data.rfind(b"PK\x05\x06")
-    data[end + 12 : end + 16] = struct.pack("<I", 2**31)
+    data[end + 12 : end + 16] = struct.zip_entries("<I", 2**31)
     return bytes(data)
 
 
@@ -193,7 +193,7 @@ def nan_weights(e: Entries) -> bytes:
 
 def tensor_file(header: dict) -> bytes:
     text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text
+    return struct.zip_entries("<Q", len(text)) + text
 
 
 def huge_shape(e: Entries) -> bytes:
@@ -202,7 +202,7 @@ def huge_shape(e: Entries) -> bytes:
 
 
 def huge_header(e: Entries) -> bytes:
-    return sealed({**e, f"{MEMBER}.safetensors": struct.pack("<Q", 2**62) + b"{}"})
+    return sealed({**e, f"{MEMBER}.safetensors": struct.zip_entries("<Q", 2**62) + b"{}"})
 
 
 def endless_layers(e: Entries) -> bytes:

@@ -14,9 +14,7 @@ from safetensors.numpy import save as save_arrays
 from torch import Tensor
 
 from hydragnn_hpo import log
-from hydragnn_hpo.ensemble.artefact import archive
-from hydragnn_hpo.ensemble.artefact.evidence import Evidence
-from hydragnn_hpo.ensemble.artefact.manifest import Manifest
+from hydragnn_hpo.ensemble.artefact import ArtefactContent, write_artefact
 from hydragnn_hpo.ensemble.building.bench import Bench, open_bench
 from hydragnn_hpo.ensemble.building.calibration import calibrate_heads
 from hydragnn_hpo.ensemble.building.candidates import standing
@@ -26,7 +24,6 @@ from hydragnn_hpo.ensemble.building.choose import (
     compare_members,
     scored_heads,
 )
-from hydragnn_hpo.ensemble.building.description import evidence_of, manifest_of
 from hydragnn_hpo.ensemble.building.evaluation import evaluate_heads
 from hydragnn_hpo.ensemble.building.members import (
     Said,
@@ -37,6 +34,9 @@ from hydragnn_hpo.ensemble.building.members import (
 )
 from hydragnn_hpo.ensemble.building.select import ScoredHead
 from hydragnn_hpo.ensemble.building.sizes import alone, by_size
+from hydragnn_hpo.ensemble.calibration_data import CalibrationData
+from hydragnn_hpo.ensemble.manifest import Manifest
+from hydragnn_hpo.ensemble.metadata import collect_calibration_data, make_manifest
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.errors import HydraError, answer_of
 from hydragnn_hpo.files import write_bytes, write_json
@@ -68,11 +68,11 @@ def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
     said = said_by(bench, members, "cal", device)
     check_members(bench, members, said)
     calibrations = calibrate_heads(bench, said, shares[choice.kept])
-    evidence = evidence_of(bench, said, list(members), shares[choice.kept])
+    evidence = collect_calibration_data(bench, said, list(members), shares[choice.kept])
     said = said_by(bench, members, "test", device)
     heads, arrays, curves = evaluate_heads(bench, said, shares, calibrations, choice.kept)
     seen = compare_members(bench, choice.best)
-    manifest = manifest_of(bench, choice, calibrations, heads, seen)
+    manifest = make_manifest(bench, choice, calibrations, heads, seen)
     table = _table(bench, choice, manifest) | {"diversity": seen, "curves": curves}
     table |= {"warnings": _warnings(bench, calibrations), **_sizes(bench, said, list(members))}
     _write_report(bench.run, table, arrays)
@@ -139,13 +139,13 @@ def _pack(
     bench: Bench,
     manifest: Manifest,
     tensors: Mapping[str, Mapping[str, Tensor]],
-    evidence: Evidence | None,
+    evidence: CalibrationData | None,
 ) -> None:
     names = {member.trial for member in manifest.members}
     configs = {one.trial: one.config for one in bench.candidates if one.trial in names}
     weights = {name: dict(tensors[name]) for name in configs}
     cards = {card.name: card for card in bench.cards}
-    archive.save(bench.run.ensemble, archive.Content(manifest, configs, weights, cards, evidence))
+    write_artefact(bench.run.ensemble, ArtefactContent(manifest, configs, weights, cards, evidence))
 
 
 def _write_report(run: RunDir, table: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

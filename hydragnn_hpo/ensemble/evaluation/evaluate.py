@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry
 from hydragnn_hpo.ensemble.evaluation.reading import Labelled
 from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.manifest import HeadEntry
 from hydragnn_hpo.ensemble.uncertainty.evaluation import (
     Predicted,
     curves_of,

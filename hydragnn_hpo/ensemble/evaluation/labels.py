@@ -6,7 +6,7 @@ Shapes: G graphs.
 from collections.abc import Iterable, Mapping
 
 from hydragnn_hpo.config.data import CardConfig, TargetConfig
-from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.units import inside
 

@@ -9,8 +9,8 @@ import torch
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config.data import WIDTHS
-from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.export.program import Program
+from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 
 LOADING = {
     "exported": "program = torch.export.load(path).module(); out = program(*inputs)",

@@ -16,8 +16,7 @@ from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.structure import Rules
-from hydragnn_hpo.ensemble.artefact import archive
-from hydragnn_hpo.ensemble.artefact.manifest import Manifest
+from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact
 from hydragnn_hpo.ensemble.engines.choose import engine_of
 from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference.engine import Engine
@@ -26,6 +25,7 @@ from hydragnn_hpo.ensemble.inference.prediction import Prediction, head_predicti
 from hydragnn_hpo.ensemble.inference.rows import stratum_of_row
 from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.inference.trust import flags
+from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.uncertainty.moments import Moments
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model.gnn import variance_of
@@ -84,7 +84,7 @@ class Ensemble:
         Raises:
             DataError: the file cannot be used; one sentence says why.
         """
-        content = archive.read(Path(path))
+        content = read_artefact(Path(path))
         _check_trust(str(path), content, trust)
         manifest, members = content.manifest, []
         for entry in manifest.members:
@@ -207,7 +207,7 @@ def as_array(values: Tensor) -> np.ndarray:
     return array
 
 
-def _check_trust(where: str, content: archive.Content, trust: Collection[str]) -> None:
+def _check_trust(where: str, content: ArtefactContent, trust: Collection[str]) -> None:
     """Refuse to run code of packages that nobody said they trust (Law 10)."""
     for name in sorted({config.model.conv for config in content.configs.values()}):
         if not is_user_conv(name) or package_of(name) in trust:

@@ -7,7 +7,7 @@ from typing import Any
 from ase import Atoms
 from ase.io import write as write_atoms
 
-from hydragnn_hpo.ensemble.artefact.manifest import Manifest
+from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.picking.pick import Picked
 from hydragnn_hpo.ensemble.picking.shortlist import Candidate
 from hydragnn_hpo.errors import ConfigError

@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from hydragnn_hpo.data.store.staging import open_store
-from hydragnn_hpo.ensemble.artefact import archive
+from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.building.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.errors import DataError, RunError
@@ -110,7 +110,7 @@ def test_building_twice_gives_equal_bytes(make_run: Make) -> None:
 def test_the_zip_says_where_it_comes_from_and_no_path_of_this_machine(make_run: Make) -> None:
     run = make_run()
     build_ensemble(run)
-    content = archive.read(run / "ensemble.zip")
+    content = read_artefact(run / "ensemble.zip")
     manifest = content.manifest
     assert manifest.created_by.campaign == "toy"
     assert manifest.created_by.seed == 7

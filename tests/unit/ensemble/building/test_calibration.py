@@ -15,7 +15,7 @@ from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.data.store.write import write_store
-from hydragnn_hpo.ensemble.artefact import archive
+from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.building.build import build_ensemble
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.member import Member
@@ -28,7 +28,7 @@ Make = Callable[..., Path]
 
 def calibrations(run: Path) -> dict[str, Calibration]:
     build_ensemble(run)
-    manifest = archive.read(run / "ensemble.zip").manifest
+    manifest = read_artefact(run / "ensemble.zip").manifest
     return {name: head.calibration for name, head in manifest.heads.items()}
 
 
@@ -63,7 +63,7 @@ def test_only_labels_of_cal_change_the_calibration(make_run: Make) -> None:
 def test_kinds_of_structures_come_from_the_campaign(make_run: Make) -> None:
     run = make_run(trials=2, intervals="size")
     build_ensemble(run)
-    strata = archive.read(run / "ensemble.zip").manifest.strata
+    strata = read_artefact(run / "ensemble.zip").manifest.strata
     assert strata.by == "size"
     cal = open_store(run / "data/toy.bp")
     sizes = np.sort(cal.num_nodes()[cal.indices_of("cal")])

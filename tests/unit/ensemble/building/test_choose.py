@@ -9,12 +9,12 @@ import pytest
 from hydragnn_hpo.config.counting import forward_flops
 from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.store.staging import open_store
-from hydragnn_hpo.ensemble.artefact import archive
-from hydragnn_hpo.ensemble.artefact.model_card import model_card
+from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.building.bench import flops_per_graph, open_bench
 from hydragnn_hpo.ensemble.building.build import build_ensemble
 from hydragnn_hpo.ensemble.building.choose import ENOUGH, choose, method_of
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.model_card import model_card
 from hydragnn_hpo.layout import RunDir
 
 Make = Callable[..., Path]
@@ -40,7 +40,7 @@ def test_heads_weigh_members_differently_in_the_zip_and_its_predictions(make_run
     run = make_run(method="greedy", members=5)
     table = build_ensemble(run)
 
-    manifest = archive.read(run / "ensemble.zip").manifest
+    manifest = read_artefact(run / "ensemble.zip").manifest
 
     assert 4 <= len(manifest.members) <= 5
     by_head = {
@@ -64,7 +64,7 @@ def test_heads_weigh_members_differently_in_the_zip_and_its_predictions(make_run
 
 def test_one_set_of_weights_for_all_heads_where_the_campaign_wants_it(make_run: Make) -> None:
     build_ensemble(run := make_run(method="greedy", per_head=False))
-    for member in archive.read(run / "ensemble.zip").manifest.members:
+    for member in read_artefact(run / "ensemble.zip").manifest.members:
         assert len(set(member.weights.values())) == 1
         assert set(member.weights) == {"energy", "charge"}
 
@@ -122,7 +122,7 @@ def test_the_cost_of_a_structure_is_that_of_the_mean_structure() -> None:
 def test_diversity_is_told_by_head_with_the_names_of_its_members(make_run: Make) -> None:
     table = build_ensemble(make_run(method="greedy"))
     weights = {m["trial"]: m["weights"] for m in table["members"]}
-    content = archive.read(Path(table["path"]))
+    content = read_artefact(Path(table["path"]))
     card = model_card(content.manifest, content.configs)
     for head, kept in content.manifest.diversity.items():
         assert kept.rmse**2 == pytest.approx(table["diversity"][head]["mse"])

@@ -7,9 +7,9 @@ import pytest
 
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.ensemble.artefact import archive
-from hydragnn_hpo.ensemble.artefact.manifest import Manifest
+from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.evaluation.labels import labels_of_card, labels_of_options
+from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.errors import ConfigError
 
 ENERGY = {"level": "graph", "unit": "eV/atom", "energy": "per_atom"}
@@ -18,7 +18,7 @@ CHARGE = {"level": "node", "unit": "e"}
 
 @pytest.fixture(scope="module")
 def manifest(built_zip: Path) -> Manifest:
-    return archive.read(built_zip).manifest
+    return read_artefact(built_zip).manifest
 
 
 def card(**targets: Mapping[str, object]) -> CardConfig:

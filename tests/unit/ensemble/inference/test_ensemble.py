@@ -13,7 +13,7 @@ from ase.build import molecule
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.staging import open_store
-from hydragnn_hpo.ensemble.artefact import archive
+from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.inference.batches import member_batches
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.member import make_member
@@ -169,7 +169,7 @@ def test_each_member_gets_its_own_cap(built: tuple[Ensemble, Columns]) -> None:
 
 
 def test_a_member_has_the_cap_of_its_trial(built_zip: Path) -> None:
-    content = archive.read(built_zip)
+    content = read_artefact(built_zip)
     entry = content.manifest.members[0]
     config = content.configs[entry.trial]
     for cap in (None, 7):

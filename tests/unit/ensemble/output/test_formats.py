@@ -13,15 +13,15 @@ from ase.io import read
 
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.ensemble.artefact.manifest import (
+from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction, Prediction
+from hydragnn_hpo.ensemble.inference.structures import Structures
+from hydragnn_hpo.ensemble.manifest import (
     CreatedBy,
     HeadEntry,
     Manifest,
     MemberEntry,
     Provenance,
 )
-from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction, Prediction
-from hydragnn_hpo.ensemble.inference.structures import Structures
 from hydragnn_hpo.ensemble.output import FORMATS, Layout, Rows, format_of, rows_of
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.errors import ConfigError

@@ -1,4 +1,4 @@
-"""What members said about the calibration split: enough to calibrate fewer of them anew.
+"""Predictions of the members for the calibration split, from which fewer can be calibrated again.
 
 Shapes: C calibration structures, R rows of a head, w components.
 """
@@ -18,11 +18,11 @@ _KIND = "structures/kind/"
 Widths = Mapping[str, int]
 
 MOST_VALUES = 8_000_000
-"""Numbers that an ensemble carries as evidence at most, 64 MB; larger ones stay at home."""
+"""Most numbers of calibration data that an ensemble file carries: 64 MB."""
 
 
 @dataclass(frozen=True)
-class HeadEvidence:
+class HeadCalibrationData:
     """One head on the calibration split, all rows."""
 
     truth: np.ndarray
@@ -31,53 +31,53 @@ class HeadEvidence:
     """Which rows have a truth, [R]."""
     graph: np.ndarray
     """Position of each row's structure, [R]."""
-    said: Mapping[str, np.ndarray]
+    predictions: Mapping[str, np.ndarray]
     """Prediction of each member that takes part in the head, by trial, [R, w]."""
     variances: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Variance that members predict for themselves, by trial, [R, 1]; those that do."""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """The calibration split as the members saw it."""
+class CalibrationData:
+    """The calibration split with the predictions of the members for it."""
 
     group: np.ndarray
     """Group of each structure, [C]."""
     kind: np.ndarray
     """Name of each structure's kind, as ``Strata`` names them, [C]."""
-    heads: Mapping[str, HeadEvidence]
+    heads: Mapping[str, HeadCalibrationData]
     """By name."""
 
     @property
     def values(self) -> int:
-        """Give how many numbers it holds."""
+        """Number of values that it holds."""
         return sum(
-            a.size for head in self.heads.values() for a in (head.truth, *head.said.values())
+            a.size for head in self.heads.values() for a in (head.truth, *head.predictions.values())
         )
 
-    def without(self, removed: set[str]) -> "Evidence":
-        """Give the evidence of the other members."""
+    def without(self, removed: set[str]) -> "CalibrationData":
+        """Return the data of the other members."""
         heads = {
-            name: HeadEvidence(
+            name: HeadCalibrationData(
                 head.truth,
                 head.mask,
                 head.graph,
-                {trial: a for trial, a in head.said.items() if trial not in removed},
+                {trial: a for trial, a in head.predictions.items() if trial not in removed},
                 {trial: a for trial, a in head.variances.items() if trial not in removed},
             )
             for name, head in self.heads.items()
         }
-        return Evidence(self.group, self.kind, heads)
+        return CalibrationData(self.group, self.kind, heads)
 
     def moments(self, name: str, weights: Mapping[str, float]) -> Moments:
-        """Give mean and spread of one head for some weights by trial."""
+        """Return mean and spread of one head for some weights by trial."""
         head, moments = self.heads[name], Moments()
         for trial, weight in weights.items():
-            moments.add(head.said[trial], weight, head.variances.get(trial))
+            moments.add(head.predictions[trial], weight, head.variances.get(trial))
         return moments
 
-    def calibration(self, name: str, weights: Mapping[str, float], scale: float) -> Calibration:
-        """Calibrate one head for some weights, as it is done when an ensemble is built.
+    def calibrate_head(self, name: str, weights: Mapping[str, float], scale: float) -> Calibration:
+        """Calibrate one head for some weights, as ``ensemble build`` does.
 
         Args:
             name: of the head.
@@ -96,30 +96,30 @@ class Evidence:
         )
 
 
-def to_arrays(evidence: Evidence) -> dict[str, np.ndarray]:
-    """Give evidence as named arrays; fp32 where that loses nothing."""
-    arrays = {"structures/group": evidence.group.astype(np.int64)}
-    for kind in np.unique(evidence.kind):
-        arrays[f"{_KIND}{kind}"] = (evidence.kind == kind).astype(np.uint8)
-    for name, head in evidence.heads.items():
+def to_arrays(data: CalibrationData) -> dict[str, np.ndarray]:
+    """Return the data as named arrays; fp32 where that loses nothing."""
+    arrays = {"structures/group": data.group.astype(np.int64)}
+    for kind in np.unique(data.kind):
+        arrays[f"{_KIND}{kind}"] = (data.kind == kind).astype(np.uint8)
+    for name, head in data.heads.items():
         arrays |= {
-            f"{name}/truth": _short(head.truth),
+            f"{name}/truth": _to_fp32(head.truth),
             f"{name}/mask": head.mask.astype(np.uint8),
             f"{name}/graph": head.graph.astype(np.int64),
         }
-        arrays |= {f"{name}/said/{trial}": _short(a) for trial, a in head.said.items()}
-        arrays |= {f"{name}/variance/{trial}": _short(a) for trial, a in head.variances.items()}
+        arrays |= {f"{name}/said/{trial}": _to_fp32(a) for trial, a in head.predictions.items()}
+        arrays |= {f"{name}/variance/{trial}": _to_fp32(a) for trial, a in head.variances.items()}
     return arrays
 
 
 def from_arrays(
     arrays: Mapping[str, np.ndarray], weights: Mapping[str, Mapping[str, float]], width: Widths
-) -> Evidence:
-    """Read evidence back.
+) -> CalibrationData:
+    """Check and read named arrays.
 
     Args:
-        arrays: as ``to_arrays`` gives them; nothing about them is believed.
-        weights: by head and trial: what must be there.
+        arrays: as ``to_arrays`` returns them, of untrusted origin.
+        weights: by head and trial; each of these must be there.
         width: components of each head.
 
     Raises:
@@ -138,16 +138,16 @@ def from_arrays(
         if not mask.any():
             raise ValueError(f"'{name}' has no row with a truth")
         own = {t: f"{name}/variance/{t}" for t in shares}
-        heads[name] = HeadEvidence(
+        heads[name] = HeadCalibrationData(
             truth=take(f"{name}/truth", shape, "f"),
             mask=mask,
             graph=graph,
-            said={t: take(f"{name}/said/{t}", shape, "f") for t in shares},
+            predictions={t: take(f"{name}/said/{t}", shape, "f") for t in shares},
             variances={t: take(k, (rows, 1), "f") for t, k in own.items() if k in left},
         )
     if left:
         raise ValueError(f"'{min(left)}' is about nothing in the ensemble")
-    return Evidence(group, kind, heads)
+    return CalibrationData(group, kind, heads)
 
 
 def _structures(left: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +169,7 @@ def _take(left: dict[str, np.ndarray], key: str, shape: tuple[int, ...], kind: s
     return found.astype(np.float64) if kind == "f" else found
 
 
-def _short(values: np.ndarray) -> np.ndarray:
+def _to_fp32(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     short = values.astype(np.float32)
     return short if np.array_equal(short.astype(np.float64), values) else values

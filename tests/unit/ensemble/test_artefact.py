@@ -9,14 +9,15 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import ase.io
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
 
-from hydragnn_hpo.ensemble.artefact import archive
-from hydragnn_hpo.ensemble.artefact.archive import pack
-from hydragnn_hpo.ensemble.artefact.opening import MAX_TEXT, SUMS
+from hydragnn_hpo.ensemble.artefact import read_artefact, write_artefact, zip_entries
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.safe_zip import MAX_TEXT, SUMS
 from hydragnn_hpo.errors import DataError, HydraError
 
 Entries = dict[str, bytes]
@@ -33,7 +34,7 @@ def sealed(entries: Entries) -> bytes:
     """Pack with right checksums: what a person who knows the format can forge."""
     names = [name for name in entries if name != SUMS]
     sums = "".join(f"{hashlib.sha256(entries[n]).hexdigest()}  {n}\n" for n in names)
-    return pack({**{name: entries[name] for name in names}, SUMS: sums.encode()})
+    return zip_entries({**{name: entries[name] for name in names}, SUMS: sums.encode()})
 
 
 def refused(tmp_path: Path, data: bytes) -> str:
@@ -49,9 +50,9 @@ def refused(tmp_path: Path, data: bytes) -> str:
 
 
 def test_what_goes_in_comes_out(built_zip: Path, tmp_path: Path) -> None:
-    content = archive.read(built_zip)
-    archive.save(tmp_path / "again.zip", content)
-    again = archive.read(tmp_path / "again.zip")
+    content = read_artefact(built_zip)
+    write_artefact(tmp_path / "again.zip", content)
+    again = read_artefact(tmp_path / "again.zip")
     assert again.manifest == content.manifest
     assert again.configs == content.configs
     for trial, tensors in content.weights.items():
@@ -120,7 +121,7 @@ def test_a_torch_file_in_the_place_of_weights(entries: Entries, tmp_path: Path) 
 def test_one_changed_byte(entries: Entries, tmp_path: Path, suffix: str) -> None:
     name = first(entries, suffix)
     entries[name] = entries[name][:-2] + bytes([entries[name][-2] ^ 1]) + entries[name][-1:]
-    assert f"'{name}' does not have the checksum" in refused(tmp_path, pack(entries))
+    assert f"'{name}' does not have the checksum" in refused(tmp_path, zip_entries(entries))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
@@ -140,7 +141,7 @@ def test_bytes_changed_inside_a_compressed_entry(built_zip: Path, tmp_path: Path
 def test_a_missing_entry(entries: Entries, tmp_path: Path, suffix: str) -> None:
     name = first(entries, suffix)
     kept = {key: value for key, value in entries.items() if key != name}
-    assert f"lacks '{name}'" in refused(tmp_path, pack(kept))
+    assert f"lacks '{name}'" in refused(tmp_path, zip_entries(kept))
     if name != SUMS:
         assert f"lacks '{name}'" in refused(tmp_path, sealed(kept))
 
@@ -154,7 +155,7 @@ def test_an_entry_twice(entries: Entries, tmp_path: Path) -> None:
 
 def test_an_entry_without_checksum(entries: Entries, tmp_path: Path) -> None:
     entries["members/t9999.toml"] = b"x = 1\n"
-    assert f"which {SUMS} does not name" in refused(tmp_path, pack(entries))
+    assert f"which {SUMS} does not name" in refused(tmp_path, zip_entries(entries))
 
 
 def test_an_entry_of_no_member(entries: Entries, tmp_path: Path) -> None:
@@ -177,7 +178,11 @@ def without_charge(values: dict) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda v: v.update(format=3), "has format 3, this version of hydragnn-hpo reads up to 2"),
+        (
+            lambda v: v.update(format=3),
+            "has format 3, this version of hydragnn-hpo reads format 2: install a newer one",
+        ),
+        (lambda v: v.update(format=1), "reads format 2: build the ensemble again from its run"),
         (lambda v: v.pop("format"), "does not say its format"),
         (lambda v: v.update(format="1"), "does not say its format"),
         (lambda v: v.update(run="rm -rf"), "unknown key 'run'"),
@@ -275,9 +280,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_old_ensemble(
     built_zip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = archive.read(built_zip)
+    content = read_artefact(built_zip)
     path = tmp_path / "ensemble.zip"
-    archive.save(path, content)
+    write_artefact(path, content)
     before = path.read_bytes()
 
     def full(descriptor: int) -> None:
@@ -285,7 +290,7 @@ def test_a_full_disk_leaves_the_old_ensemble(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(Exception, match="make room"):
-        archive.save(path, content)
+        write_artefact(path, content)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["ensemble.zip"]
 
@@ -310,3 +315,23 @@ def test_code_of_a_user_runs_only_where_it_is_trusted(
     with pytest.raises(HydraError, match="'strangers_conv' holds no torch module of this name"):
         Ensemble.load(path, trust=["strangers_conv"])
     assert package.with_suffix(".ran").exists()
+
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def test_an_old_file_predicts_what_it_predicted() -> None:
+    kept = json.loads((GOLDEN / "format2.json").read_text())
+    predicted = Ensemble.load(GOLDEN / "format2.zip").predict(
+        ase.io.read(GOLDEN / "new.extxyz", ":")
+    )
+    assert list(predicted.trust) == kept["trust"]
+    for name, parts in kept["heads"].items():
+        for key, values in parts.items():
+            found = getattr(predicted.heads[name], key)
+            np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6, err_msg=f"{name} {key}")
+
+
+def test_a_format_that_was_never_released_is_refused() -> None:
+    with pytest.raises(DataError, match="has format 1, .* build the ensemble again from its run"):
+        Ensemble.load(GOLDEN / "format1.zip")

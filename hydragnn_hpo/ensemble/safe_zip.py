@@ -1,7 +1,7 @@
-"""Open a zip that may come from anywhere: look at names, sizes and sums before using a byte.
+"""Open a zip that may come from anywhere: check names, sizes and checksums before using a byte.
 
 Nothing is unpacked to disk. Entries are read one at a time, so that a file of many members
-never stands in memory twice.
+is never in memory twice.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from typing import NoReturn
 from hydragnn_hpo.errors import DataError
 
 MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
-EVIDENCE = "calibration.safetensors"
+CALIBRATION = "calibration.safetensors"
 STORED = ".safetensors"
-"""How the names of entries end that are not compressed."""
+"""Suffix of the entries that are not compressed."""
 
 MAX_TEXT = 64 * 2**20
 """Most text in all entries together, bytes."""
@@ -42,39 +42,39 @@ _DAMAGE = (
 )
 
 
-def bad(path: Path, what: str, cause: BaseException | None = None) -> NoReturn:
-    """Refuse an ensemble file in one sentence."""
+def reject(path: Path, what: str, cause: BaseException | None = None) -> NoReturn:
+    """Raise a ``DataError`` that refuses an ensemble file in one sentence."""
     raise DataError(f"{path}: {what}; get the ensemble again or build it anew.") from cause
 
 
-class Entries:
+class SafeZip:
     """The entries of an opened ensemble, each checked against its sum when it is read."""
 
     def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
-        """Look at all names and sizes, and read the sums."""
+        """Check all names and sizes, and read the checksums."""
         self.path = path
         self._file = file
         infos = file.infolist()
         _check_infos(path, infos)
         self.sizes = {info.filename: info.file_size for info in infos}
         if SUMS not in self.sizes:
-            bad(path, f"lacks '{SUMS}'")
+            reject(path, f"lacks '{SUMS}'")
         sums = file.read(SUMS)
         self.identity = hashlib.sha256(sums).hexdigest()
         found = _SUM.findall(sums.decode("ascii", errors="replace"))
         self.sums: dict[str, str] = {name: value for value, name in found}
         for name in self.sizes:
             if name not in self.sums and name != SUMS:
-                bad(path, f"holds '{name}', which {SUMS} does not name")
+                reject(path, f"holds '{name}', which {SUMS} does not name")
         for name in self.sums:
             if name not in self.sizes:
-                bad(path, f"lacks '{name[:200]}'")
+                reject(path, f"lacks '{name[:200]}'")
 
     def read(self, name: str) -> bytes:
-        """Give one entry whole; its checksum is right."""
+        """Return one entry after checking its checksum."""
         if name not in self.sizes:
-            bad(self.path, f"lacks '{name}'")
-        with self._damage():
+            reject(self.path, f"lacks '{name}'")
+        with translate_damage(self.path):
             data = self._file.read(name)
         self._check(name, hashlib.sha256(data).hexdigest())
         return data
@@ -82,28 +82,23 @@ class Entries:
     def check(self, name: str) -> None:
         """Compare one entry with its checksum, piece by piece."""
         digest = hashlib.sha256()
-        with self._damage(), self._file.open(name) as stream:
+        with translate_damage(self.path), self._file.open(name) as stream:
             while piece := stream.read(_PIECE):
                 digest.update(piece)
         self._check(name, digest.hexdigest())
 
     def refuse_others(self, wanted: set[str]) -> None:
-        """Refuse entries that nothing in the ensemble asks for."""
+        """Reject entries that the manifest does not name."""
         for name in sorted(set(self.sizes) - wanted):
-            bad(self.path, f"holds '{name}', which belongs to no member")
+            reject(self.path, f"holds '{name}', which belongs to no member")
 
     def _check(self, name: str, found: str) -> None:
         if found != self.sums[name]:
-            bad(self.path, f"'{name}' does not have the checksum that {SUMS} gives")
-
-    @contextmanager
-    def _damage(self) -> Iterator[None]:
-        with damage(self.path):
-            yield
+            reject(self.path, f"'{name}' does not have the checksum that {SUMS} gives")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Entries]:
+def open_safe_zip(path: Path) -> Iterator[SafeZip]:
     """Open an ensemble file for reading.
 
     Raises:
@@ -113,36 +108,36 @@ def opened(path: Path) -> Iterator[Entries]:
         raise DataError(f"{path}: no such ensemble; give the path of an ensemble.zip.")
     if not path.is_file():
         raise DataError(f"{path}: is no such ensemble but a folder or a device; give a file.")
-    with damage(path):
+    with translate_damage(path):
         source = _Source(path)
     with source:
-        with damage(path):
+        with translate_damage(path):
             file = zipfile.ZipFile(source)
         source.most = None
         with file:
-            with damage(path):
-                entries = Entries(path, file)
+            with translate_damage(path):
+                entries = SafeZip(path, file)
             yield entries
 
 
 @contextmanager
-def damage(path: Path) -> Iterator[None]:
-    """Turn what goes wrong inside a damaged zip into our own sentence."""
+def translate_damage(path: Path) -> Iterator[None]:
+    """Turn any error of a damaged zip into one ``DataError``."""
     try:
         yield
     except _DAMAGE as error:
         reason = str(error).strip().rstrip(".")
         reason = reason[:200] if reason.isprintable() and reason else type(error).__name__
-        bad(path, f"cannot be read as a zip ({reason})", error)
+        reject(path, f"cannot be read as a zip ({reason})", error)
 
 
 class _Source(io.FileIO):
-    """A file that refuses to hand out a huge list of entries: it would fill the memory."""
+    """A file that refuses to return a huge central directory, which would fill the memory."""
 
     most: int | None = MAX_LIST
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Give up to ``size`` bytes."""
+        """Return up to ``size`` bytes."""
         if self.most is not None and size is not None and size > self.most:
             raise zipfile.BadZipFile(f"its list of entries has more than {self.most} bytes")
         return super().read(-1 if size is None else size) or b""
@@ -150,26 +145,26 @@ class _Source(io.FileIO):
 
 def _check_infos(path: Path, infos: list[zipfile.ZipInfo]) -> None:
     if len(infos) > MAX_ENTRIES:
-        bad(path, f"holds {len(infos)} entries, more than {MAX_ENTRIES}")
+        reject(path, f"holds {len(infos)} entries, more than {MAX_ENTRIES}")
     seen: set[str] = set()
     text = packed = 0
     for info in infos:
         name = info.filename
         if not _NAME.fullmatch(name):
-            bad(path, f"holds {name[:200]!a}, which has no place in an ensemble")
+            reject(path, f"holds {name[:200]!a}, which has no place in an ensemble")
         if name in seen:
-            bad(path, f"holds '{name}' twice")
+            reject(path, f"holds '{name}' twice")
         if info.flag_bits & 0x1:
-            bad(path, f"'{name}' is encrypted")
+            reject(path, f"'{name}' is encrypted")
         seen.add(name)
         packed += info.compress_size
         if not name.endswith(STORED):
             text += info.file_size
         elif info.compress_type != zipfile.ZIP_STORED or info.file_size > MAX_WEIGHTS:
-            bad(path, f"'{name}' is compressed or larger than {MAX_WEIGHTS} bytes")
+            reject(path, f"'{name}' is compressed or larger than {MAX_WEIGHTS} bytes")
         elif info.file_size != info.compress_size:
-            bad(path, f"'{name}' claims {info.file_size} bytes and holds {info.compress_size}")
+            reject(path, f"'{name}' claims {info.file_size} bytes and holds {info.compress_size}")
     if text > MAX_TEXT:
-        bad(path, f"claims {text} bytes of text, more than {MAX_TEXT}")
+        reject(path, f"claims {text} bytes of text, more than {MAX_TEXT}")
     if packed > path.stat().st_size:
-        bad(path, f"claims {packed} bytes in a file of {path.stat().st_size}")
+        reject(path, f"claims {packed} bytes in a file of {path.stat().st_size}")

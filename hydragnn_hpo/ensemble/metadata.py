@@ -1,10 +1,12 @@
-"""What an ensemble in the making says of itself: its manifest, and the evidence behind sigma.
+"""Manifest and calibration data of an ensemble that is being built.
 
 Shapes: C candidates, M members.
 """
 
 import math
+import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,36 +14,37 @@ import numpy as np
 from hydragnn_hpo import __version__
 from hydragnn_hpo.campaign.records.software import software
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
+from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.model import ModelConfig
-from hydragnn_hpo.ensemble.artefact.evidence import MOST_VALUES, Evidence, HeadEvidence
-from hydragnn_hpo.ensemble.artefact.manifest import (
-    Alike,
-    CreatedBy,
-    HeadEntry,
-    Manifest,
-    MemberEntry,
-)
-from hydragnn_hpo.ensemble.artefact.provenance import PACKAGES, commit, provenance
 from hydragnn_hpo.ensemble.building.bench import Bench
 from hydragnn_hpo.ensemble.building.calibration import strata_for, watched
 from hydragnn_hpo.ensemble.building.candidates import Candidate
 from hydragnn_hpo.ensemble.building.choose import Choice, members_of
 from hydragnn_hpo.ensemble.building.members import Said
+from hydragnn_hpo.ensemble.calibration_data import MOST_VALUES, CalibrationData, HeadCalibrationData
 from hydragnn_hpo.ensemble.inference import rows
+from hydragnn_hpo.ensemble.manifest import (
+    Alike,
+    CreatedBy,
+    HeadEntry,
+    Manifest,
+    MemberEntry,
+    Provenance,
+)
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.model.gnn import variance_of
 
 _HEAD = ("level", "shape", "unit", "energy", "derived_from", "description", "mean", "std")
 
 
-def manifest_of(
+def make_manifest(
     bench: Bench,
     choice: Choice,
     calibrations: Mapping[str, Calibration],
     evaluation: dict[str, dict[str, Any]],
     seen: Mapping[str, Mapping[str, Any]],
 ) -> Manifest:
-    """Gather all that is known about an ensemble.
+    """Return the manifest of an ensemble.
 
     Args:
         bench: what the steps share.
@@ -56,7 +59,7 @@ def manifest_of(
     return Manifest(
         package=__version__,
         created_by=CreatedBy(campaign=campaign.name, seed=campaign.seed, method=choice.kept),
-        data=provenance(bench.cards, stats),
+        data=describe_data(bench.cards, stats),
         elements=tuple(sorted(int(z) for z in stats["elements"])),
         cutoff=max(c.config.model.cutoff for c in chosen),
         members=tuple(_member(bench.candidates[c], _shares(choice, int(c))) for c in taken),
@@ -64,7 +67,7 @@ def manifest_of(
         evaluation=evaluation,
         diversity={name: _alike(one) for name, one in seen.items()},
         software=software(PACKAGES),
-        commit=commit(),
+        commit=read_commit(),
         licence=campaign.ensemble.licence,
         **_needs(bench, [candidate.config.model for candidate in chosen]),
         **watched(bench, [candidate.config.model for candidate in chosen]),
@@ -111,10 +114,10 @@ def _needs(bench: Bench, models: Sequence[ModelConfig]) -> dict[str, Any]:
     }
 
 
-def evidence_of(
+def collect_calibration_data(
     bench: Bench, said: Said, candidates: Sequence[int], weights: Mapping[str, np.ndarray]
-) -> Evidence | None:
-    """Keep what the chosen members said about ``cal``, so that fewer can be calibrated later.
+) -> CalibrationData | None:
+    """Collect the predictions of the chosen members for ``cal``, so that pruning can calibrate.
 
     Args:
         bench: what the steps share.
@@ -123,7 +126,7 @@ def evidence_of(
         weights: by head the shares of those, [M].
 
     Returns:
-        Nothing where it would be a burden to carry (``MOST_VALUES``).
+        None where there are more than ``MOST_VALUES``.
     """
     indices, heads = bench.graphs.indices_of("cal"), {}
     for name in bench.targets:
@@ -131,17 +134,60 @@ def evidence_of(
         node = rows.is_node(bench.graphs, name)
         chosen = [(row, bench.candidates[candidates[row]].trial) for row in _used(weights[name])]
         noise = said.get(variance_of(name))
-        heads[name] = HeadEvidence(
+        heads[name] = HeadCalibrationData(
             truth=np.where(mask[:, None], truth, 0.0),
             mask=mask,
             graph=rows.graph_of_row(bench.graphs, node=node, indices=indices),
-            said={trial: said[name][row] for row, trial in chosen},
+            predictions={trial: said[name][row] for row, trial in chosen},
             variances={} if noise is None else {trial: noise[row] for row, trial in chosen},
         )
     kind = rows.stratum_of_row(bench.graphs, strata_for(bench), node=False, indices=indices)
-    evidence = Evidence(np.asarray(bench.graphs.group[indices]), kind, heads)
-    return evidence if evidence.values <= MOST_VALUES else None
+    data = CalibrationData(np.asarray(bench.graphs.group[indices]), kind, heads)
+    return data if data.values <= MOST_VALUES else None
 
 
 def _used(weights: np.ndarray) -> list[int]:
     return [int(row) for row in np.flatnonzero(weights)]
+
+
+PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", "vesin")
+"""Packages that may change the last digits of a number."""
+
+_ROOT = Path(__file__).parents[2]
+_SECONDS = 10
+
+
+def describe_data(cards: Sequence[CardConfig], stats: Mapping[str, Any]) -> Provenance:
+    """Return the provenance of the data from its cards and the statistics of the store."""
+    said = ("name", "title", "origin", "licence", "cite")
+    nodes = stats.get("nodes") or {}
+    atoms = (int(nodes["min"]), int(nodes["max"])) if {"min", "max"} <= set(nodes) else None
+    return Provenance(
+        **{key: join_distinct([getattr(card, key) for card in cards]) for key in said},
+        checksum=str(stats["checksum"]),
+        files={Path(f.path).name: f.sha256 or "" for card in cards for f in card.files},
+        cards=tuple(dict.fromkeys(card.name for card in cards)),
+        splits={name: int(count) for name, count in (stats.get("splits") or {}).items()},
+        atoms=atoms,
+    )
+
+
+def join_distinct(said: Sequence[str]) -> str:
+    """Join distinct, non-empty texts."""
+    return "; ".join(dict.fromkeys(filter(None, said)))
+
+
+def read_commit(root: Path = _ROOT) -> str:
+    """Return the commit of a checkout, ``-dirty`` where files were changed; empty elsewhere.
+
+    Args:
+        root: the folder that holds the package.
+    """
+    if not (root / ".git").exists():
+        return ""
+    argv = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

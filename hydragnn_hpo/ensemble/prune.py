@@ -1,4 +1,4 @@
-"""Fewer members: weights shared out anew, and calibrated anew on the split kept for that."""
+"""Remove members: weights are shared out again, and calibrated again on the split for that."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of
-from hydragnn_hpo.ensemble.artefact.archive import Content
-from hydragnn_hpo.ensemble.artefact.evidence import Evidence
-from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry, Manifest, MemberEntry, Pruned
+from hydragnn_hpo.ensemble.artefact import ArtefactContent
+from hydragnn_hpo.ensemble.calibration_data import CalibrationData
+from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest, MemberEntry, Pruned
 from hydragnn_hpo.errors import ConfigError, unknown
 
-_NO_EVIDENCE = (
+_NO_CALIBRATION_DATA = (
     "does not hold what its members said about the calibration split, so fewer "
     "members cannot be given honest intervals: build it anew from its run, with [ensemble] members."
 )
 
 
 @dataclass(frozen=True)
-class Change:
-    """What one head is like before and after, on the calibration split, in its unit."""
+class PruneEffect:
+    """Quality of one head before and after, on the calibration split, in its unit."""
 
     unit: str
     """Of the head."""
@@ -34,7 +34,7 @@ class Change:
     """The same, calibrated anew."""
 
 
-def choose(manifest: Manifest, keep: int | None, members: Sequence[str]) -> tuple[str, ...]:
+def choose_members(manifest: Manifest, keep: int | None, members: Sequence[str]) -> tuple[str, ...]:
     """Decide which members stay: those named, or the ``keep`` that weigh most.
 
     Of equal weights the lower validation objective stays.
@@ -61,68 +61,72 @@ def choose(manifest: Manifest, keep: int | None, members: Sequence[str]) -> tupl
     return tuple(name for name in known if name in stay)
 
 
-def prune(
-    content: Content, stay: Sequence[str], *, parent: str, where: str
-) -> tuple[Content, dict[str, Change]]:
-    """Give an ensemble of some of the members, and what that changes.
+def prune_members(
+    content: ArtefactContent, stay: Sequence[str], *, where: str
+) -> tuple[ArtefactContent, dict[str, PruneEffect]]:
+    """Return an ensemble of some of the members, and the effect on each head.
 
-    Sigma of fewer members is another one: it is fitted anew on what the artefact holds
-    about ``cal``. The scores on the test split are dropped: they were another ensemble's, and
-    that split is looked at once.
+    Fewer members have another sigma, so it is fitted again on the calibration data of the file.
+    The scores on the test split are dropped: they belong to another ensemble, and that split is
+    used once.
 
     Args:
-        content: the ensemble.
+        content: the ensemble, as read from its file.
         stay: trials of the members that stay, at least one.
-        parent: checksum of the ensemble's list of checksums.
         where: file named in the error.
+
+    Returns:
+        The smaller ensemble, and by head the effect.
 
     Raises:
         ConfigError: the ensemble holds nothing to calibrate with, or a head loses all members.
     """
-    evidence, old = content.evidence, content.manifest
-    if evidence is None:
-        raise ConfigError(f"{where}: {_NO_EVIDENCE}")
-    members = _reweighed(old, set(stay))
+    calibration_data, old = content.calibration_data, content.manifest
+    if calibration_data is None:
+        raise ConfigError(f"{where}: {_NO_CALIBRATION_DATA}")
+    members = _share_weights(old, set(stay))
     removed = {member.trial for member in old.members} - set(stay)
-    heads, changes = _recalibrated(old, members, evidence)
+    heads, effects = _recalibrate(old, members, calibration_data)
+    step = Pruned(parent=content.identity, removed=tuple(sorted(removed)))
     manifest = old.model_copy(
         update={
             "members": tuple(members),
             "heads": heads,
             "evaluation": {},
             "diversity": {},
-            "pruned": (*old.pruned, Pruned(parent=parent, removed=tuple(sorted(removed)))),
+            "pruned": (*old.pruned, step),
             **_needs(old, content, stay),
         }
     )
     checked = Manifest.model_validate(manifest.model_dump())
     configs = {name: content.configs[name] for name in stay}
     kept = {name: content.weights[name] for name in stay}
-    return Content(checked, configs, kept, content.cards, evidence.without(removed)), changes
+    rest = calibration_data.without(removed)
+    return ArtefactContent(checked, configs, kept, content.cards, rest), effects
 
 
-def _recalibrated(
-    old: Manifest, members: Sequence[MemberEntry], evidence: Evidence
-) -> tuple[dict[str, HeadEntry], dict[str, Change]]:
-    heads, changes = {}, {}
+def _recalibrate(
+    old: Manifest, members: Sequence[MemberEntry], data: CalibrationData
+) -> tuple[dict[str, HeadEntry], dict[str, PruneEffect]]:
+    heads, effects = {}, {}
     for name, head in old.heads.items():
         weights = _weights_of(members, name)
-        fit = evidence.calibration(name, weights, head.std or 1.0)
+        fit = data.calibrate_head(name, weights, head.std or 1.0)
         heads[name] = head.model_copy(update={"calibration": fit})
-        changes[name] = Change(
+        effects[name] = PruneEffect(
             head.unit,
-            *_quality(evidence, name, _weights_of(old.members, name), head.calibration),
-            *_quality(evidence, name, weights, fit),
+            *_quality(data, name, _weights_of(old.members, name), head.calibration),
+            *_quality(data, name, weights, fit),
         )
-    return heads, changes
+    return heads, effects
 
 
 def _weights_of(members: Sequence[MemberEntry], head: str) -> dict[str, float]:
     return {m.trial: m.weights[head] for m in members if head in m.weights}
 
 
-def _reweighed(old: Manifest, stay: set[str]) -> list[MemberEntry]:
-    """Share each head's weight out among the members that stay, in the old proportions."""
+def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
+    """Share each head's weight among the members that stay, in the old proportions."""
     members = [member for member in old.members if member.trial in stay]
     sums = {name: sum(m.weights.get(name, 0.0) for m in members) for name in old.heads}
     for name, total in sums.items():
@@ -138,17 +142,17 @@ def _reweighed(old: Manifest, stay: set[str]) -> list[MemberEntry]:
 
 
 def _quality(
-    evidence: Evidence, name: str, weights: dict[str, float], fit: Any
+    data: CalibrationData, name: str, weights: dict[str, float], fit: Any
 ) -> tuple[float, float]:
-    """Give mean absolute error and mean width of the 90 % interval on ``cal``."""
-    head, moments = evidence.heads[name], evidence.moments(name, weights)
+    """Return mean absolute error and mean width of the 90 % interval on ``cal``."""
+    head, moments = data.heads[name], data.moments(name, weights)
     error = np.abs(moments.mean - head.truth)[head.mask]
     half = fit.half_width(fit.sigma(moments.spread, moments.noise))
     return float(error.mean()), float(2.0 * half[head.mask].mean())
 
 
-def _needs(old: Manifest, content: Content, stay: Sequence[str]) -> dict[str, Any]:
-    """Say what the members that stay need beside their weights."""
+def _needs(old: Manifest, content: ArtefactContent, stay: Sequence[str]) -> dict[str, Any]:
+    """Return the manifest entries that depend on which members stay."""
     models = [content.configs[name].model for name in stay]
     told = {name for model in models for name in model.attributes}
     coded = [model.encoding_size for model in models if model.encoding == "laplacian"]

@@ -6,31 +6,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hydragnn_hpo.ensemble.artefact import archive
-from hydragnn_hpo.ensemble.artefact.archive import Content
-from hydragnn_hpo.ensemble.artefact.evidence import Evidence, HeadEvidence, from_arrays, to_arrays
-from hydragnn_hpo.ensemble.artefact.manifest import Manifest
-from hydragnn_hpo.ensemble.artefact.prune import choose, prune
+from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact, write_artefact
+from hydragnn_hpo.ensemble.calibration_data import (
+    CalibrationData,
+    HeadCalibrationData,
+    from_arrays,
+    to_arrays,
+)
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.manifest import Manifest
+from hydragnn_hpo.ensemble.model_card import model_card
+from hydragnn_hpo.ensemble.prune import choose_members, prune_members
 from hydragnn_hpo.ensemble.uncertainty.calibrate import calibrate
 from hydragnn_hpo.errors import ConfigError
 
-PARENT = "0" * 64
-
 
 @pytest.fixture(scope="module")
-def content(built_zip: Path) -> Content:
-    return archive.read(built_zip)
+def content(built_zip: Path) -> ArtefactContent:
+    return read_artefact(built_zip)
 
 
 def weights_of(manifest: Manifest, head: str) -> dict[str, float]:
     return {m.trial: m.weights[head] for m in manifest.members if head in m.weights}
 
 
-def test_the_evidence_repeats_the_calibration_of_the_build(content: Content) -> None:
-    assert content.evidence is not None
+def test_the_calibration_data_repeats_the_calibration_of_the_build(
+    content: ArtefactContent,
+) -> None:
+    assert content.calibration_data is not None
     for name, head in content.manifest.heads.items():
-        again = content.evidence.calibration(name, weights_of(content.manifest, name), head.std)
+        again = content.calibration_data.calibrate_head(
+            name, weights_of(content.manifest, name), head.std
+        )
         assert (again.a, again.b, again.c) == pytest.approx(
             (head.calibration.a, head.calibration.b, head.calibration.c), rel=1e-9, abs=1e-15
         )
@@ -39,29 +46,31 @@ def test_the_evidence_repeats_the_calibration_of_the_build(content: Content) -> 
         assert (again.rows, again.groups) == (head.calibration.rows, head.calibration.groups)
 
 
-def test_two_members_are_calibrated_on_what_these_two_said(content: Content) -> None:
+def test_two_members_are_calibrated_on_what_these_two_said(content: ArtefactContent) -> None:
     names = [member.trial for member in content.manifest.members]
     stay = names[1:3]
-    pruned, changes = prune(content, stay, parent=PARENT, where="here")
+    pruned, changes = prune_members(content, stay, where="here")
     assert [m.trial for m in pruned.manifest.members] == stay
     assert set(pruned.configs) == set(pruned.weights) == set(stay)
     assert pruned.manifest.evaluation == {}
     assert pruned.manifest.pruned[0].removed == tuple(sorted(set(names) - set(stay)))
-    assert content.evidence is not None
+    assert content.calibration_data is not None
     for name, head in pruned.manifest.heads.items():
         assert sum(weights_of(pruned.manifest, name).values()) == pytest.approx(1.0)
-        seen = content.evidence.heads[name]
+        seen = content.calibration_data.heads[name]
         old = weights_of(content.manifest, name)
         share = np.array([old[trial] for trial in stay])
         share /= share.sum()
-        said = np.stack([seen.said[trial] for trial in stay])
+        said = np.stack([seen.predictions[trial] for trial in stay])
         mean = np.tensordot(share, said, 1)
         spread = np.sqrt(np.tensordot(share, (said - mean) ** 2, 1))
-        largest = [spread[seen.graph == g].max() for g in range(len(content.evidence.group))]
+        largest = [
+            spread[seen.graph == g].max() for g in range(len(content.calibration_data.group))
+        ]
         wanted = calibrate(
             (seen.truth - mean)[seen.mask],
             spread[seen.mask],
-            group=content.evidence.group[seen.graph][seen.mask],
+            group=content.calibration_data.group[seen.graph][seen.mask],
             largest=np.array(largest),
             scale=head.std,
         )
@@ -74,37 +83,37 @@ def test_two_members_are_calibrated_on_what_these_two_said(content: Content) -> 
 
 
 def test_a_pruned_ensemble_is_written_opened_and_pruned_again(
-    content: Content, tmp_path: Path
+    content: ArtefactContent, tmp_path: Path
 ) -> None:
     names = [member.trial for member in content.manifest.members]
-    once, _ = prune(content, names[:3], parent=PARENT, where="here")
-    archive.save(tmp_path / "once.zip", once)
-    found, identity = archive.read_with_identity(tmp_path / "once.zip")
-    twice, _ = prune(found, names[:1], parent=identity, where="here")
-    archive.save(tmp_path / "twice.zip", twice)
+    once, _ = prune_members(content, names[:3], where="here")
+    write_artefact(tmp_path / "once.zip", once)
+    found = read_artefact(tmp_path / "once.zip")
+    twice, _ = prune_members(found, names[:1], where="here")
+    write_artefact(tmp_path / "twice.zip", twice)
     ensemble = Ensemble.load(tmp_path / "twice.zip")
     assert [member.trial for member in ensemble.members] == names[:1]
     assert [len(step.removed) for step in ensemble.manifest.pruned] == [len(names) - 3, 2]
-    assert ensemble.manifest.pruned[1].parent == identity
-    card = archive.model_card(twice.manifest, twice.configs)
+    assert ensemble.manifest.pruned[1].parent == found.identity
+    card = model_card(twice.manifest, twice.configs)
     assert "It was not evaluated" in card
     assert "calibrated anew" in card
 
 
-def test_the_cutoff_shrinks_with_the_members(content: Content) -> None:
+def test_the_cutoff_shrinks_with_the_members(content: ArtefactContent) -> None:
     short = min(content.configs, key=lambda name: content.configs[name].model.cutoff)
-    pruned, _ = prune(content, [short], parent=PARENT, where="here")
+    pruned, _ = prune_members(content, [short], where="here")
     assert pruned.manifest.cutoff == content.configs[short].model.cutoff
     assert pruned.manifest.cutoff < content.manifest.cutoff
 
 
-def test_without_evidence_nothing_is_made_up(content: Content) -> None:
-    blind = replace(content, evidence=None)
+def test_without_calibration_data_nothing_is_made_up(content: ArtefactContent) -> None:
+    blind = replace(content, calibration_data=None)
     with pytest.raises(ConfigError, match="here: does not hold what its members said"):
-        prune(blind, [content.manifest.members[0].trial], parent=PARENT, where="here")
+        prune_members(blind, [content.manifest.members[0].trial], where="here")
 
 
-def test_a_head_must_keep_a_member(content: Content) -> None:
+def test_a_head_must_keep_a_member(content: ArtefactContent) -> None:
     manifest = content.manifest
     first, second, *others = manifest.members
     share = first.weights["charge"]
@@ -116,57 +125,57 @@ def test_a_head_must_keep_a_member(content: Content) -> None:
     )
     uneven = replace(content, manifest=manifest.model_copy(update={"members": members}))
     with pytest.raises(ConfigError, match="no member that stays takes part in head 'charge'"):
-        prune(uneven, [first.trial], parent=PARENT, where="here")
+        prune_members(uneven, [first.trial], where="here")
 
 
-def test_who_stays(content: Content) -> None:
+def test_who_stays(content: ArtefactContent) -> None:
     first, *others = content.manifest.members
     heavier = {name: min(2 * w, 1.0) for name, w in others[-1].weights.items()}
     last = others[-1].model_copy(update={"weights": heavier})
     manifest = content.manifest.model_copy(update={"members": (first, *others[:-1], last)})
-    assert choose(manifest, 1, []) == (last.trial,)
-    assert choose(manifest, 2, []) == (first.trial, last.trial)
-    assert choose(manifest, None, [last.trial, first.trial]) == (first.trial, last.trial)
+    assert choose_members(manifest, 1, []) == (last.trial,)
+    assert choose_members(manifest, 2, []) == (first.trial, last.trial)
+    assert choose_members(manifest, None, [last.trial, first.trial]) == (first.trial, last.trial)
     for keep, names in [(None, []), (2, ["t0001"]), (0, []), (len(manifest.members), [])]:
         with pytest.raises(ConfigError, match="--keep"):
-            choose(manifest, keep, names)
+            choose_members(manifest, keep, names)
     with pytest.raises(ConfigError, match="unknown member 't0009'"):
-        choose(manifest, None, ["t0009"])
+        choose_members(manifest, None, ["t0009"])
     with pytest.raises(ConfigError, match="all members"):
-        choose(manifest, None, [member.trial for member in manifest.members])
+        choose_members(manifest, None, [member.trial for member in manifest.members])
     with pytest.raises(ConfigError, match="one member alone"):
-        choose(manifest.model_copy(update={"members": (first,)}), 1, [])
+        choose_members(manifest.model_copy(update={"members": (first,)}), 1, [])
 
 
-def test_variances_of_members_count(content: Content) -> None:
+def test_variances_of_members_count(content: ArtefactContent) -> None:
     """With residuals drawn from N(0, v) and no spread, sigma^2 = c v with c near 1."""
     rng = np.random.default_rng(0)
     variance = rng.uniform(0.1, 4.0, (4000, 1))
     truth = rng.normal(size=(4000, 1)) * np.sqrt(variance)
-    head = HeadEvidence(
+    head = HeadCalibrationData(
         truth=truth,
         mask=np.ones(4000, dtype=bool),
         graph=np.arange(4000),
-        said={"a": np.zeros((4000, 1)), "b": np.zeros((4000, 1))},
+        predictions={"a": np.zeros((4000, 1)), "b": np.zeros((4000, 1))},
         variances={"a": variance, "b": variance},
     )
-    evidence = Evidence(np.arange(4000), np.full(4000, "all"), {"x": head})
-    fit = evidence.calibration("x", {"a": 0.5, "b": 0.5}, 1.0)
+    data = CalibrationData(np.arange(4000), np.full(4000, "all"), {"x": head})
+    fit = data.calibrate_head("x", {"a": 0.5, "b": 0.5}, 1.0)
     assert fit.c == pytest.approx(1.0, abs=0.1)
     assert fit.quantiles["0.9"] == pytest.approx(1.645, abs=0.1)
 
 
-def test_evidence_comes_back_as_it_went_in(content: Content) -> None:
-    evidence = content.evidence
-    assert evidence is not None
-    weights = {name: weights_of(content.manifest, name) for name in evidence.heads}
-    arrays = to_arrays(evidence)
+def test_calibration_data_comes_back_as_it_went_in(content: ArtefactContent) -> None:
+    data = content.calibration_data
+    assert data is not None
+    weights = {name: weights_of(content.manifest, name) for name in data.heads}
+    arrays = to_arrays(data)
     again = from_arrays(arrays, weights, dict.fromkeys(weights, 1))
-    np.testing.assert_array_equal(again.group, evidence.group)
-    np.testing.assert_array_equal(again.kind, evidence.kind)
-    for name, head in evidence.heads.items():
-        for trial, values in head.said.items():
-            np.testing.assert_array_equal(again.heads[name].said[trial], values)
+    np.testing.assert_array_equal(again.group, data.group)
+    np.testing.assert_array_equal(again.kind, data.kind)
+    for name, head in data.heads.items():
+        for trial, values in head.predictions.items():
+            np.testing.assert_array_equal(again.heads[name].predictions[trial], values)
     assert {a.dtype for k, a in arrays.items() if "/said/" in k} <= {
         np.dtype("f4"),
         np.dtype("f8"),
@@ -187,10 +196,10 @@ def test_evidence_comes_back_as_it_went_in(content: Content) -> None:
         (lambda a: a.pop("structures/kind/all"), "one kind each"),
     ],
 )
-def test_evidence_that_lies(content: Content, change, sentence: str) -> None:
-    assert content.evidence is not None
-    arrays = {key: array.copy() for key, array in to_arrays(content.evidence).items()}
+def test_calibration_data_that_lies(content: ArtefactContent, change, sentence: str) -> None:
+    assert content.calibration_data is not None
+    arrays = {key: array.copy() for key, array in to_arrays(content.calibration_data).items()}
     change(arrays)
-    weights = {n: weights_of(content.manifest, n) for n in content.evidence.heads}
+    weights = {n: weights_of(content.manifest, n) for n in content.calibration_data.heads}
     with pytest.raises(ValueError, match=sentence):
         from_arrays(arrays, weights, dict.fromkeys(weights, 1))
