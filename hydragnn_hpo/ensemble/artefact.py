@@ -202,7 +202,7 @@ def _read_manifest(entries: SafeZip) -> Manifest:
         reject(path, f"'{MANIFEST}' does not say its format")
     if version != FORMAT:
         cure = (
-            "install a newer one" if version > FORMAT else "build the ensemble again from its run"
+            "install a newer one" if version > FORMAT else "build it again from its run (hydragnn-hpo ensemble build RUN)"
         )
         raise DataError(
             f"{path}: has format {version}, this version of hydragnn-hpo reads format {FORMAT}: "

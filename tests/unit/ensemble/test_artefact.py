@@ -182,7 +182,7 @@ def without_charge(values: dict) -> None:
             lambda v: v.update(format=3),
             "has format 3, this version of hydragnn-hpo reads format 2: install a newer one",
         ),
-        (lambda v: v.update(format=1), "reads format 2: build the ensemble again from its run"),
+        (lambda v: v.update(format=1), "reads format 2: build it again from its run"),
         (lambda v: v.pop("format"), "does not say its format"),
         (lambda v: v.update(format="1"), "does not say its format"),
         (lambda v: v.update(run="rm -rf"), "unknown key 'run'"),
@@ -333,5 +333,5 @@ def test_an_old_file_predicts_what_it_predicted() -> None:
 
 
 def test_a_format_that_was_never_released_is_refused() -> None:
-    with pytest.raises(DataError, match="has format 1, .* build the ensemble again from its run"):
+    with pytest.raises(DataError, match="has format 1, .* build it again from its run"):
         Ensemble.load(GOLDEN / "format1.zip")

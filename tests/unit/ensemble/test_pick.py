@@ -1,23 +1,120 @@
-"""From a pool to picks, with an ensemble of toy models."""
+"""One number per structure, counted by hand."""
 
+from types import SimpleNamespace
+from typing import Any
+import numpy as np
+import pytest
+from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
+from hydragnn_hpo.ensemble.manifest import HeadEntry
+from hydragnn_hpo.ensemble.pick import count_levels, force_disagreement, score_head, assign_levels, score_structures
+from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
+from hydragnn_hpo.ensemble.uncertainty.moments import moments_of
+from hypothesis import given
+from hypothesis import strategies as st
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.ensemble.pick import PoolCandidate, Shortlist
 import json
 from collections.abc import Iterator
 from pathlib import Path
-
-import numpy as np
-import pytest
 from ase import Atoms
 from ase.io import read, write
-
-from hydragnn_hpo.cli.pick import pick as command
+from hydragnn_hpo.cli.ensemble_pick import pick as command
 from hydragnn_hpo.data.structure import Place, graph_of
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.structures import Structures, columns_of_atoms
-from hydragnn_hpo.ensemble.picking.descriptors import descriptors
-from hydragnn_hpo.ensemble.picking.pick import DEVIATION, Wish, pick, ranking_of
+from hydragnn_hpo.ensemble.descriptors import compute_descriptors
+from hydragnn_hpo.ensemble.pick import DEVIATION, PickRequest, pick_structures, make_ranking
 from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
 from hydragnn_hpo.errors import ConfigError, DataError
 
+def head(level: str = "graph", a: float = 1.0, **more: Any) -> HeadEntry:
+    known = Calibration(a=a, b=0.01, quantiles={"0.9": 1.6}, spread99=1.0, rows=9, groups=9)
+    values = {"level": level, "shape": "scalar", "unit": "eV", "mean": 0.0, "std": 2.0}
+    return HeadEntry(**{**values, **more}, calibration=known)
+
+
+def said(std: list[float], epistemic: list[float] | None = None) -> HeadPrediction:
+    column = np.array(std)[:, None]
+    spread = column if epistemic is None else np.array(epistemic)[:, None]
+    return HeadPrediction(column, column, spread, column, column)
+
+
+def test_a_graph_head_counts_in_units_of_the_target() -> None:
+    offsets = np.array([0, 2, 3])
+    assert score_head(head(), said([1.0, 4.0]), offsets).tolist() == [0.5, 2.0]
+
+
+def test_of_a_node_head_the_worst_atom_counts() -> None:
+    offsets = np.array([0, 2, 3])
+    assert score_head(head("node"), said([1.0, 6.0, 4.0]), offsets).tolist() == [3.0, 2.0]
+
+
+def test_a_constant_sigma_ranks_by_the_raw_spread() -> None:
+    found = score_head(head(a=0.0), said([1.0, 1.0], [0.2, 0.4]), np.array([0, 1, 2]))
+    assert found.tolist() == [0.1, 0.2]
+
+
+def test_heads_whose_spread_tells_nothing_do_not_count_beside_others() -> None:
+    known = SimpleNamespace(heads={"x": head(), "y": head(), "z": head(a=0.0)})
+    offsets = np.array([0, 1])
+    heads = {"x": said([1.0]), "y": said([3.0]), "z": said([9.0], [8.0])}
+    assert score_structures(known, heads, offsets).tolist() == [(0.5 + 1.5) / 2]  # type: ignore[arg-type]
+    assert score_structures(known, {"z": heads["z"]}, offsets).tolist() == [4.0]  # type: ignore[arg-type]
+
+
+def test_a_target_that_never_changed_does_not_divide_by_zero() -> None:
+    assert score_head(head(std=0.0), said([3.0]), np.array([0, 1])).tolist() == [3.0]
+
+
+def test_disagreement_on_forces_is_that_of_dp_gen() -> None:
+    rng = np.random.default_rng(1)
+    forces = rng.normal(size=(5, 7, 3))  # members, atoms
+    offsets = np.array([0, 3, 7])
+    spread = moments_of(forces, np.full(5, 0.2)).spread
+    found = force_disagreement(HeadPrediction(forces[0], spread, spread, forces[0], forces[0]), offsets)
+    for graph in range(2):
+        worst = 0.0
+        for atom in range(offsets[graph], offsets[graph + 1]):
+            mean = sum(forces[m, atom] for m in range(5)) / 5
+            square = sum(np.linalg.norm(forces[m, atom] - mean) ** 2 for m in range(5)) / 5
+            worst = max(worst, float(np.sqrt(square)))
+        assert found[graph] == pytest.approx(worst, rel=1e-12)
+
+
+def test_levels_include_their_lower_end() -> None:
+    level = assign_levels(np.array([0.04, 0.05, 0.1, 0.25, 9.0]), 0.05, 0.25)
+    assert level.tolist() == [0, 1, 1, 2, 2]
+    assert count_levels(level) == {"accurate": 1, "candidate": 2, "failed": 2}
+
+NOTHING = Graph(
+    "x",
+    np.zeros(0, np.int16),
+    np.zeros((0, 3)),
+    np.zeros((3, 3)),
+    np.zeros(3, bool),
+    np.zeros((0, 2), np.int32),
+    np.zeros((0, 3), np.int16),
+    {},
+    "x",
+    None,
+)
+
+
+@given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.5, 4.0])), st.integers(1, 8))
+def test_it_keeps_what_sorting_would(scores: list[float], size: int) -> None:
+    shortlist = Shortlist(size)
+    for number, score in enumerate(scores):
+        if shortlist.wants(score):
+            shortlist.add(PoolCandidate(str(number), score, NOTHING, {}))
+    found = [int(candidate.id) for candidate in shortlist.best()]
+    assert found == sorted(range(len(scores)), key=lambda n: (-scores[n], n))[:size]
+
+
+def test_it_holds_no_more_than_its_size() -> None:
+    shortlist = Shortlist(3)
+    for number in range(1000):
+        shortlist.add(PoolCandidate(str(number), float(number % 7), NOTHING, {}))
+    assert len(shortlist.best()) == 3
 
 @pytest.fixture(scope="module")
 def ensemble(built_zip: Path) -> Ensemble:
@@ -44,7 +141,7 @@ def pool(ensemble: Ensemble, some: list[Atoms], size: int) -> Iterator[Structure
 
 def test_the_first_pick_is_the_most_uncertain_one(ensemble: Ensemble) -> None:
     some = structures(40)
-    found = pick(ensemble, pool(ensemble, some, 7), Wish(5, by="charge"))
+    found = pick_structures(ensemble, pool(ensemble, some, 7), PickRequest(5, by="charge"))
     head, said = ensemble.manifest.heads["charge"], ensemble.predict(some).heads["charge"]
     column = (said.std if head.calibration.a > 0 else said.std_epistemic)[:, 0]
     ends = np.cumsum([len(atoms) for atoms in some])
@@ -58,14 +155,14 @@ def test_the_first_pick_is_the_most_uncertain_one(ensemble: Ensemble) -> None:
 
 def test_how_the_pool_is_cut_changes_nothing(ensemble: Ensemble) -> None:
     some = structures(30)
-    once = pick(ensemble, pool(ensemble, some, 30), Wish(4))
-    pieces = pick(ensemble, pool(ensemble, some, 4), Wish(4))
+    once = pick_structures(ensemble, pool(ensemble, some, 30), PickRequest(4))
+    pieces = pick_structures(ensemble, pool(ensemble, some, 4), PickRequest(4))
     assert [c.id for c in once.candidates] == [c.id for c in pieces.candidates]
     assert once.counts == pieces.counts
 
 
 def test_picks_lie_farther_apart_than_the_highest_scores(ensemble: Ensemble) -> None:
-    found = pick(ensemble, pool(ensemble, structures(80), 40), Wish(6))
+    found = pick_structures(ensemble, pool(ensemble, structures(80), 40), PickRequest(6))
     assert found.mean_distance > found.mean_distance_top > 0.0
 
 
@@ -76,7 +173,7 @@ def test_copies_are_picked_once(ensemble: Ensemble) -> None:
     turned.translate([5.0, 1.0, 2.0])
     order = np.random.default_rng(0).permutation(len(one))
     several = [one, turned, one[order], *structures(6, seed=6)]
-    found = pick(ensemble, pool(ensemble, several, 3), Wish(9))
+    found = pick_structures(ensemble, pool(ensemble, several, 3), PickRequest(9))
     assert len({c.id for c in found.candidates} & {"s0", "s1", "s2"}) == 1
     assert found.counts["same"] == 2
 
@@ -90,7 +187,7 @@ def test_descriptors_do_not_see_turns_shifts_order_or_supercells(ensemble: Ensem
         graph_of(atoms, Place(Path("x"), k, str(k)), ensemble.rules)
         for k, atoms in enumerate([cell, twice, turned, cell[[1, 0]], *structures(4)])
     ]
-    points = descriptors(ensemble, graphs)
+    points = compute_descriptors(ensemble, graphs)
     for other in points[1:4]:
         np.testing.assert_allclose(other, points[0], atol=1e-4)
     assert np.linalg.norm(points[4] - points[0]) > 0.1
@@ -98,17 +195,17 @@ def test_descriptors_do_not_see_turns_shifts_order_or_supercells(ensemble: Ensem
 
 def test_unseen_elements_are_picked_on_wish_only(ensemble: Ensemble) -> None:
     some = [*structures(5), Atoms("UH", [[0, 0, 0], [1.9, 0, 0]])]
-    without = pick(ensemble, pool(ensemble, some, 6), Wish(6))
+    without = pick_structures(ensemble, pool(ensemble, some, 6), PickRequest(6))
     assert without.counts["unseen"] == 1
     assert "s5" not in {c.id for c in without.candidates}
-    with_them = pick(ensemble, pool(ensemble, some, 6), Wish(6, unseen=True))
+    with_them = pick_structures(ensemble, pool(ensemble, some, 6), PickRequest(6, unseen=True))
     told = {c.id: c.told["trust"] for c in with_them.candidates}
     assert "unseen element U" in told["s5"]
 
 
 def test_forces_rank_by_the_largest_disagreement(ensemble: Ensemble) -> None:
     some = structures(8)
-    found = pick(ensemble, pool(ensemble, some, 3), Wish(8, by="forces"))
+    found = pick_structures(ensemble, pool(ensemble, some, 3), PickRequest(8, by="forces"))
     calculator = EnsembleCalculator(ensemble)
     for candidate in found.candidates:
         atoms = some[int(candidate.id[1:])]
@@ -121,10 +218,10 @@ def test_forces_rank_by_the_largest_disagreement(ensemble: Ensemble) -> None:
 
 def test_trust_levels_sort_structures(ensemble: Ensemble) -> None:
     some = structures(12)
-    everything = pick(ensemble, pool(ensemble, some, 12), Wish(12, by="forces"))
+    everything = pick_structures(ensemble, pool(ensemble, some, 12), PickRequest(12, by="forces"))
     values = sorted(c.told[DEVIATION] for c in everything.candidates)
     low, high = (values[2] + values[3]) / 2, (values[8] + values[9]) / 2
-    found = pick(ensemble, pool(ensemble, some, 5), Wish(12, by="forces", low=low, high=high))
+    found = pick_structures(ensemble, pool(ensemble, some, 5), PickRequest(12, by="forces", low=low, high=high))
     assert all(low <= c.told[DEVIATION] < high for c in found.candidates)
     counts = found.counts
     assert (counts["accurate"], counts["candidate"], counts["failed"]) == (3, 6, 3)
@@ -133,23 +230,23 @@ def test_trust_levels_sort_structures(ensemble: Ensemble) -> None:
 @pytest.mark.parametrize(
     ("wish", "sentence"),
     [
-        (Wish(1, by="energi"), "Did you mean 'energy'"),
-        (Wish(1, by="charge", low=0.1), "add --by forces"),
-        (Wish(1, by="forces", low=0.3, high=0.1), "is not below --high"),
+        (PickRequest(1, by="energi"), "Did you mean 'energy'"),
+        (PickRequest(1, by="charge", low=0.1), "add --by forces"),
+        (PickRequest(1, by="forces", low=0.3, high=0.1), "is not below --high"),
     ],
 )
 def test_a_wish_that_makes_no_sense_is_refused(
-    ensemble: Ensemble, wish: Wish, sentence: str
+    ensemble: Ensemble, wish: PickRequest, sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        ranking_of(ensemble, wish)
+        make_ranking(ensemble, wish)
 
 
 def test_a_pool_without_candidates_is_told(ensemble: Ensemble) -> None:
     with pytest.raises(DataError, match="1 unseen"):
-        pick(ensemble, pool(ensemble, [Atoms("U")], 1), Wish(3))
+        pick_structures(ensemble, pool(ensemble, [Atoms("U")], 1), PickRequest(3))
     with pytest.raises(DataError, match="0 read"):
-        pick(ensemble, iter(()), Wish(3))
+        pick_structures(ensemble, iter(()), PickRequest(3))
 
 
 def test_the_command_writes_picks_and_tells(

@@ -1,18 +1,21 @@
-"""Of many uncertain structures choose some that lie far from each other.
-
-Shapes: M points, D dimensions, n chosen.
-"""
+"""Descriptors of structures from the features of the members, and a diverse selection among them."""
 
 from dataclasses import dataclass
-
 import numpy as np
+from collections.abc import Sequence
+import torch
+from hydragnn_hpo.data.columns import columns_of
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, member_batches, pieces
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble, as_array
+from hydragnn_hpo.model.pooling import pool_mean
 
 SAME = 0.01
 """Structures nearer than this, in standard deviations of the descriptors, are one."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class DiverseSelection:
     """What was chosen, in order."""
 
     rows: np.ndarray
@@ -23,7 +26,7 @@ class Choice:
     """Points that were left out because a chosen one is as good as equal."""
 
 
-def farthest_first(points: np.ndarray, scores: np.ndarray, wanted: int) -> Choice:
+def farthest_first(points: np.ndarray, scores: np.ndarray, wanted: int) -> DiverseSelection:
     """Choose greedily: the best score first, then whatever has the largest score x distance.
 
     With equal scores this is the greedy k-center cover of the points, at most twice as wide as
@@ -52,10 +55,10 @@ def farthest_first(points: np.ndarray, scores: np.ndarray, wanted: int) -> Choic
         equal = open_ & (nearest < SAME)
         same += int(equal.sum())
         open_ &= ~equal
-    return Choice(np.array(rows, dtype=np.int64), np.array(distances), same)
+    return DiverseSelection(np.array(rows, dtype=np.int64), np.array(distances), same)
 
 
-def standardised(features: np.ndarray) -> np.ndarray:
+def standardize(features: np.ndarray) -> np.ndarray:
     """Scale columns so that two random points are about 1.4 apart: mean 0, sum of variances 1.
 
     Args:
@@ -76,3 +79,24 @@ def mean_distance(points: np.ndarray) -> float:
         return 0.0
     total = sum(np.linalg.norm(points[k + 1 :] - p, axis=1).sum() for k, p in enumerate(points))
     return float(total) / (len(points) * (len(points) - 1) / 2)
+
+@torch.no_grad()
+def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarray:
+    """Give a point for each structure, [M, D]: near ones look alike to the members.
+
+    The mean over a structure's atoms of every member's last features, each member's
+    standardised over these structures and as heavy as any other's. They do not change when a
+    structure is turned, shifted, or repeated.
+    """
+    rules = ensemble.rules
+    columns = columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
+    found: dict[str, list[np.ndarray]] = {member.trial: [] for member in ensemble.members}
+    for piece in pieces(columns, np.arange(len(graphs)), EDGES_PER_BATCH):
+        for member, batch in member_batches(ensemble.members, columns, piece, ensemble.device):
+            pooled = pool_mean(member.model.trunk(batch).scalars, batch)
+            found[member.trial].append(as_array(pooled))
+    each = [standardize(np.concatenate(parts)) for parts in found.values() if parts]
+    if not each:
+        return np.zeros((0, 1))
+    points: np.ndarray = np.concatenate(each, axis=1) / np.sqrt(len(each))
+    return points

@@ -1,14 +1,11 @@
 """Far from each other, and uncertain."""
 
 import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from hydragnn_hpo.ensemble.picking.diversity import farthest_first, mean_distance, standardised
-
+from hydragnn_hpo.ensemble.descriptors import farthest_first, mean_distance, standardize
 
 def cover(points: np.ndarray, centers: list[int]) -> float:
     """Give how far the farthest point is from its nearest centre."""
@@ -53,16 +50,16 @@ def test_no_points_are_no_choice() -> None:
 
 
 def test_two_random_points_are_about_the_root_of_two_apart() -> None:
-    points = standardised(np.random.default_rng(0).normal(3.0, 50.0, (400, 30)))
+    points = standardize(np.random.default_rng(0).normal(3.0, 50.0, (400, 30)))
     squares = np.square(points[:, None] - points[None]).sum(axis=-1)
     # Mean over ordered pairs of distinct points of |x - y|^2: 2 n / (n - 1) times the variances.
     assert squares.sum() / (400 * 399) == pytest.approx(2.0 * 400 / 399)
 
 
 def test_what_never_changes_tells_nothing() -> None:
-    assert not standardised(np.full((5, 3), 7.0)).any()
+    assert not standardize(np.full((5, 3), 7.0)).any()
     features = np.array([[1.0, 0.0], [1.0, 2.0]])
-    assert standardised(features).tolist() == [[-1.0], [1.0]]
+    assert standardize(features).tolist() == [[-1.0], [1.0]]
 
 
 def test_mean_distance_of_three_points() -> None:
