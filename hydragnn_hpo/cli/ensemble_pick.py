@@ -4,7 +4,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+
 from hydragnn_hpo.cli.arguments import (
     DeviceOption,
     DryRunOption,
@@ -55,22 +57,27 @@ def pick(
     """Pick the structures of a pool that are worth a label: uncertain, and not all alike."""
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-    from hydragnn_hpo.ensemble.pick import picks_to_plain, check_picks_format, write_picks
-    from hydragnn_hpo.ensemble.pick import PickRequest, make_ranking
+    from hydragnn_hpo.ensemble.pick import (
+        PickRequest,
+        check_picks_format,
+        make_ranking,
+        picks_to_plain,
+        write_picks,
+    )
     from hydragnn_hpo.ensemble.pick import pick_structures as pick_from
     from hydragnn_hpo.ensemble.sharing.devices import device_of
     from hydragnn_hpo.ensemble.streaming.lots import lots_of, refuse_to_replace
 
     check_picks_format(out)
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
-    wish = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
-    make_ranking(model, wish)
+    request = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
+    make_ranking(model, request)
     if dry_run:
         what = by or "all heads"
         typer.echo(f"would rank {', '.join(map(str, files))} by {what}, write {number} to {out}")
         return
     refuse_to_replace(lots_of(files), out)
-    picked = pick_from(model, _pool(files, model.rules), wish)
+    picked = pick_from(model, _pool(files, model.rules), request)
     write_picks(out, model.manifest, picked)
     plain = picks_to_plain(picked)
     if as_json:
@@ -81,7 +88,7 @@ def pick(
 
 
 def _pool(files: list[Path], rules: "Rules") -> Iterator["Structures"]:
-    """Give the structures, a bounded number at a time."""
+    """Yield the structures, a bounded number at a time."""
     from hydragnn_hpo.ensemble.streaming.files import Files
     from hydragnn_hpo.ensemble.streaming.lots import lots_of
     from hydragnn_hpo.ensemble.streaming.reading import Reading, stream

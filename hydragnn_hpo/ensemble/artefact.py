@@ -201,9 +201,9 @@ def _read_manifest(entries: SafeZip) -> Manifest:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         reject(path, f"'{MANIFEST}' does not say its format")
     if version != FORMAT:
-        cure = (
-            "install a newer one" if version > FORMAT else "build it again from its run (hydragnn-hpo ensemble build RUN)"
-        )
+        cure = "install a newer one"
+        if version < FORMAT:
+            cure = "build it again from its run (hydragnn-hpo ensemble build RUN)"
         raise DataError(
             f"{path}: has format {version}, this version of hydragnn-hpo reads format {FORMAT}: "
             f"{cure}."

@@ -1,9 +1,14 @@
-"""Descriptors of structures from the features of the members, and a diverse selection among them."""
+"""Descriptors of structures from the features of the members, and diverse selection among them.
 
-from dataclasses import dataclass
-import numpy as np
+Shapes: M structures, D dimensions, F features of a member, n chosen.
+"""
+
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import torch
+
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, member_batches, pieces
@@ -16,17 +21,17 @@ SAME = 0.01
 
 @dataclass(frozen=True)
 class DiverseSelection:
-    """What was chosen, in order."""
+    """Rows chosen by ``farthest_first``, in order."""
 
     rows: np.ndarray
     """Rows of the points, [n]."""
     distances: np.ndarray
     """Distance of each to the nearest one chosen before it, [n]; infinite for the first."""
-    same: int
-    """Points that were left out because a chosen one is as good as equal."""
+    duplicates: int
+    """Points left out because a chosen one is nearer than ``SAME``."""
 
 
-def farthest_first(points: np.ndarray, scores: np.ndarray, wanted: int) -> DiverseSelection:
+def farthest_first(points: np.ndarray, scores: np.ndarray, count: int) -> DiverseSelection:
     """Choose greedily: the best score first, then whatever has the largest score x distance.
 
     With equal scores this is the greedy k-center cover of the points, at most twice as wide as
@@ -35,7 +40,7 @@ def farthest_first(points: np.ndarray, scores: np.ndarray, wanted: int) -> Diver
     Args:
         points: descriptors, [M, D].
         scores: > 0, [M].
-        wanted: n, at most.
+        count: n, at most.
 
     Source: Gonzalez (1985), Theor. Comput. Sci. 38, 293; as a core-set for labels, Sener &
     Savarese (2018), arXiv:1708.00489.
@@ -44,8 +49,8 @@ def farthest_first(points: np.ndarray, scores: np.ndarray, wanted: int) -> Diver
     open_ = np.ones(len(points), dtype=bool)
     rows: list[int] = []
     distances: list[float] = []
-    same = 0
-    while len(rows) < wanted and open_.any():
+    duplicates = 0
+    while len(rows) < count and open_.any():
         weighted = np.where(np.isinf(nearest), scores, scores * nearest)
         row = int(np.argmax(np.where(open_, weighted, -np.inf)))
         rows.append(row)
@@ -53,9 +58,9 @@ def farthest_first(points: np.ndarray, scores: np.ndarray, wanted: int) -> Diver
         nearest = np.minimum(nearest, np.linalg.norm(points - points[row], axis=1))
         open_[row] = False
         equal = open_ & (nearest < SAME)
-        same += int(equal.sum())
+        duplicates += int(equal.sum())
         open_ &= ~equal
-    return DiverseSelection(np.array(rows, dtype=np.int64), np.array(distances), same)
+    return DiverseSelection(np.array(rows, dtype=np.int64), np.array(distances), duplicates)
 
 
 def standardize(features: np.ndarray) -> np.ndarray:
@@ -74,15 +79,16 @@ def standardize(features: np.ndarray) -> np.ndarray:
 
 
 def mean_distance(points: np.ndarray) -> float:
-    """Give the mean distance over all pairs of points; 0 where there are none."""
+    """Return the mean distance over all pairs of points; 0 where there are none."""
     if len(points) < 2:
         return 0.0
     total = sum(np.linalg.norm(points[k + 1 :] - p, axis=1).sum() for k, p in enumerate(points))
     return float(total) / (len(points) * (len(points) - 1) / 2)
 
+
 @torch.no_grad()
 def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarray:
-    """Give a point for each structure, [M, D]: near ones look alike to the members.
+    """Return a point for each structure, [M, D]; near ones look alike to the members.
 
     The mean over a structure's atoms of every member's last features, each member's
     standardised over these structures and as heavy as any other's. They do not change when a

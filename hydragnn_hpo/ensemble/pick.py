@@ -1,58 +1,55 @@
 """Pick the structures of a pool that are worth a label: uncertain ones, and not all alike."""
 
-from collections import Counter
-from collections.abc import Mapping
-import numpy as np
-from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
-from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
-from hydragnn_hpo.ensemble.uncertainty.forces import force_deviation, largest_deviation
 import heapq
-from dataclasses import dataclass
-from typing import Any
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.graph import Graph
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.structures import Structures
-from hydragnn_hpo.ensemble.descriptors import compute_descriptors
-from hydragnn_hpo.ensemble.descriptors import farthest_first, mean_distance
-from hydragnn_hpo.ensemble.simulation.slopes import energy_head, forces_head, slopes_of
-from hydragnn_hpo.ensemble.uncertainty.forces import largest_deviation
-from hydragnn_hpo.errors import ConfigError, DataError, unknown
 import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 from ase import Atoms
 from ase.io import write as write_atoms
-from hydragnn_hpo.ensemble.manifest import Manifest
-from hydragnn_hpo.errors import ConfigError
+
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.ensemble.descriptors import compute_descriptors, farthest_first, mean_distance
+from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
+from hydragnn_hpo.ensemble.inference.structures import Structures
+from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.simulation.slopes import energy_head, forces_head, slopes_of
+from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
+from hydragnn_hpo.ensemble.uncertainty.forces import force_deviation, largest_deviation
+from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.records import finite
 from hydragnn_hpo.units import inside
 
 LEVELS = ("accurate", "candidate", "failed")
-"""What DP-GEN calls a structure below, between and above its two trust levels."""
+"""Names that DP-GEN gives a structure below, between and above its two trust levels."""
 
 
 def is_informative(calibration: Calibration) -> bool:
-    """Whether sigma differs from structure to structure; where the fit found a = 0 it does not."""
+    """Check whether sigma differs between structures; with a = 0 from the fit it does not."""
     return calibration.a > 0.0 or calibration.c > 0.0
 
 
-def score_head(head: HeadEntry, said: HeadPrediction, offsets: np.ndarray) -> np.ndarray:
-    """Give each structure's uncertainty of one head, in standard deviations of the target, [G].
+def score_head(head: HeadEntry, prediction: HeadPrediction, offsets: np.ndarray) -> np.ndarray:
+    """Return each structure's uncertainty of one head, in standard deviations of the target, [G].
 
-    Of a node-level head the atom counts that is known worst. Where sigma is one constant
-    the members' raw spread ranks in its place.
+    The most uncertain atom counts for a node-level head. Where sigma is constant, the members'
+    raw spread ranks in its place.
 
     Args:
         head: with unit, spread of the target, calibration.
-        said: of G structures.
+        prediction: of G structures.
         offsets: first atom of each structure, and the end, [G + 1].
     """
-    values = (said.std if is_informative(head.calibration) else said.std_epistemic)[:, 0]
+    informative = is_informative(head.calibration)
+    values = (prediction.std if informative else prediction.std_epistemic)[:, 0]
     unit = head.std or 1.0
     return (largest_deviation(values, offsets) if head.level == "node" else values) / unit
 
@@ -60,36 +57,36 @@ def score_head(head: HeadEntry, said: HeadPrediction, offsets: np.ndarray) -> np
 def score_structures(
     manifest: Manifest, heads: Mapping[str, HeadPrediction], offsets: np.ndarray
 ) -> np.ndarray:
-    """Give each structure's uncertainty, the mean over some heads, [G].
+    """Return each structure's uncertainty, the mean over some heads, [G].
 
-    Heads whose spread tells nothing of their errors (a = 0 on ``cal``) count only where there
-    are no others.
+    Heads whose spread is unrelated to their errors (a = 0 on ``cal``) count only where there are
+    no others.
 
     Args:
         manifest: of the ensemble.
         heads: predictions of the heads that count.
         offsets: first atom of each structure, and the end, [G + 1].
     """
-    telling = {n: said for n, said in heads.items() if is_informative(manifest.heads[n].calibration)}
-    each = [score_head(manifest.heads[n], said, offsets) for n, said in (telling or heads).items()]
+    informative = [n for n in heads if is_informative(manifest.heads[n].calibration)]
+    each = [score_head(manifest.heads[n], heads[n], offsets) for n in informative or heads]
     return np.mean(each, axis=0) if each else np.zeros(len(offsets) - 1)
 
 
-def force_disagreement(said: HeadPrediction, offsets: np.ndarray) -> np.ndarray:
-    """Give the largest disagreement on the force on an atom, eV/angstrom, [G].
+def force_disagreement(prediction: HeadPrediction, offsets: np.ndarray) -> np.ndarray:
+    """Return the largest disagreement on the force on an atom, eV/angstrom, [G].
 
     Args:
-        said: of a head of forces; its spread is the root *mean* variance of three components.
+        prediction: of a head of forces; its spread is the root *mean* variance of three components.
         offsets: first atom of each structure, and the end, [G + 1].
 
     Source: Zhang et al. (2020), Comput. Phys. Commun. 253, 107206 (DP-GEN), eq. 1.
     """
-    variance = np.repeat(np.square(said.std_epistemic), 3, axis=1)
+    variance = np.repeat(np.square(prediction.std_epistemic), 3, axis=1)
     return largest_deviation(force_deviation(variance), offsets)
 
 
 def assign_levels(deviation: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Give each structure's level as an index into ``LEVELS``, [G].
+    """Return each structure's level as an index into ``LEVELS``, [G].
 
     Below ``low`` the model is right already, from ``high`` on the structure is too strange to
     be worth a label.
@@ -102,6 +99,7 @@ def count_levels(level: np.ndarray) -> Counter[str]:
     """Count structures by the name of their level."""
     return Counter({name: int((level == place).sum()) for place, name in enumerate(LEVELS)})
 
+
 @dataclass(frozen=True, eq=False)
 class PoolCandidate:
     """A structure that may be picked."""
@@ -112,21 +110,21 @@ class PoolCandidate:
     """How uncertain it is."""
     graph: Graph
     """The structure."""
-    told: dict[str, Any]
-    """What is written beside it: standard deviations, trust."""
+    details: dict[str, Any]
+    """Values that are written beside it: standard deviations, trust."""
 
 
 class Shortlist:
     """Keeps the candidates with the highest scores; of equal ones those that came first."""
 
     def __init__(self, size: int) -> None:
-        """Take how many are kept."""
+        """Set how many are kept."""
         self.size = size
         self._heap: list[tuple[float, int, PoolCandidate]] = []
         self._seen = 0
 
-    def wants(self, score: float) -> bool:
-        """Whether a candidate of this score would be kept."""
+    def accepts(self, score: float) -> bool:
+        """Check whether a candidate of this score would be kept."""
         return len(self._heap) < self.size or score > self._heap[0][0]
 
     def add(self, candidate: PoolCandidate) -> None:
@@ -139,7 +137,7 @@ class Shortlist:
             heapq.heappushpop(self._heap, entry)
 
     def best(self) -> list[PoolCandidate]:
-        """Give all that were kept, the highest score first."""
+        """Return all that were kept, the highest score first."""
         return [candidate for _, _, candidate in sorted(self._heap, reverse=True)]
 
 
@@ -163,19 +161,20 @@ def copy_graph(columns: Columns, row: int, name: str) -> Graph:
         laplacian=laplacian,
     )
 
+
 FORCES = "forces"
-"""What ranks by the disagreement on forces is called, beside the names of heads."""
+"""Value of ``PickRequest.by`` that ranks by the disagreement on forces."""
 SHORTLIST = 10
 """Candidates that are compared for each one that is picked."""
 DEVIATION = "max_force_deviation"
-"""What the largest disagreement on a force is called in the output."""
+"""Key of the largest disagreement on a force in the output."""
 
 
 @dataclass(frozen=True)
 class PickRequest:
-    """What is to be picked."""
+    """Number of structures to pick, and how to rank them."""
 
-    wanted: int
+    count: int
     """How many structures."""
     by: str | None = None
     """A head, or ``forces``; the mean over all heads if left out."""
@@ -189,7 +188,7 @@ class PickRequest:
 
 @dataclass
 class PickResult:
-    """What came of it."""
+    """Picked structures, and what became of the others."""
 
     candidates: list[PoolCandidate] = field(default_factory=list)
     """In the order in which they were picked."""
@@ -203,49 +202,51 @@ class PickResult:
     """The same, had simply those with the highest scores been picked."""
 
 
-def pick_structures(ensemble: Ensemble, pool: Iterable[Structures], wish: PickRequest) -> PickResult:
+def pick_structures(
+    ensemble: Ensemble, pool: Iterable[Structures], request: PickRequest
+) -> PickResult:
     """Pick structures that are worth a label.
 
-    Of the pool the ``SHORTLIST`` times as many most uncertain ones are kept while it streams by;
-    of these ``farthest_first`` picks.
+    While the pool streams by, its ``SHORTLIST`` times as many most uncertain structures are kept;
+    ``farthest_first`` picks from these.
 
     Args:
-        ensemble: who predicts.
+        ensemble: predicts the pool.
         pool: the structures, a batch at a time.
-        wish: what is wanted.
+        request: how many, ranked how.
 
     Raises:
         ConfigError: the ensemble has no such head, or no energy to take forces from.
         DataError: the pool holds nothing that can be picked.
     """
-    ranking = make_ranking(ensemble, wish)
-    shortlist, picked = Shortlist(SHORTLIST * wish.wanted), PickResult()
+    ranking = make_ranking(ensemble, request)
+    shortlist, result = Shortlist(SHORTLIST * request.count), PickResult()
     for structures in pool:
-        picked.counts += Counter(read=len(structures.ids), bad=len(structures.errors))
-        _update_shortlist(ranking, structures, shortlist, picked.counts)
+        result.counts += Counter(read=len(structures.ids), bad=len(structures.errors))
+        _update_shortlist(ranking, structures, shortlist, result.counts)
     best = shortlist.best()
     if not best:
-        found = ", ".join(f"{count} {name}" for name, count in picked.counts.items()) or "0 read"
+        found = ", ".join(f"{count} {name}" for name, count in result.counts.items()) or "0 read"
         raise DataError(f"the pool holds nothing to pick ({found}); give other structures.")
     points = compute_descriptors(ensemble, [candidate.graph for candidate in best])
     scores = np.array([candidate.score for candidate in best])
-    choice = farthest_first(points, np.maximum(scores, np.finfo(float).tiny), wish.wanted)
-    picked.candidates = [best[row] for row in choice.rows]
-    picked.distances = [None if np.isinf(far) else float(far) for far in choice.distances]
-    picked.counts["same"] = choice.same
-    picked.mean_distance = mean_distance(points[choice.rows])
-    picked.mean_distance_top = mean_distance(points[: len(choice.rows)])
-    return picked
+    choice = farthest_first(points, np.maximum(scores, np.finfo(float).tiny), request.count)
+    result.candidates = [best[row] for row in choice.rows]
+    result.distances = [None if np.isinf(far) else float(far) for far in choice.distances]
+    result.counts["same"] = choice.duplicates
+    result.mean_distance = mean_distance(points[choice.rows])
+    result.mean_distance_top = mean_distance(points[: len(choice.rows)])
+    return result
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """How structures are ranked."""
+    """How structures of a pool are ranked."""
 
     ensemble: Ensemble
     request: PickRequest
     heads: tuple[str, ...]
-    """Heads that count; none where forces do."""
+    """Heads that count; empty where forces count."""
     forces: str | None
     """Head of forces that counts."""
     energy: str | None
@@ -254,7 +255,7 @@ class Ranking:
     def scores(
         self, columns: Columns, heads: dict[str, HeadPrediction]
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Give each structure's score, [G], and disagreement on forces, [G], if that counts."""
+        """Return each structure's score, [G], and disagreement on forces, [G], if that counts."""
         if self.heads:
             chosen = {name: heads[name] for name in self.heads}
             return score_structures(self.ensemble.manifest, chosen, columns.node_offset), None
@@ -270,65 +271,67 @@ class Ranking:
         return deviation, deviation
 
 
-def make_ranking(ensemble: Ensemble, wish: PickRequest) -> Ranking:
-    """Choose what counts.
+def make_ranking(ensemble: Ensemble, request: PickRequest) -> Ranking:
+    """Choose the heads or forces that rank structures.
 
     Raises:
         ConfigError: the ensemble has no such head, or no energy to take forces from; trust
             levels without forces, or in the wrong order.
     """
     heads = ensemble.manifest.heads
-    by = wish.by
+    by = request.by
     if by is not None and by not in (FORCES, *heads):
         raise ConfigError(unknown("head", by, (FORCES, *heads)))
     derived = by if by in heads and heads[by].derived_from and heads[by].shape == "vector" else None
     by_forces = derived is not None or by == FORCES
-    if not by_forces and (wish.low > 0.0 or np.isfinite(wish.high)):
+    if not by_forces and (request.low > 0.0 or np.isfinite(request.high)):
         raise ConfigError("--low and --high are levels of forces: add --by forces.")
-    if not wish.low < wish.high:
-        raise ConfigError(f"--low {wish.low:g} is not below --high {wish.high:g}: exchange them.")
+    if not request.low < request.high:
+        raise ConfigError(
+            f"--low {request.low:g} is not below --high {request.high:g}: exchange them."
+        )
     if not by_forces:
-        return Ranking(ensemble, wish, (by,) if by else tuple(heads), None, None)
+        return Ranking(ensemble, request, (by,) if by else tuple(heads), None, None)
     if derived is not None:
-        return Ranking(ensemble, wish, (), derived, None)
+        return Ranking(ensemble, request, (), derived, None)
     energy = energy_head(ensemble)
     forces = forces_head(ensemble, energy)
-    return Ranking(ensemble, wish, (), forces, None if forces else energy)
+    return Ranking(ensemble, request, (), forces, None if forces else energy)
 
 
 def _update_shortlist(
     ranking: Ranking, structures: Structures, shortlist: Shortlist, counts: Counter[str]
 ) -> None:
-    """Let the candidates among some structures into the shortlist, and count the others."""
+    """Add the candidates among some structures to the shortlist, and count the others."""
     columns = structures.columns
     if not columns.num_graphs:
         return
-    ensemble, wish = ranking.ensemble, ranking.request
+    ensemble, request = ranking.ensemble, ranking.request
     prediction = ensemble.predict(columns)
     scores, deviation = ranking.scores(columns, prediction.heads)
     good = np.isfinite(scores)
     counts["not_finite"] += int((~good).sum())
     unseen = _has_unseen_elements(columns, ensemble.manifest.elements)
     counts["unseen"] += int((good & unseen).sum())
-    if not wish.unseen:
+    if not request.unseen:
         good &= ~unseen
     if deviation is not None:
-        level = assign_levels(deviation[good], wish.low, wish.high)
+        level = assign_levels(deviation[good], request.low, request.high)
         counts += count_levels(level)
         good[good] = level == 1
     names = [n for place, n in enumerate(structures.ids) if place not in structures.errors]
-    told = _standard_deviations(ensemble, columns, prediction.heads)
-    for row, extra in enumerate(told):
-        if good[row] and shortlist.wants(float(scores[row])):
+    deviations = _standard_deviations(ensemble, columns, prediction.heads)
+    for row, details in enumerate(deviations):
+        if good[row] and shortlist.accepts(float(scores[row])):
             if deviation is not None:
-                extra[DEVIATION] = float(deviation[row])
-            extra["trust"] = prediction.trust[row]
+                details[DEVIATION] = float(deviation[row])
+            details["trust"] = prediction.trust[row]
             graph = copy_graph(columns, row, names[row])
-            shortlist.add(PoolCandidate(names[row], float(scores[row]), graph, extra))
+            shortlist.add(PoolCandidate(names[row], float(scores[row]), graph, details))
 
 
 def _has_unseen_elements(columns: Columns, elements: tuple[int, ...]) -> np.ndarray:
-    """Say which structures hold an element that no member has seen, [G]."""
+    """Check which structures hold an element that no member has seen, [G]."""
     strange = ~np.isin(columns.numbers, elements)
     return np.logical_or.reduceat(strange, columns.node_offset[:-1])
 
@@ -336,11 +339,14 @@ def _has_unseen_elements(columns: Columns, elements: tuple[int, ...]) -> np.ndar
 def _standard_deviations(
     ensemble: Ensemble, columns: Columns, heads: dict[str, HeadPrediction]
 ) -> Iterator[dict[str, Any]]:
-    """Give each structure's standard deviations; of a node-level head the largest."""
+    """Yield each structure's standard deviations; the largest of a node-level head."""
     values: dict[str, np.ndarray] = {}
-    for name, said in heads.items():
+    for name, prediction in heads.items():
         node = ensemble.manifest.heads[name].level == "node"
-        for suffix, part in (("_std", said.std), ("_std_epistemic", said.std_epistemic)):
+        for suffix, part in (
+            ("_std", prediction.std),
+            ("_std_epistemic", prediction.std_epistemic),
+        ):
             column = part[:, 0]
             values[name + suffix] = (
                 largest_deviation(column, columns.node_offset) if node else column
@@ -348,47 +354,48 @@ def _standard_deviations(
     for row in range(columns.num_graphs):
         yield {name: float(column[row]) for name, column in values.items()}
 
+
 FORMATS = (".extxyz", ".xyz")
 
 
 def check_picks_format(path: Path) -> None:
-    """Refuse a name that tells no format, before anything is computed.
+    """Check the suffix of the output file, before anything is computed.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: the suffix is not one of extxyz.
     """
     if path.suffix not in FORMATS:
         raise ConfigError(f"{path}: structures are written as extxyz; end it in .extxyz.")
 
 
-def picks_to_plain(picked: PickResult) -> dict[str, Any]:
-    """Give the picked structures, in order, and what became of the others."""
+def picks_to_plain(result: PickResult) -> dict[str, Any]:
+    """Return the picked structures in order, and the counts of the others, as plain data."""
     entries = [
         {"id": candidate.id, "pick": rank, "score": candidate.score, "distance": far}
-        | candidate.told
+        | candidate.details
         for rank, (candidate, far) in enumerate(
-            zip(picked.candidates, picked.distances, strict=True), start=1
+            zip(result.candidates, result.distances, strict=True), start=1
         )
     ]
-    told: dict[str, Any] = finite(
+    plain: dict[str, Any] = finite(
         {
             "picked": entries,
-            "counts": dict(picked.counts),
-            "mean_distance": picked.mean_distance,
-            "mean_distance_top": picked.mean_distance_top,
+            "counts": dict(result.counts),
+            "mean_distance": result.mean_distance,
+            "mean_distance_top": result.mean_distance_top,
         }
     )
-    return told
+    return plain
 
 
-def write_picks(path: Path, manifest: Manifest, picked: PickResult) -> None:
+def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
     """Write the picked structures, whole or not at all, in the order of picking.
 
     ``info`` of each frame holds ``id``, ``pick`` (from 1), ``score``, ``distance``, ``trust``,
     the standard deviations, and the known properties that the ensemble was told.
     """
     frames = []
-    for entry, candidate in zip(picks_to_plain(picked)["picked"], picked.candidates, strict=True):
+    for entry, candidate in zip(picks_to_plain(result)["picked"], result.candidates, strict=True):
         atoms = _to_atoms(candidate, manifest)
         atoms.info |= {key: value for key, value in entry.items() if value is not None}
         frames.append(atoms)

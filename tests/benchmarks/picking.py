@@ -19,13 +19,10 @@ from record import finish
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.staging import open_store
+from hydragnn_hpo.ensemble.descriptors import compute_descriptors, mean_distance
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.structures import Structures
-from hydragnn_hpo.ensemble.descriptors import compute_descriptors
-from hydragnn_hpo.ensemble.descriptors import mean_distance
-from hydragnn_hpo.ensemble.pick import PickRequest, pick_structures
-from hydragnn_hpo.ensemble.pick import score_structures
-from hydragnn_hpo.ensemble.pick import copy_graph
+from hydragnn_hpo.ensemble.pick import PickRequest, copy_graph, pick_structures, score_structures
 from hydragnn_hpo.shipped import shipped
 
 SHARES = "shares = [0.2, 0.07, 0.07, 0.06, 0.6]"
@@ -89,7 +86,9 @@ def errors(ensemble: Ensemble, pool: Columns) -> tuple[np.ndarray, np.ndarray]:
     for name, head in ensemble.manifest.heads.items():
         error = np.abs(prediction.heads[name].mean - pool.targets[name])[:, 0] / head.std
         each.append(np.where(pool.masks[name], error, np.nan))
-    return np.nanmean(each, axis=0), score_structures(ensemble.manifest, prediction.heads, pool.node_offset)
+    return np.nanmean(each, axis=0), score_structures(
+        ensemble.manifest, prediction.heads, pool.node_offset
+    )
 
 
 def measure(run: Path, wanted: int) -> dict[str, float]:

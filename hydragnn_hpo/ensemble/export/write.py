@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from hydragnn_hpo.ensemble.engines.cache import of_torch
+from hydragnn_hpo.ensemble.compiled_engine import torch_compile_cache
 from hydragnn_hpo.ensemble.export.program import Program
 from hydragnn_hpo.ensemble.export.sidecar import describe
 from hydragnn_hpo.ensemble.export.trace import check, traced
@@ -67,7 +67,7 @@ def compiled(program: ExportedProgram) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.pt2"
         try:
-            with of_torch(Path(folder) / "inductor"), warnings.catch_warnings():
+            with torch_compile_cache(Path(folder) / "inductor"), warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
                 aoti_compile_and_package(program, package_path=str(path))
         except (InductorError, RuntimeError, OSError) as error:

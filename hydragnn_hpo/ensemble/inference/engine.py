@@ -22,13 +22,13 @@ class Engine(Protocol):
     The answers are those of the members one by one, within 1e-5 relative.
     """
 
-    def said(
+    def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
         """Give each member's heads, [R, w], and variances, for one batch of graphs."""
 
 
-class Eager:
+class EagerEngine:
     """Members one after the other; those with equal cutoffs share a batch."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
@@ -36,17 +36,32 @@ class Eager:
         self.members = tuple(members)
         self.device = device
 
-    def said(
+    def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
         """Give each member's heads and variances for one batch of graphs."""
         for member, batch in member_batches(self.members, graphs, indices, self.device):
-            yield member, asked(member, batch)
+            yield member, run_member(member, batch)
 
 
-def asked(member: Member, batch: Batch) -> dict[str, Tensor]:
+def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
     """Ask a member; heads that are derivatives need torch to follow what it computes."""
     quiet = torch.no_grad if member.model.energies else torch.inference_mode
     with quiet():
         found: dict[str, Tensor] = member.model(batch)
     return found
+
+
+def make_engine(
+    members: Sequence[Member], device: torch.device, *, compiled: bool = False
+) -> Engine:
+    """Give compiled members where that is wanted, stacked ones on a GPU, else one by one."""
+    if compiled:  # tracers and compilers take a second to import: only where they are used
+        from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
+
+        return CompiledEngine(members, device)
+    if device.type == "cuda":
+        from hydragnn_hpo.ensemble.stacked_engine import StackedEngine
+
+        return StackedEngine(members, device)
+    return EagerEngine(members, device)

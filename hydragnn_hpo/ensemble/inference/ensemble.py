@@ -17,9 +17,8 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.structure import Rules
 from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact
-from hydragnn_hpo.ensemble.engines.choose import engine_of
 from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.engine import Engine
+from hydragnn_hpo.ensemble.inference.engine import Engine, make_engine
 from hydragnn_hpo.ensemble.inference.member import Member, make_member
 from hydragnn_hpo.ensemble.inference.prediction import Prediction, head_prediction
 from hydragnn_hpo.ensemble.inference.rows import stratum_of_row
@@ -59,7 +58,7 @@ class Ensemble:
         for member in self.members:
             member.model.to(self.device)
         self.compiled = compiled
-        self.engine: Engine = engine_of(self.members, self.device, compiled=compiled)
+        self.engine: Engine = make_engine(self.members, self.device, compiled=compiled)
 
     @classmethod
     def load(
@@ -176,7 +175,7 @@ class Ensemble:
             heard: where each member's own values are kept, by head, if they are wanted.
         """
         moments = {name: Moments() for name in self.manifest.heads}
-        for member, said in self.engine.said(graphs, indices):
+        for member, said in self.engine.predict(graphs, indices):
             for name, weight in member.weights.items():
                 noise = said.get(variance_of(name))
                 values = as_array(said[name])

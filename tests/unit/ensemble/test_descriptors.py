@@ -1,11 +1,14 @@
 """Far from each other, and uncertain."""
 
 import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from hydragnn_hpo.ensemble.descriptors import farthest_first, mean_distance, standardize
+
 
 def cover(points: np.ndarray, centers: list[int]) -> float:
     """Give how far the farthest point is from its nearest centre."""
@@ -41,12 +44,12 @@ def test_what_is_the_same_is_picked_once() -> None:
     points = np.array([[0.0], [0.0], [1.0], [1.0 + 1e-6], [2.0]])
     found = farthest_first(points, np.array([5.0, 4.0, 3.0, 2.0, 1.0]), 5)
     assert sorted(found.rows.tolist()) == [0, 2, 4]
-    assert found.same == 2
+    assert found.duplicates == 2
 
 
 def test_no_points_are_no_choice() -> None:
     found = farthest_first(np.zeros((0, 2)), np.zeros(0), 3)
-    assert (len(found.rows), found.same) == (0, 0)
+    assert (len(found.rows), found.duplicates) == (0, 0)
 
 
 def test_two_random_points_are_about_the_root_of_two_apart() -> None:

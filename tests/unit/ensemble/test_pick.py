@@ -1,31 +1,44 @@
 """One number per structure, counted by hand."""
 
-from types import SimpleNamespace
-from typing import Any
-import numpy as np
-import pytest
-from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
-from hydragnn_hpo.ensemble.manifest import HeadEntry
-from hydragnn_hpo.ensemble.pick import count_levels, force_disagreement, score_head, assign_levels, score_structures
-from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
-from hydragnn_hpo.ensemble.uncertainty.moments import moments_of
-from hypothesis import given
-from hypothesis import strategies as st
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.ensemble.pick import PoolCandidate, Shortlist
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
 from ase import Atoms
 from ase.io import read, write
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hydragnn_hpo.cli.ensemble_pick import pick as command
+from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.structure import Place, graph_of
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.structures import Structures, columns_of_atoms
 from hydragnn_hpo.ensemble.descriptors import compute_descriptors
-from hydragnn_hpo.ensemble.pick import DEVIATION, PickRequest, pick_structures, make_ranking
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
+from hydragnn_hpo.ensemble.inference.structures import Structures, columns_of_atoms
+from hydragnn_hpo.ensemble.manifest import HeadEntry
+from hydragnn_hpo.ensemble.pick import (
+    DEVIATION,
+    PickRequest,
+    PoolCandidate,
+    Shortlist,
+    assign_levels,
+    count_levels,
+    force_disagreement,
+    make_ranking,
+    pick_structures,
+    score_head,
+    score_structures,
+)
 from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
+from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
+from hydragnn_hpo.ensemble.uncertainty.moments import moments_of
 from hydragnn_hpo.errors import ConfigError, DataError
+
 
 def head(level: str = "graph", a: float = 1.0, **more: Any) -> HeadEntry:
     known = Calibration(a=a, b=0.01, quantiles={"0.9": 1.6}, spread99=1.0, rows=9, groups=9)
@@ -71,7 +84,9 @@ def test_disagreement_on_forces_is_that_of_dp_gen() -> None:
     forces = rng.normal(size=(5, 7, 3))  # members, atoms
     offsets = np.array([0, 3, 7])
     spread = moments_of(forces, np.full(5, 0.2)).spread
-    found = force_disagreement(HeadPrediction(forces[0], spread, spread, forces[0], forces[0]), offsets)
+    found = force_disagreement(
+        HeadPrediction(forces[0], spread, spread, forces[0], forces[0]), offsets
+    )
     for graph in range(2):
         worst = 0.0
         for atom in range(offsets[graph], offsets[graph + 1]):
@@ -85,6 +100,7 @@ def test_levels_include_their_lower_end() -> None:
     level = assign_levels(np.array([0.04, 0.05, 0.1, 0.25, 9.0]), 0.05, 0.25)
     assert level.tolist() == [0, 1, 1, 2, 2]
     assert count_levels(level) == {"accurate": 1, "candidate": 2, "failed": 2}
+
 
 NOTHING = Graph(
     "x",
@@ -104,7 +120,7 @@ NOTHING = Graph(
 def test_it_keeps_what_sorting_would(scores: list[float], size: int) -> None:
     shortlist = Shortlist(size)
     for number, score in enumerate(scores):
-        if shortlist.wants(score):
+        if shortlist.accepts(score):
             shortlist.add(PoolCandidate(str(number), score, NOTHING, {}))
     found = [int(candidate.id) for candidate in shortlist.best()]
     assert found == sorted(range(len(scores)), key=lambda n: (-scores[n], n))[:size]
@@ -115,6 +131,7 @@ def test_it_holds_no_more_than_its_size() -> None:
     for number in range(1000):
         shortlist.add(PoolCandidate(str(number), float(number % 7), NOTHING, {}))
     assert len(shortlist.best()) == 3
+
 
 @pytest.fixture(scope="module")
 def ensemble(built_zip: Path) -> Ensemble:
@@ -193,13 +210,13 @@ def test_descriptors_do_not_see_turns_shifts_order_or_supercells(ensemble: Ensem
     assert np.linalg.norm(points[4] - points[0]) > 0.1
 
 
-def test_unseen_elements_are_picked_on_wish_only(ensemble: Ensemble) -> None:
+def test_unseen_elements_are_picked_on_request_only(ensemble: Ensemble) -> None:
     some = [*structures(5), Atoms("UH", [[0, 0, 0], [1.9, 0, 0]])]
     without = pick_structures(ensemble, pool(ensemble, some, 6), PickRequest(6))
     assert without.counts["unseen"] == 1
     assert "s5" not in {c.id for c in without.candidates}
     with_them = pick_structures(ensemble, pool(ensemble, some, 6), PickRequest(6, unseen=True))
-    told = {c.id: c.told["trust"] for c in with_them.candidates}
+    told = {c.id: c.details["trust"] for c in with_them.candidates}
     assert "unseen element U" in told["s5"]
 
 
@@ -212,34 +229,36 @@ def test_forces_rank_by_the_largest_disagreement(ensemble: Ensemble) -> None:
         atoms.calc = calculator
         spread = calculator.get_property("forces_std_epistemic", atoms)
         wanted = np.sqrt(np.square(spread).sum(axis=1)).max()
-        assert candidate.told[DEVIATION] == pytest.approx(wanted, rel=1e-6)
-        assert candidate.score == candidate.told[DEVIATION]
+        assert candidate.details[DEVIATION] == pytest.approx(wanted, rel=1e-6)
+        assert candidate.score == candidate.details[DEVIATION]
 
 
 def test_trust_levels_sort_structures(ensemble: Ensemble) -> None:
     some = structures(12)
     everything = pick_structures(ensemble, pool(ensemble, some, 12), PickRequest(12, by="forces"))
-    values = sorted(c.told[DEVIATION] for c in everything.candidates)
+    values = sorted(c.details[DEVIATION] for c in everything.candidates)
     low, high = (values[2] + values[3]) / 2, (values[8] + values[9]) / 2
-    found = pick_structures(ensemble, pool(ensemble, some, 5), PickRequest(12, by="forces", low=low, high=high))
-    assert all(low <= c.told[DEVIATION] < high for c in found.candidates)
+    found = pick_structures(
+        ensemble, pool(ensemble, some, 5), PickRequest(12, by="forces", low=low, high=high)
+    )
+    assert all(low <= c.details[DEVIATION] < high for c in found.candidates)
     counts = found.counts
     assert (counts["accurate"], counts["candidate"], counts["failed"]) == (3, 6, 3)
 
 
 @pytest.mark.parametrize(
-    ("wish", "sentence"),
+    ("asked", "sentence"),
     [
         (PickRequest(1, by="energi"), "Did you mean 'energy'"),
         (PickRequest(1, by="charge", low=0.1), "add --by forces"),
         (PickRequest(1, by="forces", low=0.3, high=0.1), "is not below --high"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused(
-    ensemble: Ensemble, wish: PickRequest, sentence: str
+def test_a_request_that_makes_no_sense_is_refused(
+    ensemble: Ensemble, asked: PickRequest, sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        make_ranking(ensemble, wish)
+        make_ranking(ensemble, asked)
 
 
 def test_a_pool_without_candidates_is_told(ensemble: Ensemble) -> None:

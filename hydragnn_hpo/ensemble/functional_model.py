@@ -26,11 +26,11 @@ INLINED = 8
 Source: torch/_inductor/graph.py, ``GraphLowering.get_attr``, torch 2.13, 2026-11-22."""
 
 
-class Unfit(Exception):
+class CannotCompile(Exception):
     """A member that cannot be run another way; the message says why."""
 
 
-class Plain(nn.Module):
+class FunctionalModel(nn.Module):
     """A net that takes the tensors of a laid out batch by name."""
 
     def __init__(self, model: MultiHeadGNN) -> None:
@@ -78,7 +78,7 @@ def small_weights(model: MultiHeadGNN) -> Tensors:
     return {f"weight:{name}": t.detach() for name, t in named if t.numel() <= INLINED}
 
 
-def tensors_of(batch: Batch) -> Tensors | None:
+def to_tensors(batch: Batch) -> Tensors | None:
     """Give a batch's tensors by name; ``None`` where compiled code does not fit it.
 
     It wants pairs, and two or more of everything: torch takes sizes of 0 and 1 for constants.
@@ -101,7 +101,7 @@ def tensors_of(batch: Batch) -> Tensors | None:
     return tensors if batch.laplacian is None else {**tensors, "laplacian": batch.laplacian}
 
 
-def exported(model: MultiHeadGNN, tensors: Tensors) -> ExportedProgram:
+def export_model(model: MultiHeadGNN, tensors: Tensors) -> ExportedProgram:
     """Trace a net for any number of graphs, nodes and edges.
 
     Raises:
@@ -123,33 +123,37 @@ def exported(model: MultiHeadGNN, tensors: Tensors) -> ExportedProgram:
     }
     wanted = {name: sizes.get(name, _own_size(name, graphs)) for name in tensors}
     with torch.no_grad():
-        return torch.export.export(Plain(model), (tensors,), dynamic_shapes=(wanted,), strict=False)
+        return torch.export.export(
+            FunctionalModel(model), (tensors,), dynamic_shapes=(wanted,), strict=False
+        )
 
 
 def _own_size(name: str, graphs: Dim) -> dict[int, Dim]:
     return {0: graphs} if name.startswith("attribute:") else {}
 
 
-def plainly(member: Member) -> Net:
+def run_eagerly(member: Member) -> Net:
     """Give a member's net as it is."""
 
     def net(tensors: Tensors) -> Tensors:
         with torch.inference_mode():
-            found: Tensors = Plain(member.model)(tensors)
+            found: Tensors = FunctionalModel(member.model)(tensors)
         return found
 
     return net
 
 
-def check(found: Tensors, wanted: Tensors, dtype: torch.dtype) -> None:
+def check_same_output(found: Tensors, wanted: Tensors, dtype: torch.dtype) -> None:
     """Compare answers with those of the net itself.
 
     Raises:
         Unfit: they are too far off, or of other heads.
     """
     if set(found) != set(wanted):
-        raise Unfit(f"it answers {', '.join(found)} where the net answers {', '.join(wanted)}")
+        raise CannotCompile(
+            f"it answers {', '.join(found)} where the net answers {', '.join(wanted)}"
+        )
     for name, values in wanted.items():
         off = (found[name] - values).abs().max() / values.abs().max().clamp(min=1e-30)
         if not float(off) <= SAME[dtype]:
-            raise Unfit(f"its answers for {name} are {float(off):.1e} off, relative")
+            raise CannotCompile(f"its answers for {name} are {float(off):.1e} off, relative")

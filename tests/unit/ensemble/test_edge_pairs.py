@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.ensemble.engines.layout import laid_out, narrowed, squared_lengths
+from hydragnn_hpo.ensemble.edge_pairs import arrange_in_pairs, cut_to_cutoff, squared_lengths
 from hydragnn_hpo.ensemble.inference.batches import batches_by_key
 from hydragnn_hpo.model.edges import pair_vectors
 from tests.unit.ensemble.conftest import toy_columns
@@ -27,10 +27,10 @@ def edges_of(batch):
 def test_a_cut_batch_holds_the_edges_of_one_made_for_that_cutoff(cutoff, dtype):
     columns, _ = toy_columns()
     rows = np.arange(20)
-    long = laid_out(make_batch(columns, rows, cutoff=4.0, dtype=dtype, pairs=True))
+    long = arrange_in_pairs(make_batch(columns, rows, cutoff=4.0, dtype=dtype, pairs=True))
     made = make_batch(columns, rows, cutoff=cutoff, dtype=dtype)
 
-    cut = narrowed(long, squared_lengths(long), cutoff)
+    cut = cut_to_cutoff(long, squared_lengths(long), cutoff)
 
     assert edges_of(cut) == edges_of(made)
     assert len(edges_of(cut)) < len(edges_of(long))
@@ -39,9 +39,9 @@ def test_a_cut_batch_holds_the_edges_of_one_made_for_that_cutoff(cutoff, dtype):
 @pytest.mark.parametrize("cutoff", [4.0, 2.5])
 def test_links_of_a_cut_batch_lead_to_each_nodes_own_edges(cutoff):
     columns, _ = toy_columns()
-    long = laid_out(make_batch(columns, np.arange(20), cutoff=4.0, pairs=True))
+    long = arrange_in_pairs(make_batch(columns, np.arange(20), cutoff=4.0, pairs=True))
 
-    links, _ = pair_vectors(narrowed(long, squared_lengths(long), cutoff))
+    links, _ = pair_vectors(cut_to_cutoff(long, squared_lengths(long), cutoff))
 
     half = len(links.sender) // 2
     assert torch.equal(links.sender[:half], links.receiver[half:])

@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from hydragnn_hpo.ensemble.engines import cache, compiled
-from hydragnn_hpo.ensemble.engines.choose import engine_of
-from hydragnn_hpo.ensemble.engines.compiled import Compiled
-from hydragnn_hpo.ensemble.engines.plain import Unfit, check, plainly
-from hydragnn_hpo.ensemble.engines.stacked import Stacked, grouped
+from hydragnn_hpo.ensemble import compiled_engine
+from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine, cache_folder, cache_key, is_own
+from hydragnn_hpo.ensemble.functional_model import CannotCompile, check_same_output, run_eagerly
 from hydragnn_hpo.ensemble.inference.batches import batches_by_key, key_of
-from hydragnn_hpo.ensemble.inference.engine import Eager
+from hydragnn_hpo.ensemble.inference.engine import EagerEngine, make_engine
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.stacked_engine import StackedEngine, group_by_signature
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from tests.unit.ensemble.conftest import toy_columns, trial_config
 
@@ -50,8 +49,8 @@ def copied(monkeypatch):
         path.write_bytes(b"code")
         path.chmod(0o600)
 
-    monkeypatch.setattr(compiled, "compile_to", write)
-    monkeypatch.setattr(compiled, "loaded", lambda path, member: plainly(member))
+    monkeypatch.setattr(compiled_engine, "compile_to", write)
+    monkeypatch.setattr(compiled_engine, "load_compiled", lambda path, member: run_eagerly(member))
     return made
 
 
@@ -59,7 +58,7 @@ def said_by(engine, columns, rows, size):
     """Give what each member says of some graphs, asked in batches of ``size``."""
     found = {}
     for first in range(0, len(rows), size):
-        for member, heads in engine.said(columns, rows[first : first + size]):
+        for member, heads in engine.predict(columns, rows[first : first + size]):
             for name, values in heads.items():
                 found.setdefault((member.trial, name), []).append(values.double().numpy())
     return {key: np.concatenate(values) for key, values in found.items()}
@@ -99,25 +98,25 @@ def test_engine_batch_size_and_order_change_nothing(
 ):
     rows, members = np.arange(40), [ensemble.members[place] for place in order]
     engine = {
-        "e": lambda: Eager(members, CPU),
-        "c": lambda: Compiled(members, CPU, tmp_path / "compiled"),
-        "s": lambda: Stacked(members, CPU),
+        "e": lambda: EagerEngine(members, CPU),
+        "c": lambda: CompiledEngine(members, CPU, tmp_path / "compiled"),
+        "s": lambda: StackedEngine(members, CPU),
     }[kind]()
 
     found = said_by(engine, columns, rows, size)
 
-    assert_same(found, said_by(Eager(ensemble.members, CPU), columns, rows, 40))
-    assert [m.trial for m, _ in engine.said(columns, rows[:2])] == [m.trial for m in members]
+    assert_same(found, said_by(EagerEngine(ensemble.members, CPU), columns, rows, 40))
+    assert [m.trial for m, _ in engine.predict(columns, rows[:2])] == [m.trial for m in members]
 
 
 @pytest.mark.slow
 def test_stacked_twins_say_what_they_say_alone(ensemble, columns):
     members = [*twins(ensemble), *ensemble.members]
-    engine, rows = Stacked(members, CPU), np.arange(25)
+    engine, rows = StackedEngine(members, CPU), np.arange(25)
 
     found = said_by(engine, columns, rows, 11)
 
-    assert_same(found, said_by(Eager(members, CPU), columns, rows, 25))
+    assert_same(found, said_by(EagerEngine(members, CPU), columns, rows, 25))
     assert [stack is not None for stack in engine._stacks.values()] == [True]
     assert not np.allclose(found["twin0", "energy"], found["twin1", "energy"])
 
@@ -127,7 +126,7 @@ def test_members_are_grouped_by_what_they_compute_and_their_type(ensemble):
     double = replace(first, trial="double", dtype=torch.float64)
     unknown = [replace(first, trial=name, signature="") for name in ("u1", "u2")]
 
-    groups = grouped([first, double, *unknown, *others])
+    groups = group_by_signature([first, double, *unknown, *others])
 
     assert [[m.trial for m in group] for group in groups] == [
         ["twin0", "twin1", "twin2"],
@@ -141,7 +140,7 @@ def test_members_are_grouped_by_what_they_compute_and_their_type(ensemble):
 def test_a_stack_that_answers_otherwise_is_not_used(ensemble, columns, monkeypatch, caplog):
     members, rows = twins(ensemble), np.arange(9)
     monkeypatch.setattr(
-        "hydragnn_hpo.ensemble.engines.stacked.vmap",
+        "hydragnn_hpo.ensemble.stacked_engine.vmap",
         lambda one: (
             lambda weights: {
                 name: torch.ones(3, *values.shape)
@@ -150,17 +149,17 @@ def test_a_stack_that_answers_otherwise_is_not_used(ensemble, columns, monkeypat
         ),
     )
 
-    found = said_by(Stacked(members, CPU), columns, rows, 9)
+    found = said_by(StackedEngine(members, CPU), columns, rows, 9)
 
-    assert_same(found, said_by(Eager(members, CPU), columns, rows, 9))
+    assert_same(found, said_by(EagerEngine(members, CPU), columns, rows, 9))
     assert "members twin0, twin1, twin2 are not stacked" in caplog.text
 
 
 def test_each_code_is_compiled_once_whatever_the_batches(ensemble, columns, copied, place):
     members, rows = [*twins(ensemble), *ensemble.members], np.arange(40)
 
-    said_by(Compiled(members, CPU, place), columns, rows, 7)
-    again = Compiled(members, CPU, place)
+    said_by(CompiledEngine(members, CPU, place), columns, rows, 7)
+    again = CompiledEngine(members, CPU, place)
     said_by(again, columns, rows, 13)
 
     assert copied == ["twin0", "t0001", "t0003", "t0004", "t0005", "t0006"]  # t0002 is a twin
@@ -171,12 +170,12 @@ def test_each_code_is_compiled_once_whatever_the_batches(ensemble, columns, copi
 def test_lone_atoms_and_single_structures_are_not_for_compiled_code(
     ensemble, columns, copied, place
 ):
-    engine = Compiled(ensemble.members, CPU, place)
+    engine = CompiledEngine(ensemble.members, CPU, place)
 
     found = said_by(engine, columns, np.arange(4), 1)
 
     assert copied == []
-    assert_same(found, said_by(Eager(ensemble.members, CPU), columns, np.arange(4), 4))
+    assert_same(found, said_by(EagerEngine(ensemble.members, CPU), columns, np.arange(4), 4))
 
 
 @pytest.mark.parametrize(
@@ -194,20 +193,22 @@ def test_what_cannot_be_compiled_stays_as_it_is_and_says_why(
         raise RuntimeError("no such operator\nand much more")
 
     def off(path, member):
-        return lambda tensors: {n: v * 1.001 for n, v in plainly(member)(tensors).items()}
+        return lambda tensors: {n: v * 1.001 for n, v in run_eagerly(member)(tensors).items()}
 
     if broken == "export":
-        monkeypatch.setattr(compiled, "compile_to", fails)
+        monkeypatch.setattr(compiled_engine, "compile_to", fails)
     elif broken == "answers":
-        monkeypatch.setattr(compiled, "loaded", off)
+        monkeypatch.setattr(compiled_engine, "load_compiled", off)
     else:
         place.write_text("a file")
-    engine = Compiled(ensemble.members[:2], CPU, place)
+    engine = CompiledEngine(ensemble.members[:2], CPU, place)
 
     with caplog.at_level(logging.WARNING):
         found = said_by(engine, columns, np.arange(20), 20)
 
-    assert_same(found, said_by(Eager(ensemble.members[:2], CPU), columns, np.arange(20), 20), 0)
+    assert_same(
+        found, said_by(EagerEngine(ensemble.members[:2], CPU), columns, np.arange(20), 20), 0
+    )
     assert why in caplog.text
     assert "much more" not in caplog.text
     assert all(way.startswith("eager: ") for way in engine.ways.values())
@@ -215,36 +216,36 @@ def test_what_cannot_be_compiled_stays_as_it_is_and_says_why(
 
 def test_code_that_others_could_have_written_is_made_anew(ensemble, columns, copied, place):
     rows, members = np.arange(20), ensemble.members[:1]
-    said_by(Compiled(members, CPU, place), columns, rows, 20)
+    said_by(CompiledEngine(members, CPU, place), columns, rows, 20)
     (path,) = place.glob("*.pt2")
     path.chmod(0o622)
 
-    said_by(Compiled(members, CPU, place), columns, rows, 20)
+    said_by(CompiledEngine(members, CPU, place), columns, rows, 20)
 
     assert copied == ["t0001"] * 2
-    assert cache.is_own(path)
+    assert is_own(path)
 
 
 def test_the_key_is_that_of_the_code_not_of_the_weights(ensemble, columns):
     first, second, *_ = twins(ensemble)
     batch = batches_by_key([key_of(first)], columns, np.arange(4), CPU)[key_of(first)]
     tensors = {"positions": batch.positions}
-    key = cache.key_of(first.signature, tensors)
+    key = cache_key(first.signature, tensors)
     threads = torch.get_num_threads()
 
-    assert key == cache.key_of(second.signature, tensors)
-    assert key != cache.key_of(ensemble.members[0].signature, tensors)
-    assert key != cache.key_of(first.signature, {"positions": batch.positions.double()})
+    assert key == cache_key(second.signature, tensors)
+    assert key != cache_key(ensemble.members[0].signature, tensors)
+    assert key != cache_key(first.signature, {"positions": batch.positions.double()})
     try:
         torch.set_num_threads(threads + 1)
-        assert key != cache.key_of(first.signature, tensors)
+        assert key != cache_key(first.signature, tensors)
     finally:
         torch.set_num_threads(threads)
 
 
 def test_the_cache_is_where_the_user_keeps_caches(tmp_path):
-    assert cache.folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "hydragnn-hpo/compiled"
-    assert cache.folder({}).is_relative_to(os.path.expanduser("~/.cache"))
+    assert cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "hydragnn-hpo/compiled"
+    assert cache_folder({}).is_relative_to(os.path.expanduser("~/.cache"))
 
 
 def test_a_link_is_never_taken_for_ones_own_file(tmp_path):
@@ -252,26 +253,26 @@ def test_a_link_is_never_taken_for_ones_own_file(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "code")
     (tmp_path / "code").chmod(0o600)
 
-    assert cache.is_own(tmp_path / "code")
-    assert not cache.is_own(tmp_path / "link")
-    assert not cache.is_own(tmp_path / "nothing")
+    assert is_own(tmp_path / "code")
+    assert not is_own(tmp_path / "link")
+    assert not is_own(tmp_path / "nothing")
 
 
 def test_answers_are_compared_head_by_head():
     wanted = {"a": torch.tensor([1.0, -200.0]), "b": torch.tensor([1e-3])}
-    check({"a": wanted["a"] + 1e-3, "b": wanted["b"]}, wanted, torch.float32)
-    with pytest.raises(Unfit, match="answers for b"):
-        check({"a": wanted["a"], "b": wanted["b"] * 1.0001}, wanted, torch.float32)
-    with pytest.raises(Unfit, match="answers for a"):
-        check({"a": wanted["a"] * torch.nan, "b": wanted["b"]}, wanted, torch.float32)
-    with pytest.raises(Unfit, match="it answers a where"):
-        check({"a": wanted["a"]}, wanted, torch.float32)
+    check_same_output({"a": wanted["a"] + 1e-3, "b": wanted["b"]}, wanted, torch.float32)
+    with pytest.raises(CannotCompile, match="answers for b"):
+        check_same_output({"a": wanted["a"], "b": wanted["b"] * 1.0001}, wanted, torch.float32)
+    with pytest.raises(CannotCompile, match="answers for a"):
+        check_same_output({"a": wanted["a"] * torch.nan, "b": wanted["b"]}, wanted, torch.float32)
+    with pytest.raises(CannotCompile, match="it answers a where"):
+        check_same_output({"a": wanted["a"]}, wanted, torch.float32)
 
 
 def test_engines_are_chosen_by_wish_and_device(ensemble):
-    assert isinstance(engine_of(ensemble.members, CPU), Eager)
-    assert isinstance(engine_of(ensemble.members, CPU, compiled=True), Compiled)
-    assert isinstance(engine_of(ensemble.members, torch.device("cuda")), Stacked)
+    assert isinstance(make_engine(ensemble.members, CPU), EagerEngine)
+    assert isinstance(make_engine(ensemble.members, CPU, compiled=True), CompiledEngine)
+    assert isinstance(make_engine(ensemble.members, torch.device("cuda")), StackedEngine)
 
 
 @pytest.mark.slow
@@ -285,10 +286,10 @@ def test_machine_code_says_what_the_nets_say_at_any_size(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
     members = twins(ensemble, 2, conv="gin", features=8, layers=1)
     rows = np.arange(60)
-    wanted = said_by(Eager(members, CPU), columns, rows, 60)
+    wanted = said_by(EagerEngine(members, CPU), columns, rows, 60)
 
     for size in (20, 60, 7):
-        engine = Compiled(members, CPU, place)
+        engine = CompiledEngine(members, CPU, place)
         assert_same(said_by(engine, columns, rows, size), wanted)
 
     ours = [each for each in caplog.records if each.name.startswith("hydragnn_hpo")]

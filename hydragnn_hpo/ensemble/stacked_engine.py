@@ -20,16 +20,16 @@ from torch.func import functional_call, vmap
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.ensemble.engines.plain import (
-    Plain,
+from hydragnn_hpo.ensemble.functional_model import (
+    FunctionalModel,
     Tensors,
-    check,
-    exported,
-    plainly,
-    tensors_of,
+    check_same_output,
+    export_model,
+    run_eagerly,
+    to_tensors,
 )
 from hydragnn_hpo.ensemble.inference.batches import batches_by_key, key_of
-from hydragnn_hpo.ensemble.inference.engine import asked
+from hydragnn_hpo.ensemble.inference.engine import run_member
 from hydragnn_hpo.ensemble.inference.member import Member
 
 logger = logging.getLogger(__name__)
@@ -38,17 +38,17 @@ STREAMS = 4
 """Unlike members that are launched side by side on a GPU."""
 
 
-class Stacked:
+class StackedEngine:
     """Members of one signature in one go; the others one by one, on a GPU on several streams."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         """Take members whose nets are on ``device``."""
         self.members = tuple(members)
         self.device = device
-        self.groups = grouped(self.members)
+        self.groups = group_by_signature(self.members)
         self._stacks: dict[str, Stack | None] = {}
 
-    def said(
+    def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
         """Give each member's heads and variances for one batch of graphs, in their order."""
@@ -62,13 +62,13 @@ class Stacked:
                 alone += group
             else:
                 found |= said
-        found |= side_by_side([(member, made[key_of(member)]) for member in alone], self.device)
+        found |= run_on_streams([(member, made[key_of(member)]) for member in alone], self.device)
         for member in self.members:
             yield member, found[member.trial]
 
     def _together(self, group: Sequence[Member], batch: Batch) -> dict[str, Tensors] | None:
         """Ask members of one signature; ``None`` where they are asked one by one."""
-        first, tensors = group[0], tensors_of(batch)
+        first, tensors = group[0], to_tensors(batch)
         if tensors is None:
             return None
         if first.trial not in self._stacks:
@@ -77,7 +77,7 @@ class Stacked:
         return None if stack is None else stack(tensors)
 
 
-def grouped(members: Sequence[Member]) -> list[tuple[Member, ...]]:
+def group_by_signature(members: Sequence[Member]) -> list[tuple[Member, ...]]:
     """Put members together that differ in their weights alone, in the order of the first ones."""
     groups: dict[object, list[Member]] = {}
     for number, member in enumerate(members):
@@ -98,10 +98,10 @@ class Stack:
             tensors: inputs to trace with.
         """
         self.trials = [member.trial for member in group]
-        program = exported(group[0].model, tensors).run_decompositions(_PLAIN_SUMS)
+        program = export_model(group[0].model, tensors).run_decompositions(_PLAIN_SUMS)
         self.net: nn.Module = program.module(check_guards=False)
         known = set(dict(self.net.named_parameters()) | dict(self.net.named_buffers()))
-        each = [_numbers(Plain(member.model)) for member in group]
+        each = [_numbers(FunctionalModel(member.model)) for member in group]
         self.weights = {
             name: torch.stack([numbers[name] for numbers in each])
             for name in sorted(known & set(each[0]))
@@ -136,7 +136,7 @@ def _prepared(group: Sequence[Member], tensors: Tensors) -> Stack | None:
             stack = Stack(group, tensors)
             found = stack(tensors)
         for member in group:
-            check(found[member.trial], plainly(member)(tensors), member.dtype)
+            check_same_output(found[member.trial], run_eagerly(member)(tensors), member.dtype)
     except torch.OutOfMemoryError:
         raise
     except Exception as reason:  # torch's tracers raise errors of every class
@@ -146,10 +146,12 @@ def _prepared(group: Sequence[Member], tensors: Tensors) -> Stack | None:
     return stack
 
 
-def side_by_side(pairs: Sequence[tuple[Member, Batch]], device: torch.device) -> dict[str, Tensors]:
+def run_on_streams(
+    pairs: Sequence[tuple[Member, Batch]], device: torch.device
+) -> dict[str, Tensors]:
     """Ask members, each with its batch: on a GPU a few at a time, on a CPU one by one."""
     if device.type != "cuda":
-        return {member.trial: asked(member, batch) for member, batch in pairs}
+        return {member.trial: run_member(member, batch) for member, batch in pairs}
     here = torch.cuda.current_stream(device)
     count = min(STREAMS, len(pairs))
     streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
@@ -158,7 +160,7 @@ def side_by_side(pairs: Sequence[tuple[Member, Batch]], device: torch.device) ->
         stream.wait_stream(here)
     for (member, batch), stream in zip(pairs, itertools.cycle(streams)):
         with torch.cuda.stream(stream):
-            found[member.trial] = asked(member, batch)
+            found[member.trial] = run_member(member, batch)
     for stream in streams:
         here.wait_stream(stream)
     for said in found.values():

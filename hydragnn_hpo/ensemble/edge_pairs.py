@@ -11,7 +11,7 @@ from torch import Tensor
 from hydragnn_hpo.data.batch import Batch
 
 
-def laid_out(batch: Batch) -> Batch:
+def arrange_in_pairs(batch: Batch) -> Batch:
     """Give the same graphs with their edges in pairs; as they are where they are no pairs.
 
     Every net would do the same gathers and search for itself.
@@ -39,7 +39,7 @@ def squared_lengths(batch: Batch) -> Tensor:
     return vectors.square().sum(1)
 
 
-def narrowed(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
+def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
     """Cut a laid out batch down to a shorter cutoff.
 
     Both edges of a pair are judged by one length, so that pairs stay pairs. What rounding decides
