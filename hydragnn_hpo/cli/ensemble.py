@@ -183,8 +183,8 @@ def export(
 
     Trials and epochs of a campaign for other programs: hydragnn-hpo export.
     """
-    from hydragnn_hpo.ensemble.export.write import export as write
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.torch_export import export_program as write
 
     ensemble = Ensemble.load(ensemble_file(path), precision=precision, trust=trust or ())
     page = write(ensemble, target, out, aot=aot)

@@ -1,7 +1,7 @@
-"""Where compiled nets are kept: a folder of the user's own, from which alone they are loaded.
+"""Members as machine code, compiled once per machine and kept in a cache of the user.
 
-A compiled net is machine code. It is never taken from an ensemble file nor from a place that
-somebody else can write to (Law 10).
+A compiled net is machine code. It is never loaded from an ensemble file nor from a folder that
+another user can write to (Law 10).
 """
 
 import functools
@@ -48,17 +48,17 @@ _PARTS = (
     "ensemble/edge_pairs.py",
     "ensemble/compiled_engine.py",
 )
-"""What decides, in our own code, what a net compiles to."""
+"""Parts of this package that determine the compiled code of a net."""
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Give the folder of compiled nets: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+    """Return the folder of compiled nets: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
     root = environment.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "hydragnn-hpo" / "compiled"
 
 
 def make_private(place: Path) -> bool:
-    """Create a folder that nobody else can write to; false where there is none to be had."""
+    """Create a folder that nobody else can write to; return whether that worked."""
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.chmod(0o700)
@@ -68,7 +68,7 @@ def make_private(place: Path) -> bool:
 
 
 def is_own(path: Path) -> bool:
-    """Tell whether a file or folder belongs to this user, and nobody else can write to it."""
+    """Check whether a file or folder belongs to this user, and nobody else can write to it."""
     try:
         found = path.lstat()
     except OSError:
@@ -78,7 +78,7 @@ def is_own(path: Path) -> bool:
 
 
 def cache_key(signature: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Name the compiled code of a net: all that decides what it is, weights aside.
+    """Return the cache key of a net: a hash of all that determines its code; weights do not.
 
     Args:
         signature: of the net, see ``Member.signature``.
@@ -103,7 +103,7 @@ def _device(device: torch.device) -> str:
 
 @functools.cache
 def _cpu_model() -> str:
-    """Name the processor: code for one may not run on another."""
+    """Return model and flags of the processor: code for one may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -113,7 +113,7 @@ def _cpu_model() -> str:
 
 @functools.cache
 def code_checksum() -> str:
-    """Give the checksum of our own code that compiled nets are made of."""
+    """Return the checksum of the parts of this package that nets are compiled from."""
     root, total = Path(hydragnn_hpo.__file__).parent, hashlib.sha256()
     for part in _PARTS:
         place = root / part
@@ -124,7 +124,7 @@ def code_checksum() -> str:
 
 @contextmanager
 def torch_compile_cache(place: Path) -> Iterator[None]:
-    """Let torch keep what it compiles in a place of ours, unless the user has named one.
+    """Point torch's compile cache to a private folder, unless the user has named one.
 
     Torch's default lies in a folder open to all, and torch writes it into the environment once it
     was asked for.
@@ -168,28 +168,28 @@ class CompiledEngine:
         self.device = device
         self.place = cache_folder() if place is None else place
         self.ways: dict[str, str] = {}
-        """How each member that was asked runs, in words, by trial."""
+        """How each member that has predicted runs, in words, by trial."""
         self._nets: dict[str, Net | None] = {}
 
     def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
-        """Give each member's heads and variances for one batch of graphs."""
+        """Yield each member's heads and variances for one batch of graphs."""
         for member, batch in member_batches(self.members, graphs, indices, self.device):
             tensors = to_tensors(batch)
             if tensors is None or self._nets.get(member.trial, self) is None:
                 yield member, run_member(member, batch)
                 continue
             if member.trial not in self._nets:
-                self._nets[member.trial] = self._prepared(member, tensors)
+                self._nets[member.trial] = self._prepare(member, tensors)
             net = self._nets[member.trial]
             yield member, run_member(member, batch) if net is None else net(tensors)
 
-    def _prepared(self, member: Member, tensors: Tensors) -> Net | None:
-        """Give a member's compiled net, or ``None`` after saying why there is none."""
+    def _prepare(self, member: Member, tensors: Tensors) -> Net | None:
+        """Return a member's compiled net, or ``None`` after logging why there is none."""
         conv = type(member.model.trunk.convs[0]).__name__
         try:
-            net = self._compiled(member, tensors)
+            net = self._compile(member, tensors)
             check_same_output(net(tensors), run_eagerly(member)(tensors), member.dtype)
         except Exception as reason:  # torch's compilers raise errors of every class
             why = str(reason).strip().partition("\n")[0] or type(reason).__name__
@@ -201,7 +201,7 @@ class CompiledEngine:
             return None
         return net
 
-    def _compiled(self, member: Member, tensors: Tensors) -> Net:
+    def _compile(self, member: Member, tensors: Tensors) -> Net:
         if member.model.energies:
             raise CannotCompile("its forces are derivatives")
         if not member.signature:
@@ -236,18 +236,18 @@ def compile_to(path: Path, member: Member, tensors: Tensors) -> None:
 
 
 def load_compiled(path: Path, member: Member) -> Net:
-    """Load a compiled net and give it a member's weights: the code was perhaps another's."""
+    """Load a compiled net with a member's weights; another member's may have been compiled."""
     net = torch._inductor.aoti_load_package(str(path), device_index=_index(member))
     plain, small = FunctionalModel(member.model), small_weights(member.model)
     own = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
     known = {name: own[name].detach() for name in net.get_constant_fqns() if name in own}
     net.load_constants(known, check_full_update=True)
 
-    def asked_with(tensors: Tensors) -> Tensors:
+    def run(tensors: Tensors) -> Tensors:
         found: Tensors = net(tensors | small)
         return found
 
-    return asked_with
+    return run
 
 
 def _index(member: Member) -> int:

@@ -12,9 +12,9 @@ from hydragnn_hpo.data.batch import Batch
 
 
 def arrange_in_pairs(batch: Batch) -> Batch:
-    """Give the same graphs with their edges in pairs; as they are where they are no pairs.
+    """Return the same graphs with their edges in pairs, unchanged where they have no pairs.
 
-    Every net would do the same gathers and search for itself.
+    Done once per batch, because every net would otherwise repeat the same gathers and search.
     """
     if batch.pairs is None:
         return batch
@@ -31,7 +31,7 @@ def arrange_in_pairs(batch: Batch) -> Batch:
 
 
 def squared_lengths(batch: Batch) -> Tensor:
-    """Give the squared length of each pair of a laid out batch in angstrom squared, [P]."""
+    """Return the squared length of each pair of a batch in pairs, in angstrom squared, [P]."""
     half = batch.edge_index.shape[1] // 2
     sender, receiver = batch.edge_index[:, :half]
     ends = (batch.positions.index_select(0, end) for end in (receiver, sender))
@@ -40,13 +40,13 @@ def squared_lengths(batch: Batch) -> Tensor:
 
 
 def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
-    """Cut a laid out batch down to a shorter cutoff.
+    """Cut a batch in pairs to a shorter cutoff.
 
-    Both edges of a pair are judged by one length, so that pairs stay pairs. What rounding decides
-    otherwise than ``make_batch`` lies at the cutoff, where every message has weight 0.
+    One length decides for both edges of a pair, so that pairs stay pairs. Edges on which rounding
+    decides otherwise than ``make_batch`` lie at the cutoff, where every message has weight 0.
 
     Args:
-        batch: laid out, with all edges up to ``cutoff``.
+        batch: in pairs, with all edges up to ``cutoff``.
         squared: squared lengths of its pairs, [P].
         cutoff: in angstrom.
     """

@@ -19,7 +19,7 @@ Tensors = dict[str, Tensor]
 Net = Callable[[Tensors], Tensors]
 
 SAME = {torch.float32: 1e-5, torch.float64: 1e-10}
-"""How far other ways may be from the net itself, relative to the largest value of a head."""
+"""Tolerance between engines, relative to the largest value of a head."""
 
 INLINED = 8
 """Most elements of a tensor whose values torch's compiler may write into the code.
@@ -27,11 +27,11 @@ Source: torch/_inductor/graph.py, ``GraphLowering.get_attr``, torch 2.13, 2026-1
 
 
 class CannotCompile(Exception):
-    """A member that cannot be run another way; the message says why."""
+    """A member cannot be compiled or stacked; the message says why."""
 
 
 class FunctionalModel(nn.Module):
-    """A net that takes the tensors of a laid out batch by name."""
+    """A net as a function of the named tensors of a batch with edges in pairs."""
 
     def __init__(self, model: MultiHeadGNN) -> None:
         """Wrap a net."""
@@ -39,7 +39,7 @@ class FunctionalModel(nn.Module):
         self.model = model
 
     def forward(self, tensors: Tensors) -> Tensors:
-        """Give every head, and the variances that heads predict."""
+        """Return every head, and the variances that heads predict."""
         sender, receiver = tensors["ends"]
         shift = tensors["shift"]
         batch = Batch(
@@ -63,13 +63,13 @@ class FunctionalModel(nn.Module):
 
 
 def _named(tensors: Tensors, kind: str) -> Tensors:
-    """Give those inputs whose names are ``KIND:NAME``, by name."""
+    """Return the inputs whose names are ``KIND:NAME``, by name."""
     split = ((name.partition(":"), tensor) for name, tensor in tensors.items())
     return {name: tensor for (found, _, name), tensor in split if found == kind}
 
 
 def small_weights(model: MultiHeadGNN) -> Tensors:
-    """Give the weights that are inputs of compiled code, by the names of such inputs.
+    """Return the weights that are inputs of compiled code, by the names of these inputs.
 
     Torch's compiler writes the values of tiny tensors into the code, where those of another
     member cannot take their place.
@@ -79,9 +79,9 @@ def small_weights(model: MultiHeadGNN) -> Tensors:
 
 
 def to_tensors(batch: Batch) -> Tensors | None:
-    """Give a batch's tensors by name; ``None`` where compiled code does not fit it.
+    """Return a batch's tensors by name; ``None`` where compiled code does not fit it.
 
-    It wants pairs, and two or more of everything: torch takes sizes of 0 and 1 for constants.
+    It needs pairs, and two or more of everything: torch takes sizes of 0 and 1 for constants.
     """
     half = batch.edge_index.shape[1] // 2
     few = min(batch.num_graphs, len(batch.numbers), half)
@@ -133,7 +133,7 @@ def _own_size(name: str, graphs: Dim) -> dict[int, Dim]:
 
 
 def run_eagerly(member: Member) -> Net:
-    """Give a member's net as it is."""
+    """Return a member's net, run as it is."""
 
     def net(tensors: Tensors) -> Tensors:
         with torch.inference_mode():
@@ -144,7 +144,7 @@ def run_eagerly(member: Member) -> Net:
 
 
 def check_same_output(found: Tensors, wanted: Tensors, dtype: torch.dtype) -> None:
-    """Compare answers with those of the net itself.
+    """Compare outputs with those of the net itself.
 
     Raises:
         Unfit: they are too far off, or of other heads.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, stack_module_state, vmap
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.data.graph_set import GraphSet
@@ -39,7 +39,7 @@ STREAMS = 4
 
 
 class StackedEngine:
-    """Members of one signature in one go; the others one by one, on a GPU on several streams."""
+    """Members of one signature in one call; the others one by one, on a GPU on several streams."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         """Take members whose nets are on ``device``."""
@@ -51,13 +51,13 @@ class StackedEngine:
     def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
-        """Give each member's heads and variances for one batch of graphs, in their order."""
+        """Yield each member's heads and variances for one batch of graphs, in their order."""
         made = batches_by_key(list(map(key_of, self.members)), graphs, indices, self.device)
         found: dict[str, Tensors] = {}
         alone: list[Member] = []
         for group in self.groups:
             batch = made[key_of(group[0])]
-            said = self._together(group, batch) if len(group) > 1 else None
+            said = self._run_stacked(group, batch) if len(group) > 1 else None
             if said is None:
                 alone += group
             else:
@@ -66,19 +66,19 @@ class StackedEngine:
         for member in self.members:
             yield member, found[member.trial]
 
-    def _together(self, group: Sequence[Member], batch: Batch) -> dict[str, Tensors] | None:
-        """Ask members of one signature; ``None`` where they are asked one by one."""
+    def _run_stacked(self, group: Sequence[Member], batch: Batch) -> dict[str, Tensors] | None:
+        """Run members of one signature together; ``None`` where they must run one by one."""
         first, tensors = group[0], to_tensors(batch)
         if tensors is None:
             return None
         if first.trial not in self._stacks:
-            self._stacks[first.trial] = _prepared(group, tensors)
+            self._stacks[first.trial] = _stack(group, tensors)
         stack = self._stacks[first.trial]
         return None if stack is None else stack(tensors)
 
 
 def group_by_signature(members: Sequence[Member]) -> list[tuple[Member, ...]]:
-    """Put members together that differ in their weights alone, in the order of the first ones."""
+    """Group members that differ in their weights alone, in the order of the first ones."""
     groups: dict[object, list[Member]] = {}
     for number, member in enumerate(members):
         fits = member.signature and not member.model.energies
@@ -98,17 +98,16 @@ class Stack:
             tensors: inputs to trace with.
         """
         self.trials = [member.trial for member in group]
-        program = export_model(group[0].model, tensors).run_decompositions(_PLAIN_SUMS)
-        self.net: nn.Module = program.module(check_guards=False)
-        known = set(dict(self.net.named_parameters()) | dict(self.net.named_buffers()))
-        each = [_numbers(FunctionalModel(member.model)) for member in group]
-        self.weights = {
-            name: torch.stack([numbers[name] for numbers in each])
-            for name in sorted(known & set(each[0]))
-        }
+        program = export_model(group[0].model, tensors).run_decompositions(_STACKABLE_SUMS)
+        net: nn.Module = program.module(check_guards=False)
+        known = {name for name, _ in itertools.chain(net.named_parameters(), net.named_buffers())}
+        parameters, buffers = stack_module_state([FunctionalModel(m.model) for m in group])
+        stacked = {**parameters, **buffers}
+        self.net = net
+        self.weights = {name: stacked[name].detach() for name in sorted(known & set(stacked))}
 
     def __call__(self, tensors: Tensors) -> dict[str, Tensors]:
-        """Give what each member says, by trial."""
+        """Return the heads of each member, by trial."""
 
         def one(weights: Tensors) -> Tensors:
             found: Tensors = functional_call(self.net, weights, (tensors,))
@@ -122,14 +121,8 @@ class Stack:
         }
 
 
-def _numbers(net: nn.Module) -> Tensors:
-    """Give weights and buffers by name."""
-    named = itertools.chain(net.named_parameters(), net.named_buffers())
-    return {name: tensor.detach() for name, tensor in named}
-
-
-def _prepared(group: Sequence[Member], tensors: Tensors) -> Stack | None:
-    """Stack members, and compare what they say with what they say alone."""
+def _stack(group: Sequence[Member], tensors: Tensors) -> Stack | None:
+    """Stack members, and compare their outputs with those of each alone."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of its own ways while it traces
@@ -149,7 +142,7 @@ def _prepared(group: Sequence[Member], tensors: Tensors) -> Stack | None:
 def run_on_streams(
     pairs: Sequence[tuple[Member, Batch]], device: torch.device
 ) -> dict[str, Tensors]:
-    """Ask members, each with its batch: on a GPU a few at a time, on a CPU one by one."""
+    """Run members, each with its batch: on a GPU a few at a time, on a CPU one by one."""
     if device.type != "cuda":
         return {member.trial: run_member(member, batch) for member, batch in pairs}
     here = torch.cuda.current_stream(device)
@@ -169,7 +162,7 @@ def run_on_streams(
     return found
 
 
-def _bag(
+def _embedding_bag(
     rows: Tensor,
     index: Tensor,
     starts: Tensor,
@@ -194,9 +187,9 @@ def _bag(
 
 
 _aten: Any = torch.ops.aten
-_PLAIN_SUMS = {
-    _aten.embedding_bag.default: _bag,
-    _aten._embedding_bag.default: _bag,
-    _aten._embedding_bag_forward_only.default: _bag,
+_STACKABLE_SUMS = {
+    _aten.embedding_bag.default: _embedding_bag,
+    _aten._embedding_bag.default: _embedding_bag,
+    _aten._embedding_bag_forward_only.default: _embedding_bag,
 }
-"""What stands for torch's quickest sums where weights are stacked."""
+"""Replacements of torch operations that ``vmap`` cannot stack."""

@@ -1,4 +1,4 @@
-"""What runs the members on one batch of structures.
+"""Run the members of an ensemble on one batch of structures.
 
 Shapes: R rows of a head, w components.
 """
@@ -17,15 +17,12 @@ from hydragnn_hpo.ensemble.inference.member import Member
 
 
 class Engine(Protocol):
-    """Gives what each member says; how is its own business.
-
-    The answers are those of the members one by one, within 1e-5 relative.
-    """
+    """Predicts with all members; outputs equal those of the members one by one, within 1e-5."""
 
     def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
-        """Give each member's heads, [R, w], and variances, for one batch of graphs."""
+        """Yield each member's heads, [R, w], and variances, for one batch of graphs."""
 
 
 class EagerEngine:
@@ -39,13 +36,13 @@ class EagerEngine:
     def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
-        """Give each member's heads and variances for one batch of graphs."""
+        """Yield each member's heads and variances for one batch of graphs."""
         for member, batch in member_batches(self.members, graphs, indices, self.device):
             yield member, run_member(member, batch)
 
 
 def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
-    """Ask a member; heads that are derivatives need torch to follow what it computes."""
+    """Run a member; heads that are derivatives need autograd."""
     quiet = torch.no_grad if member.model.energies else torch.inference_mode
     with quiet():
         found: dict[str, Tensor] = member.model(batch)
@@ -55,7 +52,7 @@ def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
 def make_engine(
     members: Sequence[Member], device: torch.device, *, compiled: bool = False
 ) -> Engine:
-    """Give compiled members where that is wanted, stacked ones on a GPU, else one by one."""
+    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one."""
     if compiled:  # tracers and compilers take a second to import: only where they are used
         from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
 

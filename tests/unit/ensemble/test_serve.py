@@ -1,24 +1,33 @@
 """The service answers like ``Ensemble.predict``, and refuses everything else with a sentence."""
 
 import asyncio
+import importlib.util
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from ase import Atoms
+from fastapi import FastAPI
 from processes import SECONDS, until
 
+from hydragnn_hpo.cli.serve import serve as command
+from hydragnn_hpo.ensemble import request_parsing, serve
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.serving import asked, worker
-from hydragnn_hpo.ensemble.serving.app import Front
-from hydragnn_hpo.ensemble.serving.limits import Limits
-from hydragnn_hpo.ensemble.serving.worker import Worker
+from hydragnn_hpo.ensemble.request_parsing import Limits
+from hydragnn_hpo.ensemble.serve import PredictService, PredictWorker, make_app
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.web.listening import is_loopback, listen
+from hydragnn_hpo.web.tokens import Token
 
 Call = Callable[..., Any]
+TOKEN = Token("a-token-for-tests-only", made=False)
 WATER = {
     "id": "water",
     "symbols": ["O", "H", "H"],
@@ -30,6 +39,36 @@ CRYSTAL = {
     "cell": [[3.8, 0, 0], [0, 3.8, 0], [0, 0, 3.8]],
     "pbc": True,
 }
+
+
+@pytest.fixture(scope="session")
+def ensemble(built_zip: Path) -> Ensemble:
+    return Ensemble.load(built_zip)
+
+
+@asynccontextmanager
+async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        headers = {"authorization": f"Bearer {TOKEN.text}"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://service", headers=headers, timeout=120
+        ) as client:
+            yield client
+
+
+@pytest.fixture
+def call(ensemble: Ensemble) -> Call:
+    """Run some calls against a service with the limits given, and give their result."""
+
+    def run(ask: Callable[[httpx.AsyncClient], Awaitable[Any]], **limits: Any) -> Any:
+        async def inside() -> Any:
+            async with client_of(make_app(ensemble, TOKEN, Limits(**limits))) as client:
+                return await ask(client)
+
+        return asyncio.run(inside())
+
+    return run
 
 
 def post(*structures: Any, **more: Any) -> Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]:
@@ -223,8 +262,8 @@ def test_a_million_atoms_cost_nothing_but_their_bytes(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are counted: nobody looks at each, makes a structure of them, or seeks neighbours."""
-    monkeypatch.setattr(asked, "parse", unwanted)
-    monkeypatch.setattr(worker, "graph_of", unwanted)
+    monkeypatch.setattr(request_parsing, "parse", unwanted)
+    monkeypatch.setattr(serve, "graph_of", unwanted)
     body = (
         b'{"structures": [{"positions": [' + b"[0,0,0]," * 999_999 + b'[0,0,0]], "numbers": []}]}'
     )
@@ -239,7 +278,7 @@ def unwanted(*_: Any, **__: Any) -> None:
 def test_many_images_are_refused_before_they_are_sought(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "graph_of", unwanted)
+    monkeypatch.setattr(serve, "graph_of", unwanted)
     rng = np.random.default_rng(0)
     crowd = {
         "numbers": [1] * 1500,
@@ -275,14 +314,14 @@ def test_names_that_are_no_utf8_come_back(call: Call) -> None:
 def came(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note each request that waits for its answer."""
     noted: list[str] = []
-    ask = Worker.ask
+    submit = PredictWorker.submit
 
-    def asked(self: Worker, body: bytes, kind: str) -> Any:
-        answer = ask(self, body, kind)
+    def asked(self: PredictWorker, body: bytes, kind: str) -> Any:
+        answer = submit(self, body, kind)
         noted.append(kind)
         return answer
 
-    monkeypatch.setattr(Worker, "ask", asked)
+    monkeypatch.setattr(PredictWorker, "submit", asked)
     return noted
 
 
@@ -350,9 +389,9 @@ def test_what_takes_too_long_is_given_up_and_the_next_is_answered(
     call: Call, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Limits] = []
-    make = Front.__init__
+    make = PredictService.__init__
 
-    def made(self: Front, worker: Worker, limits: Limits) -> None:
+    def made(self: PredictService, worker: PredictWorker, limits: Limits) -> None:
         given.append(limits)
         make(self, worker, limits)
 
@@ -362,7 +401,7 @@ def test_what_takes_too_long_is_given_up_and_the_next_is_answered(
         object.__setattr__(given[0], "seconds", 600.0)  # what comes now has time
         return late, await post(WATER)(client)
 
-    monkeypatch.setattr(Front, "__init__", made)
+    monkeypatch.setattr(PredictService, "__init__", made)
     late, after = call(two, seconds=2.0)
     assert late.status_code == 503
     assert "2 s" in refusal(late)
@@ -423,3 +462,63 @@ def test_what_is_not_finite_becomes_null(call: Call, ensemble: Ensemble) -> None
     (entry,) = answer.json()["structures"]
     assert entry["heads"]["energy"]["mean"] is None
     assert "energy is not finite" in entry["trust"]
+
+
+# -- the command ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
+def test_others_get_in_only_with_a_chosen_token(
+    built_zip: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.delenv("HYDRAGNN_HPO_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match="choose a token"):
+        command(built_zip, host=host, dry_run=True)
+
+
+def test_with_a_token_they_do_over_a_warning(
+    built_zip: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HYDRAGNN_HPO_TOKEN", "a-token-for-tests-only")
+    command(built_zip, host="0.0.0.0", dry_run=True)
+    said = capsys.readouterr()
+    assert "clear text" in said.err
+    assert "would serve" in said.out
+    assert "energy [eV/atom]" in said.out
+    assert "a-token" not in said.out + said.err
+
+
+def test_on_loopback_nothing_is_warned_of(
+    built_zip: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(built_zip, dry_run=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_without_the_extra_it_says_what_to_install(
+    built_zip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "uvicorn" else whole(name)
+    )
+    with pytest.raises(ConfigError, match=r"needs uvicorn: pip install 'hydragnn-hpo\[serve\]'"):
+        command(built_zip, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "inside"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True)]
+    + [("0.0.0.0", False), ("::", False), ("192.168.0.1", False), ("localhost.evil.org", False)],
+)
+def test_loopback_is_known(host: str, inside: bool) -> None:
+    assert is_loopback(host) is inside
+
+
+def test_a_port_in_use_is_a_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port}"):
+            listen("127.0.0.1", port)

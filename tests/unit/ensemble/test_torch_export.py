@@ -20,13 +20,16 @@ from typer.testing import CliRunner
 from hydragnn_hpo.cli.main import app
 from hydragnn_hpo.config.data import AttributeConfig
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
-from hydragnn_hpo.ensemble.export.program import Program
-from hydragnn_hpo.ensemble.export.trace import check, traced
-from hydragnn_hpo.ensemble.export.write import export
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.member import Member
 from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
+from hydragnn_hpo.ensemble.torch_export import (
+    EnsembleProgram,
+    check_exportable,
+    export_program,
+    trace_program,
+)
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.model.gnn import MultiHeadGNN
@@ -118,7 +121,7 @@ def test_one_edge_list_and_a_ghost_serve_all_members(
     built_zip: Path, target: str, name: str
 ) -> None:
     ensemble = some_of(built_zip, "t0001", "t0002", "t0003", "t0004", precision="fp64")
-    program = Program(ensemble.members, target, ensemble.manifest.heads[target])
+    program = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target])
     assert_same(program(*inputs(STRUCTURES[name], ensemble.cutoff)), ensemble, target, name)
 
 
@@ -160,7 +163,7 @@ def test_a_program_needs_nothing_of_ours(built_zip: Path, tmp_path: Path, aot: b
         target, ensemble = "charge", member_with(Ensemble.load(built_zip), "gin", layers=1)
     else:
         target, ensemble = "energy", some_of(built_zip, "t0001", "t0003", precision="fp64")
-    page = export(ensemble, target, tmp_path / "program.pt2", aot=aot)
+    page = export_program(ensemble, target, tmp_path / "program.pt2", aot=aot)
     assert page == json.loads((tmp_path / "program.json").read_text())
     content = (tmp_path / "program.pt2").read_bytes()
     assert page["sha256"] == hashlib.sha256(content).hexdigest()
@@ -215,10 +218,10 @@ def test_every_conv_ignores_the_ghost_or_is_refused(built_zip: Path, conv: str) 
     ensemble = member_with(Ensemble.load(built_zip), conv)
     if conv in REFUSED:
         with pytest.raises(ConfigError, match=REFUSED[conv]):
-            check(ensemble, "charge")
+            check_exportable(ensemble, "charge")
         return
-    check(ensemble, "charge")
-    program = Program(ensemble.members, "charge", ensemble.manifest.heads["charge"])
+    check_exportable(ensemble, "charge")
+    program = EnsembleProgram(ensemble.members, "charge", ensemble.manifest.heads["charge"])
     said = program(*inputs(STRUCTURES["several"], ensemble.cutoff))
     assert_same(said, ensemble, "charge", "several")
 
@@ -227,7 +230,7 @@ def test_every_conv_ignores_the_ghost_or_is_refused(built_zip: Path, conv: str) 
 @pytest.mark.parametrize("conv", [conv for conv in CONVS if conv not in REFUSED])
 def test_every_conv_that_is_not_refused_is_traced(built_zip: Path, conv: str) -> None:
     ensemble = member_with(Ensemble.load(built_zip), conv, layers=1)
-    module = traced(ensemble, "charge").module()
+    module = trace_program(ensemble, "charge").module()
     for name in ("several", "atom"):
         said = module(*inputs(STRUCTURES[name], ensemble.cutoff))
         assert_same(said, ensemble, "charge", name)
@@ -249,14 +252,14 @@ def test_what_depends_on_values_is_refused(
 ) -> None:
     ensemble = member_with(Ensemble.load(built_zip), "gin", **told)
     with pytest.raises(ConfigError, match=f"member t0001 cannot be exported: .*{reason}"):
-        check(ensemble, "energy")
+        check_exportable(ensemble, "energy")
 
 
 def test_attributes_are_inputs(built_zip: Path) -> None:
     ensemble = member_with(
         Ensemble.load(built_zip), "schnet", attributes=["charge"], conditioning="film"
     )
-    program = Program(ensemble.members, "energy", ensemble.manifest.heads["energy"])
+    program = EnsembleProgram(ensemble.members, "energy", ensemble.manifest.heads["energy"])
     structures = [molecule("CH3OH"), molecule("H2O")]
     for number, atoms in enumerate(structures):
         atoms.info["charge"] = 1.0 - number
@@ -279,7 +282,7 @@ def test_a_conv_that_looks_at_values_is_one_sentence(built_zip: Path) -> None:
     ensemble = member_with(Ensemble.load(built_zip), "gin")
     ensemble.members[0].model.trunk.convs[0] = Guesser()
     with pytest.raises(ConfigError, match="'charge' cannot be traced .*depends on values"):
-        traced(ensemble, "charge")
+        trace_program(ensemble, "charge")
 
 
 def test_wrong_names_are_one_sentence(built_zip: Path, tmp_path: Path) -> None:
