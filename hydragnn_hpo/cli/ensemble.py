@@ -10,8 +10,8 @@ import typer
 
 from hydragnn_hpo.cli.arguments import EnsembleArgument, JsonOption, TrustOption, ensemble_file
 from hydragnn_hpo.cli.ensemble_build import build
+from hydragnn_hpo.cli.ensemble_evaluate import evaluate
 from hydragnn_hpo.cli.ensemble_pick import pick
-from hydragnn_hpo.cli.evaluate import evaluate
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""What ``ensemble.json`` says: everything about an ensemble but its weights."""
+"""Schema of ``ensemble.json``: everything about an ensemble but its weights."""
 
 from math import inf
 from typing import Annotated, Any, Literal, Self
@@ -16,9 +16,9 @@ from pydantic import (
 
 from hydragnn_hpo.config.data import AttributeConfig, Name
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
-from hydragnn_hpo.ensemble.uncertainty.coordination import Coordination
-from hydragnn_hpo.ensemble.uncertainty.strata import Strata
+from hydragnn_hpo.ensemble.calibrate import Calibration
+from hydragnn_hpo.ensemble.coordination import Coordination
+from hydragnn_hpo.ensemble.strata import Strata
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.units import inside
 
@@ -103,17 +103,17 @@ class MemberEntry(Config):
 
     @property
     def weight(self) -> float:
-        """Give its share in the mean, averaged over the heads that it takes part in."""
+        """Return its share in the mean, averaged over the heads that it takes part in."""
         return sum(self.weights.values()) / len(self.weights)
 
     @property
     def config_file(self) -> str:
-        """Give the entry that holds the trial's configuration."""
+        """Return the entry that holds the trial's configuration."""
         return f"members/{self.trial}.toml"
 
     @property
     def weights_file(self) -> str:
-        """Give the entry that holds the weights."""
+        """Return the entry that holds the weights."""
         return f"members/{self.trial}.safetensors"
 
 
@@ -224,7 +224,7 @@ class Manifest(Config):
     """How alike the members err, by head."""
 
     attributes: dict[Name, AttributeConfig] = {}
-    """Known properties of structures that members are told, as the card describes them."""
+    """Known properties of structures that members read, as the card describes them."""
 
     laplacian: NonNegativeInt = 0
     """Laplacian encodings that members read."""
@@ -264,7 +264,7 @@ class Manifest(Config):
         return self
 
     def targets(self) -> dict[str, dict[str, Any]]:
-        """Give the target statistics as the model's constructor wants them."""
+        """Return the target statistics as the model's constructor wants them."""
         return {
             name: head.model_dump(
                 include={"level", "shape", "energy", "derived_from", "mean", "std"}
@@ -273,5 +273,5 @@ class Manifest(Config):
         }
 
     def units(self) -> dict[str, str]:
-        """Give each head's unit."""
+        """Return each head's unit."""
         return {name: head.unit for name, head in self.heads.items()}

@@ -16,12 +16,11 @@ from hydragnn_hpo.campaign.records.software import software
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.model import ModelConfig
-from hydragnn_hpo.ensemble.building.bench import Bench
-from hydragnn_hpo.ensemble.building.calibration import strata_for, watched
-from hydragnn_hpo.ensemble.building.candidates import Candidate
-from hydragnn_hpo.ensemble.building.choose import Choice, members_of
-from hydragnn_hpo.ensemble.building.members import Said
+from hydragnn_hpo.ensemble.build_context import BuildContext
+from hydragnn_hpo.ensemble.build_steps import MemberPredictions, make_strata, trust_metadata
+from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.calibration_data import MOST_VALUES, CalibrationData, HeadCalibrationData
+from hydragnn_hpo.ensemble.candidates import Candidate
 from hydragnn_hpo.ensemble.inference import rows
 from hydragnn_hpo.ensemble.manifest import (
     Alike,
@@ -31,15 +30,15 @@ from hydragnn_hpo.ensemble.manifest import (
     MemberEntry,
     Provenance,
 )
-from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
+from hydragnn_hpo.ensemble.select import MemberSelection, members_in_any
 from hydragnn_hpo.model.gnn import variance_of
 
 _HEAD = ("level", "shape", "unit", "energy", "derived_from", "description", "mean", "std")
 
 
 def make_manifest(
-    bench: Bench,
-    choice: Choice,
+    context: BuildContext,
+    choice: MemberSelection,
     calibrations: Mapping[str, Calibration],
     evaluation: dict[str, dict[str, Any]],
     seen: Mapping[str, Mapping[str, Any]],
@@ -47,35 +46,35 @@ def make_manifest(
     """Return the manifest of an ensemble.
 
     Args:
-        bench: what the steps share.
-        choice: who was chosen, and with what weights.
+        context: what the steps share.
+        choice: the selected members and their weights.
         calibrations: by head.
         evaluation: scores on the test split, by head.
         seen: diversity of the members, by head.
     """
-    stats, campaign = bench.graphs.stats, bench.campaign
-    taken = np.flatnonzero(members_of(list(choice.best.values())))
-    chosen = [bench.candidates[c] for c in taken]
+    stats, campaign = context.graphs.stats, context.campaign
+    taken = np.flatnonzero(members_in_any(list(choice.best.values())))
+    chosen = [context.candidates[c] for c in taken]
     return Manifest(
         package=__version__,
         created_by=CreatedBy(campaign=campaign.name, seed=campaign.seed, method=choice.kept),
-        data=describe_data(bench.cards, stats),
+        data=describe_data(context.cards, stats),
         elements=tuple(sorted(int(z) for z in stats["elements"])),
         cutoff=max(c.config.model.cutoff for c in chosen),
-        members=tuple(_member(bench.candidates[c], _shares(choice, int(c))) for c in taken),
-        heads={n: _head(target, calibrations[n]) for n, target in bench.targets.items()},
+        members=tuple(_member(context.candidates[c], _shares(choice, int(c))) for c in taken),
+        heads={n: _head(target, calibrations[n]) for n, target in context.targets.items()},
         evaluation=evaluation,
         diversity={name: _alike(one) for name, one in seen.items()},
         software=software(PACKAGES),
         commit=read_commit(),
         licence=campaign.ensemble.licence,
-        **_needs(bench, [candidate.config.model for candidate in chosen]),
-        **watched(bench, [candidate.config.model for candidate in chosen]),
+        **_needs(context, [candidate.config.model for candidate in chosen]),
+        **trust_metadata(context, [candidate.config.model for candidate in chosen]),
     )
 
 
-def _shares(choice: Choice, candidate: int) -> dict[str, float]:
-    """Give a candidate's weights by head; heads without it are left out."""
+def _shares(choice: MemberSelection, candidate: int) -> dict[str, float]:
+    """Return a candidate's weights by head; heads without it are left out."""
     every = {head: float(weights[candidate]) for head, weights in choice.best.items()}
     return {head: weight for head, weight in every.items() if weight > 0}
 
@@ -101,48 +100,51 @@ def _alike(seen: Mapping[str, Any]) -> Alike:
     )
 
 
-def _needs(bench: Bench, models: Sequence[ModelConfig]) -> dict[str, Any]:
-    """Say what members need beside edges: attributes, encodings, packages of users."""
-    told = {name for model in models for name in model.attributes}
-    known = {name: a for card in bench.cards for name, a in card.attributes.items()}
+def _needs(context: BuildContext, models: Sequence[ModelConfig]) -> dict[str, Any]:
+    """Return what members need beside edges: attributes, encodings, packages of users."""
+    names = {name for model in models for name in model.attributes}
+    known = {name: a for card in context.cards for name, a in card.attributes.items()}
     coded = [model.encoding_size for model in models if model.encoding == "laplacian"]
     own = sorted({model.conv for model in models if is_user_conv(model.conv)})
     return {
-        "attributes": {name: known[name] for name in sorted(told)},
+        "attributes": {name: known[name] for name in sorted(names)},
         "laplacian": max(coded, default=0),
         "packages": {package_of(name): version_of(name) for name in own},
     }
 
 
 def collect_calibration_data(
-    bench: Bench, said: Said, candidates: Sequence[int], weights: Mapping[str, np.ndarray]
+    context: BuildContext,
+    predictions: MemberPredictions,
+    candidates: Sequence[int],
+    weights: Mapping[str, np.ndarray],
 ) -> CalibrationData | None:
     """Collect the predictions of the chosen members for ``cal``, so that pruning can calibrate.
 
     Args:
-        bench: what the steps share.
-        said: about ``cal``.
-        candidates: who said it, in that order.
-        weights: by head the shares of those, [M].
+        context: what the steps share.
+        predictions: predictions for ``cal``.
+        candidates: those that predicted, in that order.
+        weights: by head the shares of these, [M].
 
     Returns:
         None where there are more than ``MOST_VALUES``.
     """
-    indices, heads = bench.graphs.indices_of("cal"), {}
-    for name in bench.targets:
-        truth, mask = bench.truth(name, "cal")
-        node = rows.is_node(bench.graphs, name)
-        chosen = [(row, bench.candidates[candidates[row]].trial) for row in _used(weights[name])]
-        noise = said.get(variance_of(name))
+    indices, heads = context.graphs.indices_of("cal"), {}
+    for name in context.targets:
+        truth, mask = context.truth(name, "cal")
+        node = rows.is_node(context.graphs, name)
+        chosen = [(row, context.candidates[candidates[row]].trial) for row in _used(weights[name])]
+        noise = predictions.get(variance_of(name))
         heads[name] = HeadCalibrationData(
             truth=np.where(mask[:, None], truth, 0.0),
             mask=mask,
-            graph=rows.graph_of_row(bench.graphs, node=node, indices=indices),
-            predictions={trial: said[name][row] for row, trial in chosen},
+            graph=rows.graph_of_row(context.graphs, node=node, indices=indices),
+            predictions={trial: predictions[name][row] for row, trial in chosen},
             variances={} if noise is None else {trial: noise[row] for row, trial in chosen},
         )
-    kind = rows.stratum_of_row(bench.graphs, strata_for(bench), node=False, indices=indices)
-    data = CalibrationData(np.asarray(bench.graphs.group[indices]), kind, heads)
+    kind = rows.stratum_of_row(context.graphs, make_strata(context), node=False, indices=indices)
+    data = CalibrationData(np.asarray(context.graphs.group[indices]), kind, heads)
     return data if data.values <= MOST_VALUES else None
 
 
@@ -159,11 +161,11 @@ _SECONDS = 10
 
 def describe_data(cards: Sequence[CardConfig], stats: Mapping[str, Any]) -> Provenance:
     """Return the provenance of the data from its cards and the statistics of the store."""
-    said = ("name", "title", "origin", "licence", "cite")
+    fields = ("name", "title", "origin", "licence", "cite")
     nodes = stats.get("nodes") or {}
     atoms = (int(nodes["min"]), int(nodes["max"])) if {"min", "max"} <= set(nodes) else None
     return Provenance(
-        **{key: join_distinct([getattr(card, key) for card in cards]) for key in said},
+        **{key: join_distinct([getattr(card, key) for card in cards]) for key in fields},
         checksum=str(stats["checksum"]),
         files={Path(f.path).name: f.sha256 or "" for card in cards for f in card.files},
         cards=tuple(dict.fromkeys(card.name for card in cards)),
@@ -172,9 +174,9 @@ def describe_data(cards: Sequence[CardConfig], stats: Mapping[str, Any]) -> Prov
     )
 
 
-def join_distinct(said: Sequence[str]) -> str:
+def join_distinct(texts: Sequence[str]) -> str:
     """Join distinct, non-empty texts."""
-    return "; ".join(dict.fromkeys(filter(None, said)))
+    return "; ".join(dict.fromkeys(filter(None, texts)))
 
 
 def read_commit(root: Path = _ROOT) -> str:

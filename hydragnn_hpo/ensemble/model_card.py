@@ -1,4 +1,4 @@
-"""The page that travels inside an ensemble, for the person who receives it."""
+"""The model card inside an ensemble file, written for the person who receives it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -195,7 +195,7 @@ def _members(manifest: Manifest, configs: Mapping[str, TrialConfig]) -> str:
 
 
 def _diversity(manifest: Manifest) -> str:
-    """Say how differently members err, where it is known."""
+    """Return the table of how alike the members err; empty if unknown."""
     if not manifest.diversity:
         return ""
     rows = [
@@ -212,9 +212,9 @@ def _errors(values: Mapping[str, float], manifest: Manifest) -> str:
 
 
 def _software(manifest: Manifest) -> str:
-    said = [f"{name} {version}" for name, version in manifest.software.items()]
-    said += [f"commit {manifest.commit}"] if manifest.commit else []
-    return ", ".join(said) or "versions that were not written down"
+    versions = [f"{name} {version}" for name, version in manifest.software.items()]
+    versions += [f"commit {manifest.commit}"] if manifest.commit else []
+    return ", ".join(versions) or "versions that were not written down"
 
 
 def _number(value: object) -> str:
@@ -222,7 +222,7 @@ def _number(value: object) -> str:
 
 
 def _line(text: str) -> str:
-    """Give text as one line of prose: what others wrote cannot become a heading or a table."""
+    """Return text as one line, so that untrusted text cannot become a heading or a table."""
     return " ".join(text.split())
 
 

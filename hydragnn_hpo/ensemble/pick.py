@@ -14,15 +14,19 @@ from ase.io import write as write_atoms
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.descriptors import compute_descriptors, farthest_first, mean_distance
+from hydragnn_hpo.ensemble.energy_derivatives import (
+    compute_derivatives,
+    find_energy_head,
+    find_forces_head,
+)
 from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
 from hydragnn_hpo.ensemble.inference.structures import Structures
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.simulation.slopes import energy_head, forces_head, slopes_of
-from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
-from hydragnn_hpo.ensemble.uncertainty.forces import force_deviation, largest_deviation
+from hydragnn_hpo.ensemble.moments import force_deviation, largest_deviation
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.records import finite
@@ -264,7 +268,7 @@ class Ranking:
             return deviation, deviation
         assert self.energy is not None, "a ranking by nothing"
         parts = [
-            slopes_of(self.ensemble, self.energy, columns, piece).deviation
+            compute_derivatives(self.ensemble, self.energy, columns, piece).deviation
             for piece in pieces(columns, np.arange(columns.num_graphs), EDGES_PER_BATCH)
         ]
         deviation = largest_deviation(np.concatenate(parts), columns.node_offset)
@@ -294,8 +298,8 @@ def make_ranking(ensemble: Ensemble, request: PickRequest) -> Ranking:
         return Ranking(ensemble, request, (by,) if by else tuple(heads), None, None)
     if derived is not None:
         return Ranking(ensemble, request, (), derived, None)
-    energy = energy_head(ensemble)
-    forces = forces_head(ensemble, energy)
+    energy = find_energy_head(ensemble)
+    forces = find_forces_head(ensemble, energy)
     return Ranking(ensemble, request, (), forces, None if forces else energy)
 
 
@@ -392,7 +396,7 @@ def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
     """Write the picked structures, whole or not at all, in the order of picking.
 
     ``info`` of each frame holds ``id``, ``pick`` (from 1), ``score``, ``distance``, ``trust``,
-    the standard deviations, and the known properties that the ensemble was told.
+    the standard deviations, and the known properties that the ensemble reads.
     """
     frames = []
     for entry, candidate in zip(picks_to_plain(result)["picked"], result.candidates, strict=True):

@@ -154,12 +154,12 @@ def _quality(
 def _needs(old: Manifest, content: ArtefactContent, stay: Sequence[str]) -> dict[str, Any]:
     """Return the manifest entries that depend on which members stay."""
     models = [content.configs[name].model for name in stay]
-    told = {name for model in models for name in model.attributes}
+    names = {name for model in models for name in model.attributes}
     coded = [model.encoding_size for model in models if model.encoding == "laplacian"]
     own = {package_of(model.conv) for model in models if is_user_conv(model.conv)}
     return {
         "cutoff": max(model.cutoff for model in models),
-        "attributes": {k: v for k, v in old.attributes.items() if k in told},
+        "attributes": {k: v for k, v in old.attributes.items() if k in names},
         "laplacian": max(coded, default=0),
         "packages": {k: v for k, v in old.packages.items() if k in own},
     }

@@ -57,11 +57,11 @@ class StackedEngine:
         alone: list[Member] = []
         for group in self.groups:
             batch = made[key_of(group[0])]
-            said = self._run_stacked(group, batch) if len(group) > 1 else None
-            if said is None:
+            outputs = self._run_stacked(group, batch) if len(group) > 1 else None
+            if outputs is None:
                 alone += group
             else:
-                found |= said
+                found |= outputs
         found |= run_on_streams([(member, made[key_of(member)]) for member in alone], self.device)
         for member in self.members:
             yield member, found[member.trial]
@@ -156,8 +156,8 @@ def run_on_streams(
             found[member.trial] = run_member(member, batch)
     for stream in streams:
         here.wait_stream(stream)
-    for said in found.values():
-        for values in said.values():
+    for outputs in found.values():
+        for values in outputs.values():
             values.record_stream(here)
     return found
 

@@ -20,10 +20,10 @@ from hydragnn_hpo import __version__
 from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.ensemble.compiled_engine import torch_compile_cache
+from hydragnn_hpo.ensemble.energy_derivatives import differentiate
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.member import Member
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.simulation.slopes import differentiate
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.model.attention import GlobalRound
@@ -321,10 +321,10 @@ def trace_program(ensemble: Ensemble, target: str) -> ExportedProgram:
         flat = make_fx(program, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*given)
         return torch.export.export(flat, given, dynamic_shapes=dynamic, strict=False)
     except Exception as error:  # whatever a net does that is not one of ours
-        said = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
-            f"the program of '{target}' cannot be traced ({type(error).__name__}: {said}): a conv "
-            "may do what depends on values; use predict, the calculator or serve."
+            f"the program of '{target}' cannot be traced ({type(error).__name__}: {reason}): a "
+            "conv may do what depends on values; use predict, the calculator or serve."
         ) from error
 
 
@@ -404,9 +404,9 @@ def compile_program(program: ExportedProgram) -> bytes:
                 warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
                 aoti_compile_and_package(program, package_path=str(path))
         except (InductorError, RuntimeError, OSError) as error:
-            said = str(error).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             raise ConfigError(
-                f"the program cannot be compiled ({said}): install a C++ compiler, or export "
+                f"the program cannot be compiled ({reason}): install a C++ compiler, or export "
                 "without --aot."
             ) from error
         return path.read_bytes()

@@ -43,7 +43,7 @@ from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference.engine import EagerEngine, Engine
 from hydragnn_hpo.ensemble.inference.member import Member
 from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
-from hydragnn_hpo.ensemble.uncertainty.moments import Moments
+from hydragnn_hpo.ensemble.moments import Moments
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.memory.limits import keep_freed_memory
 

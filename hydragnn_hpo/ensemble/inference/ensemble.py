@@ -25,7 +25,7 @@ from hydragnn_hpo.ensemble.inference.rows import stratum_of_row
 from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.inference.trust import flags
 from hydragnn_hpo.ensemble.manifest import Manifest
-from hydragnn_hpo.ensemble.uncertainty.moments import Moments
+from hydragnn_hpo.ensemble.moments import Moments
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model.gnn import variance_of
 

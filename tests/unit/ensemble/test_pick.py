@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from hydragnn_hpo.cli.ensemble_pick import pick as command
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.structure import Place, graph_of
+from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
+from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.descriptors import compute_descriptors
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
 from hydragnn_hpo.ensemble.inference.structures import Structures, columns_of_atoms
 from hydragnn_hpo.ensemble.manifest import HeadEntry
+from hydragnn_hpo.ensemble.moments import compute_moments
 from hydragnn_hpo.ensemble.pick import (
     DEVIATION,
     PickRequest,
@@ -34,9 +37,6 @@ from hydragnn_hpo.ensemble.pick import (
     score_head,
     score_structures,
 )
-from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
-from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
-from hydragnn_hpo.ensemble.uncertainty.moments import moments_of
 from hydragnn_hpo.errors import ConfigError, DataError
 
 
@@ -83,7 +83,7 @@ def test_disagreement_on_forces_is_that_of_dp_gen() -> None:
     rng = np.random.default_rng(1)
     forces = rng.normal(size=(5, 7, 3))  # members, atoms
     offsets = np.array([0, 3, 7])
-    spread = moments_of(forces, np.full(5, 0.2)).spread
+    spread = compute_moments(forces, np.full(5, 0.2)).spread
     found = force_disagreement(
         HeadPrediction(forces[0], spread, spread, forces[0], forces[0]), offsets
     )

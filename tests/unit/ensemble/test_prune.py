@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact, write_artefact
+from hydragnn_hpo.ensemble.calibrate import calibrate
 from hydragnn_hpo.ensemble.calibration_data import (
     CalibrationData,
     HeadCalibrationData,
@@ -17,7 +18,6 @@ from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.model_card import model_card
 from hydragnn_hpo.ensemble.prune import choose_members, prune_members
-from hydragnn_hpo.ensemble.uncertainty.calibrate import calibrate
 from hydragnn_hpo.errors import ConfigError
 
 
