@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.artefact import ArtefactSummary
     from hydragnn_hpo.ensemble.prune import PruneEffect
 
+app = typer.Typer(no_args_is_help=True)
+
 
 def info(
     path: EnsembleArgument,
@@ -195,6 +197,5 @@ def export(
     typer.echo(page["python"])
 
 
-app = typer.Typer(no_args_is_help=True)
 for verb in (build, evaluate, info, prune, pick, export):
     app.command()(verb)

@@ -44,6 +44,17 @@ _BESIDE = (
     *((f"width{level}", f"width of {level} %") for level in (50, 80, 90, 95)),
 )
 
+FilesArgument = Annotated[
+    list[Path], typer.Argument(help="Labelled files or folders, or one store.")
+]
+CardOption = Annotated[
+    Path | None, typer.Option(help="A card that says key, level and unit of each label.")
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HEAD=KEY[:UNIT]", help="Without a card: a head's label; repeatable."),
+]
+
 
 def evaluation_table(done: "Evaluation") -> "Table":
     """Lay out every figure, a column for each head: calibrated, and raw in brackets."""
@@ -93,18 +104,6 @@ class Kinds(Enum):
     """Kinds of structures that the figures are shown for."""
 
     ALL, SIZE, CHEMISTRY = "all", "size", "chemistry"
-
-
-FilesArgument = Annotated[
-    list[Path], typer.Argument(help="Labelled files or folders, or one store.")
-]
-CardOption = Annotated[
-    Path | None, typer.Option(help="A card that says key, level and unit of each label.")
-]
-TargetOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="HEAD=KEY[:UNIT]", help="Without a card: a head's label; repeatable."),
-]
 
 
 def evaluate(

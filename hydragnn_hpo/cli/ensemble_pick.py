@@ -39,6 +39,17 @@ UnseenOption = Annotated[
     bool, typer.Option("--unseen", help="Also pick structures with elements no member has seen.")
 ]
 
+_WORDS = {
+    "read": "read",
+    "bad": "cannot be predicted",
+    "not_finite": "with a prediction that is not finite",
+    "unseen": "with elements no member has seen",
+    "same": "as good as equal to a picked one",
+    "accurate": "accurate (below --low)",
+    "candidate": "candidates",
+    "failed": "failed (from --high on)",
+}
+
 
 def pick(
     files: FilesArgument,
@@ -123,15 +134,3 @@ def _table(plain: dict[str, Any]) -> Any:
     )
     table.caption = "\n".join(notes)
     return table
-
-
-_WORDS = {
-    "read": "read",
-    "bad": "cannot be predicted",
-    "not_finite": "with a prediction that is not finite",
-    "unseen": "with elements no member has seen",
-    "same": "as good as equal to a picked one",
-    "accurate": "accurate (below --low)",
-    "candidate": "candidates",
-    "failed": "failed (from --high on)",
-}

@@ -32,6 +32,11 @@ from hydragnn_hpo.training.checkpoints import checkpoint
 MemberPredictions = dict[str, np.ndarray]
 """By head the members' predictions, [M, R, w]; by ``variance_of(head)`` variances, [M, R, 1]."""
 
+_PIECE = 1024
+"""Training structures whose neighbours are counted together."""
+_OF_THE_SPLIT = ("rows", "mae", "rmse")
+"""Figures that tables call ``test_mae`` and so on."""
+
 
 def read_best_weights(candidate: Candidate) -> dict[str, Tensor]:
     """Read a trial's best weights."""
@@ -116,10 +121,6 @@ def check_members(
                 )
 
 
-_PIECE = 1024
-"""Training structures whose neighbours are counted together."""
-
-
 def calibrate_heads(
     context: BuildContext, predictions: MemberPredictions, weights: Mapping[str, np.ndarray]
 ) -> dict[str, Calibration]:
@@ -171,10 +172,6 @@ def _training_pieces(graphs: GraphSet) -> Iterator[Columns]:
     indices = graphs.indices_of("train")
     for first in range(0, len(indices), _PIECE):
         yield graphs.take(indices[first : first + _PIECE])
-
-
-_OF_THE_SPLIT = ("rows", "mae", "rmse")
-"""Figures that tables call ``test_mae`` and so on."""
 
 
 def evaluate_heads(

@@ -31,6 +31,14 @@ from hydragnn_hpo.ensemble.inference.structures import graph_of_atoms
 from hydragnn_hpo.ensemble.inference.trust import flags
 from hydragnn_hpo.errors import ConfigError, JobError
 
+VOIGT = (0, 4, 8, 5, 2, 1)
+"""Places of xx, yy, zz, yz, xz, xy in a matrix row by row."""
+SPREADS = {
+    "forces": ("forces_max_std", "eV/angstrom", "the members' forces on an atom lie"),
+    "energy": ("energy_std_epistemic", "eV", "the members' energies lie"),
+}
+"""By what is watched: its key among the results, its unit, its words."""
+
 
 @dataclass(eq=False)
 class VerletList:
@@ -97,10 +105,6 @@ def is_list_valid(kept: Graph, atoms: Atoms, skin: float) -> bool:
         return False
     moved = np.linalg.norm(atoms.positions - kept.positions, axis=1).max(initial=0.0)
     return bool(moved < 0.5 * skin) or bool(moved == 0.0)
-
-
-VOIGT = (0, 4, 8, 5, 2, 1)
-"""Places of xx, yy, zz, yz, xz, xy in a matrix row by row."""
 
 
 class EnsembleCalculator(Calculator):
@@ -220,13 +224,6 @@ def _stress(found: EnergyDerivatives) -> dict[str, Any]:
         "stress": found.stress.mean[0, VOIGT],
         "stress_std": np.sqrt(found.stress.variance)[0, VOIGT],
     }
-
-
-SPREADS = {
-    "forces": ("forces_max_std", "eV/angstrom", "the members' forces on an atom lie"),
-    "energy": ("energy_std_epistemic", "eV", "the members' energies lie"),
-}
-"""By what is watched: its key among the results, its unit, its words."""
 
 
 class SpreadExceeded(JobError):

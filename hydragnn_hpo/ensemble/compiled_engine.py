@@ -50,6 +50,8 @@ _PARTS = (
 )
 """Parts of this package that determine the compiled code of a net."""
 
+logger = logging.getLogger(__name__)
+
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of compiled nets: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
@@ -142,9 +144,6 @@ def torch_compile_cache(place: Path) -> Iterator[None]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = before
-
-
-logger = logging.getLogger(__name__)
 
 
 class CompiledEngine:

@@ -29,6 +29,13 @@ from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.records import finite
 from hydragnn_hpo.units import inside
 
+TOGETHER = 512
+"""Structures that are held as graphs at once."""
+FAR = 20.0
+"""Standard deviations of the training data that labels may lie from its mean, in the median,
+before their unit is doubted."""
+_Parts = list[list[np.ndarray]]
+
 
 def match_card_labels(manifest: Manifest, card: CardConfig) -> dict[str, TargetConfig]:
     """Return the card's targets that the ensemble predicts, by head.
@@ -102,10 +109,6 @@ def _check(name: str, label: TargetConfig, head: HeadEntry, where: str) -> None:
             )
 
 
-TOGETHER = 512
-"""Structures that are held as graphs at once."""
-
-
 @dataclass(frozen=True)
 class LabelledStructures:
     """Some structures that could be read, with their labels."""
@@ -153,13 +156,6 @@ def read_split(path: Path, split: str, cutoff: float) -> Iterator[LabelledStruct
         raise DataError(f"{path}: has no structure in the split '{split}'; choose another.")
     for first in range(0, len(indices), TOGETHER):
         yield LabelledStructures(graphs.take(indices[first : first + TOGETHER]))
-
-
-FAR = 20.0
-"""Standard deviations of the training data that labels may lie from its mean, in the median,
-before their unit is doubted."""
-
-_Parts = list[list[np.ndarray]]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,11 @@ from hydragnn_hpo.model.gnn import variance_of
 
 _HEAD = ("level", "shape", "unit", "energy", "derived_from", "description", "mean", "std")
 
+PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", "vesin")
+"""Packages that may change the last digits of a number."""
+_ROOT = Path(__file__).parents[2]
+_SECONDS = 10
+
 
 def make_manifest(
     context: BuildContext,
@@ -150,13 +155,6 @@ def collect_calibration_data(
 
 def _used(weights: np.ndarray) -> list[int]:
     return [int(row) for row in np.flatnonzero(weights)]
-
-
-PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", "vesin")
-"""Packages that may change the last digits of a number."""
-
-_ROOT = Path(__file__).parents[2]
-_SECONDS = 10
 
 
 def describe_data(cards: Sequence[CardConfig], stats: Mapping[str, Any]) -> Provenance:

@@ -35,6 +35,14 @@ from hydragnn_hpo.units import inside
 LEVELS = ("accurate", "candidate", "failed")
 """Names that DP-GEN gives a structure below, between and above its two trust levels."""
 
+FORCES = "forces"
+"""Value of ``PickRequest.by`` that ranks by the disagreement on forces."""
+SHORTLIST = 10
+"""Candidates that are compared for each one that is picked."""
+DEVIATION = "max_force_deviation"
+"""Key of the largest disagreement on a force in the output."""
+FORMATS = (".extxyz", ".xyz")
+
 
 def is_informative(calibration: Calibration) -> bool:
     """Check whether sigma differs between structures; with a = 0 from the fit it does not."""
@@ -118,33 +126,6 @@ class PoolCandidate:
     """Values that are written beside it: standard deviations, trust."""
 
 
-class Shortlist:
-    """Keeps the candidates with the highest scores; of equal ones those that came first."""
-
-    def __init__(self, size: int) -> None:
-        """Set how many are kept."""
-        self.size = size
-        self._heap: list[tuple[float, int, PoolCandidate]] = []
-        self._seen = 0
-
-    def accepts(self, score: float) -> bool:
-        """Check whether a candidate of this score would be kept."""
-        return len(self._heap) < self.size or score > self._heap[0][0]
-
-    def add(self, candidate: PoolCandidate) -> None:
-        """Keep a candidate if it is among the best, in place of the worst."""
-        entry = (candidate.score, -self._seen, candidate)
-        self._seen += 1
-        if len(self._heap) < self.size:
-            heapq.heappush(self._heap, entry)
-        else:
-            heapq.heappushpop(self._heap, entry)
-
-    def best(self) -> list[PoolCandidate]:
-        """Return all that were kept, the highest score first."""
-        return [candidate for _, _, candidate in sorted(self._heap, reverse=True)]
-
-
 def copy_graph(columns: Columns, row: int, name: str) -> Graph:
     """Copy one structure, so that the others can be forgotten."""
     nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
@@ -164,14 +145,6 @@ def copy_graph(columns: Columns, row: int, name: str) -> Graph:
         attributes={key: float(value[row]) for key, value in columns.attributes.items()},
         laplacian=laplacian,
     )
-
-
-FORCES = "forces"
-"""Value of ``PickRequest.by`` that ranks by the disagreement on forces."""
-SHORTLIST = 10
-"""Candidates that are compared for each one that is picked."""
-DEVIATION = "max_force_deviation"
-"""Key of the largest disagreement on a force in the output."""
 
 
 @dataclass(frozen=True)
@@ -224,11 +197,9 @@ def pick_structures(
         DataError: the pool holds nothing that can be picked.
     """
     ranking = make_ranking(ensemble, request)
-    shortlist, result = Shortlist(SHORTLIST * request.count), PickResult()
-    for structures in pool:
-        result.counts += Counter(read=len(structures.ids), bad=len(structures.errors))
-        _update_shortlist(ranking, structures, shortlist, result.counts)
-    best = shortlist.best()
+    result = PickResult()
+    candidates = _find_candidates(ranking, pool, result.counts)
+    best = heapq.nlargest(SHORTLIST * request.count, candidates, key=lambda one: one.score)
     if not best:
         found = ", ".join(f"{count} {name}" for name, count in result.counts.items()) or "0 read"
         raise DataError(f"the pool holds nothing to pick ({found}); give other structures.")
@@ -303,19 +274,55 @@ def make_ranking(ensemble: Ensemble, request: PickRequest) -> Ranking:
     return Ranking(ensemble, request, (), forces, None if forces else energy)
 
 
-def _update_shortlist(
-    ranking: Ranking, structures: Structures, shortlist: Shortlist, counts: Counter[str]
-) -> None:
-    """Add the candidates among some structures to the shortlist, and count the others."""
-    columns = structures.columns
-    if not columns.num_graphs:
-        return
-    ensemble, request = ranking.ensemble, ranking.request
-    prediction = ensemble.predict(columns)
-    scores, deviation = ranking.scores(columns, prediction.heads)
-    good = np.isfinite(scores)
+def _find_candidates(
+    ranking: Ranking, pool: Iterable[Structures], counts: Counter[str]
+) -> Iterator[PoolCandidate]:
+    """Yield the structures of a pool that may be picked, and count all of them.
+
+    Args:
+        ranking: scores the structures.
+        pool: the structures, a batch at a time.
+        counts: structures by what became of them; updated.
+    """
+    for structures in pool:
+        counts += Counter(read=len(structures.ids), bad=len(structures.errors))
+        columns = structures.columns
+        if not columns.num_graphs:
+            continue
+        prediction = ranking.ensemble.predict(columns)
+        scores, deviation = ranking.scores(columns, prediction.heads)
+        good = _is_candidate(ranking, columns, scores, deviation, counts)
+        names = [n for place, n in enumerate(structures.ids) if place not in structures.errors]
+        deviations = _standard_deviations(ranking.ensemble, columns, prediction.heads)
+        for row, details in enumerate(deviations):
+            if good[row]:
+                if deviation is not None:
+                    details[DEVIATION] = float(deviation[row])
+                details["trust"] = prediction.trust[row]
+                graph = copy_graph(columns, row, names[row])
+                yield PoolCandidate(names[row], float(scores[row]), graph, details)
+
+
+def _is_candidate(
+    ranking: Ranking,
+    columns: Columns,
+    scores: np.ndarray,
+    deviation: np.ndarray | None,
+    counts: Counter[str],
+) -> np.ndarray:
+    """Check which structures of a batch may be picked, [G], and count the others.
+
+    Args:
+        ranking: with the request.
+        columns: G structures.
+        scores: of each, [G].
+        deviation: disagreement on forces, [G], where that counts.
+        counts: structures by what became of them; updated.
+    """
+    request = ranking.request
+    good: np.ndarray = np.isfinite(scores)
     counts["not_finite"] += int((~good).sum())
-    unseen = _has_unseen_elements(columns, ensemble.manifest.elements)
+    unseen = _has_unseen_elements(columns, ranking.ensemble.manifest.elements)
     counts["unseen"] += int((good & unseen).sum())
     if not request.unseen:
         good &= ~unseen
@@ -323,15 +330,7 @@ def _update_shortlist(
         level = assign_levels(deviation[good], request.low, request.high)
         counts += count_levels(level)
         good[good] = level == 1
-    names = [n for place, n in enumerate(structures.ids) if place not in structures.errors]
-    deviations = _standard_deviations(ensemble, columns, prediction.heads)
-    for row, details in enumerate(deviations):
-        if good[row] and shortlist.accepts(float(scores[row])):
-            if deviation is not None:
-                details[DEVIATION] = float(deviation[row])
-            details["trust"] = prediction.trust[row]
-            graph = copy_graph(columns, row, names[row])
-            shortlist.add(PoolCandidate(names[row], float(scores[row]), graph, details))
+    return good
 
 
 def _has_unseen_elements(columns: Columns, elements: tuple[int, ...]) -> np.ndarray:
@@ -357,9 +356,6 @@ def _standard_deviations(
             )
     for row in range(columns.num_graphs):
         yield {name: float(column[row]) for name, column in values.items()}
-
-
-FORMATS = (".extxyz", ".xyz")
 
 
 def check_picks_format(path: Path) -> None:

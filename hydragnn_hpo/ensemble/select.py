@@ -19,6 +19,12 @@ FLOOR = 4
 _TIE = 1e-12
 """Losses this close (relative) are equal: the order of a sum must not decide."""
 
+Method = Literal["top", "greedy"]
+Weights = dict[str, np.ndarray]
+"""Of the candidates, [C], by head; each sums to 1."""
+ENOUGH = 300
+"""Groups in ``sel`` from which on greedy selection is better than the K best."""
+
 
 @dataclass(frozen=True)
 class ScoredHead:
@@ -243,14 +249,6 @@ def _correlation(errors: np.ndarray) -> np.ndarray:
     np.fill_diagonal(matrix, 1.0)
     found: np.ndarray = matrix
     return found
-
-
-Method = Literal["top", "greedy"]
-Weights = dict[str, np.ndarray]
-"""Of the candidates, [C], by head; each sums to 1."""
-
-ENOUGH = 300
-"""Groups in ``sel`` from which on greedy selection is better than the K best."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 STREAMS = 4
 """Unlike members that are launched side by side on a GPU."""
 
+_aten: Any = torch.ops.aten
+
 
 class StackedEngine:
     """Members of one signature in one call; the others one by one, on a GPU on several streams."""
@@ -186,7 +188,6 @@ def _embedding_bag(
     return zeros.index_add(0, segment, taken), empty, empty, empty
 
 
-_aten: Any = torch.ops.aten
 _STACKABLE_SUMS = {
     _aten.embedding_bag.default: _embedding_bag,
     _aten._embedding_bag.default: _embedding_bag,

@@ -37,6 +37,32 @@ from hydragnn_hpo.model.pooling import AttentionPool, pool_max
 GHOST_SHIFT = 0.75
 """Length of the ghost's edges, as a share of the cutoff."""
 
+LOADING = {
+    "exported": "program = torch.export.load(path).module(); out = program(*inputs)",
+    "compiled": "program = torch._inductor.aoti_load_package(path); out = program(*inputs)",
+}
+"""Python code that loads and calls a program, by kind."""
+EDGES_TEXT = (
+    "All pairs up to the cutoff, periodic images included, once per direction. An edge leads from "
+    "sender edge_index[0] to receiver edge_index[1] along positions[receiver] + edge_shift - "
+    "positions[sender]. With ASE: i, j, S = neighbor_list('ijS', atoms, cutoff); edge_index = "
+    "[i, j]; edge_shift = S @ atoms.cell. Several structures: atoms end to end, edges counted over "
+    "all of them."
+)
+EXAMPLE_GRAPHS, EXAMPLE_NODES, EXAMPLE_EDGES = 101, 211, 307
+"""Sizes of the traced example: unlike each other and any width of a net, since tracing takes equal
+sizes for one."""
+UNTRACEABLE: dict[type[nn.Module], str] = {
+    AlignnConv: "its conv alignn lists the angles between bonds",
+    DimeNetPPConv: "its conv dimenetpp lists the angles between edges",
+    MFCConv: "its conv mfc sorts atoms by their number of neighbours",
+    GlobalRound: "its attention lays out the atoms of the largest structure",
+    AttentionPool: "its pool 'attention' lays out the atoms of the largest structure",
+    RandomWalkEncoding: "its encoding lays out the atoms of the largest structure",
+    LaplacianEncoding: "its encoding is computed outside of the net",
+}
+"""Modules with tensors whose sizes depend on values, which a traced program cannot follow."""
+
 
 class EnsembleProgram(nn.Module):
     """Mean and spread of one target over all members.
@@ -173,21 +199,6 @@ def _moments(values: Sequence[Tensor], weights: Sequence[float]) -> tuple[Tensor
     return mean, (share * (stacked - mean).square()).sum(dim=0)
 
 
-LOADING = {
-    "exported": "program = torch.export.load(path).module(); out = program(*inputs)",
-    "compiled": "program = torch._inductor.aoti_load_package(path); out = program(*inputs)",
-}
-"""Python code that loads and calls a program, by kind."""
-
-EDGES_TEXT = (
-    "All pairs up to the cutoff, periodic images included, once per direction. An edge leads from "
-    "sender edge_index[0] to receiver edge_index[1] along positions[receiver] + edge_shift - "
-    "positions[sender]. With ASE: i, j, S = neighbor_list('ijS', atoms, cutoff); edge_index = "
-    "[i, j]; edge_shift = S @ atoms.cell. Several structures: atoms end to end, edges counted over "
-    "all of them."
-)
-
-
 def describe_program(
     manifest: Manifest, program: EnsembleProgram, *, compiled: bool
 ) -> dict[str, Any]:
@@ -255,22 +266,6 @@ def describe_outputs(head: HeadEntry) -> list[dict[str, Any]]:
 
 def _row(name: str, dtype: str, shape: list[Any], unit: str, meaning: str) -> dict[str, Any]:
     return {"name": name, "dtype": dtype, "shape": shape, "unit": unit, "meaning": meaning}
-
-
-EXAMPLE_GRAPHS, EXAMPLE_NODES, EXAMPLE_EDGES = 101, 211, 307
-"""Sizes of the traced example: unlike each other and any width of a net, since tracing takes equal
-sizes for one."""
-
-UNTRACEABLE: dict[type[nn.Module], str] = {
-    AlignnConv: "its conv alignn lists the angles between bonds",
-    DimeNetPPConv: "its conv dimenetpp lists the angles between edges",
-    MFCConv: "its conv mfc sorts atoms by their number of neighbours",
-    GlobalRound: "its attention lays out the atoms of the largest structure",
-    AttentionPool: "its pool 'attention' lays out the atoms of the largest structure",
-    RandomWalkEncoding: "its encoding lays out the atoms of the largest structure",
-    LaplacianEncoding: "its encoding is computed outside of the net",
-}
-"""Modules with tensors whose sizes depend on values, which a traced program cannot follow."""
 
 
 def check_exportable(ensemble: Ensemble, target: str) -> None:

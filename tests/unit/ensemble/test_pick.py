@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.io import read, write
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hydragnn_hpo.cli.ensemble_pick import pick as command
-from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.structure import Place, graph_of
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.calibrate import Calibration
@@ -27,8 +24,6 @@ from hydragnn_hpo.ensemble.moments import compute_moments
 from hydragnn_hpo.ensemble.pick import (
     DEVIATION,
     PickRequest,
-    PoolCandidate,
-    Shortlist,
     assign_levels,
     count_levels,
     force_disagreement,
@@ -100,37 +95,6 @@ def test_levels_include_their_lower_end() -> None:
     level = assign_levels(np.array([0.04, 0.05, 0.1, 0.25, 9.0]), 0.05, 0.25)
     assert level.tolist() == [0, 1, 1, 2, 2]
     assert count_levels(level) == {"accurate": 1, "candidate": 2, "failed": 2}
-
-
-NOTHING = Graph(
-    "x",
-    np.zeros(0, np.int16),
-    np.zeros((0, 3)),
-    np.zeros((3, 3)),
-    np.zeros(3, bool),
-    np.zeros((0, 2), np.int32),
-    np.zeros((0, 3), np.int16),
-    {},
-    "x",
-    None,
-)
-
-
-@given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.5, 4.0])), st.integers(1, 8))
-def test_it_keeps_what_sorting_would(scores: list[float], size: int) -> None:
-    shortlist = Shortlist(size)
-    for number, score in enumerate(scores):
-        if shortlist.accepts(score):
-            shortlist.add(PoolCandidate(str(number), score, NOTHING, {}))
-    found = [int(candidate.id) for candidate in shortlist.best()]
-    assert found == sorted(range(len(scores)), key=lambda n: (-scores[n], n))[:size]
-
-
-def test_it_holds_no_more_than_its_size() -> None:
-    shortlist = Shortlist(3)
-    for number in range(1000):
-        shortlist.add(PoolCandidate(str(number), float(number % 7), NOTHING, {}))
-    assert len(shortlist.best()) == 3
 
 
 @pytest.fixture(scope="module")
