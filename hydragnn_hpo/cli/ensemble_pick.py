@@ -67,30 +67,23 @@ def pick(
 ) -> None:
     """Pick the structures of a pool that are worth a label: uncertain, and not all alike."""
     from hydragnn_hpo.cli.tables import console
+    from hydragnn_hpo.ensemble import pick as picking
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-    from hydragnn_hpo.ensemble.pick import (
-        PickRequest,
-        check_picks_format,
-        make_ranking,
-        picks_to_plain,
-        write_picks,
-    )
-    from hydragnn_hpo.ensemble.pick import pick_structures as pick_from
     from hydragnn_hpo.ensemble.sharing.devices import device_of
     from hydragnn_hpo.ensemble.streaming.lots import lots_of, refuse_to_replace
 
-    check_picks_format(out)
+    picking.check_picks_format(out)
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
-    request = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
-    make_ranking(model, request)
+    request = picking.PickRequest(number, by, low, float("inf") if high is None else high, unseen)
+    picking.make_ranking(model, request)
     if dry_run:
         what = by or "all heads"
         typer.echo(f"would rank {', '.join(map(str, files))} by {what}, write {number} to {out}")
         return
     refuse_to_replace(lots_of(files), out)
-    picked = pick_from(model, _pool(files, model.rules), request)
-    write_picks(out, model.manifest, picked)
-    plain = picks_to_plain(picked)
+    picked = picking.pick_structures(model, _pool(files, model.rules), request)
+    picking.write_picks(out, model.manifest, picked)
+    plain = picking.picks_to_plain(picked)
     if as_json:
         typer.echo(json.dumps(plain))
     else:

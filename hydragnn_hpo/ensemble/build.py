@@ -65,28 +65,21 @@ def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
     tensors = {c: read_best_weights(context.candidates[c]) for c in choice.needed}
     members = {c: make_candidate_member(context, c, tensors[c]) for c in tensors}
     shares = choice.shares(list(members))
+    mix = shares[choice.kept]
     predictions = predict_split(context, members, "cal", device)
     check_members(context, members, predictions)
-    calibrations = calibrate_heads(context, predictions, shares[choice.kept])
-    calibration_data = collect_calibration_data(
-        context, predictions, list(members), shares[choice.kept]
-    )
+    calibrations = calibrate_heads(context, predictions, mix)
+    calibration_data = collect_calibration_data(context, predictions, list(members), mix)
     predictions = predict_split(context, members, "test", device)
     heads, arrays, curves = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, heads, diversity)
     table = _table(context, choice, manifest) | {"diversity": diversity, "curves": curves}
-    table |= {
-        "warnings": _warnings(context, calibrations),
-        **_size_curves(context, predictions, list(members)),
-    }
+    table["warnings"] = _warnings(context, calibrations)
+    table |= _size_curves(context, predictions, list(members))
     _write_report(context.run, table, arrays)
-    _write_ensemble(
-        context,
-        manifest,
-        {context.candidates[c].trial: tensors[c] for c in tensors},
-        calibration_data,
-    )
+    weights = {context.candidates[c].trial: tensors[c] for c in tensors}
+    _write_ensemble(context, manifest, weights, calibration_data)
     return table
 
 

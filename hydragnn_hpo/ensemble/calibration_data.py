@@ -3,7 +3,7 @@
 Shapes: C calibration structures, R rows of a head, w components.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -55,7 +55,7 @@ class CalibrationData:
             a.size for head in self.heads.values() for a in (head.truth, *head.predictions.values())
         )
 
-    def without(self, removed: set[str]) -> "CalibrationData":
+    def without(self, removed: Collection[str]) -> "CalibrationData":
         """Return the data of the other members."""
         heads = {
             name: HeadCalibrationData(

@@ -81,28 +81,26 @@ def prune_members(
     Raises:
         ConfigError: the ensemble holds nothing to calibrate with, or a head loses all members.
     """
-    calibration_data, old = content.calibration_data, content.manifest
-    if calibration_data is None:
+    data, old = content.calibration_data, content.manifest
+    if data is None:
         raise ConfigError(f"{where}: {_NO_CALIBRATION_DATA}")
     members = _share_weights(old, set(stay))
-    removed = {member.trial for member in old.members} - set(stay)
-    heads, effects = _recalibrate(old, members, calibration_data)
-    step = Pruned(parent=content.identity, removed=tuple(sorted(removed)))
+    removed = tuple(sorted({member.trial for member in old.members} - set(stay)))
+    heads, effects = _recalibrate(old, members, data)
     manifest = old.model_copy(
         update={
             "members": tuple(members),
             "heads": heads,
             "evaluation": {},
             "diversity": {},
-            "pruned": (*old.pruned, step),
+            "pruned": (*old.pruned, Pruned(parent=content.identity, removed=removed)),
             **_needs(old, content, stay),
         }
     )
     checked = Manifest.model_validate(manifest.model_dump())
     configs = {name: content.configs[name] for name in stay}
     kept = {name: content.weights[name] for name in stay}
-    rest = calibration_data.without(removed)
-    return ArtefactContent(checked, configs, kept, content.cards, rest), effects
+    return ArtefactContent(checked, configs, kept, content.cards, data.without(removed)), effects
 
 
 def _recalibrate(
