@@ -10,7 +10,7 @@ from safetensors.numpy import save
 
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.ensemble.uncertainty import scores
+from hydragnn_hpo.ensemble import uncertainty_scores
 from hydragnn_hpo.layout import RunDir
 
 LEVELS = {50: 0.6745, 80: 1.2816, 90: 1.6449, 95: 1.96}
@@ -47,8 +47,10 @@ def make_ensemble(run: RunDir, state: State, card: CardConfig, *, seed: int) -> 
             f"{name}/sigma": sigma[:, None],
             f"{name}/raw_sigma": raw[:, None],
         }
-        maes[name] = [scores.mae(said[: k + 1].mean(axis=0), truth) for k in range(len(best))]
-        maes[name] += [scores.mae(one, truth) for one in said]
+        maes[name] = [
+            uncertainty_scores.mae(said[: k + 1].mean(axis=0), truth) for k in range(len(best))
+        ]
+        maes[name] += [uncertainty_scores.mae(one, truth) for one in said]
     table = _table(state, best, heads) | {"diversity": seen, "warnings": [], "curves": curves}
     table |= _sizes([trial.name for trial in best], maes)
     (run.report / "test_predictions.safetensors").write_bytes(save(arrays))
@@ -74,17 +76,17 @@ def _head(
     found: dict[str, Any] = {
         "unit": unit,
         "test_rows": len(truth),
-        "test_mae": scores.mae(mean, truth),
-        "test_rmse": scores.rmse(mean, truth),
-        **scores.quality(error[:, None], sigma[:, None]).as_plain(),
-        "area_conformal": scores.miscalibration_area(error, sigma),
+        "test_mae": uncertainty_scores.mae(mean, truth),
+        "test_rmse": uncertainty_scores.rmse(mean, truth),
+        **uncertainty_scores.quality(error[:, None], sigma[:, None]).as_plain(),
+        "area_conformal": uncertainty_scores.miscalibration_area(error, sigma),
         **_intervals(error, sigma, ""),
-        **scores.quality(error[:, None], raw[:, None]).as_plain("raw_"),
+        **uncertainty_scores.quality(error[:, None], raw[:, None]).as_plain("raw_"),
         **_intervals(error, raw, "raw_"),
-        "mean_baseline_mae": scores.mae(float(truth.mean()), truth),
-        "single_mae": scores.mae(said[0], truth),
-        "test_mae_top_k": scores.mae(mean, truth),
-        "test_mae_greedy": scores.mae(said[:4].mean(axis=0), truth),
+        "mean_baseline_mae": uncertainty_scores.mae(float(truth.mean()), truth),
+        "single_mae": uncertainty_scores.mae(said[0], truth),
+        "test_mae_top_k": uncertainty_scores.mae(mean, truth),
+        "test_mae_greedy": uncertainty_scores.mae(said[:4].mean(axis=0), truth),
     }
     found["ratio_to_mean"] = found["test_mae"] / found["mean_baseline_mae"]
     return found, LEVELS[90] * sigma, sigma, raw

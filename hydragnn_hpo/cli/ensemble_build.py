@@ -65,7 +65,7 @@ def _intent(run: "RunDir", state: "State", reseed: int) -> str:
 
 def _built(run: "RunDir") -> dict[str, Any]:
     """Build here, from what is there."""
-    from hydragnn_hpo.ensemble.building.build import build_ensemble
+    from hydragnn_hpo.ensemble.build import build_ensemble
     from hydragnn_hpo.report.parity import draw_parity
 
     table = build_ensemble(run.path)

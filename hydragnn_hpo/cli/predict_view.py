@@ -10,7 +10,7 @@ from hydragnn_hpo.cli.words import count
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.ensemble.artefact.manifest import Manifest
+    from hydragnn_hpo.ensemble.manifest import Manifest
     from hydragnn_hpo.ensemble.output import Rows
     from hydragnn_hpo.ensemble.streaming.work import Outcome
 

@@ -373,12 +373,12 @@ def _example(opened: "RunDir") -> str:
     """Name the shipped molecules if the ensemble knows all their elements."""
     import ase.io
 
-    from hydragnn_hpo.ensemble.artefact.archive import read
+    from hydragnn_hpo.ensemble.artefact import read_artefact
     from hydragnn_hpo.shipped import shipped
 
     file = "workflows/molecules.xyz"
     frames = ase.io.read(shipped(file), ":")
-    known = set(read(opened.ensemble).manifest.elements)
+    known = set(read_artefact(opened.ensemble).manifest.elements)
     fits = all(known.issuperset(atoms.numbers.tolist()) for atoms in frames)
     return file if fits else _own_file(opened)
 

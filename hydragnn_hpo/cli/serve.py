@@ -16,7 +16,7 @@ from hydragnn_hpo.cli.arguments import (
 
 if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-    from hydragnn_hpo.ensemble.serving.limits import Limits
+    from hydragnn_hpo.ensemble.request_parsing import Limits
     from hydragnn_hpo.http_service import Token
 
 
@@ -50,7 +50,7 @@ def serve(
     """Serve predictions over HTTP, to those who have the token, until stopped."""
     _needs_the_extra()
     from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-    from hydragnn_hpo.ensemble.serving.limits import Limits
+    from hydragnn_hpo.ensemble.request_parsing import Limits
     from hydragnn_hpo.ensemble.sharing.devices import device_of
     from hydragnn_hpo.http_service import find_token, is_loopback
 
@@ -71,7 +71,7 @@ def _run(
     model: "Ensemble", token: "Token", limits: "Limits", address: tuple[str, int], heads: str
 ) -> None:
     """Listen, say where, and serve until stopped."""
-    from hydragnn_hpo.ensemble.serving.app import make_app
+    from hydragnn_hpo.ensemble.serve import make_app
     from hydragnn_hpo.http_service import listen, serve_on
     from hydragnn_hpo.log import configure
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, Self
 JOBS: dict[str, str] = {
     "train": "hydragnn_hpo.training.trial:rank_main",
     "build": "hydragnn_hpo.data.build_local:job_main",
-    "ensemble": "hydragnn_hpo.ensemble.building.build:job_main",
+    "ensemble": "hydragnn_hpo.ensemble.build:job_main",
     "predict": "hydragnn_hpo.ensemble.sharing.job:rank_main",
     "command": "hydragnn_hpo.launching.agent.command:rank_main",
     "probe": "hydragnn_hpo.training.allreduce_probe:job_main",
@@ -22,7 +22,7 @@ PRELOAD: tuple[str, ...] = (
     "torch.distributed",
     "torch._dynamo",
     "hydragnn_hpo.training.trial",
-    "hydragnn_hpo.ensemble.building.build",
+    "hydragnn_hpo.ensemble.build",
 )
 """What a zygote imports once, so that its ranks start warm.
 

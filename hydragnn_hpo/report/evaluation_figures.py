@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.evaluation.evaluate import Evaluation, HeadEvaluation
-from hydragnn_hpo.ensemble.uncertainty.evaluation import curves_of
-from hydragnn_hpo.ensemble.uncertainty.scores import values_of
+from hydragnn_hpo.ensemble.evaluation import Evaluation, HeadEvaluation
+from hydragnn_hpo.ensemble.uncertainty_figures import compute_curves
+from hydragnn_hpo.ensemble.uncertainty_scores import flatten_values
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.report.parity import POINTS
 from hydragnn_hpo.report.style import (
@@ -51,7 +51,7 @@ def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> l
     files = [folder / "evaluation.json"]
     write_text(files[0], json.dumps(plain, indent=1, allow_nan=False) + "\n")
     for name, head in done.heads.items():
-        curves = curves_of(head.found, head.entry.calibration)
+        curves = compute_curves(head.found, head.entry.calibration)
         for kind, draw in FIGURES.items():
             figure = make_figure(SIZE, SIZE)
             axis = figure.subplots()
@@ -78,7 +78,7 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
     """
     found, known = head.found, head.entry.calibration
     half = known.half_width(found.sigma(known), 0.9, found.stratum)
-    truth, bars = values_of(found.truth, half)
+    truth, bars = flatten_values(found.truth, half)
     mean, outside = found.mean.ravel(), np.abs(found.residual).ravel() > bars
     shown = sample_evenly(truth, POINTS)
     faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
@@ -134,7 +134,7 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
         head: of the evaluation.
         curves: its calibration curves.
     """
-    error, sigma = values_of(head.found.residual, head.found.sigma(head.entry.calibration))
+    error, sigma = flatten_values(head.found.residual, head.found.sigma(head.entry.calibration))
     error, bins = np.abs(error), curves["bins"]
     smallest = max(1e-3 * float(np.quantile(error, 0.99)), np.finfo(float).tiny)
     shown = sample_evenly(sigma, 2 * POINTS)

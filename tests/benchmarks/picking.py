@@ -19,13 +19,10 @@ from record import finish
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.ensemble.descriptors import compute_descriptors, mean_distance
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.structures import Structures
-from hydragnn_hpo.ensemble.picking.descriptors import descriptors
-from hydragnn_hpo.ensemble.picking.diversity import mean_distance
-from hydragnn_hpo.ensemble.picking.pick import Wish, pick
-from hydragnn_hpo.ensemble.picking.scores import score
-from hydragnn_hpo.ensemble.picking.shortlist import graph_at
+from hydragnn_hpo.ensemble.pick import PickRequest, copy_graph, pick_structures, score_structures
 from hydragnn_hpo.shipped import shipped
 
 SHARES = "shares = [0.2, 0.07, 0.07, 0.06, 0.6]"
@@ -89,7 +86,9 @@ def errors(ensemble: Ensemble, pool: Columns) -> tuple[np.ndarray, np.ndarray]:
     for name, head in ensemble.manifest.heads.items():
         error = np.abs(prediction.heads[name].mean - pool.targets[name])[:, 0] / head.std
         each.append(np.where(pool.masks[name], error, np.nan))
-    return np.nanmean(each, axis=0), score(ensemble.manifest, prediction.heads, pool.node_offset)
+    return np.nanmean(each, axis=0), score_structures(
+        ensemble.manifest, prediction.heads, pool.node_offset
+    )
 
 
 def measure(run: Path, wanted: int) -> dict[str, float]:
@@ -99,14 +98,14 @@ def measure(run: Path, wanted: int) -> dict[str, float]:
     pool = whole.take(whole.indices_of("test"))
     ensemble = Ensemble.load(run / "ensemble.zip")
     error, scores = errors(ensemble, pool)
-    picked = pick(ensemble, batches(pool), Wish(wanted))
+    picked = pick_structures(ensemble, batches(pool), PickRequest(wanted))
     rows = np.array([int(candidate.id) for candidate in picked.candidates])
     top = np.argsort(-scores, kind="stable")[: len(rows)]
     rng = np.random.default_rng(0)
     draws = [rng.choice(len(error), len(rows), replace=False) for _ in range(DRAWS)]
     random = np.array([error[some].mean() for some in draws])
     looked = np.concatenate((rows, top, draws[0]))
-    points = descriptors(ensemble, [graph_at(pool, row, "") for row in looked.tolist()])
+    points = compute_descriptors(ensemble, [copy_graph(pool, row, "") for row in looked.tolist()])
     of_picked, of_top, of_random = np.split(points, 3)
     figures = {
         "error_picked_over_pool": error[rows].mean() / error.mean(),

@@ -12,7 +12,7 @@ from hydragnn_hpo.config.campaign import CampaignConfig
 from hydragnn_hpo.config.loading import dump, parse, to_toml
 from hydragnn_hpo.config.trial import TrialConfig
 from hydragnn_hpo.data.build_local import build_store
-from hydragnn_hpo.ensemble.building.build import build_ensemble
+from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.training.trial import run_by_hand
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.ensemble.engines.layout import laid_out, narrowed, squared_lengths
+from hydragnn_hpo.ensemble.edge_pairs import arrange_in_pairs, cut_to_cutoff, squared_lengths
 from hydragnn_hpo.ensemble.inference.member import Member
 
 EDGES_PER_BATCH = 40_000
@@ -55,12 +55,12 @@ def batches_by_key(
     for cutoff, dtype, cap in sorted(dict.fromkeys(keys), key=lambda key: -key[0]):
         key = (cutoff, dtype, cap)
         if cap is None and dtype in whole:
-            made[key] = narrowed(*whole[dtype], cutoff)
+            made[key] = cut_to_cutoff(*whole[dtype], cutoff)
             continue
         batch = make_batch(
             graphs, indices, cutoff=cutoff, dtype=dtype, max_neighbors=cap, pairs=True
         )
-        made[key] = laid_out(batch.to(device))
+        made[key] = arrange_in_pairs(batch.to(device))
         if cap is None and made[key].order is not None:
             whole[dtype] = made[key], squared_lengths(made[key])
     return made

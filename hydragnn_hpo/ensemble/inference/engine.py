@@ -1,4 +1,4 @@
-"""What runs the members on one batch of structures.
+"""Run the members of an ensemble on one batch of structures.
 
 Shapes: R rows of a head, w components.
 """
@@ -17,18 +17,15 @@ from hydragnn_hpo.ensemble.inference.member import Member
 
 
 class Engine(Protocol):
-    """Gives what each member says; how is its own business.
+    """Predicts with all members; outputs equal those of the members one by one, within 1e-5."""
 
-    The answers are those of the members one by one, within 1e-5 relative.
-    """
-
-    def said(
+    def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
-        """Give each member's heads, [R, w], and variances, for one batch of graphs."""
+        """Yield each member's heads, [R, w], and variances, for one batch of graphs."""
 
 
-class Eager:
+class EagerEngine:
     """Members one after the other; those with equal cutoffs share a batch."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
@@ -36,17 +33,32 @@ class Eager:
         self.members = tuple(members)
         self.device = device
 
-    def said(
+    def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
-        """Give each member's heads and variances for one batch of graphs."""
+        """Yield each member's heads and variances for one batch of graphs."""
         for member, batch in member_batches(self.members, graphs, indices, self.device):
-            yield member, asked(member, batch)
+            yield member, run_member(member, batch)
 
 
-def asked(member: Member, batch: Batch) -> dict[str, Tensor]:
-    """Ask a member; heads that are derivatives need torch to follow what it computes."""
+def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
+    """Run a member; heads that are derivatives need autograd."""
     quiet = torch.no_grad if member.model.energies else torch.inference_mode
     with quiet():
         found: dict[str, Tensor] = member.model(batch)
     return found
+
+
+def make_engine(
+    members: Sequence[Member], device: torch.device, *, compiled: bool = False
+) -> Engine:
+    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one."""
+    if compiled:  # tracers and compilers take a second to import: only where they are used
+        from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
+
+        return CompiledEngine(members, device)
+    if device.type == "cuda":
+        from hydragnn_hpo.ensemble.stacked_engine import StackedEngine
+
+        return StackedEngine(members, device)
+    return EagerEngine(members, device)

@@ -16,17 +16,16 @@ from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.structure import Rules
-from hydragnn_hpo.ensemble.artefact import archive
-from hydragnn_hpo.ensemble.artefact.manifest import Manifest
-from hydragnn_hpo.ensemble.engines.choose import engine_of
+from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact
 from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.engine import Engine
+from hydragnn_hpo.ensemble.inference.engine import Engine, make_engine
 from hydragnn_hpo.ensemble.inference.member import Member, make_member
 from hydragnn_hpo.ensemble.inference.prediction import Prediction, head_prediction
 from hydragnn_hpo.ensemble.inference.rows import stratum_of_row
 from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.inference.trust import flags
-from hydragnn_hpo.ensemble.uncertainty.moments import Moments
+from hydragnn_hpo.ensemble.manifest import Manifest
+from hydragnn_hpo.ensemble.moments import Moments
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model.gnn import variance_of
 
@@ -59,7 +58,7 @@ class Ensemble:
         for member in self.members:
             member.model.to(self.device)
         self.compiled = compiled
-        self.engine: Engine = engine_of(self.members, self.device, compiled=compiled)
+        self.engine: Engine = make_engine(self.members, self.device, compiled=compiled)
 
     @classmethod
     def load(
@@ -84,7 +83,7 @@ class Ensemble:
         Raises:
             DataError: the file cannot be used; one sentence says why.
         """
-        content = archive.read(Path(path))
+        content = read_artefact(Path(path))
         _check_trust(str(path), content, trust)
         manifest, members = content.manifest, []
         for entry in manifest.members:
@@ -176,7 +175,7 @@ class Ensemble:
             heard: where each member's own values are kept, by head, if they are wanted.
         """
         moments = {name: Moments() for name in self.manifest.heads}
-        for member, said in self.engine.said(graphs, indices):
+        for member, said in self.engine.predict(graphs, indices):
             for name, weight in member.weights.items():
                 noise = said.get(variance_of(name))
                 values = as_array(said[name])
@@ -207,7 +206,7 @@ def as_array(values: Tensor) -> np.ndarray:
     return array
 
 
-def _check_trust(where: str, content: archive.Content, trust: Collection[str]) -> None:
+def _check_trust(where: str, content: ArtefactContent, trust: Collection[str]) -> None:
     """Refuse to run code of packages that nobody said they trust (Law 10)."""
     for name in sorted({config.model.conv for config in content.configs.values()}):
         if not is_user_conv(name) or package_of(name) in trust:

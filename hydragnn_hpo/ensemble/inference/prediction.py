@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hydragnn_hpo.config.data import WIDTHS
-from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry
-from hydragnn_hpo.ensemble.uncertainty.moments import Moments
+from hydragnn_hpo.ensemble.manifest import HeadEntry
+from hydragnn_hpo.ensemble.moments import Moments
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 from ase.data import chemical_symbols
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.ensemble.artefact.manifest import Manifest
 from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
 from hydragnn_hpo.ensemble.inference.rows import graph_of_row, largest_per_graph
+from hydragnn_hpo.ensemble.manifest import Manifest
 
 
 def flags(

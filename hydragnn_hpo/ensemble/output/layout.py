@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.ensemble.artefact.manifest import Manifest
 from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.inference.structures import Structures
+from hydragnn_hpo.ensemble.manifest import Manifest
 
 AXES = {
     "scalar": ("",),

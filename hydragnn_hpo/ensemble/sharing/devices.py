@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.ensemble.engines.choose import engine_of
-from hydragnn_hpo.ensemble.inference.engine import Engine
+from hydragnn_hpo.ensemble.inference.engine import Engine, make_engine
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.member import Member
 from hydragnn_hpo.errors import ConfigError
@@ -59,13 +58,13 @@ class Spread:
         self.engines = tuple(engines)
         self._pool = ThreadPoolExecutor(len(self.engines), thread_name_prefix="device")
 
-    def said(
+    def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
         """Give each member's heads and variances for one batch of graphs, device after device."""
 
         def all_of(engine: Engine) -> list[tuple[Member, dict[str, Tensor]]]:
-            return list(engine.said(graphs, indices))
+            return list(engine.predict(graphs, indices))
 
         for answer in [self._pool.submit(all_of, engine) for engine in self.engines]:
             yield from answer.result()
@@ -76,7 +75,7 @@ def seconds_of(engine: Engine, graphs: GraphSet, indices: np.ndarray) -> float:
     found = []
     for _ in range(1 + _LOOKS):
         began = time.perf_counter()
-        for _, said in engine.said(graphs, indices):
+        for _, said in engine.predict(graphs, indices):
             for values in said.values():
                 values.cpu()  # a GPU has worked when its result is here
         found.append(time.perf_counter() - began)
@@ -106,14 +105,14 @@ def spread_members(
     first, compiled = torch.device(devices[0]), ensemble.compiled
     for member in ensemble.members:
         member.model.to(first)
-    alone = [engine_of([member], first, compiled=compiled) for member in ensemble.members]
+    alone = [make_engine([member], first, compiled=compiled) for member in ensemble.members]
     places = assign([timer(engine, graphs, indices) for engine in alone], len(devices))
     engines, names = [], []
     for name, positions in zip(devices, places, strict=True):
         members = [ensemble.members[position] for position in positions]
         for member in members:
             member.model.to(torch.device(name))
-        engines.append(engine_of(members, torch.device(name), compiled=compiled))
+        engines.append(make_engine(members, torch.device(name), compiled=compiled))
         names.append([member.trial for member in members])
     ensemble.engine = Spread(engines)
     return names
@@ -126,12 +125,12 @@ class Dividing:
         """Take the ensemble, whose engine this becomes until then."""
         self.ensemble, self.devices = ensemble, devices
 
-    def said(
+    def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
         """Divide the members, and let them say what they have to of this batch."""
         spread_members(self.ensemble, self.devices, graphs, indices)
-        return self.ensemble.engine.said(graphs, indices)
+        return self.ensemble.engine.predict(graphs, indices)
 
 
 def load_on(

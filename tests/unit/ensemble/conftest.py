@@ -22,7 +22,7 @@ from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
-from hydragnn_hpo.ensemble.building.build import build_ensemble
+from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.inference.batches import member_batches, pieces
 from hydragnn_hpo.ensemble.inference.member import DTYPES, Member
 from hydragnn_hpo.model.gnn import MultiHeadGNN

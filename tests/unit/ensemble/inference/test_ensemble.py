@@ -13,12 +13,12 @@ from ase.build import molecule
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
-from hydragnn_hpo.ensemble.artefact import archive
+from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.inference.batches import member_batches
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.inference.member import make_member
 from hydragnn_hpo.ensemble.inference.prediction import Prediction
-from hydragnn_hpo.ensemble.uncertainty.moments import Moments, moments_of
+from hydragnn_hpo.ensemble.moments import Moments, compute_moments
 from hydragnn_hpo.errors import DataError
 
 FIELDS = ("mean", "std", "std_epistemic", "lo90", "hi90")
@@ -47,7 +47,7 @@ def test_moments_are_those_of_numpy() -> None:
     mean = np.average(values, axis=0, weights=weights)
     variance = np.average((values - mean) ** 2, axis=0, weights=weights)
 
-    moments = moments_of(values, weights)
+    moments = compute_moments(values, weights)
 
     np.testing.assert_allclose(moments.mean, mean, atol=1e-12)
     np.testing.assert_allclose(moments.variance, variance, atol=1e-11)
@@ -169,7 +169,7 @@ def test_each_member_gets_its_own_cap(built: tuple[Ensemble, Columns]) -> None:
 
 
 def test_a_member_has_the_cap_of_its_trial(built_zip: Path) -> None:
-    content = archive.read(built_zip)
+    content = read_artefact(built_zip)
     entry = content.manifest.members[0]
     config = content.configs[entry.trial]
     for cap in (None, 7):

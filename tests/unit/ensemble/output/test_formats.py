@@ -13,17 +13,17 @@ from ase.io import read
 
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.ensemble.artefact.manifest import (
+from hydragnn_hpo.ensemble.calibrate import Calibration
+from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction, Prediction
+from hydragnn_hpo.ensemble.inference.structures import Structures
+from hydragnn_hpo.ensemble.manifest import (
     CreatedBy,
     HeadEntry,
     Manifest,
     MemberEntry,
     Provenance,
 )
-from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction, Prediction
-from hydragnn_hpo.ensemble.inference.structures import Structures
 from hydragnn_hpo.ensemble.output import FORMATS, Layout, Rows, format_of, rows_of
-from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.errors import ConfigError
 
 CALIBRATION = Calibration(1.0, 0.1, {"0.5": 0.5, "0.9": 1.5}, 1.0, 10, 10)

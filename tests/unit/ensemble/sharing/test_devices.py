@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_hpo.data.open_store import open_store
-from hydragnn_hpo.ensemble.engines.compiled import Compiled
-from hydragnn_hpo.ensemble.inference.engine import Eager
+from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
+from hydragnn_hpo.ensemble.inference.engine import EagerEngine
 from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
 from hydragnn_hpo.ensemble.sharing.devices import (
     Dividing,
@@ -51,7 +51,7 @@ def test_members_on_two_devices_say_what_they_say_on_one(built_zip: Path):
     cost = {"t0001": 5, "t0002": 5, "t0003": 4, "t0004": 4, "t0005": 3, "t0006": 3}
 
     def timer(engine, *_):
-        assert isinstance(engine, Eager)
+        assert isinstance(engine, EagerEngine)
         return cost[engine.members[0].trial]
 
     names = spread_members(two, ["cpu", "cpu"], graphs, np.arange(5), timer=timer)
@@ -78,7 +78,7 @@ def test_compiled_members_stay_compiled(built_zip: Path):
 
     spread_members(ensemble, ["cpu", "cpu"], graphs, np.arange(5), timer=timer)
     assert isinstance(ensemble.engine, Spread)
-    assert {type(engine) for engine in (*asked, *ensemble.engine.engines)} == {Compiled}
+    assert {type(engine) for engine in (*asked, *ensemble.engine.engines)} == {CompiledEngine}
 
 
 def test_costs_are_measured(built_zip: Path):

@@ -1,0 +1,203 @@
+"""``hydragnn-hpo ensemble evaluate``: an ensemble against labels, as a table, JSON or figures."""
+
+import json
+import math
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hydragnn_hpo.cli.arguments import (
+    ColumnOption,
+    DeviceOption,
+    EnsembleOption,
+    JsonOption,
+    TrustOption,
+    ensemble_file,
+)
+from hydragnn_hpo.text import shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hydragnn_hpo.config.data import CardConfig, TargetConfig
+    from hydragnn_hpo.ensemble.evaluation import Evaluation, LabelledStructures
+    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+
+_PLAIN = (
+    ("rows", "values"),
+    ("mae", "MAE"),
+    ("rmse", "RMSE"),
+    ("mean_baseline_mae", "MAE of mean"),
+)
+_BESIDE = (
+    ("nll", "NLL"),
+    ("crps", "CRPS"),
+    ("ence", "ENCE"),
+    ("area", "miscalibration, Gaussian"),
+    ("sharpness", "sharpness"),
+    ("spearman", "Spearman"),
+    ("ause", "AUSE"),
+    *((f"coverage{level}", f"inside {level} %") for level in (50, 80, 90, 95)),
+    *((f"width{level}", f"width of {level} %") for level in (50, 80, 90, 95)),
+)
+
+FilesArgument = Annotated[
+    list[Path], typer.Argument(help="Labelled files or folders, or one store.")
+]
+CardOption = Annotated[
+    Path | None, typer.Option(help="A card that says key, level and unit of each label.")
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HEAD=KEY[:UNIT]", help="Without a card: a head's label; repeatable."),
+]
+
+
+def evaluation_table(done: "Evaluation") -> "Table":
+    """Lay out every figure, a column for each head: calibrated, and raw in brackets."""
+    from rich.table import Table
+
+    title = f"{done.structures} structures: calibrated (members' raw spread)"
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for name, head in done.heads.items():
+        table.add_column(f"{name.replace('_', ' ')}\n\\[{head.entry.unit}]", justify="right")
+    figures = [head.figures for head in done.heads.values()]
+    for key, title in _PLAIN:
+        table.add_row(title, *(_number(one[key]) for one in figures))
+    for key, title in _BESIDE:
+        cells = (f"{_number(one[key])} ({_number(one[f'raw_{key}'])})" for one in figures)
+        table.add_row(title, *cells)
+        if key == "area":
+            conformal = (_number(one["area_conformal"]) for one in figures)
+            table.add_row("miscalibration, conformal", *conformal)
+    table.caption = "intervals are conformal, those of the raw spread Gaussian"
+    return table
+
+
+def strata_table(done: "Evaluation") -> "Table":
+    """Lay out error and 90 % intervals of each kind of structure."""
+    from rich.table import Table
+
+    table = Table(title="Kinds of structures", title_justify="left")
+    for title in ("head", "kind"):
+        table.add_column(title)
+    for title in ("values", "MAE", "RMSE", "CRPS", "inside 90 %", "width of 90 %"):
+        table.add_column(title, justify="right")
+    keys = ("rows", "mae", "rmse", "crps", "coverage90", "width90")
+    for name, head in done.heads.items():
+        for kind, values in head.strata.items():
+            table.add_row(name, kind, *(_number(values[key]) for key in keys))
+    return table
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.3g}" if math.isfinite(value) else "-"
+
+
+class Kinds(Enum):
+    """Kinds of structures that the figures are shown for."""
+
+    ALL, SIZE, CHEMISTRY = "all", "size", "chemistry"
+
+
+def evaluate(
+    files: FilesArgument,
+    ensemble: EnsembleOption,
+    card: CardOption = None,
+    target: TargetOption = None,
+    split: Annotated[str, typer.Option(help="Of a store: the split to evaluate on.")] = "test",
+    by: Annotated[Kinds, typer.Option(help="Kinds of structures to show apart.")] = Kinds.ALL,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for evaluation.json and the figures.")
+    ] = None,
+    structure_column: ColumnOption = None,
+    trust: TrustOption = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Hold predictions and their error bars against labels: one table, JSON, figures."""
+    from hydragnn_hpo.ensemble.evaluation import evaluate_ensemble as judge
+    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.sharing.devices import device_of
+
+    model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
+    known = _card(files, card)
+    labels = _labels(model, known, target or [])
+    column = structure_column or (known.structure_column if known else None)
+    labelled = _labelled(model, files, labels, split=split, column=column)
+    done = judge(model, labelled, labels, by.value)
+    plain = {"ensemble": str(ensemble), **done.as_plain()}
+    if out is not None:
+        from hydragnn_hpo.report.evaluation_figures import write_evaluation
+
+        for written in write_evaluation(out, done, plain):
+            typer.echo(f"wrote {written}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps(plain))
+    else:
+        _print(done, apart=by is not Kinds.ALL)
+    for text in (*(f"warning: {w}" for w in done.warnings), *(f"error: {e}" for e in done.errors)):
+        typer.echo(shown(text), err=True)
+
+
+def _print(done: "Evaluation", *, apart: bool) -> None:
+    from hydragnn_hpo.cli.tables import console
+
+    console().print(evaluation_table(done))
+    if apart:
+        console().print(strata_table(done))
+
+
+def _card(files: list[Path], card: Path | None) -> "CardConfig | None":
+    """Read the card that was named, or the one in the store."""
+    from hydragnn_hpo.config.data import CardConfig
+    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.ensemble.streaming.lots import is_store
+    from hydragnn_hpo.errors import ConfigError
+
+    stores = [path for path in files if is_store(path)]
+    if not stores:
+        return None if card is None else load(card, CardConfig)
+    if len(files) > 1 or card is not None:
+        raise ConfigError(f"{stores[0]}: is a store, which has its own card: give it alone.")
+    return load(stores[0] / "card.toml", CardConfig)
+
+
+def _labels(
+    model: "Ensemble", card: "CardConfig | None", options: list[str]
+) -> "dict[str, TargetConfig]":
+    from hydragnn_hpo.ensemble.evaluation import match_card_labels, parse_label_options
+    from hydragnn_hpo.errors import ConfigError
+
+    if (card is None) == (not options):
+        raise ConfigError(
+            "say which label belongs to which head: --card CARD, or --target HEAD=KEY:UNIT for "
+            "each; a store has its own card."
+        )
+    if card is not None:
+        return match_card_labels(model.manifest, card)
+    return parse_label_options(model.manifest, options)
+
+
+def _labelled(
+    model: "Ensemble",
+    files: list[Path],
+    labels: "dict[str, TargetConfig]",
+    *,
+    split: str,
+    column: str | None,
+) -> "Iterator[LabelledStructures]":
+    from dataclasses import replace
+
+    from hydragnn_hpo.ensemble.evaluation import read_labelled, read_split
+    from hydragnn_hpo.ensemble.streaming.lots import is_store
+
+    if is_store(files[0]):
+        return read_split(files[0], split, model.cutoff)
+    return read_labelled(files, replace(model.rules, targets=labels), column)

@@ -1,1 +1,0 @@
-"""From the trials of a run to one ensemble."""

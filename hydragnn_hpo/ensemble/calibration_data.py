@@ -1,0 +1,175 @@
+"""Predictions of the members for the calibration split, from which fewer can be calibrated again.
+
+Shapes: C calibration structures, R rows of a head, w components.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
+from hydragnn_hpo.ensemble.inference.rows import largest_per_graph
+from hydragnn_hpo.ensemble.moments import Moments
+from hydragnn_hpo.text import shown
+
+_KIND = "structures/kind/"
+Widths = Mapping[str, int]
+
+MOST_VALUES = 8_000_000
+"""Most numbers of calibration data that an ensemble file carries: 64 MB."""
+
+
+@dataclass(frozen=True)
+class HeadCalibrationData:
+    """One head on the calibration split, all rows."""
+
+    truth: np.ndarray
+    """[R, w] in the unit; 0 where there is none."""
+    mask: np.ndarray
+    """Which rows have a truth, [R]."""
+    graph: np.ndarray
+    """Position of each row's structure, [R]."""
+    predictions: Mapping[str, np.ndarray]
+    """Prediction of each member that takes part in the head, by trial, [R, w]."""
+    variances: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Variance that members predict for themselves, by trial, [R, 1]; those that do."""
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """The calibration split with the predictions of the members for it."""
+
+    group: np.ndarray
+    """Group of each structure, [C]."""
+    kind: np.ndarray
+    """Name of each structure's kind, as ``Strata`` names them, [C]."""
+    heads: Mapping[str, HeadCalibrationData]
+    """By name."""
+
+    @property
+    def values(self) -> int:
+        """Number of values that it holds."""
+        return sum(
+            a.size for head in self.heads.values() for a in (head.truth, *head.predictions.values())
+        )
+
+    def without(self, removed: Collection[str]) -> "CalibrationData":
+        """Return the data of the other members."""
+        heads = {
+            name: HeadCalibrationData(
+                head.truth,
+                head.mask,
+                head.graph,
+                {trial: a for trial, a in head.predictions.items() if trial not in removed},
+                {trial: a for trial, a in head.variances.items() if trial not in removed},
+            )
+            for name, head in self.heads.items()
+        }
+        return CalibrationData(self.group, self.kind, heads)
+
+    def moments(self, name: str, weights: Mapping[str, float]) -> Moments:
+        """Return mean and spread of one head for some weights by trial."""
+        head, moments = self.heads[name], Moments()
+        for trial, weight in weights.items():
+            moments.add(head.predictions[trial], weight, head.variances.get(trial))
+        return moments
+
+    def calibrate_head(self, name: str, weights: Mapping[str, float], scale: float) -> Calibration:
+        """Calibrate one head for some weights, as ``ensemble build`` does.
+
+        Args:
+            name: of the head.
+            weights: by trial, > 0.
+            scale: the target's standard deviation.
+        """
+        head, moments = self.heads[name], self.moments(name, weights)
+        return calibrate(
+            (head.truth - moments.mean)[head.mask],
+            moments.spread[head.mask],
+            group=self.group[head.graph][head.mask],
+            largest=largest_per_graph(moments.spread[:, 0], head.graph, len(self.group)),
+            scale=scale,
+            noise=moments.noise[head.mask],
+            stratum=self.kind[head.graph][head.mask],
+        )
+
+
+def to_arrays(data: CalibrationData) -> dict[str, np.ndarray]:
+    """Return the data as named arrays; fp32 where that loses nothing."""
+    arrays = {"structures/group": data.group.astype(np.int64)}
+    for kind in np.unique(data.kind):
+        arrays[f"{_KIND}{kind}"] = (data.kind == kind).astype(np.uint8)
+    for name, head in data.heads.items():
+        arrays |= {
+            f"{name}/truth": _to_fp32(head.truth),
+            f"{name}/mask": head.mask.astype(np.uint8),
+            f"{name}/graph": head.graph.astype(np.int64),
+        }
+        arrays |= {f"{name}/said/{trial}": _to_fp32(a) for trial, a in head.predictions.items()}
+        arrays |= {f"{name}/variance/{trial}": _to_fp32(a) for trial, a in head.variances.items()}
+    return arrays
+
+
+def from_arrays(
+    arrays: Mapping[str, np.ndarray], weights: Mapping[str, Mapping[str, float]], width: Widths
+) -> CalibrationData:
+    """Check and read named arrays.
+
+    Args:
+        arrays: as ``to_arrays`` returns them, of untrusted origin.
+        weights: by head and trial; each of these must be there.
+        width: components of each head.
+
+    Raises:
+        ValueError: arrays are missing, too many, of a wrong shape, or not finite.
+    """
+    left, heads = dict(arrays), {}
+    take = partial(_take, left)
+    group, kind = _structures(left)
+    for name, shares in weights.items():
+        rows = len(left.get(f"{name}/mask", ()))
+        shape = (rows, width[name])
+        graph = take(f"{name}/graph", (rows,), "i")
+        if rows and not (graph.min() >= 0 and graph.max() < len(group)):
+            raise ValueError(f"'{name}/graph' names structures that are not there")
+        mask = take(f"{name}/mask", (rows,), "u").astype(bool)
+        if not mask.any():
+            raise ValueError(f"'{name}' has no row with a truth")
+        own = {t: f"{name}/variance/{t}" for t in shares}
+        heads[name] = HeadCalibrationData(
+            truth=take(f"{name}/truth", shape, "f"),
+            mask=mask,
+            graph=graph,
+            predictions={t: take(f"{name}/said/{t}", shape, "f") for t in shares},
+            variances={t: take(k, (rows, 1), "f") for t, k in own.items() if k in left},
+        )
+    if left:
+        raise ValueError(f"'{min(left)}' is about nothing in the ensemble")
+    return CalibrationData(group, kind, heads)
+
+
+def _structures(left: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    size = len(left.get("structures/group", ()))
+    group = _take(left, "structures/group", (size,), "i")
+    names = [key.removeprefix(_KIND) for key in left if key.startswith(_KIND)]
+    chosen = np.array([_take(left, f"{_KIND}{kind}", (size,), "u") for kind in names])
+    if not names or shown("".join(names)) != "".join(names) or not (chosen.sum(axis=0) == 1).all():
+        raise ValueError("structures do not have one kind each")
+    return group, np.array(names)[chosen.argmax(axis=0)]
+
+
+def _take(left: dict[str, np.ndarray], key: str, shape: tuple[int, ...], kind: str) -> np.ndarray:
+    found = left.pop(key, None)
+    if found is None:
+        raise ValueError(f"'{key}' is missing")
+    if found.shape != shape or found.dtype.kind != kind or not np.isfinite(found).all():
+        raise ValueError(f"'{key}' has a wrong shape or kind, or numbers that are not finite")
+    return found.astype(np.float64) if kind == "f" else found
+
+
+def _to_fp32(values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, dtype=np.float64)
+    short = values.astype(np.float32)
+    return short if np.array_equal(short.astype(np.float64), values) else values

@@ -1,0 +1,108 @@
+"""Energies of an ensemble with their derivatives: forces, stress, and how far members disagree.
+
+Shapes: G graphs, N nodes, E edges.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble.inference.batches import member_batches
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble, as_array
+from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.moments import Moments, force_deviation
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.model.derivatives import forces_and_stress, strained
+from hydragnn_hpo.model.gnn import variance_of
+from hydragnn_hpo.model.pooling import node_counts
+
+
+@dataclass(eq=False)
+class EnergyDerivatives:
+    """Mean and spread over members, weighted as the energy's head weighs them."""
+
+    energy: Moments = field(default_factory=Moments)
+    """The head as it is, total or per atom, [G, 1]."""
+    forces: Moments = field(default_factory=Moments)
+    """Minus the slope of the total energy, eV/angstrom, [N, 3]."""
+    stress: Moments = field(default_factory=Moments)
+    """Its slope by strain over the volume, eV/angstrom^3, [G, 9]; 0 where there is no volume."""
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """Return how far the members' forces on each atom lie apart, eV/angstrom, [N]."""
+        return force_deviation(self.forces.variance)
+
+
+def compute_derivatives(
+    ensemble: Ensemble, target: str, graphs: GraphSet, indices: np.ndarray
+) -> EnergyDerivatives:
+    """Differentiate each member's energy of one batch of graphs, one member after the other."""
+    found = EnergyDerivatives()
+    per_atom = ensemble.manifest.heads[target].energy == "per_atom"
+    members = [member for member in ensemble.members if target in member.weights]
+    for member, batch in member_batches(members, graphs, indices, ensemble.device):
+        energy, noise, forces, stress = differentiate(member, batch, target, per_atom=per_atom)
+        weight = member.weights[target]
+        found.energy.add(as_array(energy), weight, None if noise is None else as_array(noise))
+        found.forces.add(as_array(forces), weight)
+        found.stress.add(as_array(stress), weight)
+    return found
+
+
+def differentiate(
+    member: Member, batch: Batch, target: str, *, per_atom: bool
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Differentiate one member's energy.
+
+    Returns:
+        The head [G, 1] and the variance that it predicts [G, 1], as they are; forces in
+        eV/angstrom [N, 3] and stress in eV/angstrom^3 [G, 9] of the total energy.
+    """
+    moved, positions, strain = strained(batch)
+    heads = member.model(moved, only=(target,))
+    energy, noise = heads[target], heads.get(variance_of(target))
+    total = energy
+    if per_atom:
+        total = energy * node_counts(batch.positions.to(energy.dtype), batch)
+    forces, stress = forces_and_stress(total, positions, strain, batch, train=False)
+    return energy.detach(), None if noise is None else noise.detach(), forces, stress
+
+
+def find_energy_head(ensemble: Ensemble, target: str | None = None) -> str:
+    """Choose the head that is differentiated.
+
+    Raises:
+        ConfigError: the ensemble has none, or several and none was named.
+    """
+    heads = {name: head for name, head in ensemble.manifest.heads.items() if head.energy}
+    if not heads:
+        have = ", ".join(ensemble.manifest.heads)
+        raise ConfigError(
+            f"the ensemble predicts {have}, none of them an energy: set 'energy' of a target in "
+            "the card and train again, or use predict."
+        )
+    capped = [member.trial for member in ensemble.members if member.max_neighbors is not None]
+    if capped:
+        raise ConfigError(
+            f"the ensemble's member {capped[0]} caps its neighbours (model.max_neighbors), its "
+            "energy jumps and has no forces: train without the cap, or use predict."
+        )
+    if target is None and len(heads) == 1:
+        return next(iter(heads))
+    if target is None:
+        raise ConfigError(f"the ensemble has several energies, {', '.join(heads)}: name one.")
+    if target not in heads:
+        raise ConfigError(unknown("energy head", target, heads))
+    return target
+
+
+def find_forces_head(ensemble: Ensemble, target: str) -> str | None:
+    """Return the head of forces of an energy, whose calibration applies to them; None without."""
+    for name, head in ensemble.manifest.heads.items():
+        if head.derived_from == target and head.shape == "vector":
+            return name
+    return None

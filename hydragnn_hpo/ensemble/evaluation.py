@@ -1,0 +1,294 @@
+"""Evaluate an ensemble on labelled structures: labels, figures, curves, kinds, warnings."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.config.data import CardConfig, TargetConfig
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.structure import Rules
+from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.strata import By, Strata, size_strata
+from hydragnn_hpo.ensemble.streaming.files import Files
+from hydragnn_hpo.ensemble.streaming.lots import lots_of
+from hydragnn_hpo.ensemble.streaming.reading import Reading, stream
+from hydragnn_hpo.ensemble.uncertainty_figures import (
+    HeadOnLabels,
+    compute_curves,
+    compute_figures,
+    compute_strata_figures,
+)
+from hydragnn_hpo.ensemble.uncertainty_scores import mae
+from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.records import finite
+from hydragnn_hpo.units import inside
+
+TOGETHER = 512
+"""Structures that are held as graphs at once."""
+FAR = 20.0
+"""Standard deviations of the training data that labels may lie from its mean, in the median,
+before their unit is doubted."""
+_Parts = list[list[np.ndarray]]
+
+
+def match_card_labels(manifest: Manifest, card: CardConfig) -> dict[str, TargetConfig]:
+    """Return the card's targets that the ensemble predicts, by head.
+
+    Raises:
+        ConfigError: there is none, or one is another quantity than the head.
+    """
+    both = {name: card.targets[name] for name in manifest.heads if name in card.targets}
+    if not both:
+        raise ConfigError(
+            f"card '{card.name}' has the targets {', '.join(card.targets)}, the ensemble predicts "
+            f"{', '.join(manifest.heads)}: name the targets alike, or say --target HEAD=KEY."
+        )
+    return _checked(manifest, both, f"card '{card.name}'")
+
+
+def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str, TargetConfig]:
+    """Return the labels that options like ``gap=band_gap:meV`` name, by head.
+
+    Args:
+        manifest: the heads.
+        options: ``HEAD=KEY`` or ``HEAD=KEY:UNIT``; without a unit the label is in the head's.
+
+    Raises:
+        ConfigError: one is no such text, names no head, or has a unit of another quantity.
+    """
+    found: dict[str, TargetConfig] = {}
+    for option in options:
+        head, _, rest = option.partition("=")
+        key, _, unit = rest.partition(":")
+        if not key:
+            raise ConfigError(f"--target '{option}': write HEAD=KEY or HEAD=KEY:UNIT.")
+        if head not in manifest.heads:
+            raise ConfigError(f"--target '{option}': {unknown('head', head, manifest.heads)}")
+        if head in found:
+            raise ConfigError(f"--target '{option}': head '{head}' has a label already; give one.")
+        entry = manifest.heads[head]
+        inside(unit or entry.unit)
+        found[head] = TargetConfig(
+            key=key,
+            level=entry.level,
+            shape=entry.shape,
+            unit=unit or entry.unit,
+            energy=entry.energy,
+            derived_from=entry.derived_from,
+        )
+    return _checked(manifest, found, "--target")
+
+
+def _checked(
+    manifest: Manifest, labels: Mapping[str, TargetConfig], where: str
+) -> dict[str, TargetConfig]:
+    """Refuse other quantities; structures may lack a label, then they do not count for it."""
+    for name, label in labels.items():
+        _check(name, label, manifest.heads[name], where)
+    return {name: label.model_copy(update={"optional": True}) for name, label in labels.items()}
+
+
+def _check(name: str, label: TargetConfig, head: HeadEntry, where: str) -> None:
+    unit = inside(label.unit)[1] + ("/atom" if label.per_atom else "")
+    given = {"level": label.level, "shape": label.shape, "unit": unit}
+    wanted = {"level": head.level, "shape": head.shape, "unit": head.unit}
+    given["energy"], wanted["energy"] = label.energy or "none", head.energy or "none"
+    for what, value in given.items():
+        if value != wanted[what]:
+            converted = what == "unit" and value != label.unit
+            shown = f"{label.unit}, which is {value}" if converted else value
+            raise ConfigError(
+                f"{where}: {what} of '{name}' is {shown}; the ensemble predicts {wanted[what]}: "
+                "correct it, or give other labels."
+            )
+
+
+@dataclass(frozen=True)
+class LabelledStructures:
+    """Some structures that could be read, with their labels."""
+
+    columns: Columns
+    """Graphs with targets by head."""
+    errors: tuple[str, ...] = ()
+    """Why others among them could not be read, a sentence each."""
+
+
+def read_labelled(
+    paths: Sequence[Path], rules: Rules, structure_column: str | None = None
+) -> Iterator[LabelledStructures]:
+    """Read files; a bad structure does not stop the others.
+
+    Args:
+        paths: anything the readers know; of a folder all its files; ``-`` is standard input.
+        rules: how structures become graphs, and their labels.
+        structure_column: for CSV files, the column with a structure's text or file name.
+
+    Raises:
+        DataError: a path does not exist.
+        ConfigError: a table needs a structure column.
+    """
+    with Reading(lots_of(paths), rules, Files(structure_column)) as reading:
+        for some in stream(reading):
+            yield LabelledStructures(some.columns, tuple(some.errors.values()))
+
+
+def read_split(path: Path, split: str, cutoff: float) -> Iterator[LabelledStructures]:
+    """Read a split of a store.
+
+    Raises:
+        DataError: it is no store, has no such split, or its edges are too short.
+    """
+    graphs = open_store(path)
+    found = float(graphs.stats["cutoff"])
+    if found < cutoff:
+        raise DataError(
+            f"{path}: holds edges up to {found:g} angstrom, the ensemble needs {cutoff:g}: build "
+            "it with that cutoff."
+        )
+    indices = graphs.indices_of(split)
+    if not len(indices):
+        raise DataError(f"{path}: has no structure in the split '{split}'; choose another.")
+    for first in range(0, len(indices), TOGETHER):
+        yield LabelledStructures(graphs.take(indices[first : first + TOGETHER]))
+
+
+@dataclass(frozen=True)
+class HeadEvaluation:
+    """One head on the structures that have its label."""
+
+    entry: HeadEntry
+    """Manifest entry of the head."""
+    found: HeadOnLabels
+    """Predictions and labels, row by row."""
+    figures: dict[str, float]
+    """By name, see ``figures_of``; beside them ``mean_baseline_mae`` and ``ratio_to_mean``."""
+    strata: dict[str, dict[str, float]]
+    """By kind of structure, if asked for."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return plain data for JSON, with None for a missing value."""
+        plain: dict[str, Any] = {
+            "unit": self.entry.unit,
+            "level": self.entry.level,
+            **self.figures,
+            "strata": self.strata,
+            "curves": compute_curves(self.found, self.entry.calibration),
+        }
+        return {name: finite(value) for name, value in plain.items()}
+
+
+@dataclass
+class Evaluation:
+    """An ensemble on labelled structures."""
+
+    heads: dict[str, HeadEvaluation]
+    """By name; those that have a label."""
+    structures: int
+    """Structures that were predicted."""
+    errors: list[str] = field(default_factory=list)
+    """Why others were not, a sentence each."""
+    warnings: list[str] = field(default_factory=list)
+    """Reasons to distrust the figures."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "structures": self.structures,
+            "errors": self.errors,
+            "warnings": self.warnings,
+            "heads": {name: head.as_plain() for name, head in self.heads.items()},
+        }
+
+
+def evaluate_ensemble(
+    ensemble: Ensemble, labelled: Iterable[LabelledStructures], heads: Iterable[str], by: By = "all"
+) -> Evaluation:
+    """Predict labelled structures and hold the predictions against the labels.
+
+    What was predicted is kept row by row; the structures are not.
+
+    Args:
+        ensemble: what predicts.
+        labelled: structures, some at a time.
+        heads: names of the heads that have labels.
+        by: kinds of structures to show apart.
+
+    Raises:
+        DataError: no structure has a label.
+    """
+    parts: dict[str, _Parts] = {name: [] for name in heads}
+    sizes, chemistry, errors = [np.zeros(0, dtype=np.int64)], [], list[str]()
+    for some in labelled:
+        errors.extend(some.errors)
+        first = sum(map(len, sizes))
+        sizes.append(some.columns.num_nodes())
+        chemistry.append(Strata("chemistry").names(some.columns))
+        _predict(ensemble, some.columns, parts, first)
+    kinds = _strata_names(by, np.concatenate(sizes), chemistry)
+    done = Evaluation({}, sum(map(len, sizes)), errors)
+    for name, rows in parts.items():
+        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, kinds)
+    if not done.heads:
+        reason = f" ({errors[0]})" if errors else ""
+        raise DataError(
+            f"no structure has a label of {', '.join(parts)}{reason}: look at the keys in the "
+            "card, or say --target HEAD=KEY."
+        )
+    return done
+
+
+def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], first: int) -> None:
+    """Add truth, mean, spread, noise, stratum and structure of the rows that have a label."""
+    for piece in pieces(graphs, np.arange(graphs.num_graphs), EDGES_PER_BATCH):
+        moments, columns = ensemble.moments(graphs, piece), graphs.take(piece)
+        strata, counts = ensemble.manifest.strata.names(columns), columns.num_nodes()
+        for name, rows in parts.items():
+            node = ensemble.manifest.heads[name].level == "node"
+            stratum = np.repeat(strata, counts) if node else strata
+            graph = np.repeat(first + piece, counts) if node else first + piece
+            mix = moments[name]
+            whole = (columns.targets[name], mix.mean, mix.spread, mix.noise, stratum, graph)
+            rows.append([part[columns.masks[name]] for part in whole])
+
+
+def _strata_names(by: By, size: np.ndarray, chemistry: list[np.ndarray]) -> np.ndarray | None:
+    """Return each structure's stratum for the table; sizes in thirds of the evaluated ones."""
+    if by == "all" or not len(size):
+        return None
+    return np.concatenate(chemistry) if by == "chemistry" else size_strata(size).of_sizes(size)
+
+
+def _evaluate_head(
+    done: Evaluation, name: str, entry: HeadEntry, rows: _Parts, kinds: np.ndarray | None
+) -> None:
+    if not rows:
+        return
+    *whole, graph = (np.concatenate(part) for part in zip(*rows, strict=True))
+    found = HeadOnLabels(*whole)
+    broken = ~np.isfinite(found.mean).all(axis=1)
+    if broken.any():
+        count = len(np.unique(graph[broken]))
+        done.warnings.append(f"'{name}' of {count} structures is not finite; they are left out.")
+        found, graph = found.of(~broken), graph[~broken]
+    if not len(found.truth):
+        done.warnings.append(f"no structure has a label of '{name}'.")
+        return
+    away = abs(float(np.median(found.truth)) - entry.mean)
+    if entry.std > 0 and away > FAR * entry.std:
+        done.warnings.append(
+            f"labels of '{name}' lie {away / entry.std:.3g} standard deviations of the training "
+            f"data from its mean: are they in the unit that was said? The ensemble predicts "
+            f"{entry.unit}."
+        )
+    figures = compute_figures(found, entry.calibration)
+    baseline = mae(entry.mean, found.truth)
+    figures["mean_baseline_mae"] = baseline
+    figures["ratio_to_mean"] = figures["mae"] / baseline if baseline else 0.0
+    strata = {} if kinds is None else compute_strata_figures(found, entry.calibration, kinds[graph])
+    done.heads[name] = HeadEvaluation(entry, found, figures, strata)

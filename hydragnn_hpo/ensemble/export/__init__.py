@@ -1,1 +1,0 @@
-"""An ensemble as one program that runs without this package."""

@@ -1,0 +1,414 @@
+"""Pick the structures of a pool that are worth a label: uncertain ones, and not all alike."""
+
+import heapq
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.io import write as write_atoms
+
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.ensemble.calibrate import Calibration
+from hydragnn_hpo.ensemble.descriptors import compute_descriptors, farthest_first, mean_distance
+from hydragnn_hpo.ensemble.energy_derivatives import (
+    compute_derivatives,
+    find_energy_head,
+    find_forces_head,
+)
+from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
+from hydragnn_hpo.ensemble.inference.structures import Structures
+from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.moments import force_deviation, largest_deviation
+from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.files import write_text
+from hydragnn_hpo.records import finite
+from hydragnn_hpo.units import inside
+
+LEVELS = ("accurate", "candidate", "failed")
+"""Names that DP-GEN gives a structure below, between and above its two trust levels."""
+
+FORCES = "forces"
+"""Value of ``PickRequest.by`` that ranks by the disagreement on forces."""
+SHORTLIST = 10
+"""Candidates that are compared for each one that is picked."""
+DEVIATION = "max_force_deviation"
+"""Key of the largest disagreement on a force in the output."""
+FORMATS = (".extxyz", ".xyz")
+
+
+def is_informative(calibration: Calibration) -> bool:
+    """Check whether sigma differs between structures; with a = 0 from the fit it does not."""
+    return calibration.a > 0.0 or calibration.c > 0.0
+
+
+def score_head(head: HeadEntry, prediction: HeadPrediction, offsets: np.ndarray) -> np.ndarray:
+    """Return each structure's uncertainty of one head, in standard deviations of the target, [G].
+
+    The most uncertain atom counts for a node-level head. Where sigma is constant, the members'
+    raw spread ranks in its place.
+
+    Args:
+        head: with unit, spread of the target, calibration.
+        prediction: of G structures.
+        offsets: first atom of each structure, and the end, [G + 1].
+    """
+    informative = is_informative(head.calibration)
+    values = (prediction.std if informative else prediction.std_epistemic)[:, 0]
+    unit = head.std or 1.0
+    return (largest_deviation(values, offsets) if head.level == "node" else values) / unit
+
+
+def score_structures(
+    manifest: Manifest, heads: Mapping[str, HeadPrediction], offsets: np.ndarray
+) -> np.ndarray:
+    """Return each structure's uncertainty, the mean over some heads, [G].
+
+    Heads whose spread is unrelated to their errors (a = 0 on ``cal``) count only where there are
+    no others.
+
+    Args:
+        manifest: of the ensemble.
+        heads: predictions of the heads that count.
+        offsets: first atom of each structure, and the end, [G + 1].
+    """
+    informative = [n for n in heads if is_informative(manifest.heads[n].calibration)]
+    each = [score_head(manifest.heads[n], heads[n], offsets) for n in informative or heads]
+    return np.mean(each, axis=0) if each else np.zeros(len(offsets) - 1)
+
+
+def force_disagreement(prediction: HeadPrediction, offsets: np.ndarray) -> np.ndarray:
+    """Return the largest disagreement on the force on an atom, eV/angstrom, [G].
+
+    Args:
+        prediction: of a head of forces; its spread is the root *mean* variance of three components.
+        offsets: first atom of each structure, and the end, [G + 1].
+
+    Source: Zhang et al. (2020), Comput. Phys. Commun. 253, 107206 (DP-GEN), eq. 1.
+    """
+    variance = np.repeat(np.square(prediction.std_epistemic), 3, axis=1)
+    return largest_deviation(force_deviation(variance), offsets)
+
+
+def assign_levels(deviation: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return each structure's level as an index into ``LEVELS``, [G].
+
+    Below ``low`` the model is right already, from ``high`` on the structure is too strange to
+    be worth a label.
+    """
+    level: np.ndarray = np.digitize(deviation, [low, high])
+    return level
+
+
+def count_levels(level: np.ndarray) -> Counter[str]:
+    """Count structures by the name of their level."""
+    return Counter({name: int((level == place).sum()) for place, name in enumerate(LEVELS)})
+
+
+@dataclass(frozen=True, eq=False)
+class PoolCandidate:
+    """A structure that may be picked."""
+
+    id: str
+    """Its name."""
+    score: float
+    """How uncertain it is."""
+    graph: Graph
+    """The structure."""
+    details: dict[str, Any]
+    """Values that are written beside it: standard deviations, trust."""
+
+
+def copy_graph(columns: Columns, row: int, name: str) -> Graph:
+    """Copy one structure, so that the others can be forgotten."""
+    nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
+    edges = slice(columns.edge_offset[row], columns.edge_offset[row + 1])
+    laplacian = None if columns.laplacian is None else np.array(columns.laplacian[nodes])
+    return Graph(
+        id=name,
+        numbers=np.array(columns.numbers[nodes]),
+        positions=np.array(columns.positions[nodes]),
+        cell=np.array(columns.cell[row]),
+        pbc=np.array(columns.pbc[row]),
+        edges=np.array(columns.edges[edges]),
+        edge_shift=np.array(columns.edge_shift[edges]),
+        targets={},
+        group=name,
+        published=None,
+        attributes={key: float(value[row]) for key, value in columns.attributes.items()},
+        laplacian=laplacian,
+    )
+
+
+@dataclass(frozen=True)
+class PickRequest:
+    """Number of structures to pick, and how to rank them."""
+
+    count: int
+    """How many structures."""
+    by: str | None = None
+    """A head, or ``forces``; the mean over all heads if left out."""
+    low: float = 0.0
+    """Disagreement on forces from which a structure is a candidate, eV/angstrom."""
+    high: float = np.inf
+    """Disagreement on forces from which it is too strange, eV/angstrom."""
+    unseen: bool = False
+    """Whether structures with elements that no member has seen may be picked."""
+
+
+@dataclass
+class PickResult:
+    """Picked structures, and what became of the others."""
+
+    candidates: list[PoolCandidate] = field(default_factory=list)
+    """In the order in which they were picked."""
+    distances: list[float | None] = field(default_factory=list)
+    """Of each to the nearest one picked before; none for the first."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Structures that were read, bad, not predicted, unseen, the same as a picked one, ..."""
+    mean_distance: float = 0.0
+    """Mean over all pairs of picked structures."""
+    mean_distance_top: float = 0.0
+    """The same, had simply those with the highest scores been picked."""
+
+
+def pick_structures(
+    ensemble: Ensemble, pool: Iterable[Structures], request: PickRequest
+) -> PickResult:
+    """Pick structures that are worth a label.
+
+    While the pool streams by, its ``SHORTLIST`` times as many most uncertain structures are kept;
+    ``farthest_first`` picks from these.
+
+    Args:
+        ensemble: predicts the pool.
+        pool: the structures, a batch at a time.
+        request: how many, ranked how.
+
+    Raises:
+        ConfigError: the ensemble has no such head, or no energy to take forces from.
+        DataError: the pool holds nothing that can be picked.
+    """
+    ranking = make_ranking(ensemble, request)
+    result = PickResult()
+    candidates = _find_candidates(ranking, pool, result.counts)
+    best = heapq.nlargest(SHORTLIST * request.count, candidates, key=lambda one: one.score)
+    if not best:
+        found = ", ".join(f"{count} {name}" for name, count in result.counts.items()) or "0 read"
+        raise DataError(f"the pool holds nothing to pick ({found}); give other structures.")
+    points = compute_descriptors(ensemble, [candidate.graph for candidate in best])
+    scores = np.array([candidate.score for candidate in best])
+    choice = farthest_first(points, np.maximum(scores, np.finfo(float).tiny), request.count)
+    result.candidates = [best[row] for row in choice.rows]
+    result.distances = [None if np.isinf(far) else float(far) for far in choice.distances]
+    result.counts["same"] = choice.duplicates
+    result.mean_distance = mean_distance(points[choice.rows])
+    result.mean_distance_top = mean_distance(points[: len(choice.rows)])
+    return result
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How structures of a pool are ranked."""
+
+    ensemble: Ensemble
+    request: PickRequest
+    heads: tuple[str, ...]
+    """Heads that count; empty where forces count."""
+    forces: str | None
+    """Head of forces that counts."""
+    energy: str | None
+    """Energy head whose slope counts."""
+
+    def scores(
+        self, columns: Columns, heads: dict[str, HeadPrediction]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return each structure's score, [G], and disagreement on forces, [G], if that counts."""
+        if self.heads:
+            chosen = {name: heads[name] for name in self.heads}
+            return score_structures(self.ensemble.manifest, chosen, columns.node_offset), None
+        if self.forces is not None:
+            deviation = force_disagreement(heads[self.forces], columns.node_offset)
+            return deviation, deviation
+        assert self.energy is not None, "a ranking by nothing"
+        parts = [
+            compute_derivatives(self.ensemble, self.energy, columns, piece).deviation
+            for piece in pieces(columns, np.arange(columns.num_graphs), EDGES_PER_BATCH)
+        ]
+        deviation = largest_deviation(np.concatenate(parts), columns.node_offset)
+        return deviation, deviation
+
+
+def make_ranking(ensemble: Ensemble, request: PickRequest) -> Ranking:
+    """Choose the heads or forces that rank structures.
+
+    Raises:
+        ConfigError: the ensemble has no such head, or no energy to take forces from; trust
+            levels without forces, or in the wrong order.
+    """
+    heads = ensemble.manifest.heads
+    by = request.by
+    if by is not None and by not in (FORCES, *heads):
+        raise ConfigError(unknown("head", by, (FORCES, *heads)))
+    derived = by if by in heads and heads[by].derived_from and heads[by].shape == "vector" else None
+    by_forces = derived is not None or by == FORCES
+    if not by_forces and (request.low > 0.0 or np.isfinite(request.high)):
+        raise ConfigError("--low and --high are levels of forces: add --by forces.")
+    if not request.low < request.high:
+        raise ConfigError(
+            f"--low {request.low:g} is not below --high {request.high:g}: exchange them."
+        )
+    if not by_forces:
+        return Ranking(ensemble, request, (by,) if by else tuple(heads), None, None)
+    if derived is not None:
+        return Ranking(ensemble, request, (), derived, None)
+    energy = find_energy_head(ensemble)
+    forces = find_forces_head(ensemble, energy)
+    return Ranking(ensemble, request, (), forces, None if forces else energy)
+
+
+def _find_candidates(
+    ranking: Ranking, pool: Iterable[Structures], counts: Counter[str]
+) -> Iterator[PoolCandidate]:
+    """Yield the structures of a pool that may be picked, and count all of them.
+
+    Args:
+        ranking: scores the structures.
+        pool: the structures, a batch at a time.
+        counts: structures by what became of them; updated.
+    """
+    for structures in pool:
+        counts += Counter(read=len(structures.ids), bad=len(structures.errors))
+        columns = structures.columns
+        if not columns.num_graphs:
+            continue
+        prediction = ranking.ensemble.predict(columns)
+        scores, deviation = ranking.scores(columns, prediction.heads)
+        good = _is_candidate(ranking, columns, scores, deviation, counts)
+        names = [n for place, n in enumerate(structures.ids) if place not in structures.errors]
+        deviations = _standard_deviations(ranking.ensemble, columns, prediction.heads)
+        for row, details in enumerate(deviations):
+            if good[row]:
+                if deviation is not None:
+                    details[DEVIATION] = float(deviation[row])
+                details["trust"] = prediction.trust[row]
+                graph = copy_graph(columns, row, names[row])
+                yield PoolCandidate(names[row], float(scores[row]), graph, details)
+
+
+def _is_candidate(
+    ranking: Ranking,
+    columns: Columns,
+    scores: np.ndarray,
+    deviation: np.ndarray | None,
+    counts: Counter[str],
+) -> np.ndarray:
+    """Check which structures of a batch may be picked, [G], and count the others.
+
+    Args:
+        ranking: with the request.
+        columns: G structures.
+        scores: of each, [G].
+        deviation: disagreement on forces, [G], where that counts.
+        counts: structures by what became of them; updated.
+    """
+    request = ranking.request
+    good: np.ndarray = np.isfinite(scores)
+    counts["not_finite"] += int((~good).sum())
+    unseen = _has_unseen_elements(columns, ranking.ensemble.manifest.elements)
+    counts["unseen"] += int((good & unseen).sum())
+    if not request.unseen:
+        good &= ~unseen
+    if deviation is not None:
+        level = assign_levels(deviation[good], request.low, request.high)
+        counts += count_levels(level)
+        good[good] = level == 1
+    return good
+
+
+def _has_unseen_elements(columns: Columns, elements: tuple[int, ...]) -> np.ndarray:
+    """Check which structures hold an element that no member has seen, [G]."""
+    strange = ~np.isin(columns.numbers, elements)
+    return np.logical_or.reduceat(strange, columns.node_offset[:-1])
+
+
+def _standard_deviations(
+    ensemble: Ensemble, columns: Columns, heads: dict[str, HeadPrediction]
+) -> Iterator[dict[str, Any]]:
+    """Yield each structure's standard deviations; the largest of a node-level head."""
+    values: dict[str, np.ndarray] = {}
+    for name, prediction in heads.items():
+        node = ensemble.manifest.heads[name].level == "node"
+        for suffix, part in (
+            ("_std", prediction.std),
+            ("_std_epistemic", prediction.std_epistemic),
+        ):
+            column = part[:, 0]
+            values[name + suffix] = (
+                largest_deviation(column, columns.node_offset) if node else column
+            )
+    for row in range(columns.num_graphs):
+        yield {name: float(column[row]) for name, column in values.items()}
+
+
+def check_picks_format(path: Path) -> None:
+    """Check the suffix of the output file, before anything is computed.
+
+    Raises:
+        ConfigError: the suffix is not one of extxyz.
+    """
+    if path.suffix not in FORMATS:
+        raise ConfigError(f"{path}: structures are written as extxyz; end it in .extxyz.")
+
+
+def picks_to_plain(result: PickResult) -> dict[str, Any]:
+    """Return the picked structures in order, and the counts of the others, as plain data."""
+    entries = [
+        {"id": candidate.id, "pick": rank, "score": candidate.score, "distance": far}
+        | candidate.details
+        for rank, (candidate, far) in enumerate(
+            zip(result.candidates, result.distances, strict=True), start=1
+        )
+    ]
+    plain: dict[str, Any] = finite(
+        {
+            "picked": entries,
+            "counts": dict(result.counts),
+            "mean_distance": result.mean_distance,
+            "mean_distance_top": result.mean_distance_top,
+        }
+    )
+    return plain
+
+
+def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
+    """Write the picked structures, whole or not at all, in the order of picking.
+
+    ``info`` of each frame holds ``id``, ``pick`` (from 1), ``score``, ``distance``, ``trust``,
+    the standard deviations, and the known properties that the ensemble reads.
+    """
+    frames = []
+    for entry, candidate in zip(picks_to_plain(result)["picked"], result.candidates, strict=True):
+        atoms = _to_atoms(candidate, manifest)
+        atoms.info |= {key: value for key, value in entry.items() if value is not None}
+        frames.append(atoms)
+    text = io.StringIO()
+    write_atoms(text, frames, format="extxyz")
+    write_text(path, text.getvalue())
+
+
+def _to_atoms(candidate: PoolCandidate, manifest: Manifest) -> Atoms:
+    graph = candidate.graph
+    known = {
+        item.key or name: graph.attributes[name] / inside(item.unit)[0]
+        for name, item in manifest.attributes.items()
+    }
+    pbc = graph.pbc.tolist()
+    return Atoms(graph.numbers, graph.positions, cell=graph.cell, pbc=pbc, info=known)

@@ -1,0 +1,163 @@
+"""Remove members: weights are shared out again, and calibrated again on the split for that."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.config.convs.user import is_user_conv, package_of
+from hydragnn_hpo.ensemble.artefact import ArtefactContent
+from hydragnn_hpo.ensemble.calibration_data import CalibrationData
+from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest, MemberEntry, Pruned
+from hydragnn_hpo.errors import ConfigError, unknown
+
+_NO_CALIBRATION_DATA = (
+    "does not hold what its members said about the calibration split, so fewer "
+    "members cannot be given honest intervals: build it anew from its run, with [ensemble] members."
+)
+
+
+@dataclass(frozen=True)
+class PruneEffect:
+    """Quality of one head before and after, on the calibration split, in its unit."""
+
+    unit: str
+    """Of the head."""
+    mae_before: float
+    """Mean absolute error of all members' mean."""
+    width90_before: float
+    """Mean width of the 90 % interval."""
+    mae_after: float
+    """Mean absolute error of the mean of those that stay."""
+    width90_after: float
+    """The same, calibrated anew."""
+
+
+def choose_members(manifest: Manifest, keep: int | None, members: Sequence[str]) -> tuple[str, ...]:
+    """Decide which members stay: those named, or the ``keep`` that weigh most.
+
+    Of equal weights the lower validation objective stays.
+
+    Raises:
+        ConfigError: both or none were asked for, a member is unknown, or nothing would go.
+    """
+    known = [member.trial for member in manifest.members]
+    if len(known) == 1:
+        raise ConfigError("it has one member alone: there is none to leave out.")
+    if (keep is None) == (not members):
+        raise ConfigError("say how many members to keep, or which: --keep 4 or --members a,b.")
+    if keep is not None and not 1 <= keep < len(known):
+        raise ConfigError(
+            f"--keep {keep} of {len(known)} members: give a number from 1 to {len(known) - 1}."
+        )
+    for name in members:
+        if name not in known:
+            raise ConfigError(unknown("member", name, known))
+    if len(set(members)) == len(known):
+        raise ConfigError("--members names all members: leave at least one out.")
+    ranked = sorted(manifest.members, key=lambda m: (-m.weight, m.objective, m.trial))
+    stay = set(members) or {member.trial for member in ranked[:keep]}
+    return tuple(name for name in known if name in stay)
+
+
+def prune_members(
+    content: ArtefactContent, stay: Sequence[str], *, where: str
+) -> tuple[ArtefactContent, dict[str, PruneEffect]]:
+    """Return an ensemble of some of the members, and the effect on each head.
+
+    Fewer members have another sigma, so it is fitted again on the calibration data of the file.
+    The scores on the test split are dropped: they belong to another ensemble, and that split is
+    used once.
+
+    Args:
+        content: the ensemble, as read from its file.
+        stay: trials of the members that stay, at least one.
+        where: file named in the error.
+
+    Returns:
+        The smaller ensemble, and by head the effect.
+
+    Raises:
+        ConfigError: the ensemble holds nothing to calibrate with, or a head loses all members.
+    """
+    data, old = content.calibration_data, content.manifest
+    if data is None:
+        raise ConfigError(f"{where}: {_NO_CALIBRATION_DATA}")
+    members = _share_weights(old, set(stay))
+    removed = tuple(sorted({member.trial for member in old.members} - set(stay)))
+    heads, effects = _recalibrate(old, members, data)
+    manifest = old.model_copy(
+        update={
+            "members": tuple(members),
+            "heads": heads,
+            "evaluation": {},
+            "diversity": {},
+            "pruned": (*old.pruned, Pruned(parent=content.identity, removed=removed)),
+            **_needs(old, content, stay),
+        }
+    )
+    checked = Manifest.model_validate(manifest.model_dump())
+    configs = {name: content.configs[name] for name in stay}
+    kept = {name: content.weights[name] for name in stay}
+    return ArtefactContent(checked, configs, kept, content.cards, data.without(removed)), effects
+
+
+def _recalibrate(
+    old: Manifest, members: Sequence[MemberEntry], data: CalibrationData
+) -> tuple[dict[str, HeadEntry], dict[str, PruneEffect]]:
+    heads, effects = {}, {}
+    for name, head in old.heads.items():
+        weights = _weights_of(members, name)
+        fit = data.calibrate_head(name, weights, head.std or 1.0)
+        heads[name] = head.model_copy(update={"calibration": fit})
+        effects[name] = PruneEffect(
+            head.unit,
+            *_quality(data, name, _weights_of(old.members, name), head.calibration),
+            *_quality(data, name, weights, fit),
+        )
+    return heads, effects
+
+
+def _weights_of(members: Sequence[MemberEntry], head: str) -> dict[str, float]:
+    return {m.trial: m.weights[head] for m in members if head in m.weights}
+
+
+def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
+    """Share each head's weight among the members that stay, in the old proportions."""
+    members = [member for member in old.members if member.trial in stay]
+    sums = {name: sum(m.weights.get(name, 0.0) for m in members) for name in old.heads}
+    for name, total in sums.items():
+        if not total:
+            raise ConfigError(
+                f"no member that stays takes part in head '{name}': keep one of "
+                f"{', '.join(m.trial for m in old.members if name in m.weights)}."
+            )
+    return [
+        m.model_copy(update={"weights": {n: min(w / sums[n], 1.0) for n, w in m.weights.items()}})
+        for m in members
+    ]
+
+
+def _quality(
+    data: CalibrationData, name: str, weights: dict[str, float], fit: Any
+) -> tuple[float, float]:
+    """Return mean absolute error and mean width of the 90 % interval on ``cal``."""
+    head, moments = data.heads[name], data.moments(name, weights)
+    error = np.abs(moments.mean - head.truth)[head.mask]
+    half = fit.half_width(fit.sigma(moments.spread, moments.noise))
+    return float(error.mean()), float(2.0 * half[head.mask].mean())
+
+
+def _needs(old: Manifest, content: ArtefactContent, stay: Sequence[str]) -> dict[str, Any]:
+    """Return the manifest entries that depend on which members stay."""
+    models = [content.configs[name].model for name in stay]
+    names = {name for model in models for name in model.attributes}
+    coded = [model.encoding_size for model in models if model.encoding == "laplacian"]
+    own = {package_of(model.conv) for model in models if is_user_conv(model.conv)}
+    return {
+        "cutoff": max(model.cutoff for model in models),
+        "attributes": {k: v for k, v in old.attributes.items() if k in names},
+        "laplacian": max(coded, default=0),
+        "packages": {k: v for k, v in old.packages.items() if k in own},
+    }

@@ -1,1 +1,0 @@
-"""An ensemble as an HTTP service: one token, hard limits, one thread that predicts."""

@@ -1,1 +1,0 @@
-"""Relaxing and moving atoms with an ensemble: the ASE calculator, and when to stop."""

@@ -1,0 +1,407 @@
+"""Export one target of an ensemble as a program that needs torch alone, with a page beside it.
+
+Shapes: G graphs, N nodes, E edges, M members, R rows of the target (G or N), w components.
+"""
+
+import hashlib
+import io
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from hydragnn_hpo import __version__
+from hydragnn_hpo.config.data import WIDTHS
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.ensemble.compiled_engine import torch_compile_cache
+from hydragnn_hpo.ensemble.energy_derivatives import differentiate
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.files import write_bytes, write_json
+from hydragnn_hpo.model.attention import GlobalRound
+from hydragnn_hpo.model.convs.alignn import AlignnConv
+from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
+from hydragnn_hpo.model.convs.mfc import MFCConv
+from hydragnn_hpo.model.encodings import LaplacianEncoding, RandomWalkEncoding
+from hydragnn_hpo.model.gnn import variance_of
+from hydragnn_hpo.model.pooling import AttentionPool, pool_max
+
+GHOST_SHIFT = 0.75
+"""Length of the ghost's edges, as a share of the cutoff."""
+
+LOADING = {
+    "exported": "program = torch.export.load(path).module(); out = program(*inputs)",
+    "compiled": "program = torch._inductor.aoti_load_package(path); out = program(*inputs)",
+}
+"""Python code that loads and calls a program, by kind."""
+EDGES_TEXT = (
+    "All pairs up to the cutoff, periodic images included, once per direction. An edge leads from "
+    "sender edge_index[0] to receiver edge_index[1] along positions[receiver] + edge_shift - "
+    "positions[sender]. With ASE: i, j, S = neighbor_list('ijS', atoms, cutoff); edge_index = "
+    "[i, j]; edge_shift = S @ atoms.cell. Several structures: atoms end to end, edges counted over "
+    "all of them."
+)
+EXAMPLE_GRAPHS, EXAMPLE_NODES, EXAMPLE_EDGES = 101, 211, 307
+"""Sizes of the traced example: unlike each other and any width of a net, since tracing takes equal
+sizes for one."""
+UNTRACEABLE: dict[type[nn.Module], str] = {
+    AlignnConv: "its conv alignn lists the angles between bonds",
+    DimeNetPPConv: "its conv dimenetpp lists the angles between edges",
+    MFCConv: "its conv mfc sorts atoms by their number of neighbours",
+    GlobalRound: "its attention lays out the atoms of the largest structure",
+    AttentionPool: "its pool 'attention' lays out the atoms of the largest structure",
+    RandomWalkEncoding: "its encoding lays out the atoms of the largest structure",
+    LaplacianEncoding: "its encoding is computed outside of the net",
+}
+"""Modules with tensors whose sizes depend on values, which a traced program cannot follow."""
+
+
+class EnsembleProgram(nn.Module):
+    """Mean and spread of one target over all members.
+
+    All members read one edge list. Edges beyond a member's cutoff are redirected to a ghost:
+    one more atom, in a graph of its own, whose rows are dropped. So no tensor's size depends on
+    values, which a traced program could not follow, and none is ever empty.
+    """
+
+    def __init__(self, members: Sequence[Member], target: str, head: HeadEntry) -> None:
+        """Take the members that take part in the target."""
+        super().__init__()
+        self.members = tuple(member for member in members if target in member.weights)
+        self.nets = nn.ModuleList(member.model for member in self.members)
+        self.target, self.head = target, head
+        self.names = tuple(
+            sorted({name for member in self.members for name in attribute_names(member)})
+        )
+
+    def forward(
+        self,
+        numbers: Tensor,
+        positions: Tensor,
+        edge_index: Tensor,
+        edge_shift: Tensor,
+        graph_of_node: Tensor,
+        cell: Tensor,
+        *attributes: Tensor,
+    ) -> dict[str, Tensor]:
+        """Predict; ``describe_inputs`` and ``describe_outputs`` explain inputs and outputs."""
+        given = Batch(
+            numbers=numbers,
+            positions=positions,
+            edge_index=edge_index,
+            edge_shift=edge_shift,
+            graph_of_node=graph_of_node,
+            num_graphs=cell.shape[0],
+            targets={},
+            masks={},
+            graph_index=graph_of_node,
+            attributes=dict(zip(self.names, attributes, strict=True)),
+            cell=cell,
+        )
+        return self._mix([self._run(member, given) for member in self.members])
+
+    def _mix(self, outputs: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Return mean and spread of the members' outputs."""
+        weights = [member.weights[self.target] for member in self.members]
+        found = {
+            name: _moments([output[name] for output in outputs], weights) for name in outputs[0]
+        }
+        mean, variance = found["value"]
+        spread = variance.mean(dim=1, keepdim=True).sqrt()
+        noise = found["noise"][0] if "noise" in found else 0.0
+        known = self.head.calibration
+        out = {
+            "mean": mean,
+            "std": (known.a * spread.square() + known.c * noise + known.b).sqrt(),
+            "std_epistemic": spread,
+        }
+        for name in ("forces", "stress"):
+            if name in found:
+                out[name] = found[name][0]
+                out[f"{name}_std_epistemic"] = found[name][1].sqrt()
+        return out
+
+    def _run(self, member: Member, given: Batch) -> dict[str, Tensor]:
+        """Return value, noise, and derivatives of energies of one member, in fp64."""
+        batch = add_ghost_atom(given, member.cutoff, member.dtype)
+        graphs, nodes = given.num_graphs, given.numbers.shape[0]
+        rows = graphs if self.head.level == "graph" else nodes
+        if self.head.energy is None:
+            heads = member.model(batch, only=(self.target,))
+            output = {"value": heads[self.target][:rows].detach()}
+            if variance_of(self.target) in heads:
+                output["noise"] = heads[variance_of(self.target)][:rows].detach()
+            return {name: value.double() for name, value in output.items()}
+        per_atom = self.head.energy == "per_atom"
+        energy, noise, forces, stress = differentiate(member, batch, self.target, per_atom=per_atom)
+        output = {"value": energy[:rows], "forces": forces[:nodes], "stress": stress[:rows]}
+        if noise is not None:
+            output["noise"] = noise[:rows]
+        return {name: value.double() for name, value in output.items()}
+
+
+def attribute_names(member: Member) -> tuple[str, ...]:
+    """Return the names of the attributes that a member reads."""
+    known = member.model.trunk.known
+    return () if known is None else known.names
+
+
+def add_ghost_atom(given: Batch, cutoff: float, dtype: torch.dtype) -> Batch:
+    """Return the batch as a member sees it: its cutoff, its type, and a ghost of one atom.
+
+    The ghost has two edges to its own images, and all edges beyond the cutoff.
+    """
+    positions = given.positions.to(dtype)
+    sender, receiver = given.edge_index[0], given.edge_index[1]
+    shift = given.edge_shift
+    vectors = (
+        given.positions.index_select(0, receiver) - given.positions.index_select(0, sender) + shift
+    )
+    far = vectors.detach().square().sum(dim=1) > cutoff * cutoff
+    nodes, graphs = given.numbers.shape[0], given.num_graphs
+    away = torch.tensor([GHOST_SHIFT * cutoff, 0.0, 0.0], dtype=shift.dtype, device=shift.device)
+    ghosts = given.edge_index.new_full((2,), nodes)
+    ends = [torch.cat((torch.where(far, nodes, end), ghosts)) for end in (sender, receiver)]
+    led = torch.where(far.unsqueeze(1), away, shift)
+    assert given.cell is not None
+    return Batch(
+        numbers=torch.cat((given.numbers, given.numbers.new_ones(1))),
+        positions=torch.cat((positions, positions.new_zeros(1, 3))),
+        edge_index=torch.stack(ends),
+        edge_shift=torch.cat((led, torch.stack((away, -away)))).to(dtype),
+        graph_of_node=torch.cat((given.graph_of_node, given.graph_of_node.new_full((1,), graphs))),
+        num_graphs=graphs + 1,
+        targets={},
+        masks={},
+        graph_index=given.graph_index,
+        attributes={
+            name: torch.cat((value, value.new_zeros(1))).to(dtype)
+            for name, value in given.attributes.items()
+        },
+        cell=torch.cat((given.cell, given.cell.new_zeros(1, 3, 3))).to(dtype),
+    )
+
+
+def _moments(values: Sequence[Tensor], weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Return weighted mean and variance over members."""
+    stacked = torch.stack(list(values))
+    share = stacked.new_tensor(weights).view(-1, *[1] * (stacked.dim() - 1))
+    share = share / share.sum()
+    mean = (share * stacked).sum(dim=0)
+    return mean, (share * (stacked - mean).square()).sum(dim=0)
+
+
+def describe_program(
+    manifest: Manifest, program: EnsembleProgram, *, compiled: bool
+) -> dict[str, Any]:
+    """Return the page of a program: inputs and outputs with shapes, types and units."""
+    head, kind = program.head, "compiled" if compiled else "exported"
+    return {
+        "format": 1,
+        "kind": kind,
+        "python": LOADING[kind],
+        "warning": "a .pt2 file may run code when it is loaded: take it only from who you trust",
+        "target": program.target,
+        "description": head.description,
+        "unit": head.unit,
+        "energy": head.energy,
+        "cutoff": manifest.cutoff,
+        "edges": EDGES_TEXT,
+        "elements": list(manifest.elements),
+        "inputs": describe_inputs(manifest, program.names),
+        "outputs": describe_outputs(head),
+        "intervals": head.calibration.quantiles,
+        "members": [member.trial for member in program.members],
+        "data": manifest.data.model_dump(mode="json"),
+        "device": "cpu",
+        "made_by": {"hydragnn_hpo": __version__, "torch": str(torch.__version__)},
+    }
+
+
+def describe_inputs(manifest: Manifest, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the inputs in their order."""
+    rows: list[tuple[str, str, list[Any], str, str]] = [
+        ("numbers", "int64", ["N"], "1", "atomic numbers"),
+        ("positions", "float64", ["N", 3], "angstrom", "positions"),
+        ("edge_index", "int64", [2, "E"], "1", "sender and receiver of each edge"),
+        ("edge_shift", "float64", ["E", 3], "angstrom", "translation of the receiver's image"),
+        ("graph_of_node", "int64", ["N"], "1", "structure of each atom, from 0, rising"),
+        ("cell", "float64", ["G", 3, 3], "angstrom", "lattice vectors as rows; 0 without"),
+        *(
+            (name, "float64", ["G"], manifest.attributes[name].unit, "known property")
+            for name in names
+        ),
+    ]
+    return [_row(*row) for row in rows]
+
+
+def describe_outputs(head: HeadEntry) -> list[dict[str, Any]]:
+    """Return the entries of the output dictionary; all are fp64."""
+    rows, width, unit = "G" if head.level == "graph" else "N", WIDTHS[head.shape], head.unit
+    interval = "calibrated standard deviation; mean -+ intervals['0.9'] * std covers 90 %"
+    found: list[tuple[str, list[Any], str, str]] = [
+        ("mean", [rows, width], unit, "mean of the members"),
+        ("std", [rows, 1], unit, interval),
+        ("std_epistemic", [rows, 1], unit, "spread of the members as it is"),
+    ]
+    if head.energy is not None:
+        apart = "spread of the members as it is, by component"
+        pressure = "slope of the total energy by strain over the volume, row by row; 0 without"
+        found += [
+            ("forces", ["N", 3], "eV/angstrom", "minus the slope of the total energy"),
+            ("forces_std_epistemic", ["N", 3], "eV/angstrom", apart),
+            ("stress", ["G", 9], "eV/angstrom^3", pressure),
+            ("stress_std_epistemic", ["G", 9], "eV/angstrom^3", apart),
+        ]
+    return [_row(name, "float64", shape, unit, says) for name, shape, unit, says in found]
+
+
+def _row(name: str, dtype: str, shape: list[Any], unit: str, meaning: str) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype, "shape": shape, "unit": unit, "meaning": meaning}
+
+
+def check_exportable(ensemble: Ensemble, target: str) -> None:
+    """Check whether a target can be exported.
+
+    Raises:
+        ConfigError: the target is unknown, or a member cannot be traced.
+    """
+    if target not in ensemble.manifest.heads:
+        raise ConfigError(unknown("target", target, ensemble.manifest.heads))
+    for member in ensemble.members:
+        reason = explain_untraceable(member, target) if target in member.weights else None
+        if reason is not None:
+            raise ConfigError(
+                f"the ensemble's member {member.trial} cannot be exported: {reason}. Leave it out "
+                "of the ensemble, or use predict, the calculator or serve."
+            )
+
+
+def explain_untraceable(member: Member, target: str) -> str | None:
+    """Return why a member's net for a target cannot be traced; None if it can."""
+    if member.max_neighbors is not None:
+        return "it caps its neighbours (model.max_neighbors), by a list computed outside of the net"
+    net = member.model
+    head = net.heads[net.energies.get(target, target)]
+    for module in (*net.trunk.modules(), *head.modules()):
+        for kind, reason in UNTRACEABLE.items():
+            if isinstance(module, kind):
+                return reason
+    if getattr(head, "pool", None) is pool_max:
+        return "its pool 'max' lays out the atoms of the largest structure"
+    return None
+
+
+def trace_program(ensemble: Ensemble, target: str) -> ExportedProgram:
+    """Trace all members into one program for structures of any number and size.
+
+    ``make_fx`` writes derivatives out as operations first; ``torch.export`` does not follow them.
+
+    Raises:
+        ConfigError: see ``check``, or a user's conv cannot be traced.
+    """
+    check_exportable(ensemble, target)
+    program = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target]).eval()
+    given = make_example(ensemble.manifest.elements, len(program.names))
+    dynamic = tuple({1 if place == 2 else 0: Dim.DYNAMIC} for place in range(len(given)))
+    try:
+        flat = make_fx(program, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*given)
+        return torch.export.export(flat, given, dynamic_shapes=dynamic, strict=False)
+    except Exception as error:  # whatever a net does that is not one of ours
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"the program of '{target}' cannot be traced ({type(error).__name__}: {reason}): a "
+            "conv may do what depends on values; use predict, the calculator or serve."
+        ) from error
+
+
+def make_example(elements: Sequence[int], attributes: int) -> tuple[Tensor, ...]:
+    """Return random graphs to trace with; only their sizes matter.
+
+    Args:
+        elements: atomic numbers that occur.
+        attributes: number of attributes that the members read.
+    """
+    generator = torch.Generator().manual_seed(0)
+    known = torch.tensor(elements)
+    owner = torch.arange(EXAMPLE_NODES) * EXAMPLE_GRAPHS // EXAMPLE_NODES
+    ends = torch.randint(EXAMPLE_NODES, (2, EXAMPLE_EDGES), generator=generator)
+    return (
+        known[torch.randint(len(known), (EXAMPLE_NODES,), generator=generator)],
+        torch.rand(EXAMPLE_NODES, 3, generator=generator, dtype=torch.float64),
+        ends,
+        torch.rand(EXAMPLE_EDGES, 3, generator=generator, dtype=torch.float64),
+        owner,
+        torch.eye(3, dtype=torch.float64).repeat(EXAMPLE_GRAPHS, 1, 1),
+        *(torch.zeros(EXAMPLE_GRAPHS, dtype=torch.float64) for _ in range(attributes)),
+    )
+
+
+def export_program(
+    ensemble: Ensemble, target: str, out: Path, *, aot: bool = False
+) -> dict[str, Any]:
+    """Write ``NAME.pt2`` and ``NAME.json``.
+
+    Args:
+        ensemble: on the CPU, in the precision of the program.
+        target: the head.
+        out: ``NAME.pt2``.
+        aot: compile it for this kind of computer (AOTInductor; needs a C++ compiler).
+
+    Returns:
+        The content of ``NAME.json``.
+
+    Raises:
+        ConfigError: the name is wrong, the target unknown, or a member cannot be exported.
+    """
+    if out.suffix != ".pt2":
+        raise ConfigError(f"{out}: a program is called NAME.pt2; give --out such a name.")
+    check_exportable(ensemble, target)
+    program = trace_program(ensemble, target)
+    content = compile_program(program) if aot else save_program(program)
+    shape = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target])
+    page = describe_program(ensemble.manifest, shape, compiled=aot)
+    page |= {"program": out.name, "sha256": hashlib.sha256(content).hexdigest()}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(out, content)
+    write_json(out.with_suffix(".json"), page)
+    return page
+
+
+def save_program(program: ExportedProgram) -> bytes:
+    """Return the file of a traced program."""
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    return buffer.getvalue()
+
+
+def compile_program(program: ExportedProgram) -> bytes:
+    """Compile ahead of time and return the package.
+
+    Raises:
+        ConfigError: there is no working compiler.
+    """
+    from torch._inductor import aoti_compile_and_package
+    from torch._inductor.exc import InductorError
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.pt2"
+        try:
+            with torch_compile_cache(Path(folder) / "inductor"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+                aoti_compile_and_package(program, package_path=str(path))
+        except (InductorError, RuntimeError, OSError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(
+                f"the program cannot be compiled ({reason}): install a C++ compiler, or export "
+                "without --aot."
+            ) from error
+        return path.read_bytes()

@@ -1,1 +1,0 @@
-"""What the spread of members is worth: calibration, intervals, scores."""

@@ -1,0 +1,199 @@
+"""From a run's trials to the zip, the table, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.build import build_ensemble, job_main
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.errors import DataError, RunError
+from hydragnn_hpo.report.parity import draw_parity
+from hydragnn_hpo.training.checkpoints import checkpoint
+
+Make = Callable[..., Path]
+
+
+def test_the_table_holds_what_the_reader_wants(make_run: Make) -> None:
+    run = make_run()
+
+    table = build_ensemble(run)
+
+    assert table["method"] == "top"
+    assert Path(table["path"]) == run / "ensemble.zip"
+    assert sum(member["weight"] for member in table["members"]) == pytest.approx(1.0)
+    assert len(table["members"]) >= 4
+    assert set(table["selection"]) == {"greedy", "top", "single"}
+    assert set(table["heads"]) == {"energy", "charge"}
+    wanted = {"unit", "test_mae", "single_mae", "mean_baseline_mae", "ratio_to_mean", "coverage90"}
+    for scores in table["heads"].values():
+        assert wanted | {"test_mae_top_k", "test_mae_greedy"} <= set(scores)
+        assert scores["test_mae"] == scores["test_mae_top_k"]
+    assert table["heads"]["energy"]["unit"] == "eV/atom"
+
+
+def test_the_scores_are_those_of_the_zip_on_the_test_split(make_run: Make) -> None:
+    run = make_run()
+    table = build_ensemble(run)
+    columns = open_store(run / "data/toy.bp")
+    test = columns.indices_of("test")
+
+    prediction = Ensemble.load(run / "ensemble.zip").predict(columns, test)
+
+    truth = columns.targets["energy"][test]
+    head, scores = prediction.heads["energy"], table["heads"]["energy"]
+    assert np.abs(head.mean - truth).mean() == pytest.approx(scores["test_mae"], rel=1e-6)
+    inside = (head.lo90 <= truth) & (truth <= head.hi90)
+    assert inside.mean() == pytest.approx(scores["coverage90"])
+    mean = columns.targets["energy"][columns.indices_of("train")].mean()
+    assert np.abs(mean - truth).mean() == pytest.approx(scores["mean_baseline_mae"], rel=1e-9)
+
+
+def test_the_single_model_is_the_best_by_validation(
+    make_run: Make, predict_alone: Callable
+) -> None:
+    run = make_run(method="top", members=3)
+    table = build_ensemble(run)
+    assert [member["trial"] for member in table["members"]] == ["t0001", "t0002", "t0003"]
+    assert table["heads"]["energy"]["test_mae"] == table["heads"]["energy"]["test_mae_top_k"]
+    columns = open_store(run / "data/toy.bp")
+    test = columns.indices_of("test")
+    first = next(m for m in Ensemble.load(run / "ensemble.zip").members if m.trial == "t0001")
+    alone = predict_alone(first, columns, test)
+    expected = np.abs(alone["energy"] - columns.targets["energy"][test]).mean()
+    assert table["heads"]["energy"]["single_mae"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_calibration_split_is_covered(make_run: Make) -> None:
+    run = make_run()
+    build_ensemble(run)
+    columns = open_store(run / "data/toy.bp")
+    cal = columns.indices_of("cal")
+    head = Ensemble.load(run / "ensemble.zip").predict(columns, cal).heads["energy"]
+    truth = columns.targets["energy"][cal]
+    covered = ((head.lo90 - 1e-6 <= truth) & (truth <= head.hi90 + 1e-6)).mean()
+    assert covered >= 0.9
+
+
+def test_only_the_build_reads_the_test_split(make_run: Make) -> None:
+    run = make_run(trials=2)
+    for path in run.glob("trials/*/attempts/001/predictions.safetensors"):
+        assert not any(name.startswith("test/") for name in load_file(path))
+    build_ensemble(run)
+    arrays = load_file(run / "report/test_predictions.safetensors")
+    columns = open_store(run / "data/toy.bp")
+    np.testing.assert_array_equal(arrays["index"], columns.indices_of("test"))
+
+
+def test_the_figure_can_be_drawn(make_run: Make, tmp_path: Path) -> None:
+    run = make_run()
+    build_ensemble(run)
+    draw_parity(run, tmp_path / "parity.png")
+    assert (tmp_path / "parity.png").stat().st_size > 10_000
+
+
+def test_building_twice_gives_equal_bytes(make_run: Make) -> None:
+    run = make_run()
+    build_ensemble(run)
+    first = (run / "ensemble.zip").read_bytes()
+    build_ensemble(run)
+    assert (run / "ensemble.zip").read_bytes() == first
+
+
+def test_the_zip_says_where_it_comes_from_and_no_path_of_this_machine(make_run: Make) -> None:
+    run = make_run()
+    build_ensemble(run)
+    content = read_artefact(run / "ensemble.zip")
+    manifest = content.manifest
+    assert manifest.created_by.campaign == "toy"
+    assert manifest.created_by.seed == 7
+    assert manifest.data.licence == "CC0-1.0"
+    assert len(manifest.data.checksum) == 64
+    assert manifest.elements == (1, 6, 7, 8)
+    assert manifest.cutoff == max(c.model.cutoff for c in content.configs.values())
+    assert {c.data[0].store for c in content.configs.values()} == {"toy.bp"}
+    assert str(run.parent).encode() not in (run / "ensemble.zip").read_bytes()
+
+
+def test_one_trial_gives_a_constant_sigma_and_a_warning(make_run: Make) -> None:
+    run = make_run(trials=1)
+    table = build_ensemble(run)
+    assert any("one trial is all there is" in warning for warning in table["warnings"])
+    columns = open_store(run / "data/toy.bp")
+    head = Ensemble.load(run / "ensemble.zip").predict(columns).heads["energy"]
+    assert np.ptp(head.std) == 0.0
+    assert head.std[0, 0] > 0.0
+    assert head.std_epistemic.max() == 0.0
+
+
+def test_stopped_trials_serve_where_none_completed(make_run: Make) -> None:
+    table = build_ensemble(make_run(trials=3, status="stopped"))
+    assert len(table["members"]) == 3
+    assert any("full budget" in warning for warning in table["warnings"])
+
+
+def test_a_trial_that_is_being_trained_on_does_not_count(make_run: Make) -> None:
+    run = make_run()
+    (run / "trials/t0001/attempts/002").mkdir()
+    trials = [row["trial"] for row in build_ensemble(run)["leaderboard"]]
+    assert trials == ["t0002", "t0003", "t0004", "t0005", "t0006"]
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_no_candidates_is_one_sentence(make_run: Make, status: str) -> None:
+    run = make_run(trials=2, status=status)
+    with pytest.raises(RunError, match="no trial has completed or reached a rung"):
+        build_ensemble(run)
+    assert not (run / "ensemble.zip").exists()
+
+
+def test_weights_of_another_epoch_are_noticed(make_run: Make) -> None:
+    run = make_run(trials=4)
+    path = run / "trials/t0002/checkpoints/best.safetensors"
+    tensors, state = checkpoint.read(path)
+    tensors = {k: v + 0.1 if v.is_floating_point() else v for k, v in tensors.items()}
+    checkpoint.write(path, tensors, state)
+    with pytest.raises(RunError, match=r"t0002.*does not repeat the predictions"):
+        build_ensemble(run)
+
+
+def test_weights_that_are_not_finite_are_refused(make_run: Make) -> None:
+    run = make_run(trials=2)
+    path = run / "trials/t0001/checkpoints/best.safetensors"
+    tensors, state = checkpoint.read(path)
+    next(iter(tensors.values())).fill_(torch.nan)
+    checkpoint.write(path, tensors, state)
+    with pytest.raises(Exception, match="not finite"):
+        build_ensemble(run)
+
+
+def test_predictions_about_another_split_are_refused(make_run: Make) -> None:
+    run = make_run(trials=2)
+    path = run / "trials/t0001/attempts/001/predictions.safetensors"
+    arrays = load_file(path)
+    save_file({**arrays, "sel/index": arrays["sel/index"] + 1}, path)
+    with pytest.raises(RunError, match="is about other structures"):
+        build_ensemble(run)
+
+
+def test_a_missing_store_is_named(make_run: Make) -> None:
+    run = make_run(trials=1)
+    shutil.rmtree(run / "data/toy.bp")
+    with pytest.raises(DataError, match=r"toy.bp: is not a graph store .*build one first"):
+        build_ensemble(run)
+
+
+def test_the_job_answers_with_the_table_or_the_sentence(make_run: Make, tmp_path: Path) -> None:
+    run, answer = make_run(trials=2), tmp_path / "answer.json"
+    assert job_main({"run": str(run), "answer": str(answer)}) == 0
+    assert json.loads(answer.read_text())["method"] == "top"
+    shutil.rmtree(run / "trials")
+    assert job_main({"run": str(run), "answer": str(answer)}) == 0
+    assert "nothing to build an ensemble from" in json.loads(answer.read_text())["error"]

@@ -1,0 +1,470 @@
+"""A kept neighbour list against a fresh one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms, units
+from ase.build import bulk, molecule
+from ase.calculators.calculator import PropertyNotImplementedError
+from ase.calculators.lj import LennardJones
+from ase.md.verlet import VelocityVerlet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_hpo.config.data import AttributeConfig
+from hydragnn_hpo.ensemble.calculator import (
+    EnsembleCalculator,
+    SpreadExceeded,
+    StopAtSpread,
+    VerletList,
+)
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
+from hydragnn_hpo.ensemble.manifest import Manifest
+from hydragnn_hpo.errors import ConfigError, DataError
+
+RULES = rules_for(4.0)
+
+
+def crystal() -> Atoms:
+    atoms = bulk("NaCl", "rocksalt", a=5.0) * (2, 1, 1)
+    atoms.rattle(0.02, seed=3)
+    return atoms
+
+
+def same(skin: VerletList, atoms: Atoms) -> bool:
+    kept, fresh = skin.columns(atoms), columns_of_atoms([atoms], skin.rules)
+    return all(
+        np.array_equal(getattr(kept, name), getattr(fresh, name))
+        for name in ("numbers", "positions", "cell", "edges", "edge_shift", "edge_offset")
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    reach=st.floats(0.0, 0.249),
+    molecular=st.booleans(),
+)
+def test_moves_below_half_the_skin_need_no_search(seed: int, reach: float, molecular: bool) -> None:
+    atoms = molecule("C6H6") if molecular else crystal()
+    skin = VerletList(RULES, 0.5)
+    assert same(skin, atoms)
+    moves = np.random.default_rng(seed).normal(size=(len(atoms), 3))
+    atoms.positions += reach * moves / np.linalg.norm(moves, axis=1, keepdims=True)
+    assert same(skin, atoms)
+    assert skin.searches == 1
+
+
+def test_a_walk_is_followed_with_few_searches() -> None:
+    atoms, skin = crystal(), VerletList(RULES, 0.5)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        atoms.positions += rng.normal(scale=0.02, size=(len(atoms), 3))
+        assert same(skin, atoms)
+    assert 1 < skin.searches < 30
+
+
+def wrap(atoms: Atoms) -> None:
+    atoms.positions[0] -= atoms.cell[0]
+
+
+def stretch(atoms: Atoms) -> None:
+    atoms.set_cell(atoms.cell * 1.001)
+
+
+def swap(atoms: Atoms) -> None:
+    atoms.numbers[:2] = atoms.numbers[1::-1]
+
+
+def open_up(atoms: Atoms) -> None:
+    atoms.pbc = (True, True, False)
+
+
+@pytest.mark.parametrize("change", [wrap, stretch, swap, open_up])
+def test_another_structure_is_searched(change: object) -> None:
+    atoms, skin = crystal(), VerletList(RULES, 0.5)
+    assert same(skin, atoms)
+    change(atoms)  # type: ignore[operator]
+    assert same(skin, atoms)
+    assert skin.searches == 2
+
+
+def test_without_a_skin_every_move_is_searched() -> None:
+    atoms, skin = crystal(), VerletList(RULES, 0.0)
+    assert same(skin, atoms)
+    assert same(skin, atoms)
+    atoms.positions[0, 0] += 1e-6
+    assert same(skin, atoms)
+    assert skin.searches == 2
+
+
+def test_what_is_told_and_encoded_is_looked_up_each_time() -> None:
+    rules = rules_for(3.0, {"charge": AttributeConfig(unit="e")}, laplacian=2)
+    atoms, skin = molecule("CH3OH"), VerletList(rules, 0.5)
+    atoms.info["charge"] = 0.0
+    skin.columns(atoms)
+    atoms.info["charge"] = 1.0
+    atoms.positions[0] += 0.1
+    kept, fresh = skin.columns(atoms), columns_of_atoms([atoms], rules)
+    assert skin.searches == 1
+    assert kept.attributes["charge"].tolist() == [1.0]
+    assert kept.laplacian is not None
+    np.testing.assert_array_equal(kept.laplacian, fresh.laplacian)
+
+
+def test_atoms_that_meet_or_get_lost_are_one_sentence() -> None:
+    atoms = Atoms("CC", [[0, 0, 0], [0.2, 0, 0]])
+    skin = VerletList(RULES, 0.5)
+    skin.columns(atoms)
+    atoms.positions[1, 0] = 1e-4
+    with pytest.raises(DataError, match="at one place"):
+        skin.columns(atoms)
+    atoms.positions[1, 0] = np.nan
+    with pytest.raises(DataError, match="finite"):
+        skin.columns(atoms)
+
+
+def test_forces_are_those_of_a_fresh_list(built_zip: Path) -> None:
+    atoms = crystal()
+    atoms.numbers[:] = [6, 8] * (len(atoms) // 2)
+    kept = EnsembleCalculator(built_zip, skin=1.0)
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        atoms.positions += rng.normal(scale=0.05, size=(len(atoms), 3))
+        forces = kept.get_forces(atoms)
+        fresh = EnsembleCalculator(kept.ensemble, skin=0.0).get_forces(atoms)
+        assert np.abs(fresh).max() > 1e-3
+        np.testing.assert_allclose(forces, fresh, rtol=0, atol=1e-12)
+    assert kept.neighbors.searches == 1
+
+
+def structure(name: str) -> Atoms:
+    if name == "crystal":
+        atoms = bulk("C", "diamond", a=3.6) * (1, 1, 2)
+        atoms.numbers[1] = 7
+    else:
+        atoms = molecule(name)
+    atoms.rattle(0.05, seed=1)
+    return atoms
+
+
+def unlike_weights(ensemble: Ensemble) -> Ensemble:
+    """Weigh members differently for each head, and leave the first one out of the energy."""
+    total = sum(range(len(ensemble.members)))
+    members = [
+        replace(member, weights={"charge": 1 / 6} | ({"energy": k / total} if k else {}))
+        for k, member in enumerate(ensemble.members)
+    ]
+    values = ensemble.manifest.model_dump()
+    for entry, member in zip(values["members"], members, strict=True):
+        entry["weights"] = dict(member.weights)
+    return Ensemble(Manifest.model_validate(values), members)
+
+
+def five_points(energies: np.ndarray, step: float) -> np.ndarray:
+    """Differentiate by the five-point rule: values at -2, -1, 1, 2 steps in the last axis."""
+    far, near = energies[..., 3] - energies[..., 0], energies[..., 2] - energies[..., 1]
+    slope: np.ndarray = (8.0 * near - far) / (12.0 * step)
+    return slope
+
+
+def energies_of(ensemble: Ensemble, structures: list[Atoms]) -> np.ndarray:
+    """Give total energies by ``predict``: another way than the calculator's."""
+    energies: np.ndarray = ensemble.predict(structures).heads["energy"].mean[:, 0]
+    return energies * len(structures[0])
+
+
+@pytest.mark.parametrize("name", ["CH3OH", "crystal"])
+def test_forces_are_minus_the_slope_of_the_energy(built_zip: Path, name: str) -> None:
+    ensemble = unlike_weights(Ensemble.load(built_zip, precision="fp64"))
+    atoms, step = structure(name), 2e-3
+    moved = []
+    for place in np.ndindex(len(atoms), 3):
+        for steps in (-2, -1, 1, 2):
+            moved.append(atoms.copy())
+            moved[-1].positions[place] += steps * step
+    energies = energies_of(ensemble, moved).reshape(len(atoms), 3, 4)
+    atoms.calc = EnsembleCalculator(ensemble)
+    forces = atoms.get_forces()
+    largest = np.abs(forces).max()
+    assert largest > 3e-3
+    np.testing.assert_allclose(forces, -five_points(energies, step), atol=1e-6 * largest)
+    np.testing.assert_allclose(forces.sum(axis=0), 0.0, atol=1e-10)
+
+
+def test_stress_is_the_slope_by_strain(built_zip: Path) -> None:
+    ensemble = unlike_weights(Ensemble.load(built_zip, precision="fp64"))
+    atoms, step = structure("crystal"), 1e-4
+    strained = []
+    for row, column in ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)):
+        for steps in (-2, -1, 1, 2):
+            bend = np.zeros((3, 3))
+            bend[row, column] = steps * step
+            strained.append(atoms.copy())
+            strained[-1].set_cell(
+                atoms.cell @ (np.eye(3) + 0.5 * (bend + bend.T)), scale_atoms=True
+            )
+    energies = energies_of(ensemble, strained).reshape(6, 4)
+    atoms.calc = EnsembleCalculator(ensemble)
+    stress = atoms.get_stress()
+    largest = np.abs(stress).max()
+    assert largest > 1e-4
+    expected = five_points(energies, step) / atoms.get_volume()
+    np.testing.assert_allclose(stress, expected, atol=1e-6 * largest)
+
+
+def test_energy_per_atom_is_multiplied_and_its_spread_too(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip, precision="fp64")
+    atoms = structure("CH3OH")
+    atoms.calc = EnsembleCalculator(ensemble)
+    head = ensemble.predict(atoms).heads["energy"]
+    assert atoms.get_potential_energy() == pytest.approx(6 * head.mean[0, 0], rel=1e-12)
+    assert atoms.calc.results["energy_std"] == pytest.approx(6 * head.std[0, 0], rel=1e-12)
+
+
+def test_a_total_energy_is_not_multiplied(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip, precision="fp64")
+    values = ensemble.manifest.model_dump()
+    values["heads"]["energy"]["energy"] = "total"
+    total = Ensemble(Manifest.model_validate(values), ensemble.members)
+    atoms = structure("CH3OH")
+    atoms.calc = EnsembleCalculator(total)
+    head = ensemble.predict(atoms).heads["energy"]
+    assert atoms.get_potential_energy() == pytest.approx(head.mean[0, 0], rel=1e-12)
+
+
+def test_the_spread_of_forces_is_that_of_the_members(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip, precision="fp64")
+    atoms = structure("CH3OH")
+    single = []
+    for member in ensemble.members:
+        atoms.calc = EnsembleCalculator(Ensemble(ensemble.manifest, [member]))
+        single.append(atoms.get_forces())
+    weights = [member.weights["energy"] for member in ensemble.members]
+    mean = np.average(single, axis=0, weights=weights)
+    spread = np.sqrt(np.average((np.array(single) - mean) ** 2, axis=0, weights=weights))
+
+    atoms.calc = EnsembleCalculator(ensemble)
+
+    np.testing.assert_allclose(atoms.get_forces(), mean, atol=1e-12)
+    found = atoms.calc.results
+    np.testing.assert_allclose(found["forces_std"], spread, atol=1e-10)
+    norm = np.sqrt((spread**2).sum(axis=1))
+    np.testing.assert_allclose(found["forces_std_norm"], norm, atol=1e-10)
+    assert found["forces_max_std"] == pytest.approx(norm.max(), rel=1e-9)
+
+
+def test_the_spread_of_the_stress_is_that_of_the_members(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip, precision="fp64")
+    atoms = structure("crystal")
+    single = []
+    for member in ensemble.members:
+        atoms.calc = EnsembleCalculator(Ensemble(ensemble.manifest, [member]))
+        single.append(atoms.get_stress())
+    atoms.calc = EnsembleCalculator(ensemble)
+    np.testing.assert_allclose(atoms.get_stress(), np.mean(single, axis=0), atol=1e-14)
+    np.testing.assert_allclose(atoms.calc.results["stress_std"], np.std(single, axis=0), atol=1e-12)
+
+
+def test_forces_are_calibrated_where_a_head_of_forces_was(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip, precision="fp64")
+    values = ensemble.manifest.model_dump()
+    calibration = values["heads"]["charge"]["calibration"] | {"a": 4.0, "b": 0.09, "c": 0.0}
+    values["heads"]["forces"] = values["heads"]["charge"] | {
+        "shape": "vector",
+        "unit": "eV/angstrom",
+        "derived_from": "energy",
+        "calibration": calibration,
+    }
+    for entry in values["members"]:
+        entry["weights"]["forces"] = entry["weights"]["energy"]
+    atoms = structure("CH3OH")
+    atoms.calc = EnsembleCalculator(Ensemble(Manifest.model_validate(values), ensemble.members))
+    atoms.get_forces()
+    found = atoms.calc.results
+    raw = found["forces_std_epistemic"]
+    np.testing.assert_allclose(found["forces_std"] ** 2, 4.0 * raw**2 + 0.09, rtol=1e-12)
+    assert found["forces_max_std"] == pytest.approx(np.linalg.norm(raw, axis=1).max())
+
+
+def test_what_is_not_to_be_believed_is_said(built_zip: Path) -> None:
+    atoms = structure("CH3OH")
+    atoms.numbers[0] = 14
+    atoms.calc = EnsembleCalculator(built_zip)
+    assert "unseen element Si" in atoms.calc.get_property("trust", atoms)
+
+
+def test_a_molecule_has_no_stress(built_zip: Path) -> None:
+    atoms = structure("CH3OH")
+    atoms.calc = EnsembleCalculator(built_zip)
+    with pytest.raises(PropertyNotImplementedError):
+        atoms.get_stress()
+
+
+def test_an_isolated_atom_feels_nothing(built_zip: Path) -> None:
+    atoms = Atoms("C")
+    atoms.calc = EnsembleCalculator(built_zip)
+    np.testing.assert_array_equal(atoms.get_forces(), np.zeros((1, 3)))
+    assert np.isfinite(atoms.get_potential_energy())
+
+
+def test_atoms_at_one_place_are_one_sentence(built_zip: Path) -> None:
+    atoms = Atoms("CC", [[0, 0, 0], [0, 0, 0]])
+    atoms.calc = EnsembleCalculator(built_zip)
+    with pytest.raises(DataError, match="at one place"):
+        atoms.get_potential_energy()
+
+
+def test_no_energy_head_is_one_sentence(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip)
+    values = ensemble.manifest.model_dump()
+    values["heads"]["energy"]["energy"] = None
+    with pytest.raises(ConfigError, match="predicts energy, charge, none of them an energy"):
+        EnsembleCalculator(Ensemble(Manifest.model_validate(values), ensemble.members))
+
+
+def test_a_cap_on_neighbours_has_no_forces(built_zip: Path) -> None:
+    ensemble = Ensemble.load(built_zip)
+    first, *others = ensemble.members
+    capped = Ensemble(ensemble.manifest, (replace(first, max_neighbors=12), *others))
+    with pytest.raises(ConfigError, match=f"member {first.trial} caps its neighbours"):
+        EnsembleCalculator(capped)
+
+
+def test_a_wrong_target_is_named(built_zip: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown energy head 'charge'. Known: energy"):
+        EnsembleCalculator(built_zip, target="charge")
+
+
+@pytest.fixture
+def calculator(built_zip: Path) -> EnsembleCalculator:
+    return EnsembleCalculator(Ensemble.load(built_zip, precision="fp64"))
+
+
+def pulled(by: float) -> Atoms:
+    """Methanol whose hydroxyl is pulled off."""
+    atoms = molecule("CH3OH")
+    away = [1, 3]
+    axis = atoms.positions[1] - atoms.positions[0]
+    atoms.positions[away] += by * axis / np.linalg.norm(axis)
+    return atoms
+
+
+@pytest.mark.parametrize(
+    ("of", "key"), [("energy", "energy_std_epistemic"), ("forces", "forces_max_std")]
+)
+def test_a_structure_that_is_pulled_apart_stops(
+    calculator: EnsembleCalculator, tmp_path: Path, of: str, key: str
+) -> None:
+    lengths = np.arange(0.0, 2.0, 0.1)
+    spreads = [calculator.get_property(key, pulled(by)) for by in lengths]
+    limit = 0.5 * (spreads[0] + max(spreads)) if max(spreads) > spreads[0] else 0.9 * spreads[0]
+    expected = next(k for k, spread in enumerate(spreads) if spread > limit)
+    atoms = pulled(0.0)
+    atoms.calc = calculator
+    watch = StopAtSpread(atoms, limit=limit, of=of, write=tmp_path / "label.extxyz")  # type: ignore[arg-type]
+
+    for by in lengths[:expected]:
+        atoms.positions = pulled(by).positions
+        watch()
+    atoms.positions = pulled(lengths[expected]).positions
+    with pytest.raises(SpreadExceeded, match=f"at look {expected + 1}: .* apart, more than"):
+        watch()
+
+    kept = ase.io.read(tmp_path / "label.extxyz")
+    assert isinstance(kept, Atoms)
+    np.testing.assert_allclose(kept.positions, pulled(lengths[expected]).positions, atol=1e-7)
+    assert kept.calc is None
+    assert kept.info["spread"] == pytest.approx(spreads[expected])
+
+
+def test_dynamics_end_with_the_structure_in_the_file(
+    calculator: EnsembleCalculator, tmp_path: Path
+) -> None:
+    atoms = molecule("CH3OH")
+    atoms.calc = calculator
+    path = tmp_path / "label.extxyz"
+    for frames in (1, 2):
+        dynamics = VelocityVerlet(atoms, timestep=0.5 * units.fs)
+        dynamics.attach(StopAtSpread(atoms, limit=1e-12, write=path))
+        with pytest.raises(SpreadExceeded, match=r"label\.extxyz: label it"):
+            dynamics.run(3)
+        assert len(ase.io.read(path, ":")) == frames
+
+
+def test_dynamics_below_the_limit_go_on(calculator: EnsembleCalculator, tmp_path: Path) -> None:
+    atoms = molecule("CH3OH")
+    atoms.calc = calculator
+    watch = StopAtSpread(atoms, limit=1e6, write=tmp_path / "label.extxyz")
+    dynamics = VelocityVerlet(atoms, timestep=0.5 * units.fs)
+    dynamics.attach(watch)
+    dynamics.run(3)
+    assert watch.looks == 4
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spread_that_is_no_number_stops(calculator: EnsembleCalculator) -> None:
+    atoms = molecule("CH3OH")
+    atoms.calc = calculator
+    watch = StopAtSpread(atoms, limit=1.0)
+    atoms.get_forces()
+    calculator.results["forces_max_std"] = float("nan")
+    with pytest.raises(SpreadExceeded, match="nan eV/angstrom apart"):
+        watch()
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_limit_is_a_positive_number(calculator: EnsembleCalculator, limit: float) -> None:
+    atoms = molecule("CH3OH")
+    atoms.calc = calculator
+    with pytest.raises(ConfigError, match="give a number above 0"):
+        StopAtSpread(atoms, limit=limit)
+
+
+def test_what_has_no_spread_cannot_be_watched() -> None:
+    atoms = molecule("CH3OH")
+    with pytest.raises(ConfigError, match="no EnsembleCalculator"):
+        StopAtSpread(atoms, limit=1.0)
+    atoms.calc = LennardJones()
+    with pytest.raises(ConfigError, match="no EnsembleCalculator"):
+        StopAtSpread(atoms, limit=1.0)
+
+
+def test_only_forces_and_energy_are_watched(calculator: EnsembleCalculator) -> None:
+    atoms = molecule("CH3OH")
+    atoms.calc = calculator
+    with pytest.raises(ConfigError, match="'charge' cannot be watched"):
+        StopAtSpread(atoms, limit=1.0, of="charge")  # type: ignore[arg-type]
+
+
+def total_energies(
+    atoms: Atoms, calculator: EnsembleCalculator, steps: int, step: float
+) -> np.ndarray:
+    """Move a copy; give the total energy after each step in eV, [steps + 1]."""
+    moving, found = atoms.copy(), list[float]()
+    moving.calc = calculator
+    dynamics = VelocityVerlet(moving, timestep=step * units.fs)
+    dynamics.attach(lambda: found.append(moving.get_total_energy()))
+    dynamics.run(steps)
+    return np.array(found)
+
+
+def test_halving_the_step_quarters_the_error_of_the_energy(built_zip: Path) -> None:
+    """Source: Hairer, Lubich, Wanner (2003), Acta Numerica 12, 399: second order, no drift."""
+    atoms = molecule("CH3OH")
+    rng = np.random.default_rng(0)
+    atoms.set_velocities(rng.normal(scale=0.02, size=(len(atoms), 3)))
+    whole = Ensemble.load(built_zip, precision="fp64")
+    calculator = EnsembleCalculator(Ensemble(whole.manifest, whole.members[:2]))
+
+    coarse = total_energies(atoms, calculator, 40, 1.0)
+    fine = total_energies(atoms, calculator, 80, 0.5)
+
+    errors = [np.abs(each - each[0]).max() for each in (coarse, fine)]
+    assert errors[1] > 1e-7
+    assert 3.5 < errors[0] / errors[1] < 4.5
+    assert calculator.neighbors.searches < 60

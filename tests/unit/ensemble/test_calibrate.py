@@ -1,0 +1,208 @@
+"""The affine map: known parameters come back, and nothing known is made worse."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate, fit_variance
+from hydragnn_hpo.ensemble.conformal import conformal_quantiles, conformal_rank, group_weights
+from hydragnn_hpo.ensemble.uncertainty_scores import nll
+
+A, B, C = 4.0, 0.09, 0.5
+
+
+def heteroscedastic(seed: int, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Residuals, spreads, and the variances that members predict: each has a share."""
+    rng = np.random.default_rng(seed)
+    spread, noise = rng.gamma(2.0, 0.2, (rows, 1)), rng.gamma(2.0, 0.5, (rows, 1))
+    return rng.normal(size=(rows, 1)) * np.sqrt(A * spread**2 + C * noise + B), spread, noise
+
+
+def test_the_share_of_a_predicted_variance_comes_back() -> None:
+    residual, spread, noise = heteroscedastic(0, 20_000)
+    found = fitted(residual, spread, noise)
+    assert found.a == pytest.approx(A, rel=0.1)
+    assert found.c == pytest.approx(C, rel=0.1)
+    assert found.b == pytest.approx(B, rel=0.2)
+
+
+def test_without_predicted_variances_their_factor_is_zero() -> None:
+    residual, spread, _ = heteroscedastic(1, 500)
+    assert fitted(residual, spread, np.zeros((500, 1))).c == 0.0
+
+
+def test_a_predicted_variance_is_used_where_members_agree() -> None:
+    residual, spread, noise = heteroscedastic(2, 5_000)
+    found = fitted(residual, 0 * spread, noise)
+    assert found.a == 0.0
+    assert found.c > 0.3
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    rows=st.integers(10, 80),
+    factor=st.floats(0.05, 20.0),
+    tail=st.sampled_from([2, 5, 1000]),
+)
+def test_calibrated_is_never_less_likely_than_raw(
+    seed: int, rows: int, factor: float, tail: int
+) -> None:
+    """On the rows it is fitted on, whatever the law of the residuals."""
+    rng = np.random.default_rng(seed)
+    spread, noise = rng.gamma(2.0, 0.2, (rows, 1)) + 1e-3, rng.gamma(2.0, 0.1, (rows, 1))
+    residual = factor * rng.standard_t(tail, (rows, 1)) * np.sqrt(spread**2 + noise)
+    found = fitted(residual, spread, noise)
+    before = nll(residual, np.sqrt(spread**2 + noise))
+    assert nll(residual, found.sigma(spread, noise)) <= before + 1e-6
+
+
+def test_few_values_give_the_constant() -> None:
+    factors, b = fit_variance(np.arange(9.0)[:, None], np.full(9, 4.0), np.ones(9), 1e-6)
+    assert factors.tolist() == [0.0]
+    assert b == pytest.approx(4.0)
+
+
+def fitted(residual: np.ndarray, spread: np.ndarray, noise: np.ndarray) -> Calibration:
+    alone = np.arange(len(residual))
+    return calibrate(residual, spread, group=alone, largest=spread[:, 0], scale=1.0, noise=noise)
+
+
+CALIBRATE_A, CALIBRATE_B = 4.0, 0.09
+
+
+def synthetic(seed: int, rows: int, width: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    spread = rng.gamma(2.0, 0.2, size=(rows, 1))
+    sigma = np.sqrt(CALIBRATE_A * spread**2 + CALIBRATE_B)
+    return rng.normal(size=(rows, width)) * sigma, spread
+
+
+def fitted_calibrate(residual: np.ndarray, spread: np.ndarray) -> Calibration:
+    alone = np.arange(len(residual))
+    return calibrate(residual, spread, group=alone, largest=spread[:, 0], scale=1.0)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_known_parameters_come_back(width: int) -> None:
+    calibration = fitted_calibrate(*synthetic(0, 20_000, width))
+    assert calibration.a == pytest.approx(CALIBRATE_A, rel=0.05)
+    assert calibration.b == pytest.approx(CALIBRATE_B, rel=0.08)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_the_unit_does_not_matter(unit: float) -> None:
+    residual, spread = synthetic(1, 2000)
+    plain = fitted_calibrate(residual, spread)
+    alone, large = np.arange(2000), unit * spread[:, 0]
+    other = calibrate(unit * residual, unit * spread, group=alone, largest=large, scale=unit)
+    assert other.a == pytest.approx(plain.a, rel=1e-3)
+    assert other.b == pytest.approx(plain.b * unit**2, rel=1e-3)
+    assert other.quantiles["0.9"] == pytest.approx(plain.quantiles["0.9"], rel=1e-3)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95])
+def test_intervals_cover_what_they_claim(level: float) -> None:
+    calibration = fitted_calibrate(*synthetic(2, 2000))
+    residual, spread = synthetic(3, 20_000)
+    half = calibration.half_width(calibration.sigma(spread), level)
+    assert (np.abs(residual) <= half).mean() == pytest.approx(level, abs=0.025)
+
+
+def test_raw_spread_would_not_cover() -> None:
+    residual, spread = synthetic(4, 20_000)
+    assert (np.abs(residual) <= 1.645 * spread).mean() < 0.75
+
+
+def test_heavy_tails_are_covered_by_the_conformal_quantile() -> None:
+    rng = np.random.default_rng(5)
+    spread = rng.gamma(2.0, 0.2, size=(4000, 1))
+    residual = rng.standard_t(2, size=(4000, 1)) * np.sqrt(CALIBRATE_A * spread**2 + CALIBRATE_B)
+    calibration = fitted_calibrate(residual[:2000], spread[:2000])
+    half = calibration.half_width(calibration.sigma(spread[2000:]))
+    assert (np.abs(residual[2000:]) <= half).mean() == pytest.approx(0.9, abs=0.025)
+
+
+@pytest.mark.parametrize(
+    ("count", "level", "rank"),
+    # ceil((n + 1) level), counted by hand.
+    [(9, 0.9, 9), (8, 0.9, 9), (10, 0.9, 10), (19, 0.9, 18), (19, 0.95, 19), (3, 0.5, 2)],
+)
+def test_rank_by_hand(count: int, level: float, rank: int) -> None:
+    assert conformal_rank(count, level) == rank
+
+
+def test_quantile_is_the_score_of_that_rank() -> None:
+    scores = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0, 3.5])
+    found = conformal_quantiles(scores, np.arange(9))
+    assert found["0.9"] == 9.0
+    assert found["0.5"] == 3.5
+
+
+def test_pooled_groups_by_hand() -> None:
+    """Nine groups: eight of one score 1 .. 8, one of two scores 0.5 and 9, half each.
+
+    Level 0.5 asks for 10 * 0.5 = 5: 0.5 gives 0.5, then 1 .. 5 give 5.5. Level 0.9 asks for
+    9: all of it, the score 9.
+    """
+    scores = np.array([9.0, 0.5, 1, 2, 3, 4, 5, 6, 7, 8])
+    weight, groups = group_weights(group := np.array([0, 0, 1, 2, 3, 4, 5, 6, 7, 8]))
+    assert groups == 9
+    assert weight.tolist() == [0.5, 0.5, 1, 1, 1, 1, 1, 1, 1, 1]
+    found = conformal_quantiles(scores, group)
+    assert found["0.5"] == 5.0
+    assert found["0.9"] == 9.0
+
+
+def test_copies_of_a_molecule_count_once() -> None:
+    """Coverage of new groups when a group's values share their error: 15 groups of 9."""
+    rng = np.random.default_rng(11)
+    grouped, ignored = [], []
+    for _ in range(400):
+        shared = np.repeat(rng.normal(size=(16, 1)), 9, axis=0)
+        residual = shared + 0.1 * rng.normal(size=shared.shape)
+        spread, group = np.zeros((135, 1)), np.repeat(np.arange(15), 9)
+        for out, numbers in ((grouped, group), (ignored, np.arange(135))):
+            known = calibrate(
+                residual[:135], spread, group=numbers, largest=spread[:, 0], scale=1.0
+            )
+            half = known.half_width(known.sigma(np.zeros(9)))
+            out.append((np.abs(residual[135:, 0]) <= half).mean())
+    assert 0.88 < np.mean(grouped) < 0.97
+    assert np.mean(ignored) < np.mean(grouped) - 0.02
+
+
+def test_too_few_scores_fall_back_and_say_so() -> None:
+    two = np.arange(2)
+    assert conformal_quantiles(np.array([0.1, 0.2]), two)["0.9"] == pytest.approx(1.6448536)
+    assert conformal_quantiles(np.array([0.1, 7.0]), two)["0.9"] == 7.0
+    assert not fitted_calibrate(*synthetic(6, 8)).guaranteed(0.9)
+    assert fitted_calibrate(*synthetic(6, 9)).guaranteed(0.9)
+
+
+def test_one_member_gives_the_constant() -> None:
+    residual, _ = synthetic(7, 500)
+    calibration = fitted_calibrate(residual, np.zeros((500, 1)))
+    assert calibration.a == 0.0
+    assert calibration.b == pytest.approx(float(np.square(residual).mean()))
+
+
+def test_a_perfect_fit_keeps_sigma_above_zero() -> None:
+    calibration = fitted_calibrate(np.zeros((50, 1)), np.zeros((50, 1)))
+    assert calibration.b > 0.0
+
+
+def test_spread_that_means_nothing_is_not_believed() -> None:
+    rng = np.random.default_rng(8)
+    (a,), b = fit_variance(
+        rng.gamma(2.0, 1.0, (5000, 1)), np.square(rng.normal(size=5000)), np.ones(5000), 1e-12
+    )
+    assert a < 0.05
+    assert b == pytest.approx(1.0, rel=0.1)
+
+
+def test_the_99th_percentile_is_of_structures() -> None:
+    residual, spread = synthetic(9, 200)
+    found = calibrate(residual, spread, group=np.arange(200), largest=np.arange(101.0), scale=1.0)
+    assert found.spread99 == pytest.approx(99.0)

@@ -1,0 +1,271 @@
+"""Labels that belong to a head, and those of another quantity."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.io import write
+from typer.testing import CliRunner
+
+from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.evaluation import match_card_labels, parse_label_options
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.manifest import Manifest
+from hydragnn_hpo.errors import ConfigError, HydraError
+
+ENERGY = {"level": "graph", "unit": "eV/atom", "energy": "per_atom"}
+CHARGE = {"level": "node", "unit": "e"}
+
+
+@pytest.fixture(scope="module")
+def manifest(built_zip: Path) -> Manifest:
+    return read_artefact(built_zip).manifest
+
+
+def card(**targets: Mapping[str, object]) -> CardConfig:
+    return parse(
+        {"name": "other", "files": [{"path": "x.xyz"}], "targets": targets}, CardConfig, "card"
+    )
+
+
+def test_targets_of_the_same_name_are_labels(manifest: Manifest) -> None:
+    found = match_card_labels(manifest, card(energy={**ENERGY, "unit": "meV/atom"}, other=CHARGE))
+    assert list(found) == ["energy"]
+    assert found["energy"].unit == "meV/atom"
+    assert found["energy"].optional
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"unit": "meV", "energy": "total"}, "unit of 'energy' is meV, which is eV; .*eV/atom"),
+        ({"unit": "eV", "energy": "total"}, "unit of 'energy' is eV; .*eV/atom"),
+        ({"unit": "GPa", "energy": None}, "unit of 'energy' is GPa"),
+        ({"energy": None}, "energy of 'energy' is none; the ensemble predicts per_atom"),
+        ({"level": "node", "energy": None}, "level of 'energy' is node; .* predicts graph"),
+        ({"level": "node", "shape": "vector", "energy": None}, "level of 'energy' is node"),
+    ],
+)
+def test_another_quantity_is_refused(
+    manifest: Manifest, wrong: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        match_card_labels(manifest, card(energy={**ENERGY, **wrong}))
+
+
+def test_a_card_without_any_head_is_refused(manifest: Manifest) -> None:
+    with pytest.raises(ConfigError, match="has the targets gap, the ensemble predicts"):
+        match_card_labels(manifest, card(gap={"level": "graph", "unit": "eV"}))
+
+
+def test_options_name_key_and_unit(manifest: Manifest) -> None:
+    found = parse_label_options(manifest, ["energy=e_ref:kJ/mol/atom", "charge=q"])
+    assert (found["energy"].key, found["energy"].unit) == ("e_ref", "kJ/mol/atom")
+    assert (found["charge"].key, found["charge"].unit, found["charge"].level) == ("q", "e", "node")
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("energy", "write HEAD=KEY"),
+        ("enrgy=e", "unknown head 'enrgy'. Did you mean 'energy'"),
+        ("energy=e:eV", "unit of 'energy' is eV"),
+        ("energy=e:furlong", "unknown unit 'furlong'"),
+    ],
+)
+def test_options_that_say_nothing_or_the_wrong_thing(
+    manifest: Manifest, option: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse_label_options(manifest, [option])
+
+
+def test_a_head_has_one_label(manifest: Manifest) -> None:
+    with pytest.raises(ConfigError, match="'charge=p': head 'charge' has a label already"):
+        parse_label_options(manifest, ["charge=q", "energy=e", "charge=p"])
+
+
+CARD = """
+name = "toy"
+files = [{{ path = "toy.extxyz" }}]
+[targets.energy]
+level = "graph"
+key = "e_ref"
+unit = "{unit}"
+energy = "per_atom"
+[targets.charge]
+level = "node"
+unit = "e"
+"""
+
+
+def structures(columns: Columns, indices: np.ndarray, factor: float = 1.0) -> list[Atoms]:
+    """Give graphs of a store back as structures with their labels."""
+    found = []
+    for row in indices:
+        nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
+        atoms = Atoms(
+            columns.numbers[nodes],
+            columns.positions[nodes],
+            cell=columns.cell[row],
+            pbc=columns.pbc[row].tolist(),
+        )
+        atoms.info["e_ref"] = factor * float(columns.targets["energy"][row, 0])
+        atoms.arrays["charge"] = columns.targets["charge"][nodes, 0].copy()
+        found.append(atoms)
+    return found
+
+
+@pytest.fixture
+def store(built_zip: Path) -> Columns:
+    opened = open_store(built_zip.parent / "data/toy.bp")
+    assert isinstance(opened, Columns)
+    return opened
+
+
+def evaluated(*arguments: object) -> tuple[dict, str]:
+    done = CliRunner().invoke(app, ["ensemble", "evaluate", *map(str, arguments), "--json"])
+    if done.exception is not None and isinstance(done.exception, HydraError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), done.stderr
+
+
+def write_card(folder: Path, unit: str = "eV/atom") -> Path:
+    path = folder / "card.toml"
+    path.write_text(CARD.format(unit=unit))
+    return path
+
+
+def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip: Path) -> None:
+    run = built_zip.parent
+    found, _ = evaluated(run / "data/toy.bp", "--ensemble", run)
+    table = json.loads((run / "report/ensemble.json").read_text())["heads"]
+    assert found["structures"] == 12
+    for name, head in found["heads"].items():
+        for key, value in table[name].items():
+            own = key.removeprefix("test_") if key in ("test_mae", "test_rmse") else key
+            if own in head and isinstance(value, float):
+                assert head[own] == pytest.approx(value, rel=1e-5, abs=1e-9), key
+
+
+def test_a_file_with_a_card_gives_the_same_in_other_units(
+    built_zip: Path, store: Columns, tmp_path: Path
+) -> None:
+    test = store.indices_of("test")
+    write(tmp_path / "new.extxyz", structures(store, test, 1000.0))
+    card = write_card(tmp_path, "meV/atom")
+    found, errors = evaluated(
+        tmp_path / "new.extxyz", "--ensemble", built_zip, "--card", card, "--by", "size"
+    )
+    expected, _ = evaluated(built_zip.parent / "data/toy.bp", "--ensemble", built_zip)
+    assert errors == ""
+    for name, head in found["heads"].items():
+        assert head["mae"] == pytest.approx(expected["heads"][name]["mae"], rel=1e-5)
+        assert head["coverage90"] == expected["heads"][name]["coverage90"]
+        assert sum(part["rows"] for part in head["strata"].values()) == head["rows"]
+
+
+def test_figures_are_those_of_predict_with_a_slow_loop(
+    built_zip: Path, store: Columns, tmp_path: Path
+) -> None:
+    several = structures(store, store.indices_of("test"))
+    del several[0].info["e_ref"]
+    several[1].arrays["charge"][0] = np.nan
+    write(tmp_path / "new.extxyz", several)
+    found, _ = evaluated(
+        tmp_path / "new.extxyz", "--ensemble", built_zip,
+        "--target", "energy=e_ref", "--target", "charge=charge:e",
+    )  # fmt: skip
+    ensemble = Ensemble.load(built_zip)
+    errors, inside, charges = [], 0, 0
+    for number, atoms in enumerate(several):
+        said = ensemble.predict(atoms).heads
+        charges += len(atoms) - (1 if number == 1 else 0)
+        if "e_ref" in atoms.info:
+            errors.append(abs(said["energy"].mean[0, 0] - atoms.info["e_ref"]))
+            low, high = said["energy"].lo90[0, 0], said["energy"].hi90[0, 0]
+            inside += low <= atoms.info["e_ref"] <= high
+    assert found["heads"]["energy"]["rows"] == len(several) - 1
+    assert found["heads"]["charge"]["rows"] == charges
+    assert found["heads"]["energy"]["mae"] == pytest.approx(np.mean(errors), rel=1e-5)
+    assert found["heads"]["energy"]["coverage90"] == pytest.approx(inside / len(errors))
+
+
+def test_a_bad_structure_has_its_sentence_and_the_others_count(
+    built_zip: Path, store: Columns, tmp_path: Path
+) -> None:
+    several = structures(store, store.indices_of("test"))
+    several[2].positions[1] = several[2].positions[0]
+    write(tmp_path / "new.extxyz", several)
+    found, errors = evaluated(
+        tmp_path / "new.extxyz", "--ensemble", built_zip, "--target", "energy=e_ref"
+    )
+    assert found["structures"] == len(several) - 1
+    assert len(found["errors"]) == 1
+    assert "structure 3" in errors
+
+
+def test_a_unit_that_cannot_be_is_doubted(built_zip: Path, store: Columns, tmp_path: Path) -> None:
+    write(tmp_path / "new.extxyz", structures(store, store.indices_of("test"), 1000.0))
+    found, errors = evaluated(
+        tmp_path / "new.extxyz", "--ensemble", built_zip, "--target", "energy=e_ref"
+    )
+    assert "are they in the unit that was said?" in found["warnings"][0]
+    assert "warning: labels of 'energy'" in errors
+
+
+def test_what_cannot_be_evaluated_is_one_sentence(
+    built_zip: Path, store: Columns, tmp_path: Path
+) -> None:
+    file, known = tmp_path / "new.extxyz", store.indices_of("test")
+    write(file, structures(store, known[:2]))
+    bare = ("--ensemble", built_zip)
+    for arguments, sentence in (
+        ((file, *bare), "say which label belongs to which head"),
+        (
+            (
+                file,
+                *bare,
+                "--card",
+                write_card(tmp_path, "eV"),
+            ),
+            "unit of 'energy' is eV",
+        ),
+        ((file, *bare, "--target", "energy=nothing"), "no structure has a label of energy"),
+        ((tmp_path / "no.xyz", *bare, "--target", "energy=e_ref"), "no such file"),
+        ((built_zip.parent / "data/toy.bp", *bare, "--split", "tets"), "unknown split 'tets'"),
+        ((built_zip.parent / "data/toy.bp", file, *bare), "give it alone"),
+    ):
+        with pytest.raises(HydraError, match=sentence):
+            evaluated(*arguments)
+
+
+@pytest.mark.slow
+def test_the_folder_holds_the_figures_and_the_terminal_a_table(
+    built_zip: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "made/here"
+    store = built_zip.parent / "data/toy.bp"
+    arguments = ["ensemble", "evaluate", str(store), "--ensemble", str(built_zip)]
+    done = CliRunner().invoke(app, [*arguments, "--by", "chemistry", "--out", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "miscalibration, conformal" in done.stdout
+    assert "organic" in done.stdout
+    kinds = ("parity", "calibration", "error_over_sigma", "sparsification")
+    names = {f"{head}_{kind}.png" for head in ("energy", "charge") for kind in kinds}
+    assert {path.name for path in folder.iterdir()} == names | {"evaluation.json"}
+    assert all((folder / name).stat().st_size > 8_000 for name in names)
+    plain = json.loads((folder / "evaluation.json").read_text())
+    assert plain["heads"]["energy"]["unit"] == "eV/atom"
+    assert {"calibration", "conformal", "bins", "sparsification"} == set(
+        plain["heads"]["energy"]["curves"]
+    )

@@ -1,0 +1,278 @@
+"""One number per structure, counted by hand."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.io import read, write
+
+from hydragnn_hpo.cli.ensemble_pick import pick as command
+from hydragnn_hpo.data.structure import Place, graph_of
+from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
+from hydragnn_hpo.ensemble.calibrate import Calibration
+from hydragnn_hpo.ensemble.descriptors import compute_descriptors
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
+from hydragnn_hpo.ensemble.inference.structures import Structures, columns_of_atoms
+from hydragnn_hpo.ensemble.manifest import HeadEntry
+from hydragnn_hpo.ensemble.moments import compute_moments
+from hydragnn_hpo.ensemble.pick import (
+    DEVIATION,
+    PickRequest,
+    assign_levels,
+    count_levels,
+    force_disagreement,
+    make_ranking,
+    pick_structures,
+    score_head,
+    score_structures,
+)
+from hydragnn_hpo.errors import ConfigError, DataError
+
+
+def head(level: str = "graph", a: float = 1.0, **more: Any) -> HeadEntry:
+    known = Calibration(a=a, b=0.01, quantiles={"0.9": 1.6}, spread99=1.0, rows=9, groups=9)
+    values = {"level": level, "shape": "scalar", "unit": "eV", "mean": 0.0, "std": 2.0}
+    return HeadEntry(**{**values, **more}, calibration=known)
+
+
+def said(std: list[float], epistemic: list[float] | None = None) -> HeadPrediction:
+    column = np.array(std)[:, None]
+    spread = column if epistemic is None else np.array(epistemic)[:, None]
+    return HeadPrediction(column, column, spread, column, column)
+
+
+def test_a_graph_head_counts_in_units_of_the_target() -> None:
+    offsets = np.array([0, 2, 3])
+    assert score_head(head(), said([1.0, 4.0]), offsets).tolist() == [0.5, 2.0]
+
+
+def test_of_a_node_head_the_worst_atom_counts() -> None:
+    offsets = np.array([0, 2, 3])
+    assert score_head(head("node"), said([1.0, 6.0, 4.0]), offsets).tolist() == [3.0, 2.0]
+
+
+def test_a_constant_sigma_ranks_by_the_raw_spread() -> None:
+    found = score_head(head(a=0.0), said([1.0, 1.0], [0.2, 0.4]), np.array([0, 1, 2]))
+    assert found.tolist() == [0.1, 0.2]
+
+
+def test_heads_whose_spread_tells_nothing_do_not_count_beside_others() -> None:
+    known = SimpleNamespace(heads={"x": head(), "y": head(), "z": head(a=0.0)})
+    offsets = np.array([0, 1])
+    heads = {"x": said([1.0]), "y": said([3.0]), "z": said([9.0], [8.0])}
+    assert score_structures(known, heads, offsets).tolist() == [(0.5 + 1.5) / 2]  # type: ignore[arg-type]
+    assert score_structures(known, {"z": heads["z"]}, offsets).tolist() == [4.0]  # type: ignore[arg-type]
+
+
+def test_a_target_that_never_changed_does_not_divide_by_zero() -> None:
+    assert score_head(head(std=0.0), said([3.0]), np.array([0, 1])).tolist() == [3.0]
+
+
+def test_disagreement_on_forces_is_that_of_dp_gen() -> None:
+    rng = np.random.default_rng(1)
+    forces = rng.normal(size=(5, 7, 3))  # members, atoms
+    offsets = np.array([0, 3, 7])
+    spread = compute_moments(forces, np.full(5, 0.2)).spread
+    found = force_disagreement(
+        HeadPrediction(forces[0], spread, spread, forces[0], forces[0]), offsets
+    )
+    for graph in range(2):
+        worst = 0.0
+        for atom in range(offsets[graph], offsets[graph + 1]):
+            mean = sum(forces[m, atom] for m in range(5)) / 5
+            square = sum(np.linalg.norm(forces[m, atom] - mean) ** 2 for m in range(5)) / 5
+            worst = max(worst, float(np.sqrt(square)))
+        assert found[graph] == pytest.approx(worst, rel=1e-12)
+
+
+def test_levels_include_their_lower_end() -> None:
+    level = assign_levels(np.array([0.04, 0.05, 0.1, 0.25, 9.0]), 0.05, 0.25)
+    assert level.tolist() == [0, 1, 1, 2, 2]
+    assert count_levels(level) == {"accurate": 1, "candidate": 2, "failed": 2}
+
+
+@pytest.fixture(scope="module")
+def ensemble(built_zip: Path) -> Ensemble:
+    return Ensemble.load(built_zip, precision="fp64")
+
+
+def structures(count: int, seed: int = 5) -> list[Atoms]:
+    rng = np.random.default_rng(seed)
+    grid = np.array([(x, y, z) for x in range(2) for y in range(2) for z in range(2)], float)
+    made = []
+    for _ in range(count):
+        size = int(rng.integers(2, 6))
+        places = 1.7 * grid[rng.permutation(8)[:size]] + rng.uniform(-0.2, 0.2, (size, 3))
+        made.append(Atoms(rng.choice(["H", "C", "N", "O"], size), places))
+    return made
+
+
+def pool(ensemble: Ensemble, some: list[Atoms], size: int) -> Iterator[Structures]:
+    for first in range(0, len(some), size):
+        batch = some[first : first + size]
+        names = tuple(f"s{first + k}" for k in range(len(batch)))
+        yield Structures(columns_of_atoms(batch, ensemble.rules), names, {})
+
+
+def test_the_first_pick_is_the_most_uncertain_one(ensemble: Ensemble) -> None:
+    some = structures(40)
+    found = pick_structures(ensemble, pool(ensemble, some, 7), PickRequest(5, by="charge"))
+    head, said = ensemble.manifest.heads["charge"], ensemble.predict(some).heads["charge"]
+    column = (said.std if head.calibration.a > 0 else said.std_epistemic)[:, 0]
+    ends = np.cumsum([len(atoms) for atoms in some])
+    worst = [float(part.max()) for part in np.split(column, ends[:-1])]
+    first = found.candidates[0]
+    assert first.id == f"s{int(np.argmax(worst))}"
+    assert first.score == pytest.approx(max(worst) / head.std, rel=1e-6)
+    assert len({candidate.id for candidate in found.candidates}) == 5
+    assert found.counts["read"] == 40
+
+
+def test_how_the_pool_is_cut_changes_nothing(ensemble: Ensemble) -> None:
+    some = structures(30)
+    once = pick_structures(ensemble, pool(ensemble, some, 30), PickRequest(4))
+    pieces = pick_structures(ensemble, pool(ensemble, some, 4), PickRequest(4))
+    assert [c.id for c in once.candidates] == [c.id for c in pieces.candidates]
+    assert once.counts == pieces.counts
+
+
+def test_picks_lie_farther_apart_than_the_highest_scores(ensemble: Ensemble) -> None:
+    found = pick_structures(ensemble, pool(ensemble, structures(80), 40), PickRequest(6))
+    assert found.mean_distance > found.mean_distance_top > 0.0
+
+
+def test_copies_are_picked_once(ensemble: Ensemble) -> None:
+    (one,) = structures(1)
+    turned = one.copy()
+    turned.rotate(33, "x")
+    turned.translate([5.0, 1.0, 2.0])
+    order = np.random.default_rng(0).permutation(len(one))
+    several = [one, turned, one[order], *structures(6, seed=6)]
+    found = pick_structures(ensemble, pool(ensemble, several, 3), PickRequest(9))
+    assert len({c.id for c in found.candidates} & {"s0", "s1", "s2"}) == 1
+    assert found.counts["same"] == 2
+
+
+def test_descriptors_do_not_see_turns_shifts_order_or_supercells(ensemble: Ensemble) -> None:
+    cell = Atoms("CO", [[0, 0, 0], [1.3, 1.1, 1.2]], cell=4.2 * np.eye(3), pbc=True)
+    twice = cell.repeat((2, 1, 1))
+    turned = cell.copy()
+    turned.rotate(40, "z", rotate_cell=True)
+    graphs = [
+        graph_of(atoms, Place(Path("x"), k, str(k)), ensemble.rules)
+        for k, atoms in enumerate([cell, twice, turned, cell[[1, 0]], *structures(4)])
+    ]
+    points = compute_descriptors(ensemble, graphs)
+    for other in points[1:4]:
+        np.testing.assert_allclose(other, points[0], atol=1e-4)
+    assert np.linalg.norm(points[4] - points[0]) > 0.1
+
+
+def test_unseen_elements_are_picked_on_request_only(ensemble: Ensemble) -> None:
+    some = [*structures(5), Atoms("UH", [[0, 0, 0], [1.9, 0, 0]])]
+    without = pick_structures(ensemble, pool(ensemble, some, 6), PickRequest(6))
+    assert without.counts["unseen"] == 1
+    assert "s5" not in {c.id for c in without.candidates}
+    with_them = pick_structures(ensemble, pool(ensemble, some, 6), PickRequest(6, unseen=True))
+    told = {c.id: c.details["trust"] for c in with_them.candidates}
+    assert "unseen element U" in told["s5"]
+
+
+def test_forces_rank_by_the_largest_disagreement(ensemble: Ensemble) -> None:
+    some = structures(8)
+    found = pick_structures(ensemble, pool(ensemble, some, 3), PickRequest(8, by="forces"))
+    calculator = EnsembleCalculator(ensemble)
+    for candidate in found.candidates:
+        atoms = some[int(candidate.id[1:])]
+        atoms.calc = calculator
+        spread = calculator.get_property("forces_std_epistemic", atoms)
+        wanted = np.sqrt(np.square(spread).sum(axis=1)).max()
+        assert candidate.details[DEVIATION] == pytest.approx(wanted, rel=1e-6)
+        assert candidate.score == candidate.details[DEVIATION]
+
+
+def test_trust_levels_sort_structures(ensemble: Ensemble) -> None:
+    some = structures(12)
+    everything = pick_structures(ensemble, pool(ensemble, some, 12), PickRequest(12, by="forces"))
+    values = sorted(c.details[DEVIATION] for c in everything.candidates)
+    low, high = (values[2] + values[3]) / 2, (values[8] + values[9]) / 2
+    found = pick_structures(
+        ensemble, pool(ensemble, some, 5), PickRequest(12, by="forces", low=low, high=high)
+    )
+    assert all(low <= c.details[DEVIATION] < high for c in found.candidates)
+    counts = found.counts
+    assert (counts["accurate"], counts["candidate"], counts["failed"]) == (3, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (PickRequest(1, by="energi"), "Did you mean 'energy'"),
+        (PickRequest(1, by="charge", low=0.1), "add --by forces"),
+        (PickRequest(1, by="forces", low=0.3, high=0.1), "is not below --high"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(
+    ensemble: Ensemble, asked: PickRequest, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        make_ranking(ensemble, asked)
+
+
+def test_a_pool_without_candidates_is_told(ensemble: Ensemble) -> None:
+    with pytest.raises(DataError, match="1 unseen"):
+        pick_structures(ensemble, pool(ensemble, [Atoms("U")], 1), PickRequest(3))
+    with pytest.raises(DataError, match="0 read"):
+        pick_structures(ensemble, iter(()), PickRequest(3))
+
+
+def test_the_command_writes_picks_and_tells(
+    built_zip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = structures(12)
+    for number, atoms in enumerate(some):
+        atoms.info["name"] = f"m{number}"
+    source, out = tmp_path / "pool.extxyz", tmp_path / "picked.extxyz"
+    write(source, some)
+    with source.open("a") as file:
+        file.write("1\nProperties=species:S:1:pos:R:3\nQq 0 0 0\n")
+    command([source], ensemble=built_zip, out=out, number=4, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    frames = read(out, ":")
+    assert [frame.info["id"] for frame in frames] == [entry["id"] for entry in told["picked"]]
+    assert [frame.info["pick"] for frame in frames] == [1, 2, 3, 4]
+    for frame in frames:
+        original = some[int(frame.info["id"][1:])]
+        np.testing.assert_allclose(frame.positions, original.positions, atol=1e-7)
+        assert frame.symbols.get_chemical_formula() == original.symbols.get_chemical_formula()
+        assert {"score", "trust", "energy_std", "charge_std"} <= set(frame.info)
+    assert told["counts"]["read"] == 13
+    assert told["counts"]["bad"] == 1
+    command([source], ensemble=built_zip, out=out, number=4)
+    assert "4 of 13 picked" in capsys.readouterr().out
+
+
+def test_a_dry_run_writes_nothing(
+    built_zip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "picked.extxyz"
+    command([tmp_path / "pool.extxyz"], ensemble=built_zip, out=out, dry_run=True)
+    assert "would rank" in capsys.readouterr().out
+    assert not out.exists()
+    with pytest.raises(ConfigError, match=r"end it in \.extxyz"):
+        command([tmp_path / "x"], ensemble=built_zip, out=tmp_path / "picked.cif", dry_run=True)
+
+
+def test_the_pool_is_never_replaced(tmp_path: Path, built_zip: Path) -> None:
+    pool = tmp_path / "pool.extxyz"
+    write(pool, structures(3))
+    before = pool.read_bytes()
+    with pytest.raises(ConfigError, match="is read from"):
+        command([pool], ensemble=built_zip, out=pool, number=2)
+    assert pool.read_bytes() == before

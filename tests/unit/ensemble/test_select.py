@@ -1,0 +1,373 @@
+"""Selection against brute force over all draws, and its floor."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydragnn_hpo.config.counting import forward_flops
+from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.build import build_ensemble
+from hydragnn_hpo.ensemble.build_context import flops_per_graph, open_build_context
+from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.model_card import model_card
+from hydragnn_hpo.ensemble.select import (
+    ENOUGH,
+    ScoredHead,
+    Terms,
+    add_price,
+    choose_method,
+    compute_diversity,
+    loss,
+    select_greedy,
+    select_members,
+    select_top_k,
+    weigh_per_head,
+)
+from hydragnn_hpo.layout import RunDir
+
+
+def heads_of(seed: int, candidates: int, rows: int = 12) -> list[ScoredHead]:
+    rng = np.random.default_rng(seed)
+    heads = []
+    for width, weight in ((1, 0.75), (3, 0.25)):
+        truth = rng.normal(size=(rows, width))
+        heads.append(ScoredHead(truth + rng.normal(size=(candidates, rows, width)), truth, weight))
+    return heads
+
+
+def best_of_all_draws(heads: list[ScoredHead], draws: int) -> float:
+    """Look at every multiset of candidates of this size."""
+    candidates = len(heads[0].predictions)
+    losses = []
+    for drawn in itertools.combinations_with_replacement(range(candidates), draws):
+        losses.append(loss(heads, np.bincount(drawn, minlength=candidates) / draws))
+    return min(losses)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_draws_over_two_candidates_equal_brute_force_from_the_best_single(seed: int) -> None:
+    heads = heads_of(seed, candidates=2)
+
+    weights = select_greedy(heads, Terms(2, floor=1))
+
+    # With two candidates every mix of two draws contains the best single or doubles the other.
+    assert loss(heads, weights) == pytest.approx(
+        min(best_of_all_draws(heads, 1), best_of_all_draws(heads, 2)), abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_draw_is_the_best_that_brute_force_finds(seed: int) -> None:
+    heads, candidates = heads_of(seed, candidates=5), 5
+    drawn: list[int] = []
+    seen = []
+    for _ in range(6):
+        mixes = [np.bincount([*drawn, c], minlength=candidates) for c in range(candidates)]
+        losses = [loss(heads, mix / mix.sum()) for mix in mixes]
+        drawn.append(int(np.argmin(losses)))
+        seen.append((min(losses), mixes[drawn[-1]]))
+    expected = min(seen, key=lambda pair: pair[0])[1]
+
+    weights = select_greedy(heads, Terms(6, floor=1))
+
+    np.testing.assert_allclose(weights, expected / expected.sum(), atol=1e-15)
+
+
+def test_a_candidate_that_is_always_right_still_gets_company() -> None:
+    heads = heads_of(0, candidates=7)
+    for head in heads:
+        head.predictions[3] = head.truth
+
+    alone, together = select_greedy(heads, Terms(24, floor=1)), select_greedy(heads, Terms(24))
+
+    assert alone[3] == 1.0
+    assert np.count_nonzero(together) >= 4
+    assert together.argmax() == 3
+    assert together.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("candidates", "members"), [(1, 1), (2, 2), (3, 3)])
+def test_fewer_candidates_than_the_floor_are_all_taken(candidates: int, members: int) -> None:
+    weights = select_greedy(heads_of(1, candidates), Terms(24))
+    assert np.count_nonzero(weights) == members
+
+
+def test_the_floor_is_reached_even_with_fewer_rounds() -> None:
+    assert np.count_nonzero(select_greedy(heads_of(2, candidates=6), Terms(1))) == 4
+
+
+def test_ties_go_to_the_earlier_candidate() -> None:
+    heads = heads_of(3, candidates=6)
+    for head in heads:
+        head.predictions[:] = head.predictions[0]
+
+    np.testing.assert_array_equal(select_greedy(heads, Terms(9)), [0.25, 0.25, 0.25, 0.25, 0, 0])
+    np.testing.assert_array_equal(select_top_k([0.5, 0.3, 0.3, 0.3], 2), [0, 0.5, 0.5, 0])
+
+
+def test_top_k_takes_all_where_there_are_fewer() -> None:
+    np.testing.assert_array_equal(select_top_k([0.5, 0.3], 5), [0.5, 0.5])
+
+
+def test_greedy_on_sel_is_not_worse_than_the_best_single_where_it_is_free() -> None:
+    heads = heads_of(4, candidates=8)
+    single = min(loss(heads, np.eye(8)[c]) for c in range(8))
+    assert loss(heads, select_greedy(heads, Terms(24, floor=1))) <= single
+
+
+def test_a_heavier_head_decides() -> None:
+    truth = np.zeros((4, 1))
+    first = np.stack([truth, truth + 1.0])
+    second = np.stack([truth + 1.0, truth])
+    light, heavy = ScoredHead(first, truth, 0.1), ScoredHead(second, truth, 0.9)
+    np.testing.assert_array_equal(select_greedy([light, heavy], Terms(1, floor=1)), [0, 1])
+
+
+def obvious_greedy(heads: list[ScoredHead], terms: Terms) -> np.ndarray:
+    """Draw by looking at every candidate and writing every rule out."""
+    candidates, drawn, seen = len(heads[0].predictions), list[int](), []
+    costs = terms.costs or [1.0] * candidates
+    floor = min(terms.floor, candidates)
+    for _ in range(max(terms.rounds, floor)):
+        scores = {}
+        for c in range(candidates):
+            members = {*drawn, c}
+            if len(set(drawn)) < floor and c in drawn:
+                continue
+            if terms.most is not None and len(members) > max(terms.most, floor):
+                continue
+            mix = np.bincount([*drawn, c], minlength=candidates) / (len(drawn) + 1)
+            doublings = np.log2(sum(costs[m] for m in members))
+            scores[c] = loss(heads, mix) * (1 + terms.price) ** doublings
+        drawn.append(min(scores, key=lambda c: (scores[c], c)))
+        if len(set(drawn)) >= floor:
+            seen.append((scores[drawn[-1]], np.bincount(drawn, minlength=candidates) / len(drawn)))
+    return min(seen, key=lambda pair: pair[0])[1]
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    rounds=st.integers(1, 9),
+    floor=st.integers(1, 5),
+    most=st.none() | st.integers(1, 6),
+    price=st.sampled_from([0.0, 0.01, 0.1, 1.0]),
+    costs=st.lists(st.floats(0.5, 50.0), min_size=6, max_size=6),
+)
+@settings(max_examples=60, deadline=None)
+def test_greedy_equals_a_slow_obvious_loop(
+    seed: int, rounds: int, floor: int, most: int | None, price: float, costs: list[float]
+) -> None:
+    heads, terms = heads_of(seed, candidates=6), Terms(rounds, floor, most, price, costs)
+    np.testing.assert_allclose(
+        select_greedy(heads, terms), obvious_greedy(heads, terms), atol=1e-15
+    )
+
+
+def test_a_price_of_one_percent_pays_one_percent_of_the_loss_for_half_the_cost() -> None:
+    assert add_price(1.01, cost=5.0, price=0.01) == pytest.approx(
+        add_price(1.0, cost=10.0, price=0.01)
+    )
+    assert add_price(1.01**3, cost=1.0, price=0.01) == pytest.approx(
+        add_price(1.0, cost=8.0, price=0.01)
+    )
+    assert add_price(0.7, cost=1e12, price=0.0) == 0.7
+
+
+def test_a_price_prefers_the_cheap_one_of_two_that_are_nearly_as_good() -> None:
+    truth = np.zeros((4, 1))
+    said = np.stack([truth + 1.0, truth + 1.005, truth + 1.02])
+    heads = [ScoredHead(said, truth, 1.0)]
+    costs = [8.0, 4.0, 1.0]
+
+    def alone(price: float) -> int:
+        return int(select_greedy(heads, Terms(1, floor=1, price=price, costs=costs)).argmax())
+
+    # Halving the cost loses 0.5 %; three halvings lose 2 %, so 0.66 % each.
+    assert [alone(0.0), alone(0.003), alone(0.0055), alone(0.02)] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_head_weighs_the_members_by_its_own_loss_alone(seed: int) -> None:
+    heads = heads_of(seed, candidates=7)
+    members = np.array([True, False, True, True, True, False, True])
+
+    found = weigh_per_head(heads, members, Terms(10))
+
+    for head, weights in zip(heads, found, strict=True):
+        kept = ScoredHead(head.predictions[members], head.truth, 1.0)
+        np.testing.assert_allclose(weights[members], obvious_greedy([kept], Terms(10)), atol=1e-15)
+        assert not weights[~members].any()
+        assert np.count_nonzero(weights) >= 4
+    assert not np.array_equal(*found)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    members=st.integers(1, 7),
+    rows=st.integers(1, 20),
+    width=st.sampled_from([1, 3]),
+)
+def test_the_error_of_the_mix_is_the_mean_error_less_the_ambiguity(
+    seed: int, members: int, rows: int, width: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=(rows, width))
+    said = truth + rng.normal(size=(members, rows, width))
+    weights = rng.dirichlet(np.ones(members))
+
+    seen = compute_diversity(said, truth, weights)
+
+    slow = np.mean([np.sum((weights @ said[:, r] - truth[r]) ** 2) for r in range(rows)])
+    assert seen.mse == pytest.approx(slow, rel=1e-9)
+    assert seen.mse == pytest.approx(seen.mean_member_mse - seen.ambiguity, rel=1e-9, abs=1e-12)
+    assert seen.ambiguity >= 0.0
+
+
+def test_two_members_that_err_against_each_other() -> None:
+    truth = np.zeros((4, 1))
+    errors = np.array([1.0, -1.0, 1.0, -1.0])[:, None]
+    seen = compute_diversity(np.stack([errors, -errors]), truth, np.array([0.5, 0.5]))
+    assert (seen.mse, seen.mean_member_mse, seen.ambiguity) == (0.0, 1.0, 1.0)
+    assert seen.correlation == pytest.approx(np.array([[1.0, -1.0], [-1.0, 1.0]]))
+    assert seen.mean_correlation == pytest.approx(-1.0)
+
+
+def test_the_correlation_is_numpys() -> None:
+    rng = np.random.default_rng(3)
+    truth, errors = rng.normal(size=(30, 1)), rng.normal(size=(4, 30, 1))
+    seen = compute_diversity(truth + errors, truth, np.full(4, 0.25))
+    expected = np.corrcoef(errors[..., 0])
+    np.testing.assert_allclose(seen.correlation, expected, atol=1e-12)
+    assert seen.mean_correlation == pytest.approx(expected[np.triu_indices(4, 1)].mean())
+
+
+def test_members_that_never_err_are_alike_and_one_alone_has_no_pair() -> None:
+    truth = np.ones((3, 1))
+    both = compute_diversity(np.stack([truth, truth]), truth, np.array([0.5, 0.5]))
+    assert both.correlation == [[1.0, 1.0], [1.0, 1.0]]
+    assert compute_diversity(truth[None], truth, np.ones(1)).mean_correlation is None
+
+
+Make = Callable[..., Path]
+
+
+def test_the_method_follows_the_number_of_groups_unless_the_campaign_says_one() -> None:
+    assert choose_method("auto", ENOUGH)[0] == "greedy"
+    assert choose_method("auto", ENOUGH - 1)[0] == "top"
+    assert "12 independent groups, fewer than" in choose_method("auto", 12)[1]
+    assert choose_method("greedy", 1) == ("greedy", "the campaign says ensemble.method = 'greedy'")
+    assert choose_method("top", 10**6)[0] == "top"
+
+
+def test_groups_are_counted_once(make_run: Make) -> None:
+    context = open_build_context(RunDir(make_run(trials=2)))
+    indices = context.graphs.indices_of("sel")
+    for name in context.targets:
+        groups = context.graphs.group[indices]
+        assert context.groups(name, "sel") == len(set(groups.tolist()))
+
+
+def test_heads_weigh_members_differently_in_the_zip_and_its_predictions(make_run: Make) -> None:
+    run = make_run(method="greedy", members=5)
+    table = build_ensemble(run)
+
+    manifest = read_artefact(run / "ensemble.zip").manifest
+
+    assert 4 <= len(manifest.members) <= 5
+    by_head = {
+        head: {m.trial: m.weights[head] for m in manifest.members if head in m.weights}
+        for head in manifest.heads
+    }
+    assert by_head["energy"] != by_head["charge"]
+    for shares in by_head.values():
+        assert len(shares) >= 4
+        assert sum(shares.values()) == pytest.approx(1.0)
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    columns = open_store(run / "data/toy.bp")
+    test = columns.indices_of("test")
+    said = ensemble.predict(columns, test).heads["energy"]
+    truth = columns.targets["energy"][test]
+    assert np.abs(said.mean - truth).mean() == pytest.approx(
+        table["heads"]["energy"]["test_mae_greedy"], rel=1e-6
+    )
+    assert table["method"] == "greedy"
+
+
+def test_one_set_of_weights_for_all_heads_where_the_campaign_wants_it(make_run: Make) -> None:
+    build_ensemble(run := make_run(method="greedy", per_head=False))
+    for member in read_artefact(run / "ensemble.zip").manifest.members:
+        assert len(set(member.weights.values())) == 1
+        assert set(member.weights) == {"energy", "charge"}
+
+
+def test_every_way_is_told_with_its_errors_and_its_cost_on_sel(make_run: Make) -> None:
+    context = open_build_context(RunDir(make_run()))
+    choice = select_members(context)
+    stored, seen = context.stored("sel"), choice.selection
+    truth, mask = context.truth("energy", "sel")
+    for method, weights in [*choice.weights.items(), ("single", {"energy": np.eye(6)[0]})]:
+        mix = sum(w * s for w, s in zip(weights["energy"], stored["energy"], strict=True))
+        expected = np.abs(mix - truth)[mask].mean()
+        assert seen[method]["sel_mae"]["energy"] == pytest.approx(expected)
+    flops = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
+    assert seen["single"]["flops_per_graph"] == flops[0]
+    assert seen["top"]["flops_per_graph"] == pytest.approx(sum(flops))
+
+
+def test_a_high_price_leaves_the_floor_of_cheapest_members(make_run: Make) -> None:
+    run = make_run(method="greedy", price=1.0)
+    context = open_build_context(RunDir(run))
+    flops = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
+
+    told = select_members(context).selection["greedy"]
+
+    assert len(told["members"]) == 4
+    nearly_free = open_build_context(RunDir(make_campaign(run, price=1e-9)))
+    assert (
+        told["flops_per_graph"] < select_members(nearly_free).selection["greedy"]["flops_per_graph"]
+    )
+    assert told["flops_per_graph"] < sum(flops)
+
+
+def test_without_a_price_the_set_is_filled_up(make_run: Make) -> None:
+    table = build_ensemble(make_run(method="greedy", members=5))
+    taken = {m for seen in table["diversity"].values() for m in seen["members"]}
+    assert taken == {m["trial"] for m in table["selection"]["greedy"]["members"]}
+    assert len(taken) == 5
+
+
+def make_campaign(run: Path, price: float) -> Path:
+    path = run / "campaign.toml"
+    text = path.read_text()
+    path.write_text(text.replace("price = 1.0", f"price = {price}"))
+    return run
+
+
+def test_the_cost_of_a_structure_is_that_of_the_mean_structure() -> None:
+    model = ModelConfig(conv="schnet", features=16, layers=2, cutoff=3.0)
+    # Two kinds of atoms in one shell: 12 neighbours within 3 angstrom, 10 atoms on average.
+    stats = {"nodes": {"mean": 10.0}, "degree": {"3.0": 12.0}}
+    assert flops_per_graph(model, stats) == forward_flops(model, 10.0, 120.0)
+    capped = model.model_copy(update={"max_neighbors": 5})
+    assert flops_per_graph(capped, stats) == forward_flops(capped, 10.0, 50.0)
+
+
+def test_diversity_is_told_by_head_with_the_names_of_its_members(make_run: Make) -> None:
+    table = build_ensemble(make_run(method="greedy"))
+    weights = {m["trial"]: m["weights"] for m in table["members"]}
+    content = read_artefact(Path(table["path"]))
+    card = model_card(content.manifest, content.configs)
+    for head, kept in content.manifest.diversity.items():
+        assert kept.rmse**2 == pytest.approx(table["diversity"][head]["mse"])
+        assert f"| `{head}` | {kept.correlation:.4g} | {kept.member_rmse:.4g} |" in card
+    for head, seen in table["diversity"].items():
+        assert sorted(seen["members"]) == sorted(t for t, w in weights.items() if head in w)
+        assert np.shape(seen["correlation"]) == (len(seen["members"]),) * 2
+        assert seen["mse"] == pytest.approx(seen["mean_member_mse"] - seen["ambiguity"])

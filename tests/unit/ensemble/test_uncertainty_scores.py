@@ -1,0 +1,151 @@
+"""Scores against integrals, hand counts, and a toolbox that others wrote."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from hydragnn_hpo.ensemble import uncertainty_scores
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from uncertainty_toolbox import metrics as toolbox
+
+
+def sample(rows: int = 3000, factor: float = 1.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of the size that sigma says, times a factor."""
+    rng = np.random.default_rng(seed)
+    sigma = rng.gamma(2.0, 0.3, rows) + 0.05
+    return factor * sigma * rng.normal(size=rows), sigma
+
+
+@pytest.mark.parametrize(("error", "sigma"), [(0.0, 1.0), (0.7, 0.2), (-1.3, 2.0)])
+def test_crps_is_its_integral(error: float, sigma: float) -> None:
+    """CRPS is the integral of (F(x) - [x >= truth])^2; the mean is 0 here, the truth ``error``."""
+    ends = (min(0.0, error) - 9 * sigma, max(0.0, error) + 9 * sigma)
+    below, _ = quad(lambda x: norm.cdf(x, scale=sigma) ** 2, ends[0], error)
+    above, _ = quad(lambda x: norm.sf(x, scale=sigma) ** 2, error, ends[1])
+    found = uncertainty_scores.crps(np.array([error]), np.array([sigma]))
+    assert found == pytest.approx(below + above, rel=1e-7)
+
+
+def test_crps_of_a_certain_prediction_is_the_absolute_error() -> None:
+    assert uncertainty_scores.crps(np.array([0.5, -1.0]), np.zeros(2)) == pytest.approx(0.75)
+
+
+def test_nll_is_that_of_scipy() -> None:
+    error, sigma = sample(200)
+    assert uncertainty_scores.nll(error, sigma) == pytest.approx(
+        -norm.logpdf(error, scale=sigma).mean()
+    )
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.5])
+def test_the_toolbox_agrees(factor: float) -> None:
+    error, sigma = sample(2000, factor)
+    mean = np.zeros(2000)
+    assert uncertainty_scores.crps(error, sigma) == pytest.approx(
+        toolbox.crps_gaussian(mean, sigma, error)
+    )
+    assert uncertainty_scores.nll(error, sigma) == pytest.approx(
+        toolbox.nll_gaussian(mean, sigma, error)
+    )
+    spread = uncertainty_scores.quality(error[:, None], sigma[:, None]).sharpness
+    assert spread == pytest.approx(toolbox.sharpness(sigma))
+    area = toolbox.miscalibration_area(mean, sigma, error, vectorized=True)
+    # The toolbox draws its curve through 100 points, ours is exact.
+    assert uncertainty_scores.miscalibration_area(error, sigma) == pytest.approx(area, abs=2e-3)
+
+
+def test_miscalibration_area_by_hand() -> None:
+    """Two values that every interval holds, and two that none does.
+
+    The curve is 0.5 throughout: two triangles of height and width 0.5, 0.125 each.
+    """
+    error, sigma = np.array([0.0, 0.0, 1e9, 1e9]), np.ones(4)
+    assert uncertainty_scores.miscalibration_area(error, sigma) == pytest.approx(0.25)
+    # One value at the median of |z|: 0 up to 0.5, then 1: again two triangles of 0.125.
+    one = np.array([norm.ppf(0.75)])
+    assert uncertainty_scores.miscalibration_area(one, np.ones(1)) == pytest.approx(0.25)
+
+
+def test_miscalibration_area_of_what_is_never_inside_is_a_half() -> None:
+    with np.errstate(divide="ignore"):
+        assert uncertainty_scores.miscalibration_area(np.ones(5), np.zeros(5)) == pytest.approx(0.5)
+
+
+def test_lines_cross_the_diagonal_by_hand() -> None:
+    """Covered 0.3 at 0.25 and 0.7 at 0.75: gaps 0, 0.05, -0.05, 0.
+
+    Two triangles of width 0.25 and height 0.05, and between them two of width 0.25.
+    """
+    area = uncertainty_scores.line_area(np.array([0.25, 0.75]), np.array([0.3, 0.7]))
+    assert area == pytest.approx(4 * 0.5 * 0.25 * 0.05)
+
+
+def test_gaussian_coverage_by_hand() -> None:
+    """|z| of 0.5, 1, 2: the 50 % interval ends at 0.674, the 90 % one at 1.645."""
+    error, levels = np.array([0.5, -1.0, 2.0]), np.array([0.5, 0.9, 0.99])
+    found = uncertainty_scores.gaussian_coverage(error, np.ones(3), levels)
+    assert found == pytest.approx([1 / 3, 2 / 3, 1.0])
+
+
+def test_ence_of_honest_sigmas_is_small_and_of_halved_ones_is_one() -> None:
+    """With sigma halved the error is twice what each bin says: |2 - 1| / 1."""
+    error, sigma = sample(200_000)
+    assert uncertainty_scores.ence(error, sigma) < 0.01
+    assert uncertainty_scores.ence(error, sigma / 2) == pytest.approx(1.0, abs=0.02)
+
+
+def test_ence_by_hand() -> None:
+    """Two bins of ten: sigma 1 with errors of 2, sigma 4 with errors of 3."""
+    sigma = np.repeat([1.0, 4.0], 10)
+    error = np.repeat([2.0, -3.0], 10)
+    assert uncertainty_scores.ence(error, sigma) == pytest.approx((1.0 + 0.25) / 2)
+
+
+def test_sparsification_by_hand() -> None:
+    """Errors 1, 2, 3 with the smallest taken away first: means 2, 2.5, 3, relative to 2."""
+    curve = uncertainty_scores.sparsification(np.array([1.0, -2.0, 3.0]), np.array([3.0, 2.0, 1.0]))
+    assert curve == pytest.approx([1.0, 1.25, 1.5])
+
+
+def test_ause_of_the_oracle_is_zero_and_of_a_constant_the_whole_area() -> None:
+    error, _ = sample(500)
+    assert uncertainty_scores.ause(error, np.abs(error)) == pytest.approx(0.0, abs=1e-12)
+    oracle = uncertainty_scores.sparsification(error, np.abs(error))
+    assert uncertainty_scores.ause(error, np.ones(500)) == pytest.approx((1.0 - oracle).mean())
+
+
+def test_equal_sigmas_leave_in_any_order() -> None:
+    error, sigma = sample(60)
+    tied = np.round(sigma, 1)
+    order = np.random.default_rng(3).permutation(60)
+    assert uncertainty_scores.ause(error, tied) == pytest.approx(
+        uncertainty_scores.ause(error[order], tied[order])
+    )
+
+
+def test_rank_correlation_of_a_constant_has_no_value() -> None:
+    assert np.isnan(uncertainty_scores.spearman(np.array([1.0, 2.0]), np.ones(2)))
+    assert uncertainty_scores.spearman(np.array([1.0, -2.0, 3.0]), np.array([0.1, 0.2, 0.3])) == 1.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), unit=st.floats(1e-3, 1e3), rows=st.integers(1, 300))
+def test_the_unit_changes_what_has_one(seed: int, unit: float, rows: int) -> None:
+    error, sigma = sample(rows, 1.5, seed)
+    one, other = (
+        uncertainty_scores.quality(f * error[:, None], f * sigma[:, None]) for f in (1.0, unit)
+    )
+    for name in ("crps", "sharpness"):
+        assert getattr(other, name) == pytest.approx(unit * getattr(one, name), rel=1e-6)
+    for name in ("ence", "area", "ause"):
+        assert getattr(other, name) == pytest.approx(getattr(one, name), rel=1e-6, abs=1e-9)
+    assert other.nll == pytest.approx(one.nll + np.log(unit), rel=1e-6, abs=1e-6)
+    assert 0.0 <= one.area <= 0.5
+    assert one.ause >= -1e-12
