@@ -35,7 +35,7 @@ def export(
     Trials and epochs of a campaign for other programs: hydragnn-hpo export.
     """
     from hydragnn_hpo.ensemble.export.write import export as write
-    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.inference import Ensemble
 
     ensemble = Ensemble.load(ensemble_file(path), precision=precision, trust=trust or ())
     page = write(ensemble, target, out, aot=aot)

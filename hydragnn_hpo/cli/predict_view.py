@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hydragnn_hpo.ensemble.artefact.manifest import Manifest
-    from hydragnn_hpo.ensemble.output import Rows
-    from hydragnn_hpo.ensemble.streaming.work import Outcome
+    from hydragnn_hpo.ensemble.output_columns import PredictedRows
+    from hydragnn_hpo.ensemble.predict_file import PredictOutcome
 
 LINE_SECONDS = 15.0
 """How often a line tells how far it is, where there is no terminal."""
 
 
-class Screen:
+class PredictProgress:
     """A bar on a terminal, lines elsewhere, on stderr; use it in a ``with``."""
 
     def __init__(self, total: int | None, *, quiet: bool = False) -> None:
@@ -77,18 +77,20 @@ class Screen:
             print(f"{self.done}{of} structures, {rate}", file=sys.stderr, flush=True)
 
 
-def tell_outcome(outcome: "Outcome", *, quiet: bool) -> bool:
+def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> bool:
     """Say what was written and what went wrong; tell whether all failed."""
     for path in outcome.files:
         print(f"wrote {path}", file=sys.stderr if quiet else sys.stdout, flush=True)
     if outcome.failed and outcome.files[0].suffix in (".extxyz", ".xyz"):
         print(f"{outcome.files[0]} leaves out what could not be predicted", file=sys.stderr)
-    for line in endings(outcome.structures, outcome.failed, outcome.errors, outcome.lacking):
+    for line in summarize_failures(
+        outcome.structures, outcome.failed, outcome.errors, outcome.lacking
+    ):
         print(line, file=sys.stderr)
     return outcome.failed == outcome.structures
 
 
-def endings(
+def summarize_failures(
     structures: int, failed: int, reasons: Iterable[str], lacking: Iterable[str]
 ) -> list[str]:
     """Say which structures could not be predicted, and which keys none of them had."""
@@ -101,7 +103,9 @@ def endings(
     return lines
 
 
-def first_table(manifest: "Manifest", some: "list[Rows]", most: int, more: bool) -> "Table":
+def first_table(
+    manifest: "Manifest", some: "list[PredictedRows]", most: int, more: bool
+) -> "Table":
     """Lay out graph-level predictions; node-level ones would not fit.
 
     Args:
@@ -132,7 +136,7 @@ def first_table(manifest: "Manifest", some: "list[Rows]", most: int, more: bool)
     return table
 
 
-def _lines(rows: "Rows", heads: list[str]) -> Iterable[list[str]]:
+def _lines(rows: "PredictedRows", heads: list[str]) -> Iterable[list[str]]:
     row, prediction = 0, rows.prediction
     for place, name in enumerate(rows.structures.ids):
         if place in rows.structures.errors:

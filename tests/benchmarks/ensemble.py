@@ -38,11 +38,10 @@ from torch_geometric.loader import DataLoader
 
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, Eager, Engine, pieces
 from hydragnn_hpo.ensemble.engines.compiled import Compiled
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.engine import Eager, Engine
-from hydragnn_hpo.ensemble.inference.member import Member
-from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
+from hydragnn_hpo.ensemble.member import Member
+from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.uncertainty.moments import Moments
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.memory.limits import keep_freed_memory

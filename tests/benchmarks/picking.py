@@ -19,13 +19,13 @@ from record import finish
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.staging import open_store
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.structures import Structures
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.picking.descriptors import descriptors
 from hydragnn_hpo.ensemble.picking.diversity import mean_distance
 from hydragnn_hpo.ensemble.picking.pick import Wish, pick
 from hydragnn_hpo.ensemble.picking.scores import score
 from hydragnn_hpo.ensemble.picking.shortlist import graph_at
+from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.shipped import shipped
 
 SHARES = "shares = [0.2, 0.07, 0.07, 0.06, 0.6]"

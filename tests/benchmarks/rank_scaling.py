@@ -91,14 +91,12 @@ def _measure(out: Path, ensemble: Path, files: list[Path], ranks: int) -> tuple[
 def _be_rank(out: str, ensemble: str, go: str, core: str, *files: str) -> None:
     """Load all, wait for the sign, share the work, and say how many seconds of CPU it took."""
     os.sched_setaffinity(0, {int(core)})
-    from hydragnn_hpo.ensemble.sharing.claims import Claims
-    from hydragnn_hpo.ensemble.sharing.job import claims_of
-    from hydragnn_hpo.ensemble.sharing.sharing import Share
-    from hydragnn_hpo.ensemble.streaming.order import Order
+    from hydragnn_hpo.ensemble.multi_rank import ChunkClaims, Share, claims_of
+    from hydragnn_hpo.ensemble.predict_file import PredictRequest
 
-    order = Order(files, ensemble, out)
-    with order.opened() as work, Claims(claims_of(order)) as claims:
-        warm = Order((files[0],), ensemble, f"{out}.{core}.warm.csv")
+    order = PredictRequest(files, ensemble, out)
+    with order.opened() as work, ChunkClaims(claims_of(order)) as claims:
+        warm = PredictRequest((files[0],), ensemble, f"{out}.{core}.warm.csv")
         with warm.opened() as first:
             first.do_all(lambda header, before: None)
         print("ready", flush=True)

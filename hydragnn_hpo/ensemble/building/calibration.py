@@ -11,9 +11,9 @@ import numpy as np
 from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.building.bench import Bench
 from hydragnn_hpo.ensemble.building.members import Said, mixed
-from hydragnn_hpo.ensemble.inference import rows
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration, calibrate
 from hydragnn_hpo.ensemble.uncertainty.coordination import coordination_of
 from hydragnn_hpo.ensemble.uncertainty.strata import Strata, size_strata
@@ -35,17 +35,19 @@ def calibrate_heads(
     indices, strata, out = bench.graphs.indices_of("cal"), strata_for(bench), {}
     for name in bench.targets:
         truth, mask = bench.truth(name, "cal")
-        node = rows.is_node(bench.graphs, name)
-        graph = rows.graph_of_row(bench.graphs, node=node, indices=indices)
+        node = target_rows.is_node(bench.graphs, name)
+        graph = target_rows.graph_of_row(bench.graphs, node=node, indices=indices)
         moments = mixed(said, name, weights[name], np.ones(len(truth), dtype=bool))
         out[name] = calibrate(
             (truth - moments.mean)[mask],
             moments.spread[mask],
             group=bench.graphs.group[indices][graph][mask],
-            largest=rows.largest_per_graph(moments.spread[:, 0], graph, len(indices)),
+            largest=target_rows.largest_per_graph(moments.spread[:, 0], graph, len(indices)),
             scale=bench.scale(name),
             noise=moments.noise[mask],
-            stratum=rows.stratum_of_row(bench.graphs, strata, node=node, indices=indices)[mask],
+            stratum=target_rows.stratum_of_row(bench.graphs, strata, node=node, indices=indices)[
+                mask
+            ],
         )
     return out
 

@@ -13,6 +13,7 @@ from hydragnn_hpo import __version__
 from hydragnn_hpo.campaign.records.software import software
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.artefact.evidence import MOST_VALUES, Evidence, HeadEvidence
 from hydragnn_hpo.ensemble.artefact.manifest import (
     Alike,
@@ -27,7 +28,6 @@ from hydragnn_hpo.ensemble.building.calibration import strata_for, watched
 from hydragnn_hpo.ensemble.building.candidates import Candidate
 from hydragnn_hpo.ensemble.building.choose import Choice, members_of
 from hydragnn_hpo.ensemble.building.members import Said
-from hydragnn_hpo.ensemble.inference import rows
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.model.gnn import variance_of
 
@@ -128,17 +128,17 @@ def evidence_of(
     indices, heads = bench.graphs.indices_of("cal"), {}
     for name in bench.targets:
         truth, mask = bench.truth(name, "cal")
-        node = rows.is_node(bench.graphs, name)
+        node = target_rows.is_node(bench.graphs, name)
         chosen = [(row, bench.candidates[candidates[row]].trial) for row in _used(weights[name])]
         noise = said.get(variance_of(name))
         heads[name] = HeadEvidence(
             truth=np.where(mask[:, None], truth, 0.0),
             mask=mask,
-            graph=rows.graph_of_row(bench.graphs, node=node, indices=indices),
+            graph=target_rows.graph_of_row(bench.graphs, node=node, indices=indices),
             said={trial: said[name][row] for row, trial in chosen},
             variances={} if noise is None else {trial: noise[row] for row, trial in chosen},
         )
-    kind = rows.stratum_of_row(bench.graphs, strata_for(bench), node=False, indices=indices)
+    kind = target_rows.stratum_of_row(bench.graphs, strata_for(bench), node=False, indices=indices)
     evidence = Evidence(np.asarray(bench.graphs.group[indices]), kind, heads)
     return evidence if evidence.values <= MOST_VALUES else None
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.building.bench import Bench
 from hydragnn_hpo.ensemble.building.calibration import strata_for
 from hydragnn_hpo.ensemble.building.members import Said, mixed
-from hydragnn_hpo.ensemble.inference import rows
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.ensemble.uncertainty.evaluation import Predicted, curves_of, figures_of
 from hydragnn_hpo.ensemble.uncertainty.moments import Moments
@@ -70,8 +70,10 @@ def _arrays(found: Predicted, calibration: Calibration) -> dict[str, np.ndarray]
 def _predicted(
     bench: Bench, name: str, truth: np.ndarray, mix: Moments, mask: np.ndarray
 ) -> Predicted:
-    node, indices = rows.is_node(bench.graphs, name), bench.graphs.indices_of("test")
-    stratum = rows.stratum_of_row(bench.graphs, strata_for(bench), node=node, indices=indices)
+    node, indices = target_rows.is_node(bench.graphs, name), bench.graphs.indices_of("test")
+    stratum = target_rows.stratum_of_row(
+        bench.graphs, strata_for(bench), node=node, indices=indices
+    )
     return Predicted(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from hydragnn_hpo.ensemble.inference.engine import Eager, Engine
-from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.engine import Eager, Engine
+from hydragnn_hpo.ensemble.member import Member
 
 
 def engine_of(members: Sequence[Member], device: torch.device, *, compiled: bool = False) -> Engine:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble.engine import asked, member_batches
 from hydragnn_hpo.ensemble.engines import cache
 from hydragnn_hpo.ensemble.engines.plain import (
     Net,
@@ -24,9 +25,7 @@ from hydragnn_hpo.ensemble.engines.plain import (
     small_weights,
     tensors_of,
 )
-from hydragnn_hpo.ensemble.inference.batches import member_batches
-from hydragnn_hpo.ensemble.inference.engine import asked
-from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.member import Member
 
 logger = logging.getLogger(__name__)
 

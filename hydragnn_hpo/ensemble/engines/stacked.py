@@ -20,6 +20,7 @@ from torch.func import functional_call, vmap
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble.engine import asked, batches_by_key, key_of
 from hydragnn_hpo.ensemble.engines.plain import (
     Plain,
     Tensors,
@@ -28,9 +29,7 @@ from hydragnn_hpo.ensemble.engines.plain import (
     plainly,
     tensors_of,
 )
-from hydragnn_hpo.ensemble.inference.batches import batches_by_key, key_of
-from hydragnn_hpo.ensemble.inference.engine import asked
-from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.member import Member
 
 logger = logging.getLogger(__name__)
 

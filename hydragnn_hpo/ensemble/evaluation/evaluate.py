@@ -11,9 +11,9 @@ import numpy as np
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.evaluation.reading import Labelled
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.uncertainty.evaluation import (
     Predicted,
     curves_of,

@@ -10,9 +10,8 @@ from pathlib import Path
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.data.structure import Rules
-from hydragnn_hpo.ensemble.streaming.files import Files
-from hydragnn_hpo.ensemble.streaming.lots import lots_of
-from hydragnn_hpo.ensemble.streaming.reading import Reading, stream
+from hydragnn_hpo.ensemble.input_chunks import StructureFiles, list_input_sources
+from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
 from hydragnn_hpo.errors import DataError
 
 TOGETHER = 512
@@ -43,8 +42,8 @@ def read_labelled(
         DataError: a path does not exist.
         ConfigError: a table needs a structure column.
     """
-    with Reading(lots_of(paths), rules, Files(structure_column)) as reading:
-        for some in stream(reading):
+    with ChunkReader(list_input_sources(paths), rules, StructureFiles(structure_column)) as reading:
+        for some in read_structures(reading):
             yield Labelled(some.columns, tuple(some.errors.values()))
 
 

@@ -14,7 +14,7 @@ from hydragnn_hpo.ensemble.engines.cache import of_torch
 from hydragnn_hpo.ensemble.export.program import Program
 from hydragnn_hpo.ensemble.export.sidecar import describe
 from hydragnn_hpo.ensemble.export.trace import check, traced
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import write_bytes, write_json
 

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
-from hydragnn_hpo.ensemble.inference.structures import Structures
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference import Ensemble, HeadPrediction
 from hydragnn_hpo.ensemble.picking.descriptors import descriptors
 from hydragnn_hpo.ensemble.picking.diversity import farthest_first, mean_distance
 from hydragnn_hpo.ensemble.picking.scores import counted, disagreement, levels, score
 from hydragnn_hpo.ensemble.picking.shortlist import Candidate, Shortlist, graph_at
 from hydragnn_hpo.ensemble.simulation.slopes import energy_head, forces_head, slopes_of
+from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.ensemble.uncertainty.forces import largest_deviation
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 

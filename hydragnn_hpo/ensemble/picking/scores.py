@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
+from hydragnn_hpo.ensemble.inference import HeadPrediction
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.ensemble.uncertainty.forces import force_deviation, largest_deviation
 

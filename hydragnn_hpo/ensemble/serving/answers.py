@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.inference.prediction import Prediction
+from hydragnn_hpo.ensemble.inference import Prediction
 from hydragnn_hpo.records import finite
 
 PARTS = ("mean", "std", "std_epistemic", "lo90", "hi90")

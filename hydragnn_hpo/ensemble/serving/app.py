@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.serving.answers import about
 from hydragnn_hpo.ensemble.serving.asked import KINDS, AskedStructure
 from hydragnn_hpo.ensemble.serving.limits import Limits, Refused

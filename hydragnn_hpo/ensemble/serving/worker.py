@@ -19,8 +19,8 @@ from ase import Atoms
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.structure import Place, graph_of
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.serving.answers import entries
 from hydragnn_hpo.ensemble.serving.asked import asked_structures
 from hydragnn_hpo.ensemble.serving.limits import Limits, Refused, possible_pairs

@@ -12,9 +12,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.prediction import head_prediction
-from hydragnn_hpo.ensemble.inference.trust import flags
+from hydragnn_hpo.ensemble.inference import Ensemble, flags, head_prediction
 from hydragnn_hpo.ensemble.simulation.skin import SkinList
 from hydragnn_hpo.ensemble.simulation.slopes import Slopes, energy_head, forces_head, slopes_of
 

@@ -15,7 +15,7 @@ from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.laplacian import encodings_of
 from hydragnn_hpo.data.neighbors import edge_vectors
 from hydragnn_hpo.data.structure import Place, Rules, attributes_of
-from hydragnn_hpo.ensemble.inference.structures import graph_of_atoms
+from hydragnn_hpo.ensemble.structure_batches import graph_of_atoms
 
 
 @dataclass(eq=False)

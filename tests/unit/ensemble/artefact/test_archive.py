@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from hydragnn_hpo.ensemble.artefact import archive
 from hydragnn_hpo.ensemble.artefact.archive import pack
 from hydragnn_hpo.ensemble.artefact.opening import MAX_TEXT, SUMS
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import DataError, HydraError
 
 Entries = dict[str, bytes]

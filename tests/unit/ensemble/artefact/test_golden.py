@@ -9,7 +9,7 @@ from ase.io import read
 
 from hydragnn_hpo.ensemble.artefact import archive
 from hydragnn_hpo.ensemble.artefact.manifest import FORMAT
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -11,7 +11,7 @@ from hydragnn_hpo.ensemble.artefact.archive import Content
 from hydragnn_hpo.ensemble.artefact.evidence import Evidence, HeadEvidence, from_arrays, to_arrays
 from hydragnn_hpo.ensemble.artefact.manifest import Manifest
 from hydragnn_hpo.ensemble.artefact.prune import choose, prune
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.uncertainty.calibrate import calibrate
 from hydragnn_hpo.errors import ConfigError
 

@@ -14,7 +14,7 @@ from hydragnn_hpo.ensemble.artefact.model_card import model_card
 from hydragnn_hpo.ensemble.building.bench import flops_per_graph, open_bench
 from hydragnn_hpo.ensemble.building.build import build_ensemble
 from hydragnn_hpo.ensemble.building.choose import ENOUGH, choose, method_of
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.layout import RunDir
 
 Make = Callable[..., Path]

@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from hydragnn_hpo.ensemble.engine import Eager, batches_by_key, key_of
 from hydragnn_hpo.ensemble.engines import cache, compiled
 from hydragnn_hpo.ensemble.engines.choose import engine_of
 from hydragnn_hpo.ensemble.engines.compiled import Compiled
 from hydragnn_hpo.ensemble.engines.plain import Unfit, check, plainly
 from hydragnn_hpo.ensemble.engines.stacked import Stacked, grouped
-from hydragnn_hpo.ensemble.inference.batches import batches_by_key, key_of
-from hydragnn_hpo.ensemble.inference.engine import Eager
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from tests.unit.ensemble.conftest import toy_columns, trial_config
 

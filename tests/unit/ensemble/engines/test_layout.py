@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from hydragnn_hpo.data.batch import make_batch
+from hydragnn_hpo.ensemble.engine import batches_by_key
 from hydragnn_hpo.ensemble.engines.layout import laid_out, narrowed, squared_lengths
-from hydragnn_hpo.ensemble.inference.batches import batches_by_key
 from hydragnn_hpo.model.edges import pair_vectors
 from tests.unit.ensemble.conftest import toy_columns
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from hydragnn_hpo.cli.main import app
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.staging import open_store
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import HydraError
 
 CARD = """

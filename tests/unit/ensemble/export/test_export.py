@@ -24,8 +24,8 @@ from hydragnn_hpo.ensemble.artefact.manifest import Manifest
 from hydragnn_hpo.ensemble.export.program import Program
 from hydragnn_hpo.ensemble.export.trace import check, traced
 from hydragnn_hpo.ensemble.export.write import export
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.member import Member
 from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.convs import CONVS

@@ -11,11 +11,11 @@ from ase.io import read, write
 
 from hydragnn_hpo.cli.pick import pick as command
 from hydragnn_hpo.data.structure import Place, graph_of
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.structures import Structures, columns_of_atoms
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.picking.descriptors import descriptors
 from hydragnn_hpo.ensemble.picking.pick import DEVIATION, Wish, pick, ranking_of
 from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
+from hydragnn_hpo.ensemble.structure_batches import Structures, columns_of_atoms
 from hydragnn_hpo.errors import ConfigError, DataError
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry
-from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
+from hydragnn_hpo.ensemble.inference import HeadPrediction
 from hydragnn_hpo.ensemble.picking.scores import counted, disagreement, head_score, levels, score
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.ensemble.uncertainty.moments import moments_of

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.serving.app import make_app
 from hydragnn_hpo.ensemble.serving.limits import Limits
 from hydragnn_hpo.web.tokens import Token

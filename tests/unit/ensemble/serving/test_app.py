@@ -12,7 +12,7 @@ import pytest
 from ase import Atoms
 from processes import SECONDS, until
 
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.serving import asked, worker
 from hydragnn_hpo.ensemble.serving.app import Front
 from hydragnn_hpo.ensemble.serving.limits import Limits

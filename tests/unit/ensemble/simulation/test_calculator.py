@@ -10,7 +10,7 @@ from ase.build import bulk, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
 
 from hydragnn_hpo.ensemble.artefact.manifest import Manifest
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
 from hydragnn_hpo.errors import ConfigError, DataError
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.config.data import AttributeConfig
-from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.simulation.skin import SkinList
+from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
 
 RULES = rules_for(4.0)

@@ -6,7 +6,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.neighborlist import neighbor_list
 
-from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
+from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.uncertainty.coordination import (
     Coordination,
     coordination_of,
