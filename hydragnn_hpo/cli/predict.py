@@ -1,4 +1,4 @@
-"""What ``predict`` can be asked."""
+"""``hydragnn-hpo predict``: properties with error bars for any structures."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.config.campaign import MachineConfig
     from hydragnn_hpo.ensemble.inference import Ensemble
     from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
-    from hydragnn_hpo.ensemble.predict_file import PredictOutcome, PredictRequest
+    from hydragnn_hpo.ensemble.predict_file import PredictRequest
     from hydragnn_hpo.ensemble.structure_batches import ChunkReader
     from hydragnn_hpo.launching.ranks.started import Standing
 
@@ -71,9 +71,13 @@ MachineOption = Annotated[
 ]
 
 
+ROWS = 20
+"""Structures that the table shows."""
+
+
 @dataclass(frozen=True)
 class RankOptions:
-    """Who is to predict."""
+    """The options that start ranks."""
 
     ranks: int | None
     hosts: int | None
@@ -81,126 +85,18 @@ class RankOptions:
     machine: str | None
 
     @property
-    def is_asked(self) -> bool:
+    def are_given(self) -> bool:
         """Whether ranks are to be started."""
         return any(vars(self).values())
 
-    def settled(self) -> "MachineConfig":
-        """Give the machine, with what its profile says."""
+    def resolve_machine(self) -> "MachineConfig":
+        """Return the machine, with what its profile says."""
         from hydragnn_hpo.config.campaign import MachineConfig
         from hydragnn_hpo.config.on_machine import on_machine
 
-        asked: dict[str, Any] = {"slots": self.ranks, "hosts": self.hosts, "sample_seconds": 0.0}
-        asked |= {"backend": self.backend, "profile": self.machine}
-        return on_machine(MachineConfig(), asked)
-
-
-def by_ranks(
-    order: "PredictRequest",
-    crowd: RankOptions,
-    standing: "Standing | None",
-    device: str,
-    *,
-    dry_run: bool,
-    quiet: bool,
-) -> bool:
-    """Predict on several ranks; tell whether all failed."""
-    from hydragnn_hpo.cli.predict_view import print_outcome
-    from hydragnn_hpo.ensemble.multi_device import AUTO
-
-    if device != AUTO and (crowd.is_asked or standing):
-        raise ConfigError("--device is for one process: each rank has the device of its slot.")
-    _check(order, asked=crowd.is_asked)
-    if dry_run:
-        show_plan(order, crowd)
-        return False
-    if crowd.is_asked or standing is None:
-        outcome = start_ranks(order, crowd, quiet=quiet)
-    else:
-        outcome = be_rank(order, standing)
-    return print_outcome(outcome, quiet=quiet)
-
-
-def start_ranks(order: "PredictRequest", crowd: RankOptions, *, quiet: bool) -> "PredictOutcome":
-    """Start ranks, show how far they are, and join what they did."""
-    from hydragnn_hpo.cli.predict_view import PredictProgress
-    from hydragnn_hpo.ensemble.rank_pool import predict_on
-
-    machine = crowd.settled()
-    with order.opened() as work, PredictProgress(work.count(), quiet=quiet) as screen:
-        return predict_on(
-            order, work, machine, lambda header, before: screen.tell(header.structures, before)
-        )
-
-
-def be_rank(order: "PredictRequest", standing: "Standing") -> "PredictOutcome":
-    """Be one of the ranks that a launcher has started; only one of them comes back.
-
-    Raises:
-        Exit: our part is done, another rank has the result or the error to tell.
-    """
-    from hydragnn_hpo.ensemble.multi_rank import predict_together
-
-    try:
-        outcome = predict_together(order, standing.rank)
-    except HydraError as error:
-        if standing.rank == 0:
-            raise
-        raise typer.Exit(error.exit_code) from None
-    if outcome is None:
-        raise typer.Exit
-    return outcome
-
-
-def find_own_rank() -> "Standing | None":
-    """Give our place among the ranks of a launcher, with our share of the host's cores.
-
-    It is to be asked before torch is imported, which looks at the number of threads.
-    """
-    from hydragnn_hpo.launching.ranks.cores import settle_threads
-    from hydragnn_hpo.launching.ranks.started import standing_of
-
-    standing = standing_of(os.environ)
-    if standing is not None:
-        settle_threads(os.environ, standing)
-    return standing
-
-
-def show_plan(order: "PredictRequest", crowd: RankOptions) -> None:
-    """Say what would be started."""
-    from hydragnn_hpo.launching.host.slots import detect_slots
-    from hydragnn_hpo.launching.ranks.site import layout_of, site_of
-
-    machine = crowd.settled()
-    with order.opened(begin=lambda parts, plan: None) as work:
-        count = work.count()
-        known = "structures that nobody has counted" if count is None else f"{count} structures"
-        typer.echo(f"{known}, {work.lots} inputs, into {order.out}")
-    if done := len(order.parts.done()):
-        typer.echo(f"{done} pieces are done, in {order.parts.folder}")
-    if machine.backend != "local":
-        typer.echo(f"would start ranks on the hosts of the backend '{machine.backend}'")
-        return
-    for slot in detect_slots(machine.slots, layout=layout_of(site_of(machine))):
-        cores = ",".join(map(str, slot.cores))
-        typer.echo(f"would start a rank on {slot.device}, cores {cores}")
-
-
-def _check(order: "PredictRequest", *, asked: bool) -> None:
-    """Refuse what several ranks cannot do.
-
-    Raises:
-        ConfigError: they would read standard input, or write to a screen.
-    """
-    who = "--ranks" if asked else "several ranks"
-    if not order.out:
-        raise ConfigError(f"{who} write a file: add --out NAME.csv.")
-    if "-" in order.files:
-        raise ConfigError(f"{who} cannot all read standard input: write it to a file first.")
-
-
-ROWS = 20
-"""Structures that the table shows."""
+        given: dict[str, Any] = {"slots": self.ranks, "hosts": self.hosts, "sample_seconds": 0.0}
+        given |= {"backend": self.backend, "profile": self.machine}
+        return on_machine(MachineConfig(), given)
 
 
 def predict(
@@ -223,145 +119,242 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Predict properties with standard deviation and intervals, in the targets' units."""
-    crowd, standing = RankOptions(ranks, hosts, backend, machine), find_own_rank()
+    options, own_rank = RankOptions(ranks, hosts, backend, machine), find_own_rank()
     from hydragnn_hpo.ensemble.predict_file import PredictRequest
 
-    order = PredictRequest(
+    request = PredictRequest(
         files=tuple(str(_shipped_or_path(path)) for path in files),
         archive=str(ensemble_file(ensemble)),
         out="" if out is None or str(out) == "-" else str(out),
-        levels=tuple(_listed(levels)),
+        levels=tuple(_split_list(levels)),
         members=members,
-        keep=tuple(_listed(keep)),
+        keep=tuple(_split_list(keep)),
         structure_column=structure_column,
         form=form,
         trust=tuple(trust or ()),
         compiled=compiled,
     )
-    if dry_run or crowd.is_asked or standing:
-        failed = by_ranks(order, crowd, standing, device, dry_run=dry_run, quiet=as_json)
+    if dry_run or options.are_given or own_rank:
+        _check_ranks(request, options, own_rank, device)
+    if dry_run:
+        _show_plan(request, options)
+        failed = False
+    elif options.are_given:
+        failed = _start_ranks(request, options, quiet=as_json)
+    elif own_rank:
+        failed = _predict_as_rank(request, own_rank.rank, quiet=as_json)
+    elif request.out:
+        failed = _to_file(request, device, quiet=as_json)
     else:
-        failed = _alone(order, device, streamed=out is not None, as_json=as_json)
+        failed = _to_screen(request, device, streamed=out is not None, as_json=as_json)
     raise typer.Exit(int(failed))
 
 
-def _alone(order: "PredictRequest", device: str, *, streamed: bool, as_json: bool) -> bool:
-    """Predict in this process; tell whether all failed."""
-    if order.out:
-        return _to_file(order, device, quiet=as_json)
-    with order.prepared(device) as (model, layout, reading):
-        if streamed or as_json:
-            return _to_stdout(model, layout, reading, lines=streamed, as_json=as_json)
-        return _to_table(model, layout, reading)
+def find_own_rank() -> "Standing | None":
+    """Return our place among the ranks of a launcher, and take our share of the host's cores.
+
+    It is called before torch is imported, which looks at the number of threads.
+    """
+    from hydragnn_hpo.launching.ranks.cores import settle_threads
+    from hydragnn_hpo.launching.ranks.started import standing_of
+
+    standing = standing_of(os.environ)
+    if standing is not None:
+        settle_threads(os.environ, standing)
+    return standing
 
 
-def _to_file(order: "PredictRequest", device: str, *, quiet: bool) -> bool:
-    """Predict piece after piece into a file; tell whether all failed."""
+def _check_ranks(
+    request: "PredictRequest", options: RankOptions, own_rank: "Standing | None", device: str
+) -> None:
+    """Refuse what several ranks cannot do.
+
+    Args:
+        request: what they would predict.
+        options: that start them.
+        own_rank: our place among them, where a launcher has started them.
+        device: where to predict.
+
+    Raises:
+        ConfigError: they would read standard input, write to a screen, or share a device.
+    """
+    from hydragnn_hpo.ensemble.multi_device import AUTO
+
+    if device != AUTO and (options.are_given or own_rank):
+        raise ConfigError("--device is for one process: each rank has the device of its slot.")
+    who = "--ranks" if options.are_given else "several ranks"
+    if not request.out:
+        raise ConfigError(f"{who} write a file: add --out NAME.csv.")
+    if "-" in request.files:
+        raise ConfigError(f"{who} cannot all read standard input: write it to a file first.")
+
+
+def _show_plan(request: "PredictRequest", options: RankOptions) -> None:
+    """Show what would be started."""
+    from hydragnn_hpo.launching.host.slots import detect_slots
+    from hydragnn_hpo.launching.ranks.site import layout_of, site_of
+
+    machine = options.resolve_machine()
+    with request.open_output(begin=lambda parts, plan: None) as pipeline:
+        count = pipeline.count()
+        known = "structures that nobody has counted" if count is None else f"{count} structures"
+        typer.echo(f"{known}, {pipeline.num_sources} inputs, into {request.out}")
+    if done := len(request.parts.done()):
+        typer.echo(f"{done} pieces are done, in {request.parts.folder}")
+    if machine.backend != "local":
+        typer.echo(f"would start ranks on the hosts of the backend '{machine.backend}'")
+        return
+    for slot in detect_slots(machine.slots, layout=layout_of(site_of(machine))):
+        cores = ",".join(map(str, slot.cores))
+        typer.echo(f"would start a rank on {slot.device}, cores {cores}")
+
+
+def _start_ranks(request: "PredictRequest", options: RankOptions, *, quiet: bool) -> bool:
+    """Start ranks, show how far they are, and join what they did; return whether all failed."""
     from hydragnn_hpo.cli.predict_view import PredictProgress, print_outcome
+    from hydragnn_hpo.ensemble.rank_pool import predict_on_ranks
 
-    with order.opened(device) as work:
-        try:
-            with PredictProgress(work.count(), quiet=quiet) as screen:
-                work.do_all(lambda header, before: screen.tell(header.structures, before))
-        except BaseException:
-            order.parts.leave()
+    machine = options.resolve_machine()
+    with (
+        request.open_output() as pipeline,
+        PredictProgress(pipeline.count(), quiet=quiet) as progress,
+    ):
+        outcome = predict_on_ranks(request, pipeline, machine, progress.on_chunk)
+    return print_outcome(outcome, quiet=quiet)
+
+
+def _predict_as_rank(request: "PredictRequest", rank: int, *, quiet: bool) -> bool:
+    """Predict as one of the ranks that a launcher has started; one of them shows the outcome.
+
+    Raises:
+        Exit: our part is done, another rank shows the result or the error.
+    """
+    from hydragnn_hpo.cli.predict_view import print_outcome
+    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
+
+    try:
+        outcome = predict_as_rank(request, rank)
+    except HydraError as error:
+        if rank == 0:
             raise
-        outcome = work.join()
+        raise typer.Exit(error.exit_code) from None
+    if outcome is None:
+        raise typer.Exit
+    return print_outcome(outcome, quiet=quiet)
+
+
+def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> bool:
+    """Predict chunk after chunk into a file; return whether all failed."""
+    from hydragnn_hpo.cli.predict_view import PredictProgress, print_outcome
+    from hydragnn_hpo.ensemble.predict_file import predict_chunks
+
+    with request.open_output(device) as pipeline:
+        try:
+            with PredictProgress(pipeline.count(), quiet=quiet) as progress:
+                predict_chunks(pipeline, report=progress.on_chunk)
+        except BaseException:
+            request.parts.leave()
+            raise
+        outcome = pipeline.join()
     assert outcome is not None
     return print_outcome(outcome, quiet=quiet)
 
 
-def _to_stdout(
-    model: "Ensemble",
-    layout: "OutputColumns",
-    reading: "ChunkReader",
-    *,
-    lines: bool,
-    as_json: bool,
-) -> bool:
-    """Write predictions to standard output as they come; tell whether all failed."""
+def _to_screen(request: "PredictRequest", device: str, *, streamed: bool, as_json: bool) -> bool:
+    """Write to standard output; return whether all failed."""
+    with request.open_input(device) as (model, columns, reader):
+        stream = _CountedRows(model, columns, reader)
+        if streamed:
+            _print_lines(stream, as_json=as_json)
+        elif as_json:
+            _print_json(stream)
+        else:
+            _print_table(stream)
+        return stream.print_failures()
+
+
+def _print_lines(stream: "_CountedRows", *, as_json: bool) -> None:
+    """Print a line per structure as they come."""
     from hydragnn_hpo.ensemble.writers.csv import CsvWriter
-    from hydragnn_hpo.ensemble.writers.json import JsonLinesWriter, JsonWriter
+    from hydragnn_hpo.ensemble.writers.json import JsonLinesWriter
 
-    found = _Counted(model, layout, reading)
-
-    def write(content: bytes) -> None:
-        sys.stdout.write(content.decode())
-        sys.stdout.flush()
-
-    if lines:
-        form = JsonLinesWriter(layout) if as_json else CsvWriter(layout)
-        write(form.head())
-        for rows in found:
-            write(form.part([rows])[""])
-        if not as_json and layout.names("node"):
-            typer.echo("values per atom are left out: add --json, or --out NAME.csv", err=True)
-    else:
-        whole = JsonWriter(layout)
-        for piece in whole.whole(whole.part([rows])[""] for rows in found):
-            write(piece)
-    return found.ended()
+    writer = JsonLinesWriter(stream.columns) if as_json else CsvWriter(stream.columns)
+    _print_bytes(writer.head())
+    for rows in stream:
+        _print_bytes(writer.part([rows])[""])
+    if not as_json and stream.columns.names("node"):
+        typer.echo("values per atom are left out: add --json, or --out NAME.csv", err=True)
 
 
-def _to_table(model: "Ensemble", layout: "OutputColumns", reading: "ChunkReader") -> bool:
-    """Show the first structures; tell whether all failed."""
-    from hydragnn_hpo.cli.predict_view import first_table
+def _print_json(stream: "_CountedRows") -> None:
+    from hydragnn_hpo.ensemble.writers.json import JsonWriter
+
+    writer = JsonWriter(stream.columns)
+    for text in writer.whole(writer.part([rows])[""] for rows in stream):
+        _print_bytes(text)
+
+
+def _print_table(stream: "_CountedRows") -> None:
+    """Show the first structures."""
+    from hydragnn_hpo.cli.predict_view import render_table
     from hydragnn_hpo.cli.tables import console
 
-    some: list[PredictedRows] = []
-    found = _Counted(model, layout, reading)
+    shown: list[PredictedRows] = []
     more = False
-    for rows in found:
-        some.append(rows)
-        if more := found.structures > ROWS:
+    for rows in stream:
+        shown.append(rows)
+        if more := stream.structures > ROWS:
             break
-    if some:
-        console().print(first_table(model.manifest, some, ROWS, more))
-    return found.ended()
+    if shown:
+        console().print(render_table(stream.model.manifest, shown, ROWS, more))
 
 
-class _Counted:
+def _print_bytes(content: bytes) -> None:
+    sys.stdout.write(content.decode())
+    sys.stdout.flush()
+
+
+class _CountedRows:
     """Predictions batch after batch, with a count of what went wrong."""
 
-    def __init__(self, model: "Ensemble", layout: "OutputColumns", reading: "ChunkReader") -> None:
-        self.model, self.layout, self.reading = model, layout, reading
+    def __init__(self, model: "Ensemble", columns: "OutputColumns", reader: "ChunkReader") -> None:
+        self.model, self.columns, self.reader = model, columns, reader
         self.structures = self.failed = 0
         self.reasons: list[str] = []
         self.kept: set[str] = set()
-        self.whole = False
+        self.exhausted = False
 
     def __iter__(self) -> "Iterator[PredictedRows]":
-        from hydragnn_hpo.ensemble.predict_file import MOST_REASONS, predict_rows
+        from hydragnn_hpo.ensemble.predict_file import MAX_REASONS, predict_rows
         from hydragnn_hpo.ensemble.structure_batches import read_structures
 
-        for some in read_structures(self.reading):
-            self.structures += len(some.ids)
-            self.failed += len(some.errors)
-            self.kept.update(*some.kept)
-            self.reasons = [*self.reasons, *some.errors.values()][:MOST_REASONS]
-            yield predict_rows(self.model, some, self.layout)
-        self.whole = True
+        for batch in read_structures(self.reader):
+            self.structures += len(batch.ids)
+            self.failed += len(batch.errors)
+            self.kept.update(*batch.kept)
+            self.reasons = [*self.reasons, *batch.errors.values()][:MAX_REASONS]
+            yield predict_rows(self.model, batch, self.columns)
+        self.exhausted = True
 
-    def ended(self) -> bool:
-        """Say what went wrong on stderr, and whether nothing could be predicted."""
+    def print_failures(self) -> bool:
+        """Print what went wrong on stderr, and return whether nothing could be predicted."""
         from hydragnn_hpo.cli.predict_view import summarize_failures
         from hydragnn_hpo.errors import DataError
 
         if not self.structures:
             raise DataError("there is no structure to predict; give a file or folder with one.")
-        lacking = self.layout.lacking(self.kept) if self.whole else ()
+        lacking = self.columns.lacking(self.kept) if self.exhausted else ()
         for line in summarize_failures(self.structures, self.failed, self.reasons, lacking):
             typer.echo(line, err=True)
         return self.failed == self.structures
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
 
 
 def _shipped_or_path(path: Path) -> Path:
     """Let ``workflows/molecules.xyz`` name the shipped file from any folder."""
-    from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.shipped import shipped
 
     if path.exists() or path.parts[:1] != ("workflows",):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from hydragnn_hpo.ensemble.artefact.manifest import Manifest
     from hydragnn_hpo.ensemble.output_columns import PredictedRows
+    from hydragnn_hpo.ensemble.output_parts import PartHeader
     from hydragnn_hpo.ensemble.predict_file import PredictOutcome
 
 LINE_SECONDS = 15.0
@@ -19,7 +20,7 @@ LINE_SECONDS = 15.0
 
 
 class PredictProgress:
-    """A bar on a terminal, lines elsewhere, on stderr; use it in a ``with``."""
+    """How far it is, on stderr: a bar on a terminal, lines elsewhere; use it in a ``with``."""
 
     def __init__(self, total: int | None, *, quiet: bool = False) -> None:
         """Choose between both.
@@ -47,7 +48,7 @@ class PredictProgress:
         self.task = self.bar.add_task("", total=total, rate="") if self.bar else None
         self.total, self.quiet = total, quiet
         self.done = self._here = 0
-        self._began = self._told = time.monotonic()
+        self._began = self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
         if self.bar:
@@ -58,27 +59,27 @@ class PredictProgress:
         if self.bar:
             self.bar.stop()
 
-    def tell(self, structures: int, before: bool = False) -> None:
-        """Take note of structures that are done.
+    def on_chunk(self, header: "PartHeader", before: bool) -> None:
+        """Show that a chunk is done.
 
         Args:
-            structures: how many more.
-            before: they were done when this process began.
+            header: of its part.
+            before: it was done when this process began.
         """
         now = time.monotonic()
-        self.done += structures
-        self._here += 0 if before else structures
+        self.done += header.structures
+        self._here += 0 if before else header.structures
         rate = f"{self._here / max(now - self._began, 1e-6):.0f} structures/s"
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=self.done, rate=rate)
-        elif not self.quiet and now - self._told >= LINE_SECONDS:
-            self._told = now
+        elif not self.quiet and now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
             of = "" if self.total is None else f" of {self.total}"
             print(f"{self.done}{of} structures, {rate}", file=sys.stderr, flush=True)
 
 
 def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> bool:
-    """Say what was written and what went wrong; tell whether all failed."""
+    """Print what was written and what went wrong; return whether all failed."""
     for path in outcome.files:
         print(f"wrote {path}", file=sys.stderr if quiet else sys.stdout, flush=True)
     if outcome.failed and outcome.files[0].suffix in (".extxyz", ".xyz"):
@@ -93,7 +94,14 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> bool:
 def summarize_failures(
     structures: int, failed: int, reasons: Iterable[str], lacking: Iterable[str]
 ) -> list[str]:
-    """Say which structures could not be predicted, and which keys none of them had."""
+    """Return lines about structures that could not be predicted, and keys that none had.
+
+    Args:
+        structures: how many there are.
+        failed: how many could not be predicted.
+        reasons: the first reasons why.
+        lacking: keys to copy that no structure had.
+    """
     lines = [f"error: {reason}" for reason in reasons]
     if failed > len(lines):
         lines.append(f"and {failed - len(lines)} more, see the column 'error'")
@@ -103,7 +111,7 @@ def summarize_failures(
     return lines
 
 
-def first_table(
+def render_table(
     manifest: "Manifest", some: "list[PredictedRows]", most: int, more: bool
 ) -> "Table":
     """Lay out graph-level predictions; node-level ones would not fit.

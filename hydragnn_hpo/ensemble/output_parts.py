@@ -1,8 +1,8 @@
-"""Pieces that are predicted already, kept beside the output until it is whole.
+"""Parts of an output, kept beside it until it is whole.
 
-``OUT.parts/`` holds ``plan.json`` and a file for each piece that is done. A killed run goes on
-from there, and ranks that share the folder share the work: every piece has one name, and whoever
-writes it writes the same bytes.
+``OUT.parts/`` holds ``plan.json`` and a file for each chunk that is done. A killed run goes on from
+there, and ranks that see the folder share the work: every chunk has one name, and whichever rank
+writes its part writes the same bytes.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from hydragnn_hpo.ensemble.input_chunks import ChunkId
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.files import read_json, storage, write_json, write_pieces
 
@@ -21,25 +21,16 @@ _PLAN = "plan.json"
 _SUFFIX = ".part"
 
 
-class ChunkId(NamedTuple):
-    """Some structures of the input, see ``streaming.lots``."""
-
-    lot: int
-    """Which lot of the input, from 0."""
-    number: int
-    """Which piece of the lot, from 0."""
-
-
 @dataclass(frozen=True)
 class PartHeader:
     """What the first line of a part says."""
 
     structures: int
-    """Structures of the piece, also those that could not be predicted."""
+    """Structures of the chunk, also those that could not be predicted."""
     failed: int
     """Structures that could not be predicted."""
     last: bool
-    """No structure of the lot comes after this piece."""
+    """No structure of the source comes after this chunk."""
     sections: dict[str, int]
     """Bytes of each file's share, by what is put behind the name of the output."""
     crc32: int
@@ -47,14 +38,14 @@ class PartHeader:
     errors: Sequence[str] = ()
     """Some of the reasons why structures could not be predicted."""
     kept: Sequence[str] = ()
-    """Keys to take along that some structure had."""
+    """Keys to copy that some structure had."""
 
 
 class PartFolder:
     """The folder ``OUT.parts``."""
 
     def __init__(self, out: Path) -> None:
-        """Take the path of the output; nothing is made yet."""
+        """Remember the path of the output; nothing is made yet."""
         self.out = out
         self.folder = out.with_name(out.name + ".parts")
 
@@ -65,8 +56,8 @@ class PartFolder:
             plan: what decides the output, by what a person would call it.
 
         Raises:
-            ConfigError: it was begun for other structures, another ensemble, other options, or
-                nobody knows for what.
+            ConfigError: it was begun for other structures, another ensemble or other options, or
+                does not say for what.
         """
         path = self.folder / _PLAN
         if not path.exists():
@@ -78,7 +69,7 @@ class PartFolder:
         self.agree(plan)
 
     def agree(self, plan: Mapping[str, str]) -> None:
-        """See that the folder was made for a plan.
+        """Check that the folder was made for a plan.
 
         Raises:
             ConfigError: it was begun for other structures, another ensemble, other options.
@@ -95,15 +86,14 @@ class PartFolder:
             )
 
     def _unknown(self) -> ConfigError:
-        """Refuse pieces of which nobody knows what they are of."""
         return ConfigError(
             f"{self.folder}: does not say what its pieces are of; remove it to begin anew."
         )
 
-    def header(self, piece: ChunkId) -> PartHeader | None:
-        """Say what a part holds; None where it is not there, or not whole."""
+    def header(self, chunk: ChunkId) -> PartHeader | None:
+        """Return the header of a part; None where it is not there, or not whole."""
         try:
-            with self._path(piece).open("rb") as file:
+            with self._path(chunk).open("rb") as file:
                 line = file.readline()
                 header = PartHeader(**json.loads(line))
                 size = file.seek(0, 2) - len(line)
@@ -113,7 +103,7 @@ class PartFolder:
 
     def write(
         self,
-        piece: ChunkId,
+        chunk: ChunkId,
         sections: Mapping[str, bytes],
         *,
         structures: int,
@@ -125,13 +115,13 @@ class PartFolder:
         """Write a part whole, durably.
 
         Args:
-            piece: what it is of.
+            chunk: what it is of.
             sections: its share of each file of the output.
-            structures: structures of the piece.
+            structures: structures of the chunk.
             errors: some reasons why structures could not be predicted.
             failed: structures that could not be predicted.
-            kept: keys to take along that some structure had.
-            last: no structure of the lot comes after.
+            kept: keys to copy that some structure had.
+            last: no structure of the source comes after.
         """
         checksum = 0
         for content in sections.values():
@@ -139,33 +129,29 @@ class PartFolder:
         sizes = {name: len(content) for name, content in sections.items()}
         header = PartHeader(structures, failed, last, sizes, checksum, list(errors), list(kept))
         line = json.dumps(asdict(header)).encode() + b"\n"
-        write_pieces(self._path(piece), (line, *sections.values()))
+        write_pieces(self._path(chunk), (line, *sections.values()))
         return header
 
-    def whole(self, lots: int) -> list[ChunkId] | None:
-        """Give all pieces in order, or None while one is missing.
-
-        Args:
-            lots: lots of the input.
-        """
-        found = []
-        for lot in range(lots):
+    def whole(self, num_sources: int) -> list[ChunkId] | None:
+        """Return all chunks in order, or None while the part of one is missing."""
+        chunks = []
+        for source in range(num_sources):
             header, number = None, 0
             while header is None or not header.last:
-                header = self.header(ChunkId(lot, number))
+                header = self.header(ChunkId(source, number))
                 if header is None:
                     return None
-                found.append(ChunkId(lot, number))
+                chunks.append(ChunkId(source, number))
                 number += 1
-        return found
+        return chunks
 
-    def read(self, piece: ChunkId) -> dict[str, bytes]:
-        """Give the shares of a part.
+    def read(self, chunk: ChunkId) -> dict[str, bytes]:
+        """Read the shares of a part.
 
         Raises:
             DataError: it is missing or damaged.
         """
-        path = self._path(piece)
+        path = self._path(chunk)
         try:
             line, _, body = path.read_bytes().partition(b"\n")
             header = PartHeader(**json.loads(line))
@@ -180,9 +166,8 @@ class PartFolder:
         return sections
 
     def done(self) -> list[ChunkId]:
-        """Name the pieces that are there, in any order."""
-        found = (path.stem.split("-") for path in self.folder.glob(f"[0-9]*{_SUFFIX}"))
-        return [ChunkId(int(lot), int(number)) for lot, number in found]
+        """Return the chunks whose parts are there, in any order."""
+        return [ChunkId.parse(path.stem) for path in self.folder.glob(f"[0-9]*{_SUFFIX}")]
 
     def remove(self) -> None:
         """Remove the folder: the output is whole. For other ranks it vanishes in one moment."""
@@ -197,5 +182,5 @@ class PartFolder:
         if not any(self.folder.glob(f"*{_SUFFIX}")):
             self.remove()
 
-    def _path(self, piece: ChunkId) -> Path:
-        return self.folder / f"{piece.lot:06d}-{piece.number:08d}{_SUFFIX}"
+    def _path(self, chunk: ChunkId) -> Path:
+        return self.folder / f"{chunk.source:06d}-{chunk.number:08d}{_SUFFIX}"

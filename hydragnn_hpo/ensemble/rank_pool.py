@@ -1,4 +1,4 @@
-"""Ranks that a backend runs until all pieces are done: started, replaced, and ended."""
+"""Predict on ranks of a backend: start them, replace those that are lost, and join their parts."""
 
 import itertools
 import secrets
@@ -11,16 +11,19 @@ from typing import Any
 from hydragnn_hpo.campaign.backends import backend_on
 from hydragnn_hpo.campaign.lease import FAILED, FINISHED, Lease
 from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.ensemble.input_chunks import ChunkId
 from hydragnn_hpo.ensemble.multi_rank import (
-    ChunkClaims,
     claims_of,
-    failure_of,
-    forget_failure,
-    lost_pieces,
-    name_of,
+    clear_failure,
+    given_up_error,
+    read_failure,
 )
-from hydragnn_hpo.ensemble.output_parts import ChunkId, PartFolder, PartHeader
-from hydragnn_hpo.ensemble.predict_file import PredictOutcome, PredictPipeline, PredictRequest
+from hydragnn_hpo.ensemble.predict_file import (
+    PredictOutcome,
+    PredictPipeline,
+    PredictRequest,
+    Report,
+)
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError
 from hydragnn_hpo.files import passes, storage
 from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
@@ -30,23 +33,71 @@ POLL_SECONDS = 0.1
 HOST_SECONDS = 600.0
 """How long to wait for the first host, and for one to come back once all were lost."""
 
-MOST_STARTS = 3
+MAX_STARTS = 3
 """A slot whose ranks have ended badly so often is left alone."""
+
+PROGRESS_SECONDS = 1.0
+"""Between two looks at what is done."""
+
+ONE_JOB_BACKENDS = ("steps", "mpiexec")
+"""Backends that start a launcher for every job: one job holds all ranks."""
+
+
+def predict_on_ranks(
+    request: PredictRequest, pipeline: PredictPipeline, machine: MachineConfig, report: Report
+) -> PredictOutcome:
+    """Start ranks, wait until all is predicted, and join it.
+
+    Args:
+        request: what to predict.
+        pipeline: of the request, opened in this process.
+        machine: where ranks run.
+        report: called with each chunk, and whether it was there before.
+
+    Raises:
+        HydraError: it cannot be done, or ranks ended before it was.
+    """
+    if not machine.shared_files:
+        raise ConfigError("predicting on ranks needs files that all hosts see; see shared_files.")
+    folder, parts = request.parts.folder / "launch", request.parts
+    with storage(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    lease = Lease(folder)
+    progress = _Progress(request, report, lease)
+    claims = claims_of(request)
+    why = FAILED
+    try:
+        clear_failure(request)
+        claims.clear()
+        progress.update(before=True)
+        if parts.whole(pipeline.num_sources) is None:
+            with backend_on(machine, folder) as backend:
+                one_job = machine.backend in ONE_JOB_BACKENDS
+                RankPool(backend, folder, request.to_json(), one_job=one_job).run(progress)
+        progress.update()
+        if parts.whole(pipeline.num_sources) is None:
+            chunks = map(ChunkId.parse, claims.last_attempts())
+            if given_up := [chunk for chunk in chunks if parts.header(chunk) is None]:
+                raise given_up_error(request, given_up)
+        why = FINISHED
+    finally:
+        lease.release(why)
+        if not (folder / LOG).exists():  # no rank was started
+            parts.leave()
+    outcome = pipeline.join()
+    if outcome is None:
+        raise JobError(f"{request.out}: pieces are missing; repeat the command to go on.")
+    return outcome
 
 
 class RankPool:
     """One rank on every slot, each for itself: one that is lost takes no other along.
 
-    Where a launcher is started for every job (``together``), one job holds all ranks.
+    Where a launcher is started for every job (``one_job``), one job holds all ranks.
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        folder: Path,
-        spec: dict[str, Any],
-        *,
-        together: bool,
+        self, backend: Backend, folder: Path, spec: dict[str, Any], *, one_job: bool
     ) -> None:
         """Start nothing yet.
 
@@ -54,64 +105,62 @@ class RankPool:
             backend: runs the ranks.
             folder: for their logs and leases; all hosts see it.
             spec: handed to each of them.
-            together: start them as one job.
+            one_job: start them as one job.
         """
         self._backend, self._folder, self._spec = backend, folder, spec
-        self._together = together
+        self._one_job = one_job
         self._name = f"predict-{secrets.token_hex(3)}"
         self._numbers = itertools.count(1)
-        self._alive: dict[str, Job] = {}
+        self._running: dict[str, Job] = {}
         self._starts = Counter[str]()
-        self._done = False
+        self._finished = False
         self.log = folder / LOG
 
-    @property
-    def ranks(self) -> int:
-        """How many ranks are at work."""
-        return sum(job.width for job in self._alive.values())
-
-    def run(self, tell: Callable[[], None]) -> None:
-        """Have ranks on all slots, and come back when none is left.
+    def run(self, tick: Callable[[], None]) -> None:
+        """Keep a rank on every slot; return when no chunk and no rank is left.
 
         Args:
-            tell: called often meanwhile; what it raises ends the ranks.
+            tick: called often meanwhile; what it raises ends the ranks.
 
         Raises:
             JobError: there is no host, or every rank has ended badly.
         """
-        busy = time.monotonic()
+        last_busy = time.monotonic()
         while True:
             self._fill()
-            if self._alive:
-                busy = time.monotonic()
-            elif self._done or self._is_given_up():
+            if self._running:
+                last_busy = time.monotonic()
+            elif self._finished or self._is_given_up():
                 break
-            elif time.monotonic() > busy + HOST_SECONDS:
+            elif time.monotonic() > last_busy + HOST_SECONDS:
                 raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see {self._folder}.")
             for event in self._backend.poll(POLL_SECONDS):
-                self._hear(event)
-            tell()
-        if not self._done:
+                self._on_event(event)
+            tick()
+        if not self._finished:
             raise JobError(f"all ranks have ended before their work was done: see {self.log}.")
 
     def _fill(self) -> None:
-        """Start a rank on each slot that has none, while there is something left to do."""
-        if self._done or not self._backend.settled:
+        """Start a rank on each slot that has none, while chunks are left."""
+        if self._finished or not self._backend.settled:
             return
-        taken = {slot.name for job in self._alive.values() for slot in job.slots}
-        free = [slot for slot in self._backend.slots if self._is_free(slot, taken)]
-        for some in _groups(free, together=self._together):
-            self._start(some)
+        taken = {slot.name for job in self._running.values() for slot in job.slots}
+        slots = [slot for slot in self._backend.slots if self._is_free(slot, taken)]
+        if self._one_job and slots:
+            self._start(slots)
+        elif not self._one_job:
+            for slot in slots:
+                self._start([slot])
 
     def _is_given_up(self) -> bool:
-        """Say whether there are slots, and ranks have ended badly too often on each."""
+        """Check whether there are slots, and ranks have ended badly too often on each."""
         slots = self._backend.slots
-        return bool(slots) and all(self._starts[slot.name] >= MOST_STARTS for slot in slots)
+        return bool(slots) and all(self._starts[slot.name] >= MAX_STARTS for slot in slots)
 
     def _is_free(self, slot: Slot, taken: set[str]) -> bool:
-        return slot.name not in taken and self._starts[slot.name] < MOST_STARTS
+        return slot.name not in taken and self._starts[slot.name] < MAX_STARTS
 
-    def _start(self, slots: tuple[Slot, ...]) -> None:
+    def _start(self, slots: Sequence[Slot]) -> None:
         name = f"{self._name}-{next(self._numbers)}"
         job = Job(
             id=name,
@@ -121,105 +170,40 @@ class RankPool:
             log=self.log,
             lease=self._folder / f"{name}.lease",
             watch=None,
-            slots=slots,
+            slots=tuple(slots),
         )
         self._starts.update(slot.name for slot in slots)
-        self._alive[name] = job
+        self._running[name] = job
         self._backend.start(job)
 
-    def _hear(self, event: Event) -> None:
-        """Take note of a job's end: a rank ends well only when nothing is left to do."""
+    def _on_event(self, event: Event) -> None:
+        """Record a job's end: a rank ends well only when no chunk is left."""
         if event.kind == "adopted" and event.job:  # of a command that was killed
             self._backend.stop(event.job, grace=0.0)
-        if event.kind == "ended" and event.job in self._alive:
-            del self._alive[event.job]
-            if 0 in (event.data.get("codes") or ()) and not self._done:
-                self._done = True
-                for name in self._alive:  # they only look whether others are done
+        if event.kind == "ended" and event.job in self._running:
+            del self._running[event.job]
+            if 0 in (event.data.get("codes") or ()) and not self._finished:
+                self._finished = True
+                for name in self._running:  # they only wait for chunks of others
                     self._backend.stop(name)
 
 
-def _groups(slots: Sequence[Slot], *, together: bool) -> list[tuple[Slot, ...]]:
-    if together:
-        return [tuple(slots)] if slots else []
-    return [(slot,) for slot in slots]
+class _Progress:
+    """Reports the parts that ranks have written."""
 
-
-TOGETHER = ("steps", "mpiexec")
-"""Backends that start a launcher for every job: one job holds all ranks."""
-
-LOOK_SECONDS = 1.0
-"""Between two looks at what is done."""
-
-Tell = Callable[[PartHeader, bool], None]
-
-
-def predict_on(
-    order: PredictRequest, work: PredictPipeline, machine: MachineConfig, tell: Tell
-) -> PredictOutcome:
-    """Start ranks, wait until all is predicted, and join it.
-
-    Args:
-        order: what to predict.
-        work: the same, opened here.
-        machine: on what.
-        tell: is called with each piece, and whether it was there before.
-
-    Raises:
-        HydraError: it cannot be done, or ranks ended before it was.
-    """
-    if not machine.shared_files:
-        raise ConfigError("predicting on ranks needs files that all hosts see; see shared_files.")
-    folder = order.parts.folder / "launch"
-    with storage(folder):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    lease = Lease(folder)
-    watch = _Watch(order, tell, lease)
-    forget_failure(order)
-    why = FAILED
-    try:
-        with ChunkClaims(claims_of(order)) as claims:
-            claims.forget_dead()
-            watch.look(before=True)
-            if order.parts.whole(work.lots) is None:
-                _start(order, machine, folder, watch)
-            watch.look()
-            if lost := _lost(order.parts, work, claims):
-                raise lost_pieces(order, lost)
-        why = FINISHED
-    finally:
-        lease.release(why)
-        if not (folder / LOG).exists():  # nobody was started
-            order.parts.leave()
-    outcome = work.join()
-    if outcome is None:
-        raise JobError(f"{order.out}: pieces are missing; repeat the command to go on.")
-    return outcome
-
-
-def _start(order: PredictRequest, machine: MachineConfig, folder: Path, watch: "_Watch") -> None:
-    """Have a rank on every slot until nothing is left to do."""
-    with backend_on(machine, folder) as backend:
-        together = machine.backend in TOGETHER
-        RankPool(backend, folder, order.as_json(), together=together).run(watch)
-
-
-class _Watch:
-    """Looks at what ranks have done."""
-
-    def __init__(self, order: PredictRequest, tell: Tell, lease: Lease) -> None:
-        self._order, self._tell, self._lease = order, tell, lease
+    def __init__(self, request: PredictRequest, report: Report, lease: Lease) -> None:
+        self._request, self._report, self._lease = request, report, lease
         self._known: set[ChunkId] = set()
-        self._looked = 0.0
+        self._last_update = 0.0
 
     def __call__(self) -> None:
-        """Look now and then; raise what a rank has failed with."""
+        """Look now and then; raise the error that a rank has left."""
         self._lease.renew()
-        if time.monotonic() > self._looked + LOOK_SECONDS:
-            self._looked = time.monotonic()
+        if time.monotonic() > self._last_update + PROGRESS_SECONDS:
+            self._last_update = time.monotonic()
             try:
-                failure = failure_of(self._order)
-                self.look()
+                failure = read_failure(self._request)
+                self.update()
             except (HydraError, OSError) as error:  # files may be back at the next look
                 if not passes(error):
                     raise
@@ -227,22 +211,10 @@ class _Watch:
                 if failure:
                     raise failure
 
-    def look(self, before: bool = False) -> None:
-        """Tell of what is new."""
-        parts = self._order.parts
-        for piece in sorted(set(parts.done()) - self._known):
-            if header := parts.header(piece):
-                self._known.add(piece)
-                self._tell(header, before)
-
-
-def _lost(parts: PartFolder, work: PredictPipeline, claims: ChunkClaims) -> list[ChunkId]:
-    """Give the pieces at which too many ranks have ended."""
-    if parts.whole(work.lots) is not None:
-        return []
-    known = parts.done()
-    near = []
-    for lot in range(work.lots):
-        most = max((piece.number for piece in known if piece.lot == lot), default=0)
-        near += [ChunkId(lot, number) for number in range(most + 2)]
-    return [piece for piece in near if claims.is_lost(name_of(piece))]
+    def update(self, before: bool = False) -> None:
+        """Report what is new."""
+        parts = self._request.parts
+        for chunk in sorted(set(parts.done()) - self._known):
+            if header := parts.header(chunk):
+                self._known.add(chunk)
+                self._report(header, before)

@@ -16,7 +16,8 @@ def test_small_files_are_taken_together_and_large_ones_alone(tmp_path: Path) -> 
     (tmp_path / "id_prop.csv").write_text("a,1\n")
     (tmp_path / ".hidden").write_text("x")
     found = [
-        ([path.name for path in lot.paths], lot.whole) for lot in list_input_sources([tmp_path])
+        ([path.name for path in source.paths], source.whole)
+        for source in list_input_sources([tmp_path])
     ]
     assert found == [
         (["a.cif", "b.cif"], True),
@@ -27,15 +28,17 @@ def test_small_files_are_taken_together_and_large_ones_alone(tmp_path: Path) -> 
     ]
 
 
-def test_a_lot_has_at_most_256_files(tmp_path: Path) -> None:
+def test_a_source_has_at_most_256_files(tmp_path: Path) -> None:
     for number in range(300):
         (tmp_path / f"{number:03d}.cif").write_text("x")
-    lots = list_input_sources([tmp_path])
-    assert [len(lot.paths) for lot in lots] == [256, 44]
-    assert [path.name for lot in lots for path in lot.paths] == [f"{n:03d}.cif" for n in range(300)]
+    sources = list_input_sources([tmp_path])
+    assert [len(source.paths) for source in sources] == [256, 44]
+    assert [path.name for source in sources for path in source.paths] == [
+        f"{n:03d}.cif" for n in range(300)
+    ]
 
 
-def test_a_store_is_one_lot(tmp_path: Path) -> None:
+def test_a_store_is_one_source(tmp_path: Path) -> None:
     store = tmp_path / "x.bp"
     store.mkdir()
     (store / "index.json").write_text("{}")

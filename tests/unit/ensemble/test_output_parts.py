@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.ensemble.output_parts import ChunkId, PartFolder
+from hydragnn_hpo.ensemble.input_chunks import ChunkId
+from hydragnn_hpo.ensemble.output_parts import PartFolder
 from hydragnn_hpo.errors import ConfigError, DataError
 
 
-def filled(parts: PartFolder, *pieces: tuple[int, int, bool]) -> None:
-    for lot, number, last in pieces:
-        text = f"{lot}.{number}\n".encode()
+def filled(parts: PartFolder, *chunks: tuple[int, int, bool]) -> None:
+    for source, number, last in chunks:
+        text = f"{source}.{number}\n".encode()
         sections = {"": text, ".nodes": b"\x00" + text}
-        parts.write(ChunkId(lot, number), sections, structures=2, failed=1, last=last)
+        parts.write(ChunkId(source, number), sections, structures=2, failed=1, last=last)
 
 
 @pytest.fixture
@@ -23,17 +24,17 @@ def parts(tmp_path: Path) -> PartFolder:
 
 
 def test_a_part_is_read_as_it_was_written(parts: PartFolder) -> None:
-    piece = ChunkId(3, 14)
+    chunk = ChunkId(3, 14)
     said = parts.write(
-        piece, {"": b"x\n\ny", ".nodes": b""}, structures=5, errors=("why",), failed=1, last=True
+        chunk, {"": b"x\n\ny", ".nodes": b""}, structures=5, errors=("why",), failed=1, last=True
     )
-    assert parts.header(piece) == said
+    assert parts.header(chunk) == said
     assert (said.structures, said.failed, said.last, said.errors) == (5, 1, True, ["why"])
-    assert parts.read(piece) == {"": b"x\n\ny", ".nodes": b""}
+    assert parts.read(chunk) == {"": b"x\n\ny", ".nodes": b""}
     assert parts.header(ChunkId(3, 15)) is None
 
 
-def test_all_are_there_when_every_lot_has_come_to_its_last(parts: PartFolder) -> None:
+def test_all_are_there_when_every_source_has_come_to_its_last(parts: PartFolder) -> None:
     filled(parts, (0, 0, False), (1, 0, True))
     assert parts.whole(2) is None
     filled(parts, (0, 1, True), (0, 2, True))  # a rank looked beyond the end
@@ -72,7 +73,7 @@ def test_a_part_that_was_altered_is_refused(parts: PartFolder) -> None:
 
 
 @pytest.mark.parametrize("plan", [None, "[1]"], ids=["gone", "a list"])
-def test_pieces_of_nobody_knows_what_are_not_taken(tmp_path: Path, plan: str | None) -> None:
+def test_chunks_of_nobody_knows_what_are_not_taken(tmp_path: Path, plan: str | None) -> None:
     parts = PartFolder(tmp_path / "out.csv")
     parts.begin({"set of structures": "some"})
     parts.write(ChunkId(0, 0), {"": b"1\n"}, structures=1, last=True)

@@ -22,9 +22,18 @@ from processes import until
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.ensemble import structure_batches as reading_module
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.input_chunks import STDIN, StructureFiles, list_input_sources
-from hydragnn_hpo.ensemble.output_parts import ChunkId, PartFolder, PartHeader
-from hydragnn_hpo.ensemble.predict_file import PredictPipeline, select_columns
+from hydragnn_hpo.ensemble.input_chunks import (
+    STDIN,
+    ChunkId,
+    StructureFiles,
+    list_input_sources,
+)
+from hydragnn_hpo.ensemble.output_parts import PartFolder, PartHeader
+from hydragnn_hpo.ensemble.predict_file import (
+    PredictPipeline,
+    predict_chunks,
+    select_columns,
+)
 from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
 from hydragnn_hpo.ensemble.writers import make_writer
 from hydragnn_hpo.errors import ConfigError, DataError
@@ -40,10 +49,10 @@ def model(built_zip: Path) -> Ensemble:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a piece be 4 structures, a batch two or three, and no file small."""
-    monkeypatch.setattr(reading_module, "FEWEST", 4)
-    monkeypatch.setattr(reading_module, "MOST", 4)
-    monkeypatch.setattr(reading_module, "GATHERED", 100)
-    monkeypatch.setattr("hydragnn_hpo.ensemble.input_chunks._SMALL", 0)
+    monkeypatch.setattr(reading_module, "MIN_STRUCTURES", 4)
+    monkeypatch.setattr(reading_module, "MAX_STRUCTURES", 4)
+    monkeypatch.setattr(reading_module, "BATCH_SIZE", 100)
+    monkeypatch.setattr("hydragnn_hpo.ensemble.input_chunks._SMALL_BYTES", 0)
 
 
 def frames(count: int) -> list[Atoms]:
@@ -75,7 +84,7 @@ def table_of(
         parts = PartFolder(out)
         parts.begin({})
         work = PredictPipeline(model, reading, make_writer(out, layout), layout, parts)
-        work.do_all(tell)
+        predict_chunks(work, report=tell)
         assert work.join() is not None
     with out.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -210,8 +219,10 @@ def test_standard_input_is_read_like_a_file(
 def test_no_more_graphs_are_held_than_a_few_batches_have(
     tmp_path: Path, model: Ensemble, built_zip: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading_module, "FEWEST", 60)  # one piece: batches are what bounds it
-    monkeypatch.setattr(reading_module, "MOST", 60)
+    monkeypatch.setattr(
+        reading_module, "MIN_STRUCTURES", 60
+    )  # one piece: batches are what bounds it
+    monkeypatch.setattr(reading_module, "MAX_STRUCTURES", 60)
     write(tmp_path / "a.extxyz", frames(60))
     most, alive = 0, weakref.WeakSet[Graph]()
 
@@ -273,12 +284,12 @@ def test_a_broken_run_goes_on_where_it_was(
 RESTS = """
 import time
 from hydragnn_hpo.cli.main import main
-from hydragnn_hpo.ensemble.output_parts import PartFolder as Parts
-write = Parts.write
+from hydragnn_hpo.ensemble.output_parts import PartFolder
+write = PartFolder.write
 def rest(self, *words, **more):
     write(self, *words, **more)
     time.sleep(3600)
-Parts.write = rest
+PartFolder.write = rest
 main()
 """
 """The command, but that it rests after its first part: however fast it is, it is killed there."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hydragnn_hpo.ensemble import rank_pool
-from hydragnn_hpo.ensemble.rank_pool import MOST_STARTS, RankPool
+from hydragnn_hpo.ensemble.rank_pool import MAX_STARTS, RankPool
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Event, Job, Slot
 
@@ -36,8 +36,8 @@ class Stage:
         return [Event("ended", job.id, 0.0, {"codes": self.codes.pop(0)})]
 
 
-def run(stage: Stage, *, together: bool = False) -> list[list[int]]:
-    RankPool(stage, Path("work"), {"a": 1}, together=together).run(lambda: None)  # type: ignore[arg-type]
+def run(stage: Stage, *, one_job: bool = False) -> list[list[int]]:
+    RankPool(stage, Path("work"), {"a": 1}, one_job=one_job).run(lambda: None)  # type: ignore[arg-type]
     return [[slot.index for slot in job.slots] for job in stage.started]
 
 
@@ -52,7 +52,7 @@ def test_who_only_waits_for_others_is_ended():
 
 
 def test_launchers_start_all_ranks_together():
-    assert run(Stage(3, [0, 0, 0]), together=True) == [[0, 1, 2]]
+    assert run(Stage(3, [0, 0, 0]), one_job=True) == [[0, 1, 2]]
 
 
 def test_a_lost_rank_is_replaced():
@@ -63,11 +63,11 @@ def test_who_ends_badly_again_and_again_is_given_up():
     stage = Stage(1, *[[1]] * 5)
     with pytest.raises(JobError, match=r"all ranks have ended before .* see work/ranks.log"):
         run(stage)
-    assert len(stage.started) == MOST_STARTS
+    assert len(stage.started) == MAX_STARTS
 
 
 def test_a_slot_that_fails_leaves_the_work_to_the_others():
-    assert run(Stage(2, [1], [-11], [1], [0], [1])).count([0]) <= MOST_STARTS
+    assert run(Stage(2, [1], [-11], [1], [0], [1])).count([0]) <= MAX_STARTS
 
 
 class Lost(Stage):
@@ -103,4 +103,4 @@ def test_what_is_told_meanwhile_may_end_it():
         raise JobError("no more")
 
     with pytest.raises(JobError, match="no more"):
-        RankPool(Stage(1), Path("work"), {}, together=False).run(tell)  # type: ignore[arg-type]
+        RankPool(Stage(1), Path("work"), {}, one_job=False).run(tell)  # type: ignore[arg-type]
