@@ -60,8 +60,7 @@ def evaluate(
 ) -> None:
     """Hold predictions and their error bars against labels: one table, JSON, figures."""
     from hydragnn_hpo.ensemble.evaluation.evaluate import evaluate as judge
-    from hydragnn_hpo.ensemble.inference import Ensemble
-    from hydragnn_hpo.ensemble.multi_device import device_of
+    from hydragnn_hpo.ensemble.inference import Ensemble, device_of
 
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
     known = _card(files, card)

@@ -56,9 +56,8 @@ def pick(
 ) -> None:
     """Pick the structures of a pool that are worth a label: uncertain, and not all alike."""
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.ensemble.inference import Ensemble
+    from hydragnn_hpo.ensemble.inference import Ensemble, device_of
     from hydragnn_hpo.ensemble.input_chunks import list_input_sources, refuse_to_replace
-    from hydragnn_hpo.ensemble.multi_device import device_of
     from hydragnn_hpo.ensemble.picking.output import as_plain, check_format, write_picked
     from hydragnn_hpo.ensemble.picking.pick import Wish, ranking_of
     from hydragnn_hpo.ensemble.picking.pick import pick as pick_from

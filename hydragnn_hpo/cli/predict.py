@@ -178,7 +178,7 @@ def _check_ranks(
     Raises:
         ConfigError: they would read standard input, write to a screen, or share a device.
     """
-    from hydragnn_hpo.ensemble.multi_device import AUTO
+    from hydragnn_hpo.ensemble.inference import AUTO
 
     if device != AUTO and (options.are_given or own_rank):
         raise ConfigError("--device is for one process: each rank has the device of its slot.")

@@ -49,8 +49,7 @@ def serve(
 ) -> None:
     """Serve predictions over HTTP, to those who have the token, until stopped."""
     _needs_the_extra()
-    from hydragnn_hpo.ensemble.inference import Ensemble
-    from hydragnn_hpo.ensemble.multi_device import device_of
+    from hydragnn_hpo.ensemble.inference import Ensemble, device_of
     from hydragnn_hpo.ensemble.serving.limits import Limits
     from hydragnn_hpo.web.listening import is_loopback
     from hydragnn_hpo.web.tokens import find_token

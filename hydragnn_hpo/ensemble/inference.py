@@ -1,8 +1,9 @@
-"""What an ensemble says about structures: mean, calibrated sigma, interval, trust.
+"""Predict with an ensemble: mean, calibrated sigma, intervals, trust.
 
 Shapes: G graphs, N nodes, R rows of a head (G or N), w components.
 """
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +22,24 @@ from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.structure import Rules
 from hydragnn_hpo.ensemble.artefact import archive
 from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, Engine, pieces
-from hydragnn_hpo.ensemble.engines.choose import engine_of
-from hydragnn_hpo.ensemble.member import Member, make_member
+from hydragnn_hpo.ensemble.engine import (
+    EDGES_PER_BATCH,
+    Engine,
+    Member,
+    make_engine,
+    make_member,
+    pieces,
+)
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.target_rows import graph_of_row, largest_per_graph, stratum_of_row
 from hydragnn_hpo.ensemble.uncertainty.moments import Moments
-from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.launching.ranks.place import DEVICE
 from hydragnn_hpo.model.gnn import variance_of
+
+AUTO = "auto"
+
+_DEVICE_KINDS = ("cpu", "cuda", "xpu")
 
 
 @dataclass(frozen=True)
@@ -48,12 +59,12 @@ class HeadPrediction:
     bounds: Mapping[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """Ends of the intervals of other levels that were asked for, by percent, each [R, w]."""
     members: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """What each member says, by its trial, [R, w]; empty unless asked for."""
+    """Values of each member, by its trial, [R, w]; empty unless asked for."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an ensemble says about some structures, in their order."""
+    """What an ensemble predicts for some structures, in their order."""
 
     heads: dict[str, HeadPrediction]
     """By head; node-level heads hold all nodes of the first structure, then the next."""
@@ -75,7 +86,7 @@ def head_prediction(
         head: with its calibration.
         parts: moments of the batches.
         levels: intervals besides that of 90 %, in percent.
-        members: what each member said of each batch.
+        members: values of each member for each batch.
         stratum: name of each row's kind of structure, [R]; all alike if left out.
     """
     mean = _stack([part.mean for part in parts], WIDTHS[head.shape])
@@ -91,7 +102,7 @@ def head_prediction(
         mean - half,
         mean + half,
         bounds={level: (mean - width, mean + width) for level, width in wide.items()},
-        members={name: np.concatenate(said) for name, said in (members or {}).items() if said},
+        members={name: np.concatenate(some) for name, some in (members or {}).items() if some},
     )
 
 
@@ -105,7 +116,14 @@ def flags(
     indices: np.ndarray,
     heads: Mapping[str, HeadPrediction],
 ) -> tuple[str, ...]:
-    """Give ``ok`` or the reasons against each structure's predictions, [G]."""
+    """Return ``ok`` or the reasons against each structure's predictions, [G].
+
+    Args:
+        manifest: heads with their calibration, elements and coordination of the training data.
+        columns: graphs.
+        indices: of the structures.
+        heads: what is predicted for them.
+    """
     reasons: list[list[str]] = [[] for _ in indices]
     here = columns.take(indices)
     graph_of_node = np.repeat(np.arange(len(indices)), here.num_nodes())
@@ -130,13 +148,13 @@ def flags(
 
 
 def _pairs(graph: np.ndarray, number: np.ndarray) -> list[list[int]]:
-    """Give graph and atomic number of some atoms, each pair once, in order."""
+    """Return graph and atomic number of some atoms, each pair once, in order."""
     pairs: list[list[int]] = np.unique(np.stack((graph, number), axis=1), axis=0).tolist()
     return pairs
 
 
-Said = dict[str, list[np.ndarray]]
-"""What members say of a head in batch after batch, by their trial."""
+MemberValues = dict[str, list[np.ndarray]]
+"""Values of members for a head in batch after batch, by their trial."""
 
 
 class Ensemble:
@@ -150,7 +168,7 @@ class Ensemble:
         *,
         compiled: bool = False,
     ) -> None:
-        """Take the members; they are kept in the order of their names.
+        """Move members to a device; they are kept in the order of their names.
 
         Args:
             manifest: heads, calibration, provenance.
@@ -164,7 +182,7 @@ class Ensemble:
         for member in self.members:
             member.model.to(self.device)
         self.compiled = compiled
-        self.engine: Engine = engine_of(self.members, self.device, compiled=compiled)
+        self.engine: Engine = make_engine(self.members, self.device, compiled=compiled)
 
     @classmethod
     def load(
@@ -205,12 +223,12 @@ class Ensemble:
 
     @property
     def cutoff(self) -> float:
-        """Give the longest edge that graphs must hold, in angstrom."""
+        """The longest edge that graphs must hold, in angstrom."""
         return self.manifest.cutoff
 
     @property
     def rules(self) -> Rules:
-        """Say how structures become graphs that every member can use."""
+        """How structures become graphs that every member can use."""
         known = self.manifest
         return rules_for(self.cutoff, known.attributes, known.laplacian)
 
@@ -231,7 +249,7 @@ class Ensemble:
             indices: which of the graphs, in which order; all if left out.
             edges_per_batch: bounds the memory of one batch.
             levels: intervals besides that of 90 %, in percent, see ``levels_known``.
-            members: also give what each member says.
+            members: also return the values of each member.
 
         Raises:
             DataError: a structure cannot become a graph, or the store's edges are too short.
@@ -241,14 +259,14 @@ class Ensemble:
             indices = np.arange(columns.num_graphs)
         indices = np.asarray(indices, dtype=np.int64)
         parts: dict[str, list[Moments]] = {name: [] for name in self.manifest.heads}
-        said: dict[str, Said] = {name: {} for name in self.manifest.heads}
+        values: dict[str, MemberValues] = {name: {} for name in self.manifest.heads}
         for piece in pieces(columns, indices, edges_per_batch):
-            for name, moments in self.moments(columns, piece, said if members else None).items():
+            for name, moments in self.moments(columns, piece, values if members else None).items():
                 parts[name].append(moments)
         kinds = self._kinds(columns, indices)
         heads = {
             name: head_prediction(
-                head, parts[name], levels=levels, members=said[name], stratum=kinds[name]
+                head, parts[name], levels=levels, members=values[name], stratum=kinds[name]
             )
             for name, head in self.manifest.heads.items()
         }
@@ -262,7 +280,7 @@ class Ensemble:
         return columns_of_atoms(several, self.rules)
 
     def _kinds(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray | None]:
-        """Give by head the kind of structure of each row, where that decides its intervals."""
+        """Return by head the kind of structure of each row, where that decides its intervals."""
         kinds: dict[str, np.ndarray | None] = dict.fromkeys(self.manifest.heads)
         for name, head in self.manifest.heads.items():
             if head.calibration.tables:
@@ -271,27 +289,27 @@ class Ensemble:
         return kinds
 
     def moments(
-        self, graphs: GraphSet, indices: np.ndarray, heard: dict[str, Said] | None = None
+        self, graphs: GraphSet, indices: np.ndarray, collect: dict[str, MemberValues] | None = None
     ) -> dict[str, Moments]:
         """Stream the members over one batch of graphs: by head, mean and spread.
 
         Args:
             graphs: with edges up to the ensemble's cutoff.
             indices: of the batch.
-            heard: where each member's own values are kept, by head, if they are wanted.
+            collect: gets each member's own values, by head.
         """
         moments = {name: Moments() for name in self.manifest.heads}
-        for member, said in self.engine.said(graphs, indices):
+        for member, heads in self.engine.predict(graphs, indices):
             for name, weight in member.weights.items():
-                noise = said.get(variance_of(name))
-                values = as_array(said[name])
+                noise = heads.get(variance_of(name))
+                values = as_array(heads[name])
                 moments[name].add(values, weight, None if noise is None else as_array(noise))
-                if heard is not None:
-                    heard[name].setdefault(member.trial, []).append(values)
+                if collect is not None:
+                    collect[name].setdefault(member.trial, []).append(values)
         return moments
 
     def levels_known(self) -> tuple[int, ...]:
-        """Give the whole percents that every head has an interval for."""
+        """Return the whole percents that every head has an interval for."""
         known = [head.calibration.levels for head in self.manifest.heads.values()]
         common = set.intersection(*(set(levels) for levels in known))
         whole = {level: round(100 * level) for level in sorted(common)}
@@ -307,13 +325,13 @@ class Ensemble:
 
 
 def as_array(values: Tensor) -> np.ndarray:
-    """Give a tensor of any device as an array in fp64."""
+    """Return a tensor of any device as an array in fp64."""
     array: np.ndarray = values.detach().double().cpu().numpy()
     return array
 
 
 def _check_trust(where: str, content: archive.Content, trust: Collection[str]) -> None:
-    """Refuse to run code of packages that nobody said they trust (Law 10)."""
+    """Refuse to run code of packages that are not trusted (Law 10)."""
     for name in sorted({config.model.conv for config in content.configs.values()}):
         if not is_user_conv(name) or package_of(name) in trust:
             continue
@@ -323,3 +341,73 @@ def _check_trust(where: str, content: archive.Content, trust: Collection[str]) -
             f"{where}: a member's conv is '{name}', whose code would be run (version {made} made "
             f"it, {version_of(name)} is here): say that you trust it, with --trust {package}."
         )
+
+
+def load_on(
+    named: str, archive: Path, *, trust: Collection[str] = (), compiled: bool = False
+) -> Ensemble:
+    """Load an ensemble that predicts on one device, or with its members on several.
+
+    Args:
+        named: devices, see ``devices_of``.
+        archive: the ensemble's file.
+        trust: packages whose convs may run.
+        compiled: predict with machine code.
+
+    Raises:
+        ConfigError: there is no such device.
+        HydraError: the file is not what it says.
+    """
+    devices = devices_of(named)
+    ensemble = Ensemble.load(archive, device=devices[0], trust=trust, compiled=compiled)
+    if len(devices) > 1:
+        from hydragnn_hpo.ensemble.multi_device import MultiDeviceEngine
+
+        ensemble.engine = MultiDeviceEngine(ensemble.members, devices, compiled=compiled)
+    return ensemble
+
+
+def device_of(named: str) -> str:
+    """Return the one device that a text names.
+
+    Raises:
+        ConfigError: it is not here, or there are several.
+    """
+    first, *others = devices_of(named)
+    if others:
+        raise ConfigError(f"device {named}: only one will do here, as {first}.")
+    return first
+
+
+def devices_of(named: str) -> list[str]:
+    """Return the devices that a text names.
+
+    Args:
+        named: ``auto`` (that of this rank's slot, else the first accelerator, else the processor),
+            or names as torch has them, with commas between.
+
+    Raises:
+        ConfigError: one of them is not here.
+    """
+    if named == AUTO:
+        return [os.environ.get(DEVICE) or _first_accelerator() or "cpu"]
+    names = [name.strip() for name in named.split(",")]
+    for name in names:
+        _check_device(name)
+    return names
+
+
+def _first_accelerator() -> str | None:
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return f"{found.type}:0" if found is not None and found.type in _DEVICE_KINDS else None
+
+
+def _check_device(name: str) -> None:
+    first = _first_accelerator()
+    here = f"cpu, {first}" if first else "cpu alone"
+    if name.partition(":")[0] not in _DEVICE_KINDS:
+        raise ConfigError(f"device {name!r}: not one that can be used; here: {here}.")
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, ValueError):
+        raise ConfigError(f"device {name!r}: torch finds none; here: {here}.") from None

@@ -1,8 +1,8 @@
 """What the columns of an output are called, and what stands in them; the same in all formats.
 
 The columns of a head ``t`` are ``t``, ``t_std``, ``t_std_epistemic``, ``t_lo90`` and ``t_hi90``
-(or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, but one ``t_std``. What a
-member says is ``t_TRIAL``. Names carry no unit, so that scripts do not break over it.
+(or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, but one ``t_std``. The value
+of one member is ``t_TRIAL``. Names carry no unit, so that scripts do not break over it.
 
 Shapes: G graphs, R rows of a head (G or N), w components.
 """
@@ -27,7 +27,7 @@ AXES = {
 
 @dataclass(frozen=True, eq=False)
 class PredictedRows:
-    """Some structures and what is said about them; their edges are gone."""
+    """Some structures and their predictions, without edges."""
 
     structures: Structures
     """Good ones and bad ones."""
@@ -35,18 +35,18 @@ class PredictedRows:
     """For the good ones."""
 
     def good(self) -> list[int]:
-        """Give the positions of the structures that were predicted, in order."""
+        """Return the positions of the structures that were predicted, in order."""
         errors = self.structures.errors
         return [place for place in range(len(self.structures.ids)) if place not in errors]
 
     @property
     def num_nodes(self) -> np.ndarray:
-        """Give the atoms of each good structure, [G]."""
+        """Number of atoms of each good structure, [G]."""
         return self.structures.columns.num_nodes()
 
 
 def drop_edges(structures: Structures, prediction: Prediction) -> PredictedRows:
-    """Put both together, without the edges, which take most of the memory."""
+    """Return both together, without the edges, which take most of the memory."""
     columns = structures.columns
     light = replace(
         columns,
@@ -70,23 +70,23 @@ class OutputColumns:
     members: bool = False
     """Whether each member has columns of its own."""
     keep: tuple[str, ...] = ()
-    """Keys of the input that are taken along."""
+    """Keys of the input that are copied."""
     ensemble: str = ""
     """Checksum of the ensemble's file."""
 
     def names(self, level: str) -> list[str]:
-        """Give the heads of a level: ``graph`` or ``node``."""
+        """Return the heads of a level: ``graph`` or ``node``."""
         return [name for name, head in self.manifest.heads.items() if head.level == level]
 
     def titles(self, name: str) -> list[str]:
-        """Give the titles of a head's columns."""
+        """Return the titles of a head's columns."""
         axes = AXES[self.manifest.heads[name].shape]
         ends = [f"_{end}{level}{axis}" for level, end, axis in self._ends(axes)]
         own = [f"_{trial}{axis}" for trial in self.trials(name) for axis in axes]
         return [name + tail for tail in (*axes, "_std", "_std_epistemic", *ends, *own)]
 
     def values(self, name: str, head: HeadPrediction) -> np.ndarray:
-        """Give a head's columns side by side, in the order of their titles, [R, columns]."""
+        """Return a head's columns side by side, in the order of their titles, [R, columns]."""
         bounds = {**head.bounds, 90: (head.lo90, head.hi90)}
         ends = [array for level in self.levels for array in bounds[level]]
         own = [head.members[trial] for trial in self.trials(name)]
@@ -94,13 +94,13 @@ class OutputColumns:
         return np.hstack(parts) if len(head.mean) else np.zeros((0, len(self.titles(name))))
 
     def trials(self, name: str) -> list[str]:
-        """Give the members that have columns of their own for a head, by name."""
+        """Return the members that have columns of their own for a head, by name."""
         if not self.members:
             return []
         return sorted(m.trial for m in self.manifest.members if name in m.weights)
 
     def lacking(self, found: Container[str]) -> tuple[str, ...]:
-        """Give the keys to take along that no structure had.
+        """Return the keys to copy that no structure had.
 
         Args:
             found: those that some structure had.
@@ -108,7 +108,7 @@ class OutputColumns:
         return tuple(key for key in self.keep if key not in found)
 
     def provenance(self) -> dict[str, str]:
-        """Say where the numbers come from."""
+        """Return where the numbers come from."""
         manifest = self.manifest
         return {
             "ensemble_sha256": self.ensemble,

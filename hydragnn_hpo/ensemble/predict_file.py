@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hydragnn_hpo.data.prefetch import Ahead
 from hydragnn_hpo.data.store.index import sha256_of
-from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble, load_on
 from hydragnn_hpo.ensemble.input_chunks import (
     ChunkId,
     StructureFiles,
@@ -23,7 +23,6 @@ from hydragnn_hpo.ensemble.input_chunks import (
     list_input_sources,
     refuse_to_replace,
 )
-from hydragnn_hpo.ensemble.multi_device import load_on
 from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, drop_edges
 from hydragnn_hpo.ensemble.output_parts import PartFolder, PartHeader
 from hydragnn_hpo.ensemble.structure_batches import ChunkReader, Structures
@@ -96,7 +95,7 @@ class PredictRequest:
         """Load the ensemble and open the input.
 
         Args:
-            device: where to predict, see ``multi_device.devices_of``.
+            device: where to predict, see ``inference.devices_of``.
 
         Returns:
             The ensemble, the columns of the output, and what reads the structures.
@@ -120,7 +119,7 @@ class PredictRequest:
         """Begin to write the output, or go on with it.
 
         Args:
-            device: where to predict, see ``multi_device.devices_of``.
+            device: where to predict, see ``inference.devices_of``.
             begin: called when all is well, with the folder of parts and what decides the output.
 
         Raises:

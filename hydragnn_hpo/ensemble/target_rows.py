@@ -13,12 +13,12 @@ _PIECE = 1024
 
 
 def is_node(columns: GraphSet, target: str) -> bool:
-    """Whether a target has one value per node."""
+    """Check whether a target has one value per node."""
     return bool(columns.stats["targets"][target]["level"] == "node")
 
 
 def graph_of_row(columns: GraphSet, *, node: bool, indices: np.ndarray) -> np.ndarray:
-    """Give for each row of a node- or graph-level head the position of its graph, [R]."""
+    """Return the position of the graph of each row of a node- or graph-level head, [R]."""
     positions = np.arange(len(indices))
     return np.repeat(positions, columns.num_nodes()[indices]) if node else positions
 
@@ -26,7 +26,7 @@ def graph_of_row(columns: GraphSet, *, node: bool, indices: np.ndarray) -> np.nd
 def stratum_of_row(
     graphs: GraphSet, strata: Strata, *, node: bool, indices: np.ndarray
 ) -> np.ndarray:
-    """Give for each row of a node- or graph-level head its graph's kind of structure, [R]."""
+    """Return the kind of structure of each row of a node- or graph-level head, [R]."""
     names = [
         strata.names(graphs.take(indices[first : first + _PIECE]))
         for first in range(0, max(len(indices), 1), _PIECE)
@@ -36,7 +36,7 @@ def stratum_of_row(
 
 
 def truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give a target's values, [R, w] in fp64, and which rows have one, [R]."""
+    """Return a target's values, [R, w] in fp64, and which rows have one, [R]."""
     values, masks = [], []
     for first in range(0, max(len(indices), 1), _PIECE):
         columns = graphs.take(indices[first : first + _PIECE])
@@ -46,7 +46,7 @@ def truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.ndarra
 
 
 def largest_per_graph(values: np.ndarray, graph: np.ndarray, graphs: int) -> np.ndarray:
-    """Give each graph's largest value, [G]; -inf for a graph without rows.
+    """Return each graph's largest value, [G]; -inf for a graph without rows.
 
     Args:
         values: one number per row, [R].

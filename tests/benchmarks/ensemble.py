@@ -38,9 +38,8 @@ from torch_geometric.loader import DataLoader
 
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, Eager, Engine, pieces
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, EagerEngine, Engine, Member, pieces
 from hydragnn_hpo.ensemble.engines.compiled import Compiled
-from hydragnn_hpo.ensemble.member import Member
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.uncertainty.moments import Moments
 from hydragnn_hpo.model.gnn import MultiHeadGNN
@@ -140,7 +139,7 @@ def together(engine: Engine, atoms: list[Atoms], limit: int) -> tuple[np.ndarray
     parts = []
     for piece in pieces(columns, np.arange(len(atoms)), limit):
         moments = Moments()
-        for member, heads in engine.said(columns, piece):
+        for member, heads in engine.predict(columns, piece):
             moments.add(heads["energy"].double().numpy(), member.weights["energy"])
         parts.append(moments)
     means, spreads = ([getattr(p, name) for p in parts] for name in ("mean", "spread"))
@@ -190,7 +189,7 @@ def shares(kind: str, count: int) -> dict[str, float]:
         "peer_graphs": lambda: [[graph(a, m.cutoff) for a in atoms] for m in nets],
         "peer_all": lambda: separate(nets, atoms),
         "our_graphs": lambda: columns_of_atoms(atoms, rules_for(LONGEST)),
-        "our_eager_all": lambda: together(Eager(nets, CPU), atoms, EDGES_PER_BATCH),
+        "our_eager_all": lambda: together(EagerEngine(nets, CPU), atoms, EDGES_PER_BATCH),
     }
     taken = in_turns(timed, 2)
     return {f"{kind}_ms_{name}": 1e3 * min(t) / count for name, t in taken.items()}
@@ -214,13 +213,13 @@ def measure_peak(how: str, count: int, place: str) -> None:
 
     atoms, nets = structures("crystals", count), members()
     chosen = [nets[int(how)]] if how.isdigit() else nets
-    engine = Compiled(chosen, CPU, Path(place)) if how == "compiled" else Eager(chosen, CPU)
+    engine = Compiled(chosen, CPU, Path(place)) if how == "compiled" else EagerEngine(chosen, CPU)
     together(engine, atoms[:8], EDGES_PER_BATCH)
     columns = columns_of_atoms(atoms, rules_for(LONGEST))
 
     def work() -> None:
         for piece in pieces(columns, np.arange(len(atoms)), EDGES_PER_BATCH):
-            for _ in engine.said(columns, piece):
+            for _ in engine.predict(columns, piece):
                 pass
 
     print((taken_by(work, CPU) or 0) / 2**20)
@@ -253,7 +252,7 @@ def quick() -> dict[str, float]:
     """
     nets, alike = members(), members(UNLIKE[1:2] * 2)
     with TemporaryDirectory() as place, ThreadPoolExecutor(1) as pool:
-        eager = compare("molecules", 64, 3, {"eager": Eager(nets, CPU)}, nets)
+        eager = compare("molecules", 64, 3, {"eager": EagerEngine(nets, CPU)}, nets)
         peaks = pool.submit(lambda: [peak(how, 120, place) for how in (DEMANDING, "eager")])
         machine_code = Compiled(alike, CPU, Path(place))
         together(machine_code, structures("molecules", 8), EDGES_PER_BATCH)
@@ -279,7 +278,7 @@ def whole(count: int, place: str) -> dict[str, float]:
         figures[name] = time.monotonic() - began
         figures[name.replace("_s", "_cpu_s")] = sum(os.times()[:4]) - spent
     print(compiled.ways, file=sys.stderr)
-    engines: dict[str, Engine] = {"eager": Eager(members(), CPU), "compiled": compiled}
+    engines: dict[str, Engine] = {"eager": EagerEngine(members(), CPU), "compiled": compiled}
     for kind in (*FILES, "molecules"):
         figures |= compare(kind, count, 5, engines, members()) | shares(kind, count)
     for way in engines:  # the median over kinds of structures

@@ -11,8 +11,13 @@ from torch import Tensor
 
 from hydragnn_hpo.ensemble.building.bench import Bench
 from hydragnn_hpo.ensemble.building.candidates import Candidate, stored_predictions
-from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, member_batches, pieces
-from hydragnn_hpo.ensemble.member import Member, make_member
+from hydragnn_hpo.ensemble.engine import (
+    EDGES_PER_BATCH,
+    Member,
+    make_member,
+    member_batches,
+    pieces,
+)
 from hydragnn_hpo.ensemble.uncertainty.moments import Moments, moments_of
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.model.gnn import variance_of

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.ensemble.engine import asked, member_batches
+from hydragnn_hpo.ensemble.engine import Member, member_batches, run_member
 from hydragnn_hpo.ensemble.engines import cache
 from hydragnn_hpo.ensemble.engines.plain import (
     Net,
@@ -25,7 +25,6 @@ from hydragnn_hpo.ensemble.engines.plain import (
     small_weights,
     tensors_of,
 )
-from hydragnn_hpo.ensemble.member import Member
 
 logger = logging.getLogger(__name__)
 
@@ -54,19 +53,19 @@ class Compiled:
         """How each member that was asked runs, in words, by trial."""
         self._nets: dict[str, Net | None] = {}
 
-    def said(
+    def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
         """Give each member's heads and variances for one batch of graphs."""
         for member, batch in member_batches(self.members, graphs, indices, self.device):
             tensors = tensors_of(batch)
             if tensors is None or self._nets.get(member.trial, self) is None:
-                yield member, asked(member, batch)
+                yield member, run_member(member, batch)
                 continue
             if member.trial not in self._nets:
                 self._nets[member.trial] = self._prepared(member, tensors)
             net = self._nets[member.trial]
-            yield member, asked(member, batch) if net is None else net(tensors)
+            yield member, run_member(member, batch) if net is None else net(tensors)
 
     def _prepared(self, member: Member, tensors: Tensors) -> Net | None:
         """Give a member's compiled net, or ``None`` after saying why there is none."""

@@ -20,7 +20,7 @@ from torch.func import functional_call, vmap
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.ensemble.engine import asked, batches_by_key, key_of
+from hydragnn_hpo.ensemble.engine import Member, batches_by_key, key_of, run_member
 from hydragnn_hpo.ensemble.engines.plain import (
     Plain,
     Tensors,
@@ -29,7 +29,6 @@ from hydragnn_hpo.ensemble.engines.plain import (
     plainly,
     tensors_of,
 )
-from hydragnn_hpo.ensemble.member import Member
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Stacked:
         self.groups = grouped(self.members)
         self._stacks: dict[str, Stack | None] = {}
 
-    def said(
+    def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
         """Give each member's heads and variances for one batch of graphs, in their order."""
@@ -148,7 +147,7 @@ def _prepared(group: Sequence[Member], tensors: Tensors) -> Stack | None:
 def side_by_side(pairs: Sequence[tuple[Member, Batch]], device: torch.device) -> dict[str, Tensors]:
     """Ask members, each with its batch: on a GPU a few at a time, on a CPU one by one."""
     if device.type != "cuda":
-        return {member.trial: asked(member, batch) for member, batch in pairs}
+        return {member.trial: run_member(member, batch) for member, batch in pairs}
     here = torch.cuda.current_stream(device)
     count = min(STREAMS, len(pairs))
     streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
@@ -157,7 +156,7 @@ def side_by_side(pairs: Sequence[tuple[Member, Batch]], device: torch.device) ->
         stream.wait_stream(here)
     for (member, batch), stream in zip(pairs, itertools.cycle(streams)):
         with torch.cuda.stream(stream):
-            found[member.trial] = asked(member, batch)
+            found[member.trial] = run_member(member, batch)
     for stream in streams:
         here.wait_stream(stream)
     for said in found.values():

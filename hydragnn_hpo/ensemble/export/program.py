@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.ensemble.artefact.manifest import HeadEntry
-from hydragnn_hpo.ensemble.member import Member
+from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.simulation.slopes import differentiate
 from hydragnn_hpo.model.gnn import variance_of
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.export.program import Program
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.member import Member
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.model.attention import GlobalRound
 from hydragnn_hpo.model.convs.alignn import AlignnConv

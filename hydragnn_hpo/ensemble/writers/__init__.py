@@ -14,19 +14,19 @@ from hydragnn_hpo.errors import ConfigError
 
 
 class Writer(Protocol):
-    """Writes a piece's share of each file, and joins the shares of all pieces.
+    """Writes a chunk's share of each file, and joins the shares of all chunks.
 
     ``part`` may run anywhere and any time; the bytes depend on the rows alone.
     """
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Give the shares of some structures, by what is put behind the name of the output."""
+        """Return the shares of some structures, by what is put behind the name of the output."""
 
     def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
-        """Write each file whole or not at all, and give their paths, the main one first.
+        """Write each file whole or not at all, and return their paths, the main one first.
 
         Args:
-            shares: gives the shares of all pieces in order, as often as it is asked.
+            shares: reads the shares of all chunks in order, as often as it is called.
             out: path of the main file.
         """
 

@@ -2,7 +2,7 @@
 
 Per structure (NaN where nothing is predicted): the columns of graph-level heads, ``num_nodes``.
 Per atom: the columns of node-level heads, and ``numbers``; ``num_nodes`` tells whose they are.
-Texts (``id``, ``trust``, ``error``, keys that were kept) are UTF-8 end to end in ``NAME_text``
+Texts (``id``, ``trust``, ``error``, keys that are copied) are UTF-8 end to end in ``NAME_text``
 with the bytes of each in ``NAME_size``.
 """
 
@@ -30,11 +30,11 @@ class BpWriter:
     """Writes ``NAME.bp``, a folder."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Take the columns."""
+        """Keep the columns."""
         self._layout = layout
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Give the arrays of some structures, as safetensors."""
+        """Return the arrays of some structures, as safetensors."""
         pieces = [self._arrays(rows) for rows in some]
         names = pieces[0] if pieces else {}
         whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in names}

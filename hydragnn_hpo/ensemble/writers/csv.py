@@ -23,12 +23,12 @@ class CsvWriter:
     """Writes ``NAME.csv`` and, where there are node-level heads, ``NAME.nodes.csv``."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Take the columns."""
+        """Keep the columns."""
         self._layout = layout
         self._graph, self._node = layout.names("graph"), layout.names("node")
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Give the lines of some structures."""
+        """Return the lines of some structures."""
         shares = {"": _text(line for rows in some for line in self._lines(rows))}
         if self._node:
             shares[NODES] = _text(line for rows in some for line in self._atoms(rows))
@@ -45,7 +45,7 @@ class CsvWriter:
         return [out, *written]
 
     def head(self, share: str = "") -> bytes:
-        """Give the line with the titles."""
+        """Return the line with the titles."""
         names = self._node if share == NODES else self._graph
         titles = [title for name in names for title in self._layout.titles(name)]
         if share == NODES:
@@ -91,7 +91,7 @@ def _cell(value: Any) -> str:
 
 
 def _inert(text: str) -> str:
-    """Give a text that no table program takes for a formula."""
+    """Return a text that no table program takes for a formula."""
     return "'" + text if text.startswith(_FORMULA) else text
 
 

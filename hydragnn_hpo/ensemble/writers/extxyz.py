@@ -31,14 +31,14 @@ class ExtxyzWriter:
     """Writes ``NAME.extxyz``."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Take the columns."""
+        """Keep the columns."""
         self._layout = layout
         units = layout.manifest.units().items()
         told = {"units": " ".join(f"{name}={unit}" for name, unit in units)}
         self._units = key_val_dict_to_str(told)  # type: ignore[no-untyped-call]
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Give the frames of some structures."""
+        """Return the frames of some structures."""
         return {"": "".join(frame for rows in some for frame in self._frames(rows)).encode()}
 
     def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
@@ -70,7 +70,7 @@ class ExtxyzWriter:
             )
 
     def _of(self, name: str, rows: PredictedRows) -> list[Block]:
-        """Give a head's quantities, each with all its components."""
+        """Return a head's quantities, each with all its components."""
         layout, head = self._layout, rows.prediction.heads[name]
         values = layout.values(name, head)
         axes, titles = AXES[layout.manifest.heads[name].shape], layout.titles(name)
@@ -98,7 +98,7 @@ def _frame(
     numbers: np.ndarray,
     values: np.ndarray,
 ) -> str:
-    """Give the text of one frame.
+    """Return the text of one frame.
 
     Args:
         said: what stands in the second line besides lattice and columns.

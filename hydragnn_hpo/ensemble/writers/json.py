@@ -17,11 +17,11 @@ class JsonLinesWriter:
     """Writes ``NAME.jsonl``: first what the numbers mean, then a line per structure."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Take the columns."""
+        """Keep the columns."""
         self._layout = layout
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Give the lines of some structures."""
+        """Return the lines of some structures."""
         found = (_line(entry) for rows in some for entry in entries(self._layout, rows))
         return {"": b"".join(line + b"\n" for line in found)}
 
@@ -31,7 +31,7 @@ class JsonLinesWriter:
         return [out]
 
     def head(self, share: str = "") -> bytes:
-        """Give the first line."""
+        """Return the first line."""
         return _line(about(self._layout)) + b"\n"
 
     def _all(self, lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -43,11 +43,11 @@ class JsonWriter:
     """Writes ``NAME.json``: units, provenance, and a list of structures."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Take the columns."""
+        """Keep the columns."""
         self._layout = layout
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Give the entries of some structures, between commas."""
+        """Return the entries of some structures, between commas."""
         found = (_line(entry) for rows in some for entry in entries(self._layout, rows))
         return {"": b",\n".join(found)}
 
@@ -57,7 +57,7 @@ class JsonWriter:
         return [out]
 
     def whole(self, entries: Iterable[bytes]) -> Iterator[bytes]:
-        """Give the object around some entries."""
+        """Yield the object around some entries."""
         yield _line(about(self._layout))[:-1] + b', "structures": [\n'
         before = b""
         for some in entries:
@@ -68,12 +68,12 @@ class JsonWriter:
 
 
 def about(layout: OutputColumns) -> dict[str, Any]:
-    """Say what the numbers mean and where they come from."""
+    """Return what the numbers mean and where they come from."""
     return {"units": layout.manifest.units(), "provenance": layout.provenance()}
 
 
 def entries(layout: OutputColumns, rows: PredictedRows) -> Iterator[dict[str, Any]]:
-    """Give one entry per structure as plain data."""
+    """Yield one entry per structure as plain data."""
     structures, prediction = rows.structures, rows.prediction
     heads = {name: _parts(layout, name, head, rows) for name, head in prediction.heads.items()}
     row = 0
@@ -96,7 +96,7 @@ def entries(layout: OutputColumns, rows: PredictedRows) -> Iterator[dict[str, An
 def _parts(
     layout: OutputColumns, name: str, head: HeadPrediction, rows: PredictedRows
 ) -> dict[str, Any]:
-    """Give by the name of a quantity a value, or a list, for each structure."""
+    """Return by the name of a quantity a value, or a list, for each structure."""
     node = layout.manifest.heads[name].level == "node"
 
     def each(array: np.ndarray) -> list[Any]:

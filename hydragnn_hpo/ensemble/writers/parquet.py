@@ -25,7 +25,7 @@ class ParquetWriter:
     """Writes ``NAME.parquet``."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Take the columns.
+        """Make the schema.
 
         Raises:
             ConfigError: pyarrow is not installed.
@@ -44,7 +44,7 @@ class ParquetWriter:
         self._schema = self._made_schema()
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Give the table of some structures, as a file of Arrow."""
+        """Return the table of some structures, as a file of Arrow."""
         arrow = self._arrow
         sink = arrow.BufferOutputStream()
         with arrow.ipc.new_file(sink, self._schema) as writer:
@@ -60,7 +60,7 @@ class ParquetWriter:
         return [out]
 
     def _groups(self, shares: Iterator[dict[str, bytes]]) -> Iterator[Any]:
-        """Give tables that are large enough to be groups of rows."""
+        """Yield tables that are large enough to be groups of rows."""
         held: list[Any] = []
         for share in shares:
             with self._arrow.ipc.open_file(self._arrow.BufferReader(share[""])) as reader:
@@ -85,7 +85,7 @@ class ParquetWriter:
         return arrow.schema(fields, {"hydragnn_hpo": json.dumps(known)})
 
     def _columns(self, rows: PredictedRows) -> dict[str, Any]:
-        """Give the columns of some structures by name; null where nothing is predicted."""
+        """Return the columns of some structures by name; null where nothing is predicted."""
         arrow, layout, structures = self._arrow, self._layout, rows.structures
         total = len(structures.ids)
         bad = np.isin(np.arange(total), list(structures.errors))

@@ -23,8 +23,7 @@ from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.building.build import build_ensemble
-from hydragnn_hpo.ensemble.engine import member_batches, pieces
-from hydragnn_hpo.ensemble.member import DTYPES, Member
+from hydragnn_hpo.ensemble.engine import DTYPES, Member, member_batches, pieces
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.checkpoints import checkpoint
 

@@ -14,9 +14,8 @@ from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.ensemble.artefact import archive
-from hydragnn_hpo.ensemble.engine import member_batches
+from hydragnn_hpo.ensemble.engine import make_member, member_batches
 from hydragnn_hpo.ensemble.inference import Ensemble, Prediction, flags
-from hydragnn_hpo.ensemble.member import make_member
 from hydragnn_hpo.ensemble.uncertainty.moments import Moments, moments_of
 from hydragnn_hpo.errors import DataError
 

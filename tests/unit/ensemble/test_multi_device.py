@@ -10,24 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_hpo.data.store.staging import open_store
-from hydragnn_hpo.ensemble.engine import Eager
+from hydragnn_hpo.ensemble.engine import EagerEngine
 from hydragnn_hpo.ensemble.engines.compiled import Compiled
-from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.multi_device import (
-    Dividing,
-    MultiDeviceEngine,
-    assign,
-    device_of,
-    devices_of,
-    load_on,
-    spread_members,
-)
+from hydragnn_hpo.ensemble.inference import Ensemble, device_of, devices_of, load_on
+from hydragnn_hpo.ensemble.multi_device import MultiDeviceEngine, assign_members
 from hydragnn_hpo.errors import ConfigError
 
 
 def test_the_longest_goes_first_to_who_is_done_first():
     """Graham's own example, jobs 5 5 4 4 3 3 3 on three: 11 where 9 is possible."""
-    places = assign([5, 5, 4, 4, 3, 3, 3], 3)
+    places = assign_members([5, 5, 4, 4, 3, 3, 3], 3)
     assert sorted(itertools.chain(*places)) == list(range(7))
     loads = [sum([5, 5, 4, 4, 3, 3, 3][n] for n in place) for place in places]
     assert max(loads) == 11
@@ -41,7 +33,7 @@ def test_never_above_four_thirds_of_the_best(costs, places):
         return float(loads.max())
 
     best = min(map(longest, itertools.product(range(places), repeat=len(costs))))
-    found = max(sum(costs[n] for n in place) for place in assign(costs, places))
+    found = max(sum(costs[n] for n in place) for place in assign_members(costs, places))
     assert found <= (4 / 3 - 1 / (3 * places)) * best * (1 + 1e-12)
 
 
@@ -51,10 +43,11 @@ def test_members_on_two_devices_say_what_they_say_on_one(built_zip: Path):
     cost = {"t0001": 5, "t0002": 5, "t0003": 4, "t0004": 4, "t0005": 3, "t0006": 3}
 
     def timer(engine, *_):
-        assert isinstance(engine, Eager)
+        assert isinstance(engine, EagerEngine)
         return cost[engine.members[0].trial]
 
-    names = spread_members(two, ["cpu", "cpu"], graphs, np.arange(5), timer=timer)
+    two.engine = engine = MultiDeviceEngine(two.members, ["cpu", "cpu"], timer=timer)
+    names = engine.divide(graphs, np.arange(5))
     assert {tuple(each) for each in names} == {
         ("t0001", "t0003", "t0005"),
         ("t0002", "t0004", "t0006"),
@@ -76,29 +69,30 @@ def test_compiled_members_stay_compiled(built_zip: Path):
         asked.append(engine)
         return 1.0
 
-    spread_members(ensemble, ["cpu", "cpu"], graphs, np.arange(5), timer=timer)
-    assert isinstance(ensemble.engine, MultiDeviceEngine)
-    assert {type(engine) for engine in (*asked, *ensemble.engine.engines)} == {Compiled}
+    engine = MultiDeviceEngine(ensemble.members, ["cpu", "cpu"], compiled=True, timer=timer)
+    engine.divide(graphs, np.arange(5))
+    assert {type(each) for each in (*asked, *engine.engines)} == {Compiled}
 
 
 def test_costs_are_measured(built_zip: Path):
     """Whatever the clock says, every member is placed once."""
     ensemble = Ensemble.load(built_zip)
     graphs = open_store(built_zip.parent / "data/toy.bp")
-    names = spread_members(ensemble, ["cpu", "cpu", "cpu"], graphs, np.arange(5))
+    engine = MultiDeviceEngine(ensemble.members, ["cpu", "cpu", "cpu"])
+    names = engine.divide(graphs, np.arange(5))
     assert sorted(itertools.chain(*names)) == [member.trial for member in ensemble.members]
 
 
 def test_members_are_divided_at_the_first_batch(built_zip: Path):
     graphs = open_store(built_zip.parent / "data/toy.bp")
     one, two = load_on("cpu", built_zip), load_on("cpu,cpu", built_zip)
-    assert isinstance(two.engine, Dividing)
+    assert isinstance(two.engine, MultiDeviceEngine)
+    assert two.engine.engines == ()
     for _ in range(2):
         for name, head in one.predict(graphs).heads.items():
             found = two.predict(graphs).heads[name]
             np.testing.assert_allclose(found.mean, head.mean, rtol=1e-9, atol=1e-12)
             np.testing.assert_allclose(found.hi90, head.hi90, rtol=1e-9, atol=1e-12)
-    assert isinstance(two.engine, MultiDeviceEngine)
     assert len(two.engine.engines) == 2
 
 

@@ -17,8 +17,8 @@ from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.data.store.write import write_store
 from hydragnn_hpo.ensemble.artefact import archive
 from hydragnn_hpo.ensemble.building.build import build_ensemble
+from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.member import Member
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration, calibrate
 from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_of
 from hydragnn_hpo.training.checkpoints import checkpoint

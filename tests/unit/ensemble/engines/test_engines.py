@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from hydragnn_hpo.ensemble.engine import Eager, batches_by_key, key_of
+from hydragnn_hpo.ensemble.engine import EagerEngine, batches_by_key, key_of, make_engine
 from hydragnn_hpo.ensemble.engines import cache, compiled
-from hydragnn_hpo.ensemble.engines.choose import engine_of
 from hydragnn_hpo.ensemble.engines.compiled import Compiled
 from hydragnn_hpo.ensemble.engines.plain import Unfit, check, plainly
 from hydragnn_hpo.ensemble.engines.stacked import Stacked, grouped
@@ -58,7 +57,7 @@ def said_by(engine, columns, rows, size):
     """Give what each member says of some graphs, asked in batches of ``size``."""
     found = {}
     for first in range(0, len(rows), size):
-        for member, heads in engine.said(columns, rows[first : first + size]):
+        for member, heads in engine.predict(columns, rows[first : first + size]):
             for name, values in heads.items():
                 found.setdefault((member.trial, name), []).append(values.double().numpy())
     return {key: np.concatenate(values) for key, values in found.items()}
@@ -98,15 +97,15 @@ def test_engine_batch_size_and_order_change_nothing(
 ):
     rows, members = np.arange(40), [ensemble.members[place] for place in order]
     engine = {
-        "e": lambda: Eager(members, CPU),
+        "e": lambda: EagerEngine(members, CPU),
         "c": lambda: Compiled(members, CPU, tmp_path / "compiled"),
         "s": lambda: Stacked(members, CPU),
     }[kind]()
 
     found = said_by(engine, columns, rows, size)
 
-    assert_same(found, said_by(Eager(ensemble.members, CPU), columns, rows, 40))
-    assert [m.trial for m, _ in engine.said(columns, rows[:2])] == [m.trial for m in members]
+    assert_same(found, said_by(EagerEngine(ensemble.members, CPU), columns, rows, 40))
+    assert [m.trial for m, _ in engine.predict(columns, rows[:2])] == [m.trial for m in members]
 
 
 @pytest.mark.slow
@@ -116,7 +115,7 @@ def test_stacked_twins_say_what_they_say_alone(ensemble, columns):
 
     found = said_by(engine, columns, rows, 11)
 
-    assert_same(found, said_by(Eager(members, CPU), columns, rows, 25))
+    assert_same(found, said_by(EagerEngine(members, CPU), columns, rows, 25))
     assert [stack is not None for stack in engine._stacks.values()] == [True]
     assert not np.allclose(found["twin0", "energy"], found["twin1", "energy"])
 
@@ -151,7 +150,7 @@ def test_a_stack_that_answers_otherwise_is_not_used(ensemble, columns, monkeypat
 
     found = said_by(Stacked(members, CPU), columns, rows, 9)
 
-    assert_same(found, said_by(Eager(members, CPU), columns, rows, 9))
+    assert_same(found, said_by(EagerEngine(members, CPU), columns, rows, 9))
     assert "members twin0, twin1, twin2 are not stacked" in caplog.text
 
 
@@ -175,7 +174,7 @@ def test_lone_atoms_and_single_structures_are_not_for_compiled_code(
     found = said_by(engine, columns, np.arange(4), 1)
 
     assert copied == []
-    assert_same(found, said_by(Eager(ensemble.members, CPU), columns, np.arange(4), 4))
+    assert_same(found, said_by(EagerEngine(ensemble.members, CPU), columns, np.arange(4), 4))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +205,9 @@ def test_what_cannot_be_compiled_stays_as_it_is_and_says_why(
     with caplog.at_level(logging.WARNING):
         found = said_by(engine, columns, np.arange(20), 20)
 
-    assert_same(found, said_by(Eager(ensemble.members[:2], CPU), columns, np.arange(20), 20), 0)
+    assert_same(
+        found, said_by(EagerEngine(ensemble.members[:2], CPU), columns, np.arange(20), 20), 0
+    )
     assert why in caplog.text
     assert "much more" not in caplog.text
     assert all(way.startswith("eager: ") for way in engine.ways.values())
@@ -268,9 +269,9 @@ def test_answers_are_compared_head_by_head():
 
 
 def test_engines_are_chosen_by_wish_and_device(ensemble):
-    assert isinstance(engine_of(ensemble.members, CPU), Eager)
-    assert isinstance(engine_of(ensemble.members, CPU, compiled=True), Compiled)
-    assert isinstance(engine_of(ensemble.members, torch.device("cuda")), Stacked)
+    assert isinstance(make_engine(ensemble.members, CPU), EagerEngine)
+    assert isinstance(make_engine(ensemble.members, CPU, compiled=True), Compiled)
+    assert isinstance(make_engine(ensemble.members, torch.device("cuda")), Stacked)
 
 
 @pytest.mark.slow
@@ -284,7 +285,7 @@ def test_machine_code_says_what_the_nets_say_at_any_size(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
     members = twins(ensemble, 2, conv="gin", features=8, layers=1)
     rows = np.arange(60)
-    wanted = said_by(Eager(members, CPU), columns, rows, 60)
+    wanted = said_by(EagerEngine(members, CPU), columns, rows, 60)
 
     for size in (20, 60, 7):
         engine = Compiled(members, CPU, place)

@@ -21,11 +21,11 @@ from hydragnn_hpo.cli.main import app
 from hydragnn_hpo.config.data import AttributeConfig
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.ensemble.artefact.manifest import Manifest
+from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.export.program import Program
 from hydragnn_hpo.ensemble.export.trace import check, traced
 from hydragnn_hpo.ensemble.export.write import export
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.member import Member
 from hydragnn_hpo.ensemble.simulation.calculator import EnsembleCalculator
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.convs import CONVS
