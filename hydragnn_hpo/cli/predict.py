@@ -135,19 +135,29 @@ def predict(
         compiled=compiled,
     )
     if dry_run or options.are_given or own_rank:
-        _check_ranks(request, options, own_rank, device)
+        failed = _on_ranks(request, options, own_rank, device, dry_run=dry_run, quiet=as_json)
+    else:
+        failed = _in_process(request, device, streamed=out is not None, as_json=as_json)
+    raise typer.Exit(int(failed))
+
+
+def _on_ranks(
+    request: "PredictRequest",
+    options: RankOptions,
+    own_rank: "Standing | None",
+    device: str,
+    *,
+    dry_run: bool,
+    quiet: bool,
+) -> bool:
+    """Predict on several ranks, or show what would be started; return whether all failed."""
+    _check_ranks(request, options, own_rank, device)
     if dry_run:
         _show_plan(request, options)
-        failed = False
-    elif options.are_given:
-        failed = _start_ranks(request, options, quiet=as_json)
-    elif own_rank:
-        failed = _predict_as_rank(request, own_rank.rank, quiet=as_json)
-    elif request.out:
-        failed = _to_file(request, device, quiet=as_json)
-    else:
-        failed = _to_screen(request, device, streamed=out is not None, as_json=as_json)
-    raise typer.Exit(int(failed))
+        return False
+    if options.are_given or own_rank is None:
+        return _start_ranks(request, options, quiet=quiet)
+    return _predict_as_rank(request, own_rank.rank, quiet=quiet)
 
 
 def find_own_rank() -> "Standing | None":
@@ -241,6 +251,13 @@ def _predict_as_rank(request: "PredictRequest", rank: int, *, quiet: bool) -> bo
     if outcome is None:
         raise typer.Exit
     return print_outcome(outcome, quiet=quiet)
+
+
+def _in_process(request: "PredictRequest", device: str, *, streamed: bool, as_json: bool) -> bool:
+    """Predict in this process; return whether all failed."""
+    if request.out:
+        return _to_file(request, device, quiet=as_json)
+    return _to_screen(request, device, streamed=streamed, as_json=as_json)
 
 
 def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> bool:

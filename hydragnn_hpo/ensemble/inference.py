@@ -343,7 +343,7 @@ def _check_trust(where: str, content: archive.Content, trust: Collection[str]) -
         )
 
 
-def load_on(
+def load_ensemble(
     named: str, archive: Path, *, trust: Collection[str] = (), compiled: bool = False
 ) -> Ensemble:
     """Load an ensemble that predicts on one device, or with its members on several.

@@ -102,10 +102,8 @@ def predict_as_rank(request: PredictRequest, rank: int) -> PredictOutcome | None
             parts.agree(plan)
 
     try:
-        with (
-            request.open_output(_slot_device(), begin=begin) as pipeline,
-            claims_of(request) as claims,
-        ):
+        opened = request.open_output(_slot_device(), begin=begin)
+        with opened as pipeline, claims_of(request) as claims:
             if given_up := predict_chunks(pipeline, claims):
                 raise given_up_error(request, given_up)
             return _join_once(folder, pipeline, claims)

@@ -45,7 +45,7 @@ class PredictedRows:
         return self.structures.columns.num_nodes()
 
 
-def drop_edges(structures: Structures, prediction: Prediction) -> PredictedRows:
+def make_rows(structures: Structures, prediction: Prediction) -> PredictedRows:
     """Return both together, without the edges, which take most of the memory."""
     columns = structures.columns
     light = replace(

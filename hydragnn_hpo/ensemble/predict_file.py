@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hydragnn_hpo.data.prefetch import Ahead
 from hydragnn_hpo.data.store.index import sha256_of
-from hydragnn_hpo.ensemble.inference import Ensemble, load_on
+from hydragnn_hpo.ensemble.inference import Ensemble, load_ensemble
 from hydragnn_hpo.ensemble.input_chunks import (
     ChunkId,
     StructureFiles,
@@ -23,7 +23,7 @@ from hydragnn_hpo.ensemble.input_chunks import (
     list_input_sources,
     refuse_to_replace,
 )
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, drop_edges
+from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, make_rows
 from hydragnn_hpo.ensemble.output_parts import PartFolder, PartHeader
 from hydragnn_hpo.ensemble.structure_batches import ChunkReader, Structures
 from hydragnn_hpo.ensemble.writers import Writer, make_writer
@@ -103,7 +103,7 @@ class PredictRequest:
         Raises:
             HydraError: something that is asked for is not there.
         """
-        model = load_on(device, Path(self.archive), trust=self.trust, compiled=self.compiled)
+        model = load_ensemble(device, Path(self.archive), trust=self.trust, compiled=self.compiled)
         columns = select_columns(
             model, Path(self.archive), levels=self.levels, members=self.members, keep=self.keep
         )
@@ -272,17 +272,16 @@ def predict_chunks(
     Returns:
         Chunks that are given up: too many ranks were lost at them.
     """
-    done: dict[ChunkId, PartHeader] = {}
+    done: dict[ChunkId, bool] = {}  # and whether the source ends there
     wait = POLL_SECONDS
     while True:
         known, busy, given_up = len(done), False, list[ChunkId]()
         for chunk in _walk(pipeline, done):
-            header = pipeline.header(chunk)
-            before = header is not None
-            header = header or _predict_claimed(pipeline, claims, chunk)
+            before = pipeline.header(chunk)
+            header = before or _predict_claimed(pipeline, claims, chunk)
             if header is not None:
-                done[chunk] = header
-                report(header, before)
+                done[chunk] = header.last
+                report(header, before is not None)
             elif claims is not None and claims.is_given_up(chunk.name):
                 given_up.append(chunk)
             else:
@@ -293,7 +292,7 @@ def predict_chunks(
         pause(wait)
 
 
-def _walk(pipeline: PredictPipeline, done: Mapping[ChunkId, PartHeader]) -> Iterator[ChunkId]:
+def _walk(pipeline: PredictPipeline, done: Mapping[ChunkId, bool]) -> Iterator[ChunkId]:
     """Yield the chunks that are not done, each source up to the first chunk known as its last."""
     for source in range(pipeline.num_sources):
         number, last = 0, False
@@ -301,7 +300,7 @@ def _walk(pipeline: PredictPipeline, done: Mapping[ChunkId, PartHeader]) -> Iter
             chunk = ChunkId(source, number)
             if chunk not in done:
                 yield chunk
-            last = pipeline.is_last(chunk) or (chunk in done and done[chunk].last)
+            last = pipeline.is_last(chunk) or done.get(chunk, False)
             number += 1
 
 
@@ -326,7 +325,7 @@ def predict_rows(model: Ensemble, batch: Structures, columns: OutputColumns) -> 
     """Predict some structures, as far as an output has columns for it."""
     levels = [level for level in columns.levels if level != 90]
     prediction = model.predict(batch.columns, levels=levels, members=columns.members)
-    return drop_edges(batch, prediction)
+    return make_rows(batch, prediction)
 
 
 def select_columns(

@@ -64,21 +64,16 @@ def predict_on_ranks(
         folder.mkdir(mode=0o700, exist_ok=True)
     lease = Lease(folder)
     progress = _Progress(request, report, lease)
-    claims = claims_of(request)
     why = FAILED
     try:
         clear_failure(request)
-        claims.clear()
+        claims_of(request).clear()
         progress.update(before=True)
         if parts.whole(pipeline.num_sources) is None:
-            with backend_on(machine, folder) as backend:
-                one_job = machine.backend in ONE_JOB_BACKENDS
-                RankPool(backend, folder, request.to_json(), one_job=one_job).run(progress)
+            _run_ranks(request, machine, folder, progress)
         progress.update()
         if parts.whole(pipeline.num_sources) is None:
-            chunks = map(ChunkId.parse, claims.last_attempts())
-            if given_up := [chunk for chunk in chunks if parts.header(chunk) is None]:
-                raise given_up_error(request, given_up)
+            _check_given_up(request)
         why = FINISHED
     finally:
         lease.release(why)
@@ -88,6 +83,26 @@ def predict_on_ranks(
     if outcome is None:
         raise JobError(f"{request.out}: pieces are missing; repeat the command to go on.")
     return outcome
+
+
+def _run_ranks(
+    request: PredictRequest, machine: MachineConfig, folder: Path, progress: "_Progress"
+) -> None:
+    """Keep a rank on every slot until no chunk is left."""
+    one_job = machine.backend in ONE_JOB_BACKENDS
+    with backend_on(machine, folder) as backend:
+        RankPool(backend, folder, request.to_json(), one_job=one_job).run(progress)
+
+
+def _check_given_up(request: PredictRequest) -> None:
+    """Refuse to go on where chunks were given up; no rank is at work any more.
+
+    Raises:
+        JobError: ranks were lost at all attempts at a chunk.
+    """
+    chunks = map(ChunkId.parse, claims_of(request).last_attempts())
+    if given_up := [chunk for chunk in chunks if request.parts.header(chunk) is None]:
+        raise given_up_error(request, given_up)
 
 
 class RankPool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hydragnn_hpo.data.store.staging import open_store
 from hydragnn_hpo.ensemble.engine import EagerEngine
 from hydragnn_hpo.ensemble.engines.compiled import Compiled
-from hydragnn_hpo.ensemble.inference import Ensemble, device_of, devices_of, load_on
+from hydragnn_hpo.ensemble.inference import Ensemble, device_of, devices_of, load_ensemble
 from hydragnn_hpo.ensemble.multi_device import MultiDeviceEngine, assign_members
 from hydragnn_hpo.errors import ConfigError
 
@@ -85,7 +85,7 @@ def test_costs_are_measured(built_zip: Path):
 
 def test_members_are_divided_at_the_first_batch(built_zip: Path):
     graphs = open_store(built_zip.parent / "data/toy.bp")
-    one, two = load_on("cpu", built_zip), load_on("cpu,cpu", built_zip)
+    one, two = load_ensemble("cpu", built_zip), load_ensemble("cpu,cpu", built_zip)
     assert isinstance(two.engine, MultiDeviceEngine)
     assert two.engine.engines == ()
     for _ in range(2):

@@ -21,7 +21,7 @@ from hydragnn_hpo.ensemble.artefact.manifest import (
     Provenance,
 )
 from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, drop_edges
+from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, make_rows
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.ensemble.uncertainty.calibrate import Calibration
 from hydragnn_hpo.ensemble.writers import WRITERS, make_writer
@@ -88,8 +88,8 @@ def two_batches() -> list[PredictedRows]:
     empty = columns_of([], {}, {"cutoff": 4.0})
     second = Structures(empty, ("last",), {0: "is bad, too"}, ({},))
     return [
-        drop_edges(first, Prediction(heads, ("ok", "large spread of energy"))),
-        drop_edges(second, Prediction(none, ())),
+        make_rows(first, Prediction(heads, ("ok", "large spread of energy"))),
+        make_rows(second, Prediction(none, ())),
     ]
 
 
