@@ -371,7 +371,7 @@ def _split_list(text: str) -> list[str]:
 
 
 def _shipped_or_path(path: Path) -> Path:
-    """Let ``workflows/molecules.xyz`` name the shipped file from any folder."""
+    """Return the path of a shipped file, so that ``workflows/molecules.xyz`` names it anywhere."""
     from hydragnn_hpo.shipped import shipped
 
     if path.exists() or path.parts[:1] != ("workflows",):

@@ -40,7 +40,7 @@ class ChunkClaims:
 
         Args:
             folder: seen by all ranks.
-            lease_seconds: how long a claim lasts that nobody renews.
+            lease_seconds: how long a claim lasts that is not renewed.
             clock: any clock that never goes back, in seconds.
         """
         self._folder, self._lease, self._clock = folder, lease_seconds, clock

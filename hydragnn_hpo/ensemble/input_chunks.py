@@ -108,7 +108,7 @@ def refuse_to_replace(sources: Sequence[InputSource], out: Path) -> None:
 
 
 def is_store(path: Path) -> bool:
-    """Check whether a folder is a graph store of ours."""
+    """Check whether a folder is one of our graph stores."""
     named = path.is_dir() and (path.suffix == ".bp" or (path / "index.json").is_file())
     return named and not is_hydragnn_bp(path)
 
@@ -162,7 +162,7 @@ class StructureFiles:
         self._cleanup.close()
 
     def first(self, path: Path) -> Item:
-        """Return the first structure of a file, without losing it for those who read on.
+        """Return the first structure of a file, without losing it for a later read.
 
         Raises:
             DataError: the file cannot be read.

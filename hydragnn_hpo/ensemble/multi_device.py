@@ -64,7 +64,7 @@ class MultiDeviceEngine:
         compiled: bool = False,
         timer: Timer = time_engine,
     ) -> None:
-        """Take members; they are divided at the first batch.
+        """Keep members; they are divided at the first batch.
 
         Args:
             members: of the ensemble.

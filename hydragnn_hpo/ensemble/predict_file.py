@@ -174,7 +174,7 @@ class PredictPipeline:
         columns: OutputColumns,
         parts: PartFolder,
     ) -> None:
-        """Take what it is made of.
+        """Keep what it is made of.
 
         Args:
             model: predicts.

@@ -212,7 +212,7 @@ class _Progress:
         self._last_update = 0.0
 
     def __call__(self) -> None:
-        """Look now and then; raise the error that a rank has left."""
+        """Update now and then; raise the error that a rank has left."""
         self._lease.renew()
         if time.monotonic() > self._last_update + PROGRESS_SECONDS:
             self._last_update = time.monotonic()

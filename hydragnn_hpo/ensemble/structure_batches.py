@@ -122,7 +122,7 @@ class ChunkReader:
         files: StructureFiles,
         keep: Sequence[str] = (),
     ) -> None:
-        """Take the input.
+        """Keep the input; nothing is opened yet.
 
         Args:
             sources: see ``list_input_sources``.
