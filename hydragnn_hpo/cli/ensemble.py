@@ -185,7 +185,7 @@ def export(
 
     Trials and epochs of a campaign for other programs: hydragnn-hpo export.
     """
-    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.inference import Ensemble
     from hydragnn_hpo.ensemble.torch_export import export_program as write
 
     ensemble = Ensemble.load(ensemble_file(path), precision=precision, trust=trust or ())

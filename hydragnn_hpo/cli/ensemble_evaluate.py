@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hydragnn_hpo.config.data import CardConfig, TargetConfig
     from hydragnn_hpo.ensemble.evaluation import Evaluation, LabelledStructures
-    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.inference import Ensemble
 
 _PLAIN = (
     ("rows", "values"),
@@ -123,8 +123,7 @@ def evaluate(
 ) -> None:
     """Hold predictions and their error bars against labels: one table, JSON, figures."""
     from hydragnn_hpo.ensemble.evaluation import evaluate_ensemble as judge
-    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-    from hydragnn_hpo.ensemble.sharing.devices import device_of
+    from hydragnn_hpo.ensemble.inference import Ensemble, device_of
 
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
     known = _card(files, card)
@@ -158,7 +157,7 @@ def _card(files: list[Path], card: Path | None) -> "CardConfig | None":
     """Read the card that was named, or the one in the store."""
     from hydragnn_hpo.config.data import CardConfig
     from hydragnn_hpo.config.loading import load
-    from hydragnn_hpo.ensemble.streaming.lots import is_store
+    from hydragnn_hpo.ensemble.input_chunks import is_store
     from hydragnn_hpo.errors import ConfigError
 
     stores = [path for path in files if is_store(path)]
@@ -196,7 +195,7 @@ def _labelled(
     from dataclasses import replace
 
     from hydragnn_hpo.ensemble.evaluation import read_labelled, read_split
-    from hydragnn_hpo.ensemble.streaming.lots import is_store
+    from hydragnn_hpo.ensemble.input_chunks import is_store
 
     if is_store(files[0]):
         return read_split(files[0], split, model.cutoff)

@@ -18,7 +18,7 @@ from hydragnn_hpo.cli.arguments import (
 
 if TYPE_CHECKING:
     from hydragnn_hpo.data.structure import Rules
-    from hydragnn_hpo.ensemble.inference.structures import Structures
+    from hydragnn_hpo.ensemble.structure_batches import Structures
 
 ROWS = 20
 
@@ -68,9 +68,8 @@ def pick(
     """Pick the structures of a pool that are worth a label: uncertain, and not all alike."""
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.ensemble import pick as picking
-    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-    from hydragnn_hpo.ensemble.sharing.devices import device_of
-    from hydragnn_hpo.ensemble.streaming.lots import lots_of, refuse_to_replace
+    from hydragnn_hpo.ensemble.inference import Ensemble, device_of
+    from hydragnn_hpo.ensemble.input_chunks import list_input_sources, refuse_to_replace
 
     picking.check_picks_format(out)
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
@@ -80,7 +79,7 @@ def pick(
         what = by or "all heads"
         typer.echo(f"would rank {', '.join(map(str, files))} by {what}, write {number} to {out}")
         return
-    refuse_to_replace(lots_of(files), out)
+    refuse_to_replace(list_input_sources(files), out)
     picked = picking.pick_structures(model, _pool(files, model.rules), request)
     picking.write_picks(out, model.manifest, picked)
     plain = picking.picks_to_plain(picked)
@@ -93,12 +92,11 @@ def pick(
 
 def _pool(files: list[Path], rules: "Rules") -> Iterator["Structures"]:
     """Yield the structures, a bounded number at a time."""
-    from hydragnn_hpo.ensemble.streaming.files import Files
-    from hydragnn_hpo.ensemble.streaming.lots import lots_of
-    from hydragnn_hpo.ensemble.streaming.reading import Reading, stream
+    from hydragnn_hpo.ensemble.input_chunks import StructureFiles, list_input_sources
+    from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
 
-    with Reading(lots_of(files), rules, Files()) as reading:
-        yield from stream(reading)
+    with ChunkReader(list_input_sources(files), rules, StructureFiles()) as reading:
+        yield from read_structures(reading)
 
 
 def _table(plain: dict[str, Any]) -> Any:

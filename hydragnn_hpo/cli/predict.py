@@ -1,9 +1,11 @@
 """``hydragnn-hpo predict``: properties with error bars for any structures."""
 
+import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,34 +17,86 @@ from hydragnn_hpo.cli.arguments import (
     TrustOption,
     ensemble_file,
 )
-from hydragnn_hpo.cli.predict_options import (
-    CompileOption,
-    DevicesOption,
-    FilesArgument,
-    FormatOption,
-    KeepOption,
-    LevelsOption,
-    MembersOption,
-    OutOption,
-)
-from hydragnn_hpo.cli.predict_ranks import (
-    BackendOption,
-    Crowd,
-    HostsOption,
-    MachineOption,
-    RanksOption,
-    by_ranks,
-    standing_here,
-)
+from hydragnn_hpo.errors import ConfigError, HydraError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-    from hydragnn_hpo.ensemble.output import Layout, Rows
-    from hydragnn_hpo.ensemble.streaming.order import Order
-    from hydragnn_hpo.ensemble.streaming.reading import Reading
+    from hydragnn_hpo.config.campaign import MachineConfig
+    from hydragnn_hpo.ensemble.inference import Ensemble
+    from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
+    from hydragnn_hpo.ensemble.predict_file import PredictRequest
+    from hydragnn_hpo.ensemble.structure_batches import ChunkReader
+    from hydragnn_hpo.launching.launcher_detection import LauncherInfo
+
+FilesArgument = Annotated[
+    list[Path],
+    typer.Argument(help="Structure files, folders, databases, stores; - is standard input."),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="NAME.csv, .parquet, .extxyz, .json, .jsonl or .bp to write; - writes CSV (with "
+        "--json: JSON lines) to standard output. A run that was killed goes on where it was."
+    ),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", help="Format of standard input: a suffix, or ASE's name.")
+]
+LevelsOption = Annotated[str, typer.Option(metavar="PERCENT,...", help="Intervals, as 50,95.")]
+MembersOption = Annotated[bool, typer.Option("--members", help="Also give each member's values.")]
+KeepOption = Annotated[
+    str, typer.Option(metavar="KEY,...", help="Keys of the input to take along.")
+]
+CompileOption = Annotated[
+    bool, typer.Option("--compile", help="Run members as machine code, made once and kept.")
+]
+DevicesOption = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="Where to predict: auto (a GPU if there is one), cpu, cuda:0; several, as "
+        "cuda:0,cuda:1, divide the members by what each costs. Not with --ranks.",
+    ),
+]
+
+RanksOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=10_000, help="Ranks on each host; one per GPU or core with --backend."),
+]
+HostsOption = Annotated[int | None, typer.Option(min=1, help="Hosts to use; all there are.")]
+BackendOption = Annotated[
+    str | None, typer.Option(help="local, slurm, ray, steps or mpiexec: share the work over ranks.")
+]
+MachineOption = Annotated[
+    str | None, typer.Option("--machine", help="Machine profile: a shipped name or a path.")
+]
+
 
 ROWS = 20
 """Structures that the table shows."""
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """The options that start ranks."""
+
+    ranks: int | None
+    hosts: int | None
+    backend: str | None
+    machine: str | None
+
+    @property
+    def are_given(self) -> bool:
+        """Whether ranks are to be started."""
+        return any(vars(self).values())
+
+    def resolve_machine(self) -> "MachineConfig":
+        """Return the machine, with what its profile says."""
+        from hydragnn_hpo.config.campaign import MachineConfig
+        from hydragnn_hpo.config.machine import resolve_machine
+
+        given: dict[str, Any] = {"slots": self.ranks, "hosts": self.hosts, "sample_seconds": 0.0}
+        given |= {"backend": self.backend, "profile": self.machine}
+        return resolve_machine(MachineConfig(), given)
 
 
 def predict(
@@ -65,140 +119,258 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Predict properties with standard deviation and intervals, in the targets' units."""
-    crowd, standing = Crowd(ranks, hosts, backend, machine), standing_here()
-    from hydragnn_hpo.ensemble.streaming.order import Order
+    options, own_rank = RankOptions(ranks, hosts, backend, machine), find_own_rank()
+    from hydragnn_hpo.ensemble.predict_file import PredictRequest
 
-    order = Order(
+    request = PredictRequest(
         files=tuple(str(_shipped_or_path(path)) for path in files),
         archive=str(ensemble_file(ensemble)),
         out="" if out is None or str(out) == "-" else str(out),
-        levels=tuple(_listed(levels)),
+        levels=tuple(_split_list(levels)),
         members=members,
-        keep=tuple(_listed(keep)),
+        keep=tuple(_split_list(keep)),
         structure_column=structure_column,
         form=form,
         trust=tuple(trust or ()),
         compiled=compiled,
     )
-    if dry_run or crowd.is_asked or standing:
-        failed = by_ranks(order, crowd, standing, device, dry_run=dry_run, quiet=as_json)
+    if dry_run or options.are_given or own_rank:
+        failed = _on_ranks(request, options, own_rank, device, dry_run=dry_run, quiet=as_json)
     else:
-        failed = _alone(order, device, streamed=out is not None, as_json=as_json)
+        failed = _in_process(request, device, streamed=out is not None, as_json=as_json)
     raise typer.Exit(int(failed))
 
 
-def _alone(order: "Order", device: str, *, streamed: bool, as_json: bool) -> bool:
-    """Predict in this process; tell whether all failed."""
-    if order.out:
-        return _to_file(order, device, quiet=as_json)
-    with order.prepared(device) as (model, layout, reading):
-        if streamed or as_json:
-            return _to_stdout(model, layout, reading, lines=streamed, as_json=as_json)
-        return _to_table(model, layout, reading)
-
-
-def _to_file(order: "Order", device: str, *, quiet: bool) -> bool:
-    """Predict piece after piece into a file; tell whether all failed."""
-    from hydragnn_hpo.cli.predict_view import Screen, tell_outcome
-
-    with order.opened(device) as work:
-        try:
-            with Screen(work.count(), quiet=quiet) as screen:
-                work.do_all(lambda header, before: screen.tell(header.structures, before))
-        except BaseException:
-            order.parts.leave()
-            raise
-        outcome = work.join()
-    assert outcome is not None
-    return tell_outcome(outcome, quiet=quiet)
-
-
-def _to_stdout(
-    model: "Ensemble", layout: "Layout", reading: "Reading", *, lines: bool, as_json: bool
+def _on_ranks(
+    request: "PredictRequest",
+    options: RankOptions,
+    own_rank: "LauncherInfo | None",
+    device: str,
+    *,
+    dry_run: bool,
+    quiet: bool,
 ) -> bool:
-    """Write predictions to standard output as they come; tell whether all failed."""
-    from hydragnn_hpo.ensemble.output.csv_file import CsvFile
-    from hydragnn_hpo.ensemble.output.json_file import JsonFile, JsonLines
-
-    found = _Counted(model, layout, reading)
-
-    def write(content: bytes) -> None:
-        sys.stdout.write(content.decode())
-        sys.stdout.flush()
-
-    if lines:
-        form = JsonLines(layout) if as_json else CsvFile(layout)
-        write(form.head())
-        for rows in found:
-            write(form.part([rows])[""])
-        if not as_json and layout.names("node"):
-            typer.echo("values per atom are left out: add --json, or --out NAME.csv", err=True)
-    else:
-        whole = JsonFile(layout)
-        for piece in whole.whole(whole.part([rows])[""] for rows in found):
-            write(piece)
-    return found.ended()
+    """Predict on several ranks, or show what would be started; return whether all failed."""
+    _check_ranks(request, options, own_rank, device)
+    if dry_run:
+        _show_plan(request, options)
+        return False
+    if options.are_given or own_rank is None:
+        return _start_ranks(request, options, quiet=quiet)
+    return _predict_as_rank(request, own_rank.rank, quiet=quiet)
 
 
-def _to_table(model: "Ensemble", layout: "Layout", reading: "Reading") -> bool:
-    """Show the first structures; tell whether all failed."""
-    from hydragnn_hpo.cli.predict_view import first_table
+def find_own_rank() -> "LauncherInfo | None":
+    """Return our place among the ranks of a launcher, and take our share of the host's cores.
+
+    It is called before torch is imported, which looks at the number of threads.
+    """
+    from hydragnn_hpo.launching.launcher_detection import bind_threads, detect_launcher
+
+    standing = detect_launcher(os.environ)
+    if standing is not None:
+        bind_threads(os.environ, standing)
+    return standing
+
+
+def _check_ranks(
+    request: "PredictRequest", options: RankOptions, own_rank: "LauncherInfo | None", device: str
+) -> None:
+    """Refuse what several ranks cannot do.
+
+    Args:
+        request: what they would predict.
+        options: that start them.
+        own_rank: our place among them, where a launcher has started them.
+        device: where to predict.
+
+    Raises:
+        ConfigError: they would read standard input, write to a screen, or share a device.
+    """
+    from hydragnn_hpo.ensemble.inference import AUTO
+
+    if device != AUTO and (options.are_given or own_rank):
+        raise ConfigError("--device is for one process: each rank has the device of its slot.")
+    who = "--ranks" if options.are_given else "several ranks"
+    if not request.out:
+        raise ConfigError(f"{who} write a file: add --out NAME.csv.")
+    if "-" in request.files:
+        raise ConfigError(f"{who} cannot all read standard input: write it to a file first.")
+
+
+def _show_plan(request: "PredictRequest", options: RankOptions) -> None:
+    """Show what would be started."""
+    from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
+    from hydragnn_hpo.launching.slots import detect_slots
+
+    machine = options.resolve_machine()
+    with request.open_output(begin=lambda parts, plan: None) as pipeline:
+        count = pipeline.count()
+        known = "structures that nobody has counted" if count is None else f"{count} structures"
+        typer.echo(f"{known}, {pipeline.num_sources} inputs, into {request.out}")
+    if done := len(request.parts.done()):
+        typer.echo(f"{done} pieces are done, in {request.parts.folder}")
+    if machine.backend != "local":
+        typer.echo(f"would start ranks on the hosts of the backend '{machine.backend}'")
+        return
+    for slot in detect_slots(machine.slots, layout=layout_of(site_of(machine))):
+        cores = ",".join(map(str, slot.cores))
+        typer.echo(f"would start a rank on {slot.device}, cores {cores}")
+
+
+def _start_ranks(request: "PredictRequest", options: RankOptions, *, quiet: bool) -> bool:
+    """Start ranks, show how far they are, and join what they did; return whether all failed."""
+    from hydragnn_hpo.cli.predict_view import PredictProgress, print_outcome
+    from hydragnn_hpo.ensemble.rank_pool import predict_on_ranks
+
+    machine = options.resolve_machine()
+    with (
+        request.open_output() as pipeline,
+        PredictProgress(pipeline.count(), quiet=quiet) as progress,
+    ):
+        outcome = predict_on_ranks(request, pipeline, machine, progress.on_chunk)
+    return print_outcome(outcome, quiet=quiet)
+
+
+def _predict_as_rank(request: "PredictRequest", rank: int, *, quiet: bool) -> bool:
+    """Predict as one of the ranks that a launcher has started; one of them shows the outcome.
+
+    Raises:
+        Exit: our part is done, another rank shows the result or the error.
+    """
+    from hydragnn_hpo.cli.predict_view import print_outcome
+    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
+
+    try:
+        outcome = predict_as_rank(request, rank)
+    except HydraError as error:
+        if rank == 0:
+            raise
+        raise typer.Exit(error.exit_code) from None
+    if outcome is None:
+        raise typer.Exit
+    return print_outcome(outcome, quiet=quiet)
+
+
+def _in_process(request: "PredictRequest", device: str, *, streamed: bool, as_json: bool) -> bool:
+    """Predict in this process; return whether all failed."""
+    if request.out:
+        return _to_file(request, device, quiet=as_json)
+    return _to_screen(request, device, streamed=streamed, as_json=as_json)
+
+
+def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> bool:
+    """Predict chunk after chunk into a file; return whether all failed."""
+    from hydragnn_hpo.cli.predict_view import PredictProgress, print_outcome
+    from hydragnn_hpo.ensemble.predict_file import predict_chunks
+
+    with request.open_output(device) as pipeline:
+        try:
+            with PredictProgress(pipeline.count(), quiet=quiet) as progress:
+                predict_chunks(pipeline, report=progress.on_chunk)
+        except BaseException:
+            request.parts.leave()
+            raise
+        outcome = pipeline.join()
+    assert outcome is not None
+    return print_outcome(outcome, quiet=quiet)
+
+
+def _to_screen(request: "PredictRequest", device: str, *, streamed: bool, as_json: bool) -> bool:
+    """Write to standard output; return whether all failed."""
+    with request.open_input(device) as (model, columns, reader):
+        stream = _CountedRows(model, columns, reader)
+        if streamed:
+            _print_lines(stream, as_json=as_json)
+        elif as_json:
+            _print_json(stream)
+        else:
+            _print_table(stream)
+        return stream.print_failures()
+
+
+def _print_lines(stream: "_CountedRows", *, as_json: bool) -> None:
+    """Print a line per structure as they come."""
+    from hydragnn_hpo.ensemble.writers.csv import CsvWriter
+    from hydragnn_hpo.ensemble.writers.json import JsonLinesWriter
+
+    writer = JsonLinesWriter(stream.columns) if as_json else CsvWriter(stream.columns)
+    _print_bytes(writer.head())
+    for rows in stream:
+        _print_bytes(writer.part([rows])[""])
+    if not as_json and stream.columns.names("node"):
+        typer.echo("values per atom are left out: add --json, or --out NAME.csv", err=True)
+
+
+def _print_json(stream: "_CountedRows") -> None:
+    from hydragnn_hpo.ensemble.writers.json import JsonWriter
+
+    writer = JsonWriter(stream.columns)
+    for text in writer.whole(writer.part([rows])[""] for rows in stream):
+        _print_bytes(text)
+
+
+def _print_table(stream: "_CountedRows") -> None:
+    """Show the first structures."""
+    from hydragnn_hpo.cli.predict_view import render_table
     from hydragnn_hpo.cli.tables import console
 
-    some: list[Rows] = []
-    found = _Counted(model, layout, reading)
+    shown: list[PredictedRows] = []
     more = False
-    for rows in found:
-        some.append(rows)
-        if more := found.structures > ROWS:
+    for rows in stream:
+        shown.append(rows)
+        if more := stream.structures > ROWS:
             break
-    if some:
-        console().print(first_table(model.manifest, some, ROWS, more))
-    return found.ended()
+    if shown:
+        console().print(render_table(stream.model.manifest, shown, ROWS, more))
 
 
-class _Counted:
+def _print_bytes(content: bytes) -> None:
+    sys.stdout.write(content.decode())
+    sys.stdout.flush()
+
+
+class _CountedRows:
     """Predictions batch after batch, with a count of what went wrong."""
 
-    def __init__(self, model: "Ensemble", layout: "Layout", reading: "Reading") -> None:
-        self.model, self.layout, self.reading = model, layout, reading
+    def __init__(self, model: "Ensemble", columns: "OutputColumns", reader: "ChunkReader") -> None:
+        self.model, self.columns, self.reader = model, columns, reader
         self.structures = self.failed = 0
         self.reasons: list[str] = []
         self.kept: set[str] = set()
-        self.whole = False
+        self.exhausted = False
 
-    def __iter__(self) -> "Iterator[Rows]":
-        from hydragnn_hpo.ensemble.streaming.reading import stream
-        from hydragnn_hpo.ensemble.streaming.work import MOST_REASONS, predicted
+    def __iter__(self) -> "Iterator[PredictedRows]":
+        from hydragnn_hpo.ensemble.predict_file import MAX_REASONS, predict_rows
+        from hydragnn_hpo.ensemble.structure_batches import read_structures
 
-        for some in stream(self.reading):
-            self.structures += len(some.ids)
-            self.failed += len(some.errors)
-            self.kept.update(*some.kept)
-            self.reasons = [*self.reasons, *some.errors.values()][:MOST_REASONS]
-            yield predicted(self.model, some, self.layout)
-        self.whole = True
+        for batch in read_structures(self.reader):
+            self.structures += len(batch.ids)
+            self.failed += len(batch.errors)
+            self.kept.update(*batch.kept)
+            self.reasons = [*self.reasons, *batch.errors.values()][:MAX_REASONS]
+            yield predict_rows(self.model, batch, self.columns)
+        self.exhausted = True
 
-    def ended(self) -> bool:
-        """Say what went wrong on stderr, and whether nothing could be predicted."""
-        from hydragnn_hpo.cli.predict_view import endings
+    def print_failures(self) -> bool:
+        """Print what went wrong on stderr, and return whether nothing could be predicted."""
+        from hydragnn_hpo.cli.predict_view import summarize_failures
         from hydragnn_hpo.errors import DataError
 
         if not self.structures:
             raise DataError("there is no structure to predict; give a file or folder with one.")
-        lacking = self.layout.lacking(self.kept) if self.whole else ()
-        for line in endings(self.structures, self.failed, self.reasons, lacking):
+        lacking = self.columns.lacking(self.kept) if self.exhausted else ()
+        for line in summarize_failures(self.structures, self.failed, self.reasons, lacking):
             typer.echo(line, err=True)
         return self.failed == self.structures
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
 
 
 def _shipped_or_path(path: Path) -> Path:
-    """Let ``workflows/molecules.xyz`` name the shipped file from any folder."""
-    from hydragnn_hpo.errors import ConfigError
+    """Return the path of a shipped file, so that ``workflows/molecules.xyz`` names it anywhere."""
     from hydragnn_hpo.shipped import shipped
 
     if path.exists() or path.parts[:1] != ("workflows",):

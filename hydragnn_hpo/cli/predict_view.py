@@ -11,15 +11,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hydragnn_hpo.ensemble.manifest import Manifest
-    from hydragnn_hpo.ensemble.output import Rows
-    from hydragnn_hpo.ensemble.streaming.work import Outcome
+    from hydragnn_hpo.ensemble.output_columns import PredictedRows
+    from hydragnn_hpo.ensemble.output_parts import PartHeader
+    from hydragnn_hpo.ensemble.predict_file import PredictOutcome
 
 LINE_SECONDS = 15.0
 """How often a line tells how far it is, where there is no terminal."""
 
 
-class Screen:
-    """A bar on a terminal, lines elsewhere, on stderr; use it in a ``with``."""
+class PredictProgress:
+    """How far it is, on stderr: a bar on a terminal, lines elsewhere; use it in a ``with``."""
 
     def __init__(self, total: int | None, *, quiet: bool = False) -> None:
         """Choose between both.
@@ -47,7 +48,7 @@ class Screen:
         self.task = self.bar.add_task("", total=total, rate="") if self.bar else None
         self.total, self.quiet = total, quiet
         self.done = self._here = 0
-        self._began = self._told = time.monotonic()
+        self._began = self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
         if self.bar:
@@ -58,40 +59,49 @@ class Screen:
         if self.bar:
             self.bar.stop()
 
-    def tell(self, structures: int, before: bool = False) -> None:
-        """Take note of structures that are done.
+    def on_chunk(self, header: "PartHeader", before: bool) -> None:
+        """Show that a chunk is done.
 
         Args:
-            structures: how many more.
-            before: they were done when this process began.
+            header: of its part.
+            before: it was done when this process began.
         """
         now = time.monotonic()
-        self.done += structures
-        self._here += 0 if before else structures
+        self.done += header.structures
+        self._here += 0 if before else header.structures
         rate = f"{self._here / max(now - self._began, 1e-6):.0f} structures/s"
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=self.done, rate=rate)
-        elif not self.quiet and now - self._told >= LINE_SECONDS:
-            self._told = now
+        elif not self.quiet and now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
             of = "" if self.total is None else f" of {self.total}"
             print(f"{self.done}{of} structures, {rate}", file=sys.stderr, flush=True)
 
 
-def tell_outcome(outcome: "Outcome", *, quiet: bool) -> bool:
-    """Say what was written and what went wrong; tell whether all failed."""
+def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> bool:
+    """Print what was written and what went wrong; return whether all failed."""
     for path in outcome.files:
         print(f"wrote {path}", file=sys.stderr if quiet else sys.stdout, flush=True)
     if outcome.failed and outcome.files[0].suffix in (".extxyz", ".xyz"):
         print(f"{outcome.files[0]} leaves out what could not be predicted", file=sys.stderr)
-    for line in endings(outcome.structures, outcome.failed, outcome.errors, outcome.lacking):
+    for line in summarize_failures(
+        outcome.structures, outcome.failed, outcome.errors, outcome.lacking
+    ):
         print(line, file=sys.stderr)
     return outcome.failed == outcome.structures
 
 
-def endings(
+def summarize_failures(
     structures: int, failed: int, reasons: Iterable[str], lacking: Iterable[str]
 ) -> list[str]:
-    """Say which structures could not be predicted, and which keys none of them had."""
+    """Return lines about structures that could not be predicted, and keys that none had.
+
+    Args:
+        structures: how many there are.
+        failed: how many could not be predicted.
+        reasons: the first reasons why.
+        lacking: keys to copy that no structure had.
+    """
     lines = [f"error: {reason}" for reason in reasons]
     if failed > len(lines):
         lines.append(f"and {failed - len(lines)} more, see the column 'error'")
@@ -101,7 +111,9 @@ def endings(
     return lines
 
 
-def first_table(manifest: "Manifest", some: "list[Rows]", most: int, more: bool) -> "Table":
+def render_table(
+    manifest: "Manifest", some: "list[PredictedRows]", most: int, more: bool
+) -> "Table":
     """Lay out graph-level predictions; node-level ones would not fit.
 
     Args:
@@ -132,7 +144,7 @@ def first_table(manifest: "Manifest", some: "list[Rows]", most: int, more: bool)
     return table
 
 
-def _lines(rows: "Rows", heads: list[str]) -> Iterable[list[str]]:
+def _lines(rows: "PredictedRows", heads: list[str]) -> Iterable[list[str]]:
     row, prediction = 0, rows.prediction
     for place, name in enumerate(rows.structures.ids):
         if place in rows.structures.errors:

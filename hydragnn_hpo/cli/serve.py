@@ -15,7 +15,7 @@ from hydragnn_hpo.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.inference import Ensemble
     from hydragnn_hpo.ensemble.request_parsing import Limits
     from hydragnn_hpo.http_service import Token
 
@@ -49,9 +49,8 @@ def serve(
 ) -> None:
     """Serve predictions over HTTP, to those who have the token, until stopped."""
     _needs_the_extra()
-    from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.inference import Ensemble, device_of
     from hydragnn_hpo.ensemble.request_parsing import Limits
-    from hydragnn_hpo.ensemble.sharing.devices import device_of
     from hydragnn_hpo.http_service import find_token, is_loopback
 
     token = find_token(token_file, os.environ)

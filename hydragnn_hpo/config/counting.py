@@ -1,6 +1,6 @@
 """Parameters, operations and bytes of a whole net, from its dimensions.
 
-Read by ``placement.cost``, ``data.shares`` and ``ensemble.member``; a test compares these with
+Read by ``placement.cost``, ``data.shares`` and ``ensemble.engine``; a test compares these with
 built nets.
 """
 

@@ -15,8 +15,8 @@ from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.loading import load
 from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.candidates import Candidate, find_candidates, read_stored_predictions
-from hydragnn_hpo.ensemble.inference import rows
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement.cost.work import Stats, neighbors, triplets_per_node
@@ -49,7 +49,7 @@ class BuildContext:
 
     def truth(self, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Return a target on a split, [R, w], and which rows have it, [R]; at least one does."""
-        values, mask = rows.truth(self.graphs, name, self.graphs.indices_of(split))
+        values, mask = target_rows.truth(self.graphs, name, self.graphs.indices_of(split))
         if not mask.any():
             raise RunError(
                 f"{self.run.path}: no structure of the split '{split}' has the target '{name}': "
@@ -60,8 +60,8 @@ class BuildContext:
     def groups(self, name: str, split: str) -> int:
         """Count the groups of structures that have a target on a split: what is independent."""
         indices = self.graphs.indices_of(split)
-        node = rows.is_node(self.graphs, name)
-        graph = rows.graph_of_row(self.graphs, node=node, indices=indices)
+        node = target_rows.is_node(self.graphs, name)
+        graph = target_rows.graph_of_row(self.graphs, node=node, indices=indices)
         return len(np.unique(self.graphs.group[indices][graph][self.truth(name, split)[1]]))
 
 

@@ -13,13 +13,18 @@ from torch import Tensor
 from hydragnn_hpo.config.model import ModelConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.build_context import BuildContext
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
 from hydragnn_hpo.ensemble.candidates import Candidate, read_stored_predictions
 from hydragnn_hpo.ensemble.coordination import measure_coordination
-from hydragnn_hpo.ensemble.inference import rows
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, member_batches, pieces
-from hydragnn_hpo.ensemble.inference.member import Member, make_member
+from hydragnn_hpo.ensemble.engine import (
+    EDGES_PER_BATCH,
+    Member,
+    make_member,
+    member_batches,
+    pieces,
+)
 from hydragnn_hpo.ensemble.moments import Moments, compute_moments
 from hydragnn_hpo.ensemble.strata import Strata, size_strata
 from hydragnn_hpo.ensemble.uncertainty_figures import HeadOnLabels, compute_curves, compute_figures
@@ -134,17 +139,19 @@ def calibrate_heads(
     indices, strata, out = context.graphs.indices_of("cal"), make_strata(context), {}
     for name in context.targets:
         truth, mask = context.truth(name, "cal")
-        node = rows.is_node(context.graphs, name)
-        graph = rows.graph_of_row(context.graphs, node=node, indices=indices)
+        node = target_rows.is_node(context.graphs, name)
+        graph = target_rows.graph_of_row(context.graphs, node=node, indices=indices)
         moments = mix_predictions(predictions, name, weights[name], np.ones(len(truth), dtype=bool))
         out[name] = calibrate(
             (truth - moments.mean)[mask],
             moments.spread[mask],
             group=context.graphs.group[indices][graph][mask],
-            largest=rows.largest_per_graph(moments.spread[:, 0], graph, len(indices)),
+            largest=target_rows.largest_per_graph(moments.spread[:, 0], graph, len(indices)),
             scale=context.scale(name),
             noise=moments.noise[mask],
-            stratum=rows.stratum_of_row(context.graphs, strata, node=node, indices=indices)[mask],
+            stratum=target_rows.stratum_of_row(context.graphs, strata, node=node, indices=indices)[
+                mask
+            ],
         )
     return out
 
@@ -225,8 +232,10 @@ def _head_arrays(found: HeadOnLabels, calibration: Calibration) -> dict[str, np.
 def _mix_split(
     context: BuildContext, name: str, truth: np.ndarray, mix: Moments, mask: np.ndarray
 ) -> HeadOnLabels:
-    node, indices = rows.is_node(context.graphs, name), context.graphs.indices_of("test")
-    stratum = rows.stratum_of_row(context.graphs, make_strata(context), node=node, indices=indices)
+    node, indices = target_rows.is_node(context.graphs, name), context.graphs.indices_of("test")
+    stratum = target_rows.stratum_of_row(
+        context.graphs, make_strata(context), node=node, indices=indices
+    )
     return HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
 
 

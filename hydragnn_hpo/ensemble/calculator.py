@@ -25,10 +25,8 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
     find_energy_head,
     find_forces_head,
 )
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.prediction import head_prediction
-from hydragnn_hpo.ensemble.inference.structures import graph_of_atoms
-from hydragnn_hpo.ensemble.inference.trust import flags
+from hydragnn_hpo.ensemble.inference import Ensemble, flags, head_prediction
+from hydragnn_hpo.ensemble.structure_batches import graph_of_atoms
 from hydragnn_hpo.errors import ConfigError, JobError
 
 VOIGT = (0, 4, 8, 5, 2, 1)

@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
-from hydragnn_hpo.ensemble.inference.rows import largest_per_graph
 from hydragnn_hpo.ensemble.moments import Moments
+from hydragnn_hpo.ensemble.target_rows import largest_per_graph
 from hydragnn_hpo.text import shown
 
 _KIND = "structures/kind/"

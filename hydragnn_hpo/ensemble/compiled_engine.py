@@ -24,6 +24,7 @@ from torch import Tensor
 
 import hydragnn_hpo
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble.engine import Member, member_batches, run_member
 from hydragnn_hpo.ensemble.functional_model import (
     CannotCompile,
     FunctionalModel,
@@ -35,9 +36,6 @@ from hydragnn_hpo.ensemble.functional_model import (
     small_weights,
     to_tensors,
 )
-from hydragnn_hpo.ensemble.inference.batches import member_batches
-from hydragnn_hpo.ensemble.inference.engine import run_member
-from hydragnn_hpo.ensemble.inference.member import Member
 
 _PARTS = (
     "model",

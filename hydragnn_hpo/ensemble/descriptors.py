@@ -11,8 +11,8 @@ import torch
 
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, member_batches, pieces
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble, as_array
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, member_batches, pieces
+from hydragnn_hpo.ensemble.inference import Ensemble, as_array
 from hydragnn_hpo.model.pooling import pool_mean
 
 SAME = 0.01

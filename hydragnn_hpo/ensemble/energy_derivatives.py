@@ -10,9 +10,8 @@ from torch import Tensor
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.ensemble.inference.batches import member_batches
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble, as_array
-from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.engine import Member, member_batches
+from hydragnn_hpo.ensemble.inference import Ensemble, as_array
 from hydragnn_hpo.ensemble.moments import Moments, force_deviation
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.model.derivatives import forces_and_stress, strained

@@ -11,13 +11,12 @@ from hydragnn_hpo.config.data import CardConfig, TargetConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.structure import Rules
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.input_chunks import StructureFiles, list_input_sources
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.strata import By, Strata, size_strata
-from hydragnn_hpo.ensemble.streaming.files import Files
-from hydragnn_hpo.ensemble.streaming.lots import lots_of
-from hydragnn_hpo.ensemble.streaming.reading import Reading, stream
+from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
 from hydragnn_hpo.ensemble.uncertainty_figures import (
     HeadOnLabels,
     compute_curves,
@@ -133,8 +132,8 @@ def read_labelled(
         DataError: a path does not exist.
         ConfigError: a table needs a structure column.
     """
-    with Reading(lots_of(paths), rules, Files(structure_column)) as reading:
-        for some in stream(reading):
+    with ChunkReader(list_input_sources(paths), rules, StructureFiles(structure_column)) as reading:
+        for some in read_structures(reading):
             yield LabelledStructures(some.columns, tuple(some.errors.values()))
 
 

@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 
 Tensors = dict[str, Tensor]

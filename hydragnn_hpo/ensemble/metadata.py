@@ -16,12 +16,12 @@ from hydragnn_hpo.campaign.software_versions import software_versions
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.config.data import CardConfig
 from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.build_context import BuildContext
 from hydragnn_hpo.ensemble.build_steps import MemberPredictions, make_strata, trust_metadata
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.calibration_data import MOST_VALUES, CalibrationData, HeadCalibrationData
 from hydragnn_hpo.ensemble.candidates import Candidate
-from hydragnn_hpo.ensemble.inference import rows
 from hydragnn_hpo.ensemble.manifest import (
     Alike,
     CreatedBy,
@@ -138,17 +138,19 @@ def collect_calibration_data(
     indices, heads = context.graphs.indices_of("cal"), {}
     for name in context.targets:
         truth, mask = context.truth(name, "cal")
-        node = rows.is_node(context.graphs, name)
+        node = target_rows.is_node(context.graphs, name)
         chosen = [(row, context.candidates[candidates[row]].trial) for row in _used(weights[name])]
         noise = predictions.get(variance_of(name))
         heads[name] = HeadCalibrationData(
             truth=np.where(mask[:, None], truth, 0.0),
             mask=mask,
-            graph=rows.graph_of_row(context.graphs, node=node, indices=indices),
+            graph=target_rows.graph_of_row(context.graphs, node=node, indices=indices),
             predictions={trial: predictions[name][row] for row, trial in chosen},
             variances={} if noise is None else {trial: noise[row] for row, trial in chosen},
         )
-    kind = rows.stratum_of_row(context.graphs, make_strata(context), node=False, indices=indices)
+    kind = target_rows.stratum_of_row(
+        context.graphs, make_strata(context), node=False, indices=indices
+    )
     data = CalibrationData(np.asarray(context.graphs.group[indices]), kind, heads)
     return data if data.values <= MOST_VALUES else None
 

@@ -21,12 +21,11 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
     find_energy_head,
     find_forces_head,
 )
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
-from hydragnn_hpo.ensemble.inference.structures import Structures
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference import Ensemble, HeadPrediction
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.moments import force_deviation, largest_deviation
+from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.records import finite

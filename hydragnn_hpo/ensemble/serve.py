@@ -27,9 +27,8 @@ from hydragnn_hpo import __version__
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.structure import Place, graph_of
-from hydragnn_hpo.ensemble.inference.batches import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.prediction import Prediction
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference import Ensemble, Prediction
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.request_parsing import (
     KINDS,

@@ -20,6 +20,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble.engine import Member, batches_by_key, key_of, run_member
 from hydragnn_hpo.ensemble.functional_model import (
     FunctionalModel,
     Tensors,
@@ -28,9 +29,6 @@ from hydragnn_hpo.ensemble.functional_model import (
     run_eagerly,
     to_tensors,
 )
-from hydragnn_hpo.ensemble.inference.batches import batches_by_key, key_of
-from hydragnn_hpo.ensemble.inference.engine import run_member
-from hydragnn_hpo.ensemble.inference.member import Member
 
 logger = logging.getLogger(__name__)
 

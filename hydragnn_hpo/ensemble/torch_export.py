@@ -21,8 +21,8 @@ from hydragnn_hpo.config.data import WIDTHS
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.ensemble.compiled_engine import torch_compile_cache
 from hydragnn_hpo.ensemble.energy_derivatives import differentiate
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.engine import Member
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.files import write_bytes, write_json

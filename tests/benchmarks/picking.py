@@ -20,9 +20,9 @@ from record import finish
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.descriptors import compute_descriptors, mean_distance
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.structures import Structures
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.pick import PickRequest, copy_graph, pick_structures, score_structures
+from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.shipped import shipped
 
 SHARES = "shares = [0.2, 0.07, 0.07, 0.06, 0.6]"

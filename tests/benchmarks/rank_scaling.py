@@ -91,21 +91,19 @@ def _measure(out: Path, ensemble: Path, files: list[Path], ranks: int) -> tuple[
 def _be_rank(out: str, ensemble: str, go: str, core: str, *files: str) -> None:
     """Load all, wait for the sign, share the work, and say how many seconds of CPU it took."""
     os.sched_setaffinity(0, {int(core)})
-    from hydragnn_hpo.ensemble.sharing.claims import Claims
-    from hydragnn_hpo.ensemble.sharing.job import claims_of
-    from hydragnn_hpo.ensemble.sharing.sharing import Share
-    from hydragnn_hpo.ensemble.streaming.order import Order
+    from hydragnn_hpo.ensemble.multi_rank import claims_of
+    from hydragnn_hpo.ensemble.predict_file import PredictRequest, predict_chunks
 
-    order = Order(files, ensemble, out)
-    with order.opened() as work, Claims(claims_of(order)) as claims:
-        warm = Order((files[0],), ensemble, f"{out}.{core}.warm.csv")
-        with warm.opened() as first:
-            first.do_all(lambda header, before: None)
+    request = PredictRequest(files, ensemble, out)
+    with request.open_output() as pipeline, claims_of(request) as claims:
+        warm = PredictRequest((files[0],), ensemble, f"{out}.{core}.warm.csv")
+        with warm.open_output() as first:
+            predict_chunks(first)
         print("ready", flush=True)
         while not Path(go).exists():
             time.sleep(0.01)
         began = time.process_time()
-        Share(work, claims).do_all()
+        predict_chunks(pipeline, claims)
         print(time.process_time() - began)
 
 

@@ -26,7 +26,7 @@ from record import finish
 
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.readers.source import Source
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.shipped import shipped
 
 TOKEN = "a-token-for-benchmarks"

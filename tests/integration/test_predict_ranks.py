@@ -102,7 +102,7 @@ def test_what_a_killed_rank_leaves_another_does(screened, hpo):
     creep(lambda: [first.pid], lambda: list(parts.glob("[0-9]*.part")), "a piece")
     assert not (hpo.folder / "many.jsonl").exists(), "it came too late"
     second = rank(1)
-    hpo.wait_for(lambda: len(list(claims.glob("rank.*"))) == 2, "a second rank", SECONDS)
+    hpo.wait_for(lambda: len(list(claims.glob("[0-9]*"))) == 2, "a second rank", SECONDS)
     first.kill()
     out, err = second.communicate(timeout=SECONDS)
     assert (second.returncode, first.wait()) == (0, -signal.SIGKILL), err

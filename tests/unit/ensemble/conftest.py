@@ -23,10 +23,10 @@ from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.build import build_ensemble
-from hydragnn_hpo.ensemble.inference.batches import member_batches, pieces
-from hydragnn_hpo.ensemble.inference.member import DTYPES, Member
+from hydragnn_hpo.ensemble.engine import Member, member_batches, pieces
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.training.precision import DTYPES
 
 CARD = {
     "name": "toy",

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load, save
 
 from hydragnn_hpo.ensemble.artefact import read_artefact, write_artefact, zip_entries
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.safe_zip import MAX_TEXT, SUMS
 from hydragnn_hpo.errors import DataError, HydraError
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble, job_main
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import DataError, RunError
 from hydragnn_hpo.report.parity import draw_parity
 from hydragnn_hpo.training.checkpoints import checkpoint

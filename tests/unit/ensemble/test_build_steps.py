@@ -18,8 +18,8 @@ from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.engine import Member
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_of
 from hydragnn_hpo.training.checkpoints import checkpoint
 

@@ -21,9 +21,9 @@ from hydragnn_hpo.ensemble.calculator import (
     StopAtSpread,
     VerletList,
 )
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.manifest import Manifest
+from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import ConfigError, DataError
 
 RULES = rules_for(4.0)

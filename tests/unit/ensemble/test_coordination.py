@@ -7,7 +7,7 @@ from ase.build import bulk, molecule
 from ase.neighborlist import neighbor_list
 
 from hydragnn_hpo.ensemble.coordination import Coordination, measure_coordination, neighbor_counts
-from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
+from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 
 
 @pytest.mark.parametrize(("cutoff", "count"), [(2.7, 12), (3.7, 18), (4.5, 42)])

@@ -17,7 +17,7 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.evaluation import match_card_labels, parse_label_options
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.errors import ConfigError, HydraError
 

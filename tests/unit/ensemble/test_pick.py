@@ -16,9 +16,7 @@ from hydragnn_hpo.data.structure import Place, graph_of
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.descriptors import compute_descriptors
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.prediction import HeadPrediction
-from hydragnn_hpo.ensemble.inference.structures import Structures, columns_of_atoms
+from hydragnn_hpo.ensemble.inference import Ensemble, HeadPrediction
 from hydragnn_hpo.ensemble.manifest import HeadEntry
 from hydragnn_hpo.ensemble.moments import compute_moments
 from hydragnn_hpo.ensemble.pick import (
@@ -32,6 +30,7 @@ from hydragnn_hpo.ensemble.pick import (
     score_head,
     score_structures,
 )
+from hydragnn_hpo.ensemble.structure_batches import Structures, columns_of_atoms
 from hydragnn_hpo.errors import ConfigError, DataError
 
 

@@ -14,7 +14,7 @@ from hydragnn_hpo.ensemble.calibration_data import (
     from_arrays,
     to_arrays,
 )
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.model_card import model_card
 from hydragnn_hpo.ensemble.prune import choose_members, prune_members

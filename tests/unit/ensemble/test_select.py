@@ -15,7 +15,7 @@ from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.build_context import flops_per_graph, open_build_context
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.model_card import model_card
 from hydragnn_hpo.ensemble.select import (
     ENOUGH,

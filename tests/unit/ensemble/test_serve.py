@@ -19,7 +19,7 @@ from processes import SECONDS, until
 
 from hydragnn_hpo.cli.serve import serve as command
 from hydragnn_hpo.ensemble import request_parsing, serve
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.request_parsing import Limits
 from hydragnn_hpo.ensemble.serve import PredictService, PredictWorker, make_app
 from hydragnn_hpo.errors import ConfigError

@@ -5,8 +5,8 @@ import pytest
 from ase import Atoms
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.ensemble.inference.structures import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.strata import Strata, size_strata
+from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 
 
 def columns(*formulas: str) -> Columns:

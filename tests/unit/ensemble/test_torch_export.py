@@ -21,8 +21,8 @@ from hydragnn_hpo.cli.main import app
 from hydragnn_hpo.config.data import AttributeConfig
 from hydragnn_hpo.config.model import HeadConfig, ModelConfig
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
-from hydragnn_hpo.ensemble.inference.ensemble import Ensemble
-from hydragnn_hpo.ensemble.inference.member import Member
+from hydragnn_hpo.ensemble.engine import Member
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.torch_export import (
     EnsembleProgram,

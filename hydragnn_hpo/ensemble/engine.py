@@ -1,0 +1,238 @@
+"""Members of an ensemble, their batches, and the engines that run them."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.config.convs.user import is_user_conv
+from hydragnn_hpo.config.counting import parameters
+from hydragnn_hpo.config.fit import Heads
+from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.data.batch import Batch, make_batch
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.ensemble.edge_pairs import arrange_in_pairs, cut_to_cutoff, squared_lengths
+from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.training.precision import DTYPES
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model that is ready to predict, and its share in the mean of each head."""
+
+    trial: str
+    """Name of the trial."""
+    weights: Mapping[str, float]
+    """Share in the mean of each head that it takes part in, > 0."""
+    model: MultiHeadGNN
+    """The net, in evaluation mode, without gradients of its weights."""
+    cutoff: float
+    """Longest edge it uses, in angstrom."""
+    dtype: torch.dtype
+    """Floating point type of its weights."""
+    max_neighbors: int | None = None
+    """Cap on the neighbours of a node."""
+    signature: str = ""
+    """What the net computes, weights and type aside; equal ones share compiled code and can be
+    stacked. Empty where that is not known: a user's own conv."""
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the targets it predicts."""
+        return tuple(self.model.baselines)
+
+    def in_precision(self, precision: str) -> Self:
+        """Return the same member computing in ``fp32`` or ``fp64``."""
+        dtype = DTYPES[precision]
+        return replace(self, model=self.model.to(dtype), dtype=dtype)
+
+
+def make_member(
+    config: TrialConfig,
+    tensors: Mapping[str, Tensor],
+    targets: Mapping[str, Mapping[str, Any]],
+    *,
+    weights: Mapping[str, float],
+    where: str,
+) -> Member:
+    """Build a trial's net around its weights.
+
+    The weights are counted before anything is built, so that a configuration cannot ask
+    for more memory than its weights take on disk.
+
+    Args:
+        config: the trial.
+        tensors: weights and buffers by name.
+        targets: target statistics by name; a baseline per element is among the weights.
+        weights: share in the mean by head.
+        where: file named in the error.
+
+    Raises:
+        DataError: configuration, heads and weights do not fit, or a weight is not finite.
+    """
+    _check(config, tensors, targets, where)
+    dtype = DTYPES[config.training.precision]
+    with torch.random.fork_rng(devices=[]):
+        learned = config.training.balance == "uncertainty"
+        model = MultiHeadGNN(config.model, config.heads, targets, learn_weights=learned).to(dtype)
+    try:
+        model.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise DataError(
+            f"{where}: the weights of trial '{config.trial}' do not fit its configuration "
+            f"({reason}); build the ensemble anew."
+        ) from error
+    model.eval().requires_grad_(False)
+    cap = config.model.max_neighbors
+    signature = signature_of(config, targets)
+    return Member(config.trial, weights, model, config.model.cutoff, dtype, cap, signature)
+
+
+def signature_of(config: TrialConfig, targets: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what a trial's net computes, its numbers aside; empty for a user's own conv."""
+    if is_user_conv(config.model.conv):
+        return ""
+    known = {
+        "model": config.model.model_dump(mode="json"),
+        "heads": {
+            name: [
+                head.model_dump(mode="json", exclude={"weight", "loss", "beta"}),
+                {
+                    key: targets[name].get(key)
+                    for key in ("level", "shape", "energy", "derived_from")
+                },
+            ]
+            for name, head in config.heads.items()
+        },
+        "learned": config.training.balance == "uncertainty",
+    }
+    return json.dumps(known, sort_keys=True)
+
+
+def _check(
+    config: TrialConfig,
+    tensors: Mapping[str, Tensor],
+    targets: Mapping[str, Mapping[str, Any]],
+    where: str,
+) -> None:
+    """Refuse what does not fit before anything is built."""
+    try:
+        parse({"heads": config.heads, "targets": targets, "model": config.model}, Heads, where)
+    except ConfigError as error:
+        raise DataError(str(error)) from error
+    wanted = parameters(config.model, config.heads, targets)
+    found = sum(v.numel() for v in tensors.values())
+    if wanted > found:
+        raise DataError(
+            f"{where}: trial '{config.trial}' has {found} weights, its configuration makes "
+            f"{wanted}; build the ensemble anew."
+        )
+    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+        raise DataError(f"{where}: trial '{config.trial}' has weights that are not finite.")
+
+
+EDGES_PER_BATCH = 40_000
+"""Structures are predicted in batches of about this many edges and nodes."""
+
+Key = tuple[float, torch.dtype, int | None]
+"""What a member's batch depends on: its cutoff, type and cap on neighbours."""
+
+
+def pieces(columns: GraphSet, indices: np.ndarray, limit: int) -> Iterator[np.ndarray]:
+    """Cut graphs into batches of about ``limit`` edges and nodes, order kept."""
+    size = np.cumsum(columns.num_edges()[indices] + columns.num_nodes()[indices])
+    group = (size - 1) // limit
+    yield from np.split(indices, np.flatnonzero(np.diff(group)) + 1) if len(indices) else ()
+
+
+def key_of(member: Member) -> Key:
+    """Return what a member's batch depends on; members with equal keys share it."""
+    return member.cutoff, member.dtype, member.max_neighbors
+
+
+def member_batches(
+    members: Iterable[Member], columns: GraphSet, indices: np.ndarray, device: torch.device
+) -> Iterator[tuple[Member, Batch]]:
+    """Pair members with batches of some graphs, each masked to the member's own cutoff."""
+    several = tuple(members)
+    made = batches_by_key(list(map(key_of, several)), columns, indices, device)
+    for member in several:
+        yield member, made[key_of(member)]
+
+
+def batches_by_key(
+    keys: Sequence[Key], graphs: GraphSet, indices: np.ndarray, device: torch.device
+) -> dict[Key, Batch]:
+    """Gather some graphs once per type, at the longest cutoff, and cut the others out of that.
+
+    A cap on neighbours depends on the cutoff; such batches are gathered one by one.
+    """
+    made: dict[Key, Batch] = {}
+    whole: dict[torch.dtype, tuple[Batch, Tensor]] = {}
+    for cutoff, dtype, cap in sorted(dict.fromkeys(keys), key=lambda key: -key[0]):
+        key = (cutoff, dtype, cap)
+        if cap is None and dtype in whole:
+            made[key] = cut_to_cutoff(*whole[dtype], cutoff)
+            continue
+        batch = make_batch(
+            graphs, indices, cutoff=cutoff, dtype=dtype, max_neighbors=cap, pairs=True
+        )
+        made[key] = arrange_in_pairs(batch.to(device))
+        if cap is None and made[key].order is not None:
+            whole[dtype] = made[key], squared_lengths(made[key])
+    return made
+
+
+class Engine(Protocol):
+    """Predicts with all members; outputs equal those of the members one by one, within 1e-5."""
+
+    def predict(
+        self, graphs: GraphSet, indices: np.ndarray
+    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+        """Yield each member's heads, [R, w], and variances, for one batch of graphs."""
+
+
+class EagerEngine:
+    """Members one after the other; those with equal cutoffs share a batch."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        """Keep members whose nets are on ``device``."""
+        self.members = tuple(members)
+        self.device = device
+
+    def predict(
+        self, graphs: GraphSet, indices: np.ndarray
+    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+        """Yield each member's heads and variances for one batch of graphs."""
+        for member, batch in member_batches(self.members, graphs, indices, self.device):
+            yield member, run_member(member, batch)
+
+
+def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
+    """Run a member; heads that are derivatives need autograd."""
+    quiet = torch.no_grad if member.model.energies else torch.inference_mode
+    with quiet():
+        found: dict[str, Tensor] = member.model(batch)
+    return found
+
+
+def make_engine(
+    members: Sequence[Member], device: torch.device, *, compiled: bool = False
+) -> Engine:
+    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one."""
+    if compiled:  # tracers and compilers take a second to import: only where they are used
+        from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
+
+        return CompiledEngine(members, device)
+    if device.type == "cuda":
+        from hydragnn_hpo.ensemble.stacked_engine import StackedEngine
+
+        return StackedEngine(members, device)
+    return EagerEngine(members, device)

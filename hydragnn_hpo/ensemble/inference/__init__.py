@@ -1,1 +1,0 @@
-"""Predicting with all members: graphs built once, moments streamed."""

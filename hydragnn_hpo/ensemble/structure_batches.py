@@ -1,0 +1,401 @@
+"""From structures to graphs that an ensemble can predict, a bounded number at a time.
+
+Structures come as ``ase.Atoms``, from files or from a store. One that is bad keeps its place and
+has a reason.
+
+Shapes: G graphs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from ase import Atoms
+
+from hydragnn_hpo.config.data import AttributeConfig, GraphConfig
+from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.input_chunks import (
+    ChunkId,
+    InputSource,
+    StructureFiles,
+    is_store,
+    shown_path,
+)
+from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.text import shown
+
+BATCH_SIZE = 4 * EDGES_PER_BATCH
+"""Edges and nodes that are held as graphs at once: the engine makes batches of its own size."""
+
+CHUNK_ATOMS = 20_000
+"""Atoms of a chunk, about, judged by the first structure of its source."""
+
+MIN_STRUCTURES, MAX_STRUCTURES = 16, 1000
+"""Structures of a chunk."""
+
+_NAME_KEYS = ("name", "id")
+"""Keys of ``atoms.info`` under which a structure may bring its own name."""
+
+_NAME_LENGTH = 300
+"""Letters of a name that are shown."""
+
+_REASON_LENGTH = 1000
+"""Letters of a sentence that are shown: it ends with what to do."""
+
+
+@dataclass(frozen=True)
+class Structures:
+    """Some structures of the input."""
+
+    columns: Columns
+    """Graphs of the structures that can be predicted, in order."""
+    ids: tuple[str, ...]
+    """Names of all structures, also of those that cannot, in order."""
+    errors: dict[int, str]
+    """By position in ``ids``: why a structure cannot be predicted, one sentence."""
+    kept: tuple[dict[str, Any], ...] = ()
+    """Values to copy into the output, by key, in the order of ``ids``; or nothing at all."""
+
+
+def rules_for(
+    cutoff: float, attributes: Mapping[str, AttributeConfig] | None = None, laplacian: int = 0
+) -> Rules:
+    """Return how structures become graphs for prediction.
+
+    Args:
+        cutoff: longest edge of the graphs, in angstrom.
+        attributes: known properties that members read, by name.
+        laplacian: Laplacian encodings that members read.
+    """
+    return Rules(
+        cutoff=cutoff,
+        min_distance=GraphConfig().min_distance,
+        targets={},
+        attributes=attributes or {},
+        laplacian=laplacian,
+    )
+
+
+def columns_of_atoms(structures: Sequence[Atoms], rules: Rules) -> Columns:
+    """Turn structures into columns, a row each.
+
+    Raises:
+        DataError: one of them cannot become a graph.
+    """
+    graphs = [
+        graph_of_atoms(atoms, number, rules) for number, atoms in enumerate(structures, start=1)
+    ]
+    return columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
+
+
+def graph_of_atoms(atoms: Atoms, number: int, rules: Rules) -> Graph:
+    """Return a structure's graph; its formula, slower than the graph, is for an error alone.
+
+    Args:
+        atoms: the structure.
+        number: of the structure, from 1, for an error.
+        rules: how it becomes a graph.
+
+    Raises:
+        DataError: it cannot become a graph.
+    """
+    try:
+        return graph_of(atoms, Place(Path("atoms"), number, str(number)), rules)
+    except DataError:
+        formula = atoms.symbols.formula.format("hill")
+        return graph_of(atoms, Place(Path("atoms"), number, formula), rules)
+
+
+class ChunkReader:
+    """Reads chunks, each file once if they come in order; use it in a ``with``."""
+
+    def __init__(
+        self,
+        sources: Sequence[InputSource],
+        rules: Rules,
+        files: StructureFiles,
+        keep: Sequence[str] = (),
+    ) -> None:
+        """Keep the input; nothing is opened yet.
+
+        Args:
+            sources: see ``list_input_sources``.
+            rules: how structures become graphs.
+            files: opens them.
+            keep: keys of ``atoms.info`` to copy.
+        """
+        self.sources, self.rules, self.keep = sources, rules, tuple(keep)
+        self._files = files
+        self._stores: dict[int, _StoreReader] = {}
+        self._steps: dict[int, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def is_last(self, chunk: ChunkId) -> bool:
+        """Check whether a chunk is known as the last of its source before it is read."""
+        return self.sources[chunk.source].whole
+
+    def batches(self, chunk: ChunkId) -> Iterator[tuple[Structures, bool]]:
+        """Read a chunk.
+
+        Returns:
+            Structures, and with the last of them whether the source ends there. At least one batch
+            comes; it is empty where the source ended before.
+        """
+        source = self.sources[chunk.source]
+        if is_store(source.paths[0]):
+            yield from self._store(chunk.source).batches(chunk.number)
+            return
+        batch, count, ended = _BatchBuilder(self.rules, self.keep), 0, source.whole
+        for found in self._read_all(source) if source.whole else self._read_run(source, chunk):
+            count += 1
+            ended = ended or found.ends
+            batch.add(found)
+            if batch.size >= BATCH_SIZE:
+                yield batch.take(), False
+        yield batch.take(), ended or count < self._steps[chunk.source]
+
+    def count(self) -> int | None:
+        """Count the structures where that is cheap."""
+        counts = [self._count(number, source) for number, source in enumerate(self.sources)]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def _count(self, number: int, source: InputSource) -> int | None:
+        if source.whole:
+            return sum(map(self._files.count_small, source.paths))
+        if is_store(source.paths[0]):
+            return self._store(number).num_graphs
+        return self._files.count(source.paths[0])
+
+    def _store(self, source: int) -> "_StoreReader":
+        if source not in self._stores:
+            path = self.sources[source].paths[0]
+            self._stores[source] = _StoreReader(path, self.rules, self.keep)
+        return self._stores[source]
+
+    def _read_all(self, source: InputSource) -> Iterator["_RawStructure"]:
+        """Read all structures of small files; one that cannot be read does not stop the next."""
+        for path in source.paths:
+            number = 0
+            try:
+                for number, (name, content) in enumerate(self._files.items(path, 0, None), 1):
+                    yield _RawStructure(name, path, number, content)
+            except DataError as error:
+                yield _RawStructure(f"{path.name}:{number + 1}", path, number + 1, error)
+
+    def _read_run(self, source: InputSource, chunk: ChunkId) -> Iterator["_RawStructure"]:
+        """Read the structures of one chunk of a large file."""
+        path = source.paths[0]
+        place = shown_path(path)
+        number = 0
+        try:
+            step = self._chunk_size(chunk.source, path)
+            number = step * chunk.number
+            for name, content in self._files.items(path, number, number + step):
+                number += 1
+                yield _RawStructure(name, place, number, content)
+        except DataError as error:
+            name = f"{place.name}:{number + 1}"
+            yield _RawStructure(name, place, number + 1, error, ends=True)
+
+    def _chunk_size(self, source: int, path: Path) -> int:
+        """Return the structures of a chunk, as many as the first structure lets expect."""
+        if source not in self._steps:
+            self._steps[source] = MAX_STRUCTURES
+            _, first = self._files.first(path)
+            atoms = len(first) if isinstance(first, Atoms) else 1
+            expected = CHUNK_ATOMS // max(atoms, 1)
+            self._steps[source] = min(max(expected, MIN_STRUCTURES), MAX_STRUCTURES)
+        return self._steps[source]
+
+
+def read_structures(reader: ChunkReader) -> Iterator[Structures]:
+    """Read all of the input in order, a bounded number of structures at a time."""
+    for source, _ in enumerate(reader.sources):
+        ended, number = False, 0
+        while not ended:
+            for batch, ended in reader.batches(ChunkId(source, number)):  # noqa: B007
+                if batch.ids:
+                    yield batch
+            number += 1
+
+
+@dataclass(frozen=True)
+class _RawStructure:
+    """A structure of a file."""
+
+    name: str
+    place: Path
+    number: int
+    content: Atoms | DataError
+    ends: bool = False
+    """The file cannot be read on."""
+
+
+class _BatchBuilder:
+    """Structures on their way to a batch."""
+
+    def __init__(self, rules: Rules, keep: tuple[str, ...]) -> None:
+        self._rules, self._keep = rules, keep
+        self._clear()
+
+    def _clear(self) -> None:
+        self.size = 0
+        self._graphs: list[Graph] = []
+        self._ids: list[str] = []
+        self._errors: dict[int, str] = {}
+        self._kept: list[dict[str, Any]] = []
+
+    def add(self, found: _RawStructure) -> None:
+        """Make a structure a graph, or record why it is none."""
+        content, name = found.content, _one_line(found.name)
+        if isinstance(content, Atoms):
+            name = _structure_name(content, found.name)
+            self._kept.append(_select_info(content, self._keep))
+            try:
+                graph = graph_of(content, Place(found.place, found.number, name), self._rules)
+                self._graphs.append(graph)
+                self.size += len(graph.numbers) + len(graph.edges)
+            except DataError as error:
+                content = error
+        else:
+            self._kept.append({})
+        if isinstance(content, DataError):
+            self._errors[len(self._ids)] = _one_line(str(content), most=_REASON_LENGTH)
+        self._ids.append(name)
+
+    def take(self) -> Structures:
+        """Return the batch, and begin the next."""
+        rules = self._rules
+        stats = {"cutoff": rules.cutoff}
+        columns = columns_of(self._graphs, rules.targets, stats, attributes=rules.attributes)
+        batch = Structures(columns, tuple(self._ids), self._errors, tuple(self._kept))
+        self._clear()
+        return batch
+
+
+class _StoreReader:
+    """Reads runs of a store's graphs; their edges are made again where they are too short."""
+
+    def __init__(self, path: Path, rules: Rules, keep: tuple[str, ...]) -> None:
+        """Open the store; nothing is copied.
+
+        Args:
+            path: the store.
+            rules: what graphs must hold.
+            keep: graph-level targets or attributes to copy.
+
+        Raises:
+            DataError: it is damaged, or lacks an attribute that members read.
+        """
+        self._graphs = open_store(path, access="windows")
+        self._path, self._rules, self._keep = path, rules, keep
+        known = self._graphs.stats.get("attributes", {})
+        lacking = sorted(set(rules.attributes) - set(known))
+        if lacking:
+            raise DataError(
+                f"{path}: has no attribute '{lacking[0]}', which the ensemble is told; build the "
+                "store with it, or predict from the files it was built from."
+            )
+        cutoff = float(self._graphs.stats["cutoff"])
+        self._rebuild = cutoff < rules.cutoff or (rules.laplacian > 0 and cutoff != rules.cutoff)
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs, G."""
+        return self._graphs.num_graphs
+
+    def batches(self, number: int) -> Iterator[tuple[Structures, bool]]:
+        """Read a chunk, and with its last batch whether the store ends there."""
+        first, behind = number * MAX_STRUCTURES, (number + 1) * MAX_STRUCTURES
+        rows = np.arange(min(first, self.num_graphs), min(behind, self.num_graphs))
+        for some in pieces(self._graphs, rows, BATCH_SIZE):
+            yield self._structures(some), False
+        yield self._structures(rows[:0]), behind >= self.num_graphs
+
+    def _structures(self, rows: np.ndarray) -> Structures:
+        columns = self._graphs.take(rows)
+        ids = tuple(_one_line(name) for name in columns.ids)
+        kept = tuple(_select_values(columns, row, self._keep) for row in range(len(rows)))
+        if not self._rebuild:
+            bare = replace(columns, targets={}, masks={}, levels={})
+            return Structures(bare, ids, {}, kept)
+        graphs: list[Graph] = []
+        errors = {}
+        for row, name in enumerate(ids):
+            try:
+                place = Place(self._path, int(rows[row]) + 1, name)
+                graphs.append(self._rebuild_graph(columns, row, place))
+            except DataError as error:
+                errors[row] = _one_line(str(error), most=_REASON_LENGTH)
+        stats = {**columns.stats, "cutoff": self._rules.cutoff}
+        rebuilt = columns_of(graphs, {}, stats, attributes=self._rules.attributes)
+        return Structures(rebuilt, ids, errors, kept)
+
+    def _rebuild_graph(self, columns: Columns, row: int, place: Place) -> Graph:
+        """Make a graph with edges as long as they must be."""
+        nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
+        atoms = Atoms(
+            numbers=columns.numbers[nodes],
+            positions=columns.positions[nodes],
+            cell=columns.cell[row],
+            pbc=columns.pbc[row],
+        )
+        graph = graph_of(atoms, place, replace(self._rules, attributes={}))
+        values = {name: float(columns.attributes[name][row]) for name in self._rules.attributes}
+        return replace(graph, attributes=values)
+
+
+def _structure_name(atoms: Atoms, otherwise: str) -> str:
+    """Return a structure's own name, if it has one that is more than blanks."""
+    for key in _NAME_KEYS:
+        own = atoms.info.get(key)
+        if isinstance(own, (str, int, np.integer)) and str(own).strip():
+            return _one_line(str(own))
+    return _one_line(otherwise)
+
+
+def _one_line(text: str, most: int = _NAME_LENGTH) -> str:
+    """Return a text from a file as one line of so many letters that a terminal can take."""
+    line = shown(text).replace("\n", r"\n").replace("\t", r"\t")
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
+def _select_info(atoms: Atoms, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Return a structure's values of some keys of ``atoms.info``, as far as it has them.
+
+    What ASE takes for results of a calculator counts, too.
+    """
+    results = atoms.calc.results if atoms.calc is not None else {}
+    values = {key: atoms.info.get(key, results.get(key)) for key in keys}
+    return {key: _to_plain_value(value) for key, value in values.items() if value is not None}
+
+
+def _select_values(columns: Columns, row: int, keep: tuple[str, ...]) -> dict[str, Any]:
+    """Return the graph-level numbers of a structure of a store by their names."""
+    found: dict[str, Any] = {}
+    for key in keep:
+        if key in columns.attributes:
+            found[key] = _to_plain_value(columns.attributes[key][row])
+        elif columns.levels.get(key) == "graph" and columns.masks[key][row]:
+            values = columns.targets[key][row]
+            found[key] = _to_plain_value(values if len(values) == 1 else values.tolist())
+    return found
+
+
+def _to_plain_value(value: Any) -> str | int | float:
+    """Return a value as a number or as text that can be shown."""
+    if hasattr(value, "item") and getattr(value, "size", 0) == 1:
+        value = value.item()
+    return value if isinstance(value, (int, float)) else _one_line(str(value), most=10_000)

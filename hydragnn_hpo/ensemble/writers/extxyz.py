@@ -1,0 +1,119 @@
+"""Extended XYZ: the structures themselves, with what is predicted in ``info`` and ``arrays``.
+
+A head whose name ASE would take for its own (``energy`` would become the total energy) is called
+``predicted_energy``. A structure that could not be predicted is left out.
+
+Shapes: N nodes of one structure.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase.calculators.calculator import all_properties
+from ase.data import chemical_symbols
+from ase.io.extxyz import key_val_dict_to_str
+
+from hydragnn_hpo.ensemble.output_columns import AXES, OutputColumns, PredictedRows, split_nodes
+from hydragnn_hpo.files import write_pieces
+
+RESERVED = {*all_properties, "charge", "magmom", "id", "trust", "units", "pos", "positions"}
+RESERVED |= {"species", "numbers", "Z", "tags", "momenta", "momentum", "masses", "mass"}
+RESERVED |= {"Lattice", "Properties", "pbc"}
+"""Names to which ASE gives a meaning of its own when it reads extxyz."""
+
+Block = tuple[str, np.ndarray]
+"""A name, and values [R, w]."""
+
+
+class ExtxyzWriter:
+    """Writes ``NAME.extxyz``."""
+
+    def __init__(self, layout: OutputColumns) -> None:
+        """Keep the columns."""
+        self._layout = layout
+        units = layout.manifest.units().items()
+        told = {"units": " ".join(f"{name}={unit}" for name, unit in units)}
+        self._units = key_val_dict_to_str(told)  # type: ignore[no-untyped-call]
+
+    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
+        """Return the frames of some structures."""
+        return {"": "".join(frame for rows in some for frame in self._frames(rows)).encode()}
+
+    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
+        """Write the file."""
+        write_pieces(out, (share[""] for share in shares()))
+        return [out]
+
+    def _frames(self, rows: PredictedRows) -> Iterator[str]:
+        structures, prediction = rows.structures, rows.prediction
+        columns = structures.columns
+        graph = [block for name in self._layout.names("graph") for block in self._of(name, rows)]
+        node = [block for name in self._layout.names("node") for block in self._of(name, rows)]
+        split = [split_nodes(columns, values) for _, values in node]
+        properties = "".join(f":{name}:R:{values.shape[1]}" for name, values in node)
+        numbers = split_nodes(columns, columns.numbers)
+        positions = split_nodes(columns, columns.positions)
+        for row, place in enumerate(rows.good()):
+            info: dict[str, Any] = {"id": structures.ids[place], "trust": prediction.trust[row]}
+            kept = structures.kept[place] if self._layout.keep else {}
+            info |= {f"kept_{k}" if k in RESERVED else k: value for k, value in kept.items()}
+            said = key_val_dict_to_str(info)  # type: ignore[no-untyped-call]
+            numbers_said = " ".join(_pair(name, values[row].tolist()) for name, values in graph)
+            yield _frame(
+                f"{said} {self._units} {numbers_said}",
+                f"species:S:1:pos:R:3{properties}",
+                (columns.cell[row], columns.pbc[row]),
+                numbers[row],
+                np.hstack([positions[row], *[values[row] for values in split]]),
+            )
+
+    def _of(self, name: str, rows: PredictedRows) -> list[Block]:
+        """Return a head's quantities, each with all its components."""
+        layout, head = self._layout, rows.prediction.heads[name]
+        values = layout.values(name, head)
+        axes, titles = AXES[layout.manifest.heads[name].shape], layout.titles(name)
+        blocks, first = [], 0
+        while first < len(titles):
+            title = titles[first].removesuffix(axes[0])
+            single = titles[first] in (f"{name}_std", f"{name}_std_epistemic")
+            width = 1 if single else len(axes)
+            shown = f"predicted_{title}" if title in RESERVED else title
+            blocks.append((shown, values[:, first : first + width]))
+            first += width
+        return blocks
+
+
+def _pair(name: str, values: list[float]) -> str:
+    if len(values) == 1:
+        return f"{name}={values[0]!r}"
+    return f'{name}="{" ".join(map(repr, values))}"'
+
+
+def _frame(
+    said: str,
+    properties: str,
+    box: tuple[np.ndarray, np.ndarray],
+    numbers: np.ndarray,
+    values: np.ndarray,
+) -> str:
+    """Return the text of one frame.
+
+    Args:
+        said: what stands in the second line besides lattice and columns.
+        properties: what the columns are called.
+        box: lattice vectors in angstrom, [3, 3], and the periodic directions, [3].
+        numbers: atomic numbers, [N].
+        values: positions, and what is predicted for the atoms, side by side, [N, columns].
+    """
+    cell, pbc = box
+    head = ""
+    if cell.any():
+        head = 'Lattice="' + " ".join(f"{x:.10g}" for x in cell.ravel().tolist()) + '" '
+    periodic = " ".join("FT"[flag] for flag in pbc.astype(int).tolist())
+    lines = [str(len(numbers)), f'{head}Properties={properties} {said} pbc="{periodic}"']
+    form = "%-2s" + " %.10g" * values.shape[1]
+    symbols = [chemical_symbols[z] for z in numbers.tolist()]
+    lines += [form % (s, *row) for s, row in zip(symbols, values.tolist(), strict=True)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,115 @@
+"""Parquet: a row per structure; what is predicted for its atoms as lists.
+
+Each column names its unit; where the numbers come from stands in the schema.
+
+Shapes: G graphs, N nodes.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hydragnn_hpo.data.columns import offsets
+from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.files import whole_file
+
+ROW_GROUP = 1 << 16
+"""Rows that are written together: what a reader can skip."""
+
+
+class ParquetWriter:
+    """Writes ``NAME.parquet``."""
+
+    def __init__(self, layout: OutputColumns) -> None:
+        """Make the schema.
+
+        Raises:
+            ConfigError: pyarrow is not installed.
+        """
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise ConfigError(
+                "Parquet needs a package that is not installed: "
+                "pip install 'hydragnn-hpo[parquet]'."
+            ) from error
+        self._arrow: Any = pyarrow
+        self._parquet: Any = pyarrow.parquet
+        self._layout = layout
+        self._schema = self._made_schema()
+
+    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
+        """Return the table of some structures, as a file of Arrow."""
+        arrow = self._arrow
+        sink = arrow.BufferOutputStream()
+        with arrow.ipc.new_file(sink, self._schema) as writer:
+            for rows in some:
+                writer.write_table(arrow.table(self._columns(rows), schema=self._schema))
+        return {"": sink.getvalue().to_pybytes()}
+
+    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
+        """Write the file under a temporary name; it takes its own when it is whole."""
+        with whole_file(out) as file, self._parquet.ParquetWriter(file, self._schema) as writer:
+            for table in self._groups(shares()):
+                writer.write_table(table, row_group_size=ROW_GROUP)
+        return [out]
+
+    def _groups(self, shares: Iterator[dict[str, bytes]]) -> Iterator[Any]:
+        """Yield tables that are large enough to be groups of rows."""
+        held: list[Any] = []
+        for share in shares:
+            with self._arrow.ipc.open_file(self._arrow.BufferReader(share[""])) as reader:
+                held.append(reader.read_all())
+            if sum(table.num_rows for table in held) >= ROW_GROUP:
+                yield self._arrow.concat_tables(held)
+                held = []
+        if held:
+            yield self._arrow.concat_tables(held)
+
+    def _made_schema(self) -> Any:
+        arrow, layout = self._arrow, self._layout
+        fields = [arrow.field("id", arrow.string(), nullable=False)]
+        for level, kind in (("graph", arrow.float64()), ("node", arrow.list_(arrow.float64()))):
+            for name in layout.names(level):
+                unit = {"unit": layout.manifest.heads[name].unit}
+                fields += [arrow.field(title, kind, True, unit) for title in layout.titles(name)]
+        if layout.names("node"):
+            fields.append(arrow.field("numbers", arrow.list_(arrow.int16())))
+        fields += [arrow.field(key, arrow.string()) for key in ("trust", "error", *layout.keep)]
+        known = {"provenance": layout.provenance(), "units": layout.manifest.units()}
+        return arrow.schema(fields, {"hydragnn_hpo": json.dumps(known)})
+
+    def _columns(self, rows: PredictedRows) -> dict[str, Any]:
+        """Return the columns of some structures by name; null where nothing is predicted."""
+        arrow, layout, structures = self._arrow, self._layout, rows.structures
+        total = len(structures.ids)
+        bad = np.isin(np.arange(total), list(structures.errors))
+        where = np.cumsum(~bad) - 1
+        found: dict[str, Any] = {"id": list(structures.ids)}
+        for name in layout.names("graph"):
+            values = layout.values(name, rows.prediction.heads[name])
+            for title, column in zip(layout.titles(name), values.T, strict=True):
+                spread = column[where] if len(column) else np.zeros(total)
+                found[title] = arrow.array(spread, mask=bad)
+        counts = np.zeros(total, dtype=np.int64)
+        counts[~bad] = rows.num_nodes
+        starts = arrow.array(offsets(counts).astype(np.int32))
+        lists = {"numbers": structures.columns.numbers} if layout.names("node") else {}
+        for name in layout.names("node"):
+            values = layout.values(name, rows.prediction.heads[name])
+            lists |= dict(zip(layout.titles(name), values.T, strict=True))
+        for title, column in lists.items():
+            flat = arrow.array(np.ascontiguousarray(column))
+            found[title] = arrow.ListArray.from_arrays(starts, flat, mask=arrow.array(bad))
+        trust = iter(rows.prediction.trust)
+        found["trust"] = [None if wrong else next(trust) for wrong in bad]
+        found["error"] = [structures.errors.get(place) for place in range(total)]
+        for key in layout.keep:
+            kept = [str(known[key]) if key in known else None for known in structures.kept]
+            found[key] = kept
+        return found

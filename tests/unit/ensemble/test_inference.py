@@ -1,0 +1,274 @@
+"""An ensemble's answers do not depend on batches, order of members, or how graphs were built."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import molecule
+
+from hydragnn_hpo.data.batch import make_batch
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.engine import make_member, member_batches
+from hydragnn_hpo.ensemble.inference import Ensemble, Prediction, flags
+from hydragnn_hpo.ensemble.moments import Moments, compute_moments
+from hydragnn_hpo.errors import DataError
+
+FIELDS = ("mean", "std", "std_epistemic", "lo90", "hi90")
+
+
+@pytest.fixture
+def built(built_zip: Path) -> tuple[Ensemble, Columns]:
+    return (
+        Ensemble.load(built_zip, precision="fp64"),
+        open_store(built_zip.parent / "data/toy.bp"),
+    )
+
+
+def assert_same(first: Prediction, second: Prediction, tolerance: float = 1e-11) -> None:
+    assert first.trust == second.trust
+    for name, head in first.heads.items():
+        for key in FIELDS:
+            np.testing.assert_allclose(
+                getattr(head, key), getattr(second.heads[name], key), atol=tolerance, rtol=0
+            )
+
+
+def test_moments_are_those_of_numpy() -> None:
+    rng = np.random.default_rng(0)
+    values, weights = rng.normal(size=(5, 7, 3)) + 100.0, np.array([0.1, 0.4, 0.0, 0.3, 0.2])
+    mean = np.average(values, axis=0, weights=weights)
+    variance = np.average((values - mean) ** 2, axis=0, weights=weights)
+
+    moments = compute_moments(values, weights)
+
+    np.testing.assert_allclose(moments.mean, mean, atol=1e-12)
+    np.testing.assert_allclose(moments.variance, variance, atol=1e-11)
+    np.testing.assert_allclose(moments.spread[:, 0] ** 2, variance.mean(axis=1), atol=1e-11)
+
+
+def test_one_value_has_no_spread() -> None:
+    moments = Moments()
+    moments.add(np.array([[3.0]]), 0.7)
+    assert moments.mean[0, 0] == 3.0
+    assert moments.spread[0, 0] == 0.0
+
+
+def test_batches_do_not_matter(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    together = ensemble.predict(columns, edges_per_batch=10**9)
+    assert_same(together, ensemble.predict(columns, edges_per_batch=1))
+    assert_same(together, ensemble.predict(columns, edges_per_batch=100))
+
+
+def test_the_order_of_structures_is_kept(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    whole = ensemble.predict(columns)
+    some = ensemble.predict(columns, np.array([5, 2, 9]))
+    for row, graph in enumerate((5, 2, 9)):
+        np.testing.assert_allclose(
+            some.heads["energy"].mean[row], whole.heads["energy"].mean[graph], atol=1e-11
+        )
+    first = columns.node_offset[5]
+    size = columns.num_nodes()[5]
+    np.testing.assert_allclose(
+        some.heads["charge"].mean[:size],
+        whole.heads["charge"].mean[first : first + size],
+        atol=1e-11,
+    )
+
+
+def test_the_order_of_members_does_not_matter(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    turned = Ensemble(ensemble.manifest, ensemble.members[::-1])
+    assert_same(ensemble.predict(columns), turned.predict(columns), tolerance=0.0)
+
+
+def test_shared_graphs_equal_each_member_alone(
+    built: tuple[Ensemble, Columns], predict_alone: Callable[..., dict[str, np.ndarray]]
+) -> None:
+    ensemble, columns = built
+    assert len({member.cutoff for member in ensemble.members}) > 1
+    alone = [predict_alone(m, columns, np.arange(20)) for m in ensemble.members]
+    weights = [member.weights["energy"] for member in ensemble.members]
+
+    together = ensemble.predict(columns, np.arange(20))
+
+    for name, head in together.heads.items():
+        mean = np.average([one[name] for one in alone], axis=0, weights=weights)
+        np.testing.assert_allclose(head.mean, mean, atol=1e-11)
+
+
+def test_a_graph_built_from_atoms_equals_the_stored_one(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    stored = ensemble.predict(columns)
+    for graph in np.flatnonzero(columns.pbc.any(axis=1))[:3]:
+        nodes = slice(columns.node_offset[graph], columns.node_offset[graph + 1])
+        atoms = Atoms(
+            columns.numbers[nodes],
+            columns.positions[nodes],
+            cell=columns.cell[graph],
+            pbc=columns.pbc[graph],
+        )
+        fresh = ensemble.predict(atoms)
+        for name in ("mean", "std", "hi90"):
+            np.testing.assert_allclose(
+                getattr(fresh.heads["energy"], name)[0],
+                getattr(stored.heads["energy"], name)[graph],
+                atol=1e-11,
+            )
+
+
+def test_the_interval_is_the_calibrated_one(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    for name, head in ensemble.predict(columns).heads.items():
+        c = ensemble.manifest.heads[name].calibration
+        sigma = np.sqrt(c.a * head.std_epistemic**2 + c.b)
+        np.testing.assert_allclose(head.std, sigma, atol=1e-14)
+        np.testing.assert_allclose(head.hi90 - head.mean, c.quantiles["0.9"] * sigma, atol=1e-12)
+
+
+def test_an_unseen_element_is_flagged(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, _ = built
+    water, salt = molecule("H2O"), Atoms("SiS", [[0, 0, 0], [0, 0, 2.0]])
+    assert "unseen" not in ensemble.predict(water).trust[0]
+    assert "unseen element Si; unseen element S" in ensemble.predict(salt).trust[0]
+
+
+def test_a_large_spread_is_flagged(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    cal = columns.indices_of("cal")
+    prediction = ensemble.predict(columns, cal)
+    limit = ensemble.manifest.heads["energy"].calibration.spread99
+    expected = prediction.heads["energy"].std_epistemic[:, 0] > limit * (1 + 1e-9)
+    found = np.array(["large spread of energy" in trust for trust in prediction.trust])
+    np.testing.assert_array_equal(found, expected)
+    assert expected.sum() == 1
+    assert prediction.trust.count("ok") >= len(cal) - 2
+
+
+def test_each_member_gets_its_own_cap(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    first, *others = ensemble.members
+    capped = Ensemble(ensemble.manifest, (replace(first, max_neighbors=2), *others))
+    rows = columns.indices_of("cal")
+    for member, batch in member_batches(capped.members, columns, rows, capped.device):
+        cap = 2 if member.trial == first.trial else None
+        wanted = make_batch(columns, rows, cutoff=member.cutoff, max_neighbors=cap)
+        assert batch.edge_index.shape == wanted.edge_index.shape
+    every = make_batch(columns, rows, cutoff=first.cutoff).edge_index
+    two = make_batch(columns, rows, cutoff=first.cutoff, max_neighbors=2).edge_index
+    assert two.shape < every.shape
+
+
+def test_a_member_has_the_cap_of_its_trial(built_zip: Path) -> None:
+    content = read_artefact(built_zip)
+    entry = content.manifest.members[0]
+    config = content.configs[entry.trial]
+    for cap in (None, 7):
+        model = config.model.model_copy(update={"max_neighbors": cap})
+        member = make_member(
+            config.model_copy(update={"model": model}),
+            content.weights[entry.trial],
+            content.manifest.targets(),
+            weights={"energy": 1.0},
+            where="x",
+        )
+        assert member.max_neighbors == cap
+
+
+def test_no_structures_give_no_rows(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    nothing = ensemble.predict(columns, np.array([], dtype=int))
+    assert nothing.trust == ()
+    assert nothing.heads["energy"].mean.shape == (0, 1)
+
+
+def test_short_edges_are_refused(built: tuple[Ensemble, Columns]) -> None:
+    ensemble, columns = built
+    columns.stats["cutoff"] = 3.0
+    with pytest.raises(DataError, match="the graphs hold edges up to 3 angstrom"):
+        ensemble.predict(columns)
+
+
+def test_loading_leaves_torchs_generator_alone(built_zip: Path) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    Ensemble.load(built_zip)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_other_levels_and_each_members_own_values(
+    built: tuple[Ensemble, Columns], predict_alone: Callable[..., dict[str, np.ndarray]]
+) -> None:
+    ensemble, columns = built
+    indices = np.arange(9)
+    found = ensemble.predict(columns, indices, edges_per_batch=60, levels=(50, 95), members=True)
+    assert {50, 80, 90, 95} <= set(ensemble.levels_known())
+    for name, head in found.heads.items():
+        quantiles = ensemble.manifest.heads[name].calibration.quantiles
+        assert set(head.bounds) == {50, 95}
+        for level, (low, high) in head.bounds.items():
+            half = quantiles[f"{level / 100:g}"] * head.std
+            np.testing.assert_allclose(high - head.mean, half + 0 * head.mean, atol=1e-12)
+            np.testing.assert_allclose(head.mean - low, half + 0 * head.mean, atol=1e-12)
+        assert list(head.members) == [member.trial for member in ensemble.members]
+        for member in ensemble.members:
+            alone = predict_alone(member, columns, indices)[name]
+            np.testing.assert_allclose(head.members[member.trial], alone, atol=1e-11)
+
+
+@pytest.fixture
+def ensemble(built_zip: Path) -> Ensemble:
+    return Ensemble.load(built_zip)
+
+
+def test_an_element_is_named_once_however_many_atoms(ensemble: Ensemble) -> None:
+    atoms = Atoms("CFeFeNi", [(0, 0, 0), (1.5, 0, 0), (0, 1.5, 0), (0, 0, 1.5)])
+    said = ensemble.predict([atoms, Atoms("CO", [(0, 0, 0), (1.5, 0, 0)])]).trust
+    assert said[0].count("unseen element Fe") == 1
+    assert "unseen element Ni" in said[0]
+    assert "unseen element" not in said[1]
+
+
+def test_neighbours_are_those_of_training(ensemble: Ensemble) -> None:
+    """Alone, no atom has a neighbour; in training each had at least one within 3 angstrom."""
+    known = ensemble.manifest.coordination
+    assert known is not None
+    assert known.cutoff == 3.0
+    assert set(known.ranges) == {"H", "C", "N", "O"}
+    assert min(low for low, _ in known.ranges.values()) >= 1
+    said = ensemble.predict([Atoms("C")]).trust
+    assert "unseen coordination of C" in said[0]
+
+
+def test_most_structures_like_those_of_training_are_not_flagged(built_zip: Path) -> None:
+    from hydragnn_hpo.data.open_store import open_store
+
+    columns = open_store(built_zip.parent / "data/toy.bp")
+    ensemble = Ensemble.load(built_zip)
+    train = columns.indices_of("train")
+    assert not any("coordination" in text for text in ensemble.predict(columns, train).trust)
+
+
+def test_an_ensemble_that_does_not_know_coordination_is_silent(ensemble: Ensemble) -> None:
+    ensemble.manifest = ensemble.manifest.model_copy(update={"coordination": None})
+    assert "coordination" not in ensemble.predict([Atoms("C")]).trust[0]
+
+
+def test_graphs_are_taken_in_the_order_asked_for(ensemble: Ensemble) -> None:
+    from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms
+
+    several = [Atoms("CO", [(0, 0, 0), (1.5, 0, 0)]), Atoms("Fe"), Atoms("C")]
+    columns = columns_of_atoms(several, ensemble.rules)
+    whole = flags(ensemble.manifest, columns, np.array([2, 0, 1]), {})
+    alone = [flags(ensemble.manifest, columns, np.array([row]), {})[0] for row in (2, 0, 1)]
+    assert list(whole) == alone
+    assert whole[0] == "unseen coordination of C"
+    assert whole[2] == "unseen element Fe"

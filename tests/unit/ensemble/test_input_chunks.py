@@ -1,0 +1,65 @@
+"""How the input is cut: the same for every rank."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hydragnn_hpo.ensemble.input_chunks import InputSource, checksum_input, list_input_sources
+from hydragnn_hpo.errors import DataError
+
+
+def test_small_files_are_taken_together_and_large_ones_alone(tmp_path: Path) -> None:
+    sizes = {"a.cif": 10, "b.cif": 10, "c.xyz": 1 << 16, "d.cif": 10, "e.db": 10, "f.cif": 1}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    (tmp_path / "id_prop.csv").write_text("a,1\n")
+    (tmp_path / ".hidden").write_text("x")
+    found = [
+        ([path.name for path in source.paths], source.whole)
+        for source in list_input_sources([tmp_path])
+    ]
+    assert found == [
+        (["a.cif", "b.cif"], True),
+        (["c.xyz"], False),
+        (["d.cif"], True),
+        (["e.db"], False),
+        (["f.cif"], True),
+    ]
+
+
+def test_a_source_has_at_most_256_files(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"{number:03d}.cif").write_text("x")
+    sources = list_input_sources([tmp_path])
+    assert [len(source.paths) for source in sources] == [256, 44]
+    assert [path.name for source in sources for path in source.paths] == [
+        f"{n:03d}.cif" for n in range(300)
+    ]
+
+
+def test_a_store_is_one_source(tmp_path: Path) -> None:
+    store = tmp_path / "x.bp"
+    store.mkdir()
+    (store / "index.json").write_text("{}")
+    assert list_input_sources([store]) == [InputSource((store,), whole=False)]
+
+
+def test_what_is_no_file_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        list_input_sources([tmp_path / "none.cif"])
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="is a device or a pipe; .* standard input"):
+        list_input_sources([tmp_path / "pipe"])
+
+
+def test_the_identity_knows_names_sizes_and_times(tmp_path: Path) -> None:
+    path = tmp_path / "a.cif"
+    path.write_text("one")
+    before = checksum_input(list_input_sources([path]))
+    assert checksum_input(list_input_sources([tmp_path])) == before
+    os.utime(path, ns=(1, 1))
+    touched = checksum_input(list_input_sources([path]))
+    path.write_text("two!")
+    os.utime(path, ns=(1, 1))
+    assert len({before, touched, checksum_input(list_input_sources([path]))}) == 3

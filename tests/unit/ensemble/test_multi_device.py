@@ -1,0 +1,123 @@
+"""Members divided among devices: by cost, and without a change of what they say."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
+from hydragnn_hpo.ensemble.engine import EagerEngine
+from hydragnn_hpo.ensemble.inference import Ensemble, device_of, devices_of, load_ensemble
+from hydragnn_hpo.ensemble.multi_device import MultiDeviceEngine, assign_members
+from hydragnn_hpo.errors import ConfigError
+
+
+def test_the_longest_goes_first_to_who_is_done_first():
+    """Graham's own example, jobs 5 5 4 4 3 3 3 on three: 11 where 9 is possible."""
+    places = assign_members([5, 5, 4, 4, 3, 3, 3], 3)
+    assert sorted(itertools.chain(*places)) == list(range(7))
+    loads = [sum([5, 5, 4, 4, 3, 3, 3][n] for n in place) for place in places]
+    assert max(loads) == 11
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6), st.integers(1, 3))
+def test_never_above_four_thirds_of_the_best(costs, places):
+    def longest(chosen) -> float:
+        loads = np.zeros(places)
+        np.add.at(loads, list(chosen), costs)
+        return float(loads.max())
+
+    best = min(map(longest, itertools.product(range(places), repeat=len(costs))))
+    found = max(sum(costs[n] for n in place) for place in assign_members(costs, places))
+    assert found <= (4 / 3 - 1 / (3 * places)) * best * (1 + 1e-12)
+
+
+def test_members_on_two_devices_say_what_they_say_on_one(built_zip: Path):
+    graphs = open_store(built_zip.parent / "data/toy.bp")
+    one, two = Ensemble.load(built_zip), Ensemble.load(built_zip)
+    cost = {"t0001": 5, "t0002": 5, "t0003": 4, "t0004": 4, "t0005": 3, "t0006": 3}
+
+    def timer(engine, *_):
+        assert isinstance(engine, EagerEngine)
+        return cost[engine.members[0].trial]
+
+    two.engine = engine = MultiDeviceEngine(two.members, ["cpu", "cpu"], timer=timer)
+    names = engine.divide(graphs, np.arange(5))
+    assert {tuple(each) for each in names} == {
+        ("t0001", "t0003", "t0005"),
+        ("t0002", "t0004", "t0006"),
+    }
+    alone, spread = one.predict(graphs), two.predict(graphs)
+    assert spread.trust == alone.trust
+    for name, head in alone.heads.items():
+        for part in ("mean", "std", "std_epistemic", "lo90", "hi90"):
+            found, wanted = getattr(spread.heads[name], part), getattr(head, part)
+            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_compiled_members_stay_compiled(built_zip: Path):
+    ensemble = Ensemble.load(built_zip, compiled=True)
+    graphs = open_store(built_zip.parent / "data/toy.bp")
+    asked = []
+
+    def timer(engine, *_):
+        asked.append(engine)
+        return 1.0
+
+    engine = MultiDeviceEngine(ensemble.members, ["cpu", "cpu"], compiled=True, timer=timer)
+    engine.divide(graphs, np.arange(5))
+    assert {type(each) for each in (*asked, *engine.engines)} == {CompiledEngine}
+
+
+def test_costs_are_measured(built_zip: Path):
+    """Whatever the clock says, every member is placed once."""
+    ensemble = Ensemble.load(built_zip)
+    graphs = open_store(built_zip.parent / "data/toy.bp")
+    engine = MultiDeviceEngine(ensemble.members, ["cpu", "cpu", "cpu"])
+    names = engine.divide(graphs, np.arange(5))
+    assert sorted(itertools.chain(*names)) == [member.trial for member in ensemble.members]
+
+
+def test_members_are_divided_at_the_first_batch(built_zip: Path):
+    graphs = open_store(built_zip.parent / "data/toy.bp")
+    one, two = load_ensemble("cpu", built_zip), load_ensemble("cpu,cpu", built_zip)
+    assert isinstance(two.engine, MultiDeviceEngine)
+    assert two.engine.engines == ()
+    for _ in range(2):
+        for name, head in one.predict(graphs).heads.items():
+            found = two.predict(graphs).heads[name]
+            np.testing.assert_allclose(found.mean, head.mean, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(found.hi90, head.hi90, rtol=1e-9, atol=1e-12)
+    assert len(two.engine.engines) == 2
+
+
+def test_auto_is_the_device_of_a_slot_else_an_accelerator_else_the_processor(monkeypatch):
+    monkeypatch.delenv("HYDRAGNN_HPO_DEVICE", raising=False)
+
+    def found(kind):
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: kind)
+        return devices_of("auto")
+
+    assert found(None) == ["cpu"]
+    assert found(torch.device("cuda")) == ["cuda:0"]
+    assert found(torch.device("mps")) == ["cpu"], "it has no fp64"
+    monkeypatch.setenv("HYDRAGNN_HPO_DEVICE", "cuda:3")
+    assert found(torch.device("cuda")) == ["cuda:3"]
+
+
+@pytest.mark.parametrize("named", ["cuda:99", "gpu", "", "cpu,", "cpu,gpu", "meta", "cuda:x"])
+def test_a_device_that_is_not_here_is_a_sentence(named):
+    with pytest.raises(ConfigError, match=r"^device '.*': .*; here: cpu") as said:
+        devices_of(named)
+    assert "\n" not in str(said.value)
+
+
+def test_several_devices_where_one_is_wanted_are_refused():
+    assert device_of("cpu") == "cpu"
+    with pytest.raises(ConfigError, match="device cpu,cpu: only one will do here, as cpu"):
+        device_of("cpu,cpu")

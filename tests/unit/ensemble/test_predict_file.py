@@ -1,0 +1,328 @@
+"""From files to predictions: whatever the source, in bounded memory, and again after a kill."""
+
+import csv
+import io
+import os
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.db import connect
+from ase.io import write
+from processes import until
+
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.ensemble import structure_batches as reading_module
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.input_chunks import (
+    STDIN,
+    ChunkId,
+    StructureFiles,
+    list_input_sources,
+)
+from hydragnn_hpo.ensemble.output_parts import PartFolder, PartHeader
+from hydragnn_hpo.ensemble.predict_file import (
+    PredictPipeline,
+    predict_chunks,
+    select_columns,
+)
+from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
+from hydragnn_hpo.ensemble.writers import make_writer
+from hydragnn_hpo.errors import ConfigError, DataError
+
+Tell = Callable[[PartHeader, bool], None]
+
+
+@pytest.fixture(scope="module")
+def model(built_zip: Path) -> Ensemble:
+    return Ensemble.load(built_zip, precision="fp64")
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a piece be 4 structures, a batch two or three, and no file small."""
+    monkeypatch.setattr(reading_module, "MIN_STRUCTURES", 4)
+    monkeypatch.setattr(reading_module, "MAX_STRUCTURES", 4)
+    monkeypatch.setattr(reading_module, "BATCH_SIZE", 100)
+    monkeypatch.setattr("hydragnn_hpo.ensemble.input_chunks._SMALL_BYTES", 0)
+
+
+def frames(count: int) -> list[Atoms]:
+    rng = np.random.default_rng(5)
+    found = [molecule(("H2O", "CH4", "NH3", "CH3OH")[n % 4]) for n in range(count)]
+    for atoms in found:
+        atoms.rattle(0.05, rng=rng)
+    return found
+
+
+def reading_of(*paths: Path, model: Ensemble, keep: tuple[str, ...] = ()) -> ChunkReader:
+    return ChunkReader(list_input_sources(paths), model.rules, StructureFiles(), keep)
+
+
+def ids_and_errors(reading: ChunkReader) -> tuple[list[str], dict[str, str]]:
+    ids, errors = list[str](), dict[str, str]()
+    for some in read_structures(reading):
+        errors |= {some.ids[place]: why for place, why in some.errors.items()}
+        ids += some.ids
+    return ids, errors
+
+
+def table_of(
+    model: Ensemble, archive: Path, out: Path, *paths: Path, tell: Tell = lambda *_: None
+) -> list[dict[str, str]]:
+    """Predict into a CSV file and give its rows."""
+    layout = select_columns(model, archive)
+    with reading_of(*paths, model=model) as reading:
+        parts = PartFolder(out)
+        parts.begin({})
+        work = PredictPipeline(model, reading, make_writer(out, layout), layout, parts)
+        predict_chunks(work, report=tell)
+        assert work.join() is not None
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_of_any_source_give_what_the_structures_give(
+    tmp_path: Path, model: Ensemble, built_zip: Path
+) -> None:
+    atoms = frames(9)
+    expected = model.predict(atoms).heads["energy"].mean[:, 0]
+    write(tmp_path / "a.extxyz", atoms)
+    write(tmp_path / "a.extxyz.gz", atoms)
+    write(tmp_path / "a.traj", atoms)
+    with connect(tmp_path / "a.db") as database:
+        for one in atoms:
+            database.write(one)
+    (tmp_path / "many").mkdir()
+    for number, one in enumerate(atoms):
+        write(tmp_path / f"many/{number}.xyz", one)
+    for source in ("a.extxyz", "a.extxyz.gz", "a.traj", "a.db", "many"):
+        rows = table_of(model, built_zip, tmp_path / "out.csv", tmp_path / source)
+        names = [f"{n}.xyz:1" if source == "many" else f"{source}:{n + 1}" for n in range(9)]
+        assert [row["id"] for row in rows] == names
+        found = [float(row["energy"]) for row in rows]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        assert not (tmp_path / "out.csv.parts").exists()
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_ranks_read_what_one_process_reads(tmp_path: Path, model: Ensemble) -> None:
+    write(tmp_path / "a.extxyz", frames(10))
+    write(tmp_path / "a.traj", frames(6))
+    lots = [tmp_path / "a.extxyz", tmp_path / "a.traj"]
+    ids, _ = ids_and_errors(reading_of(*lots, model=model))
+    assert ids == [f"a.extxyz:{n}" for n in range(1, 11)] + [f"a.traj:{n}" for n in range(1, 7)]
+    for rank in range(2):
+        mine = reading_of(*lots, model=model)
+        for lot, count in ((0, 10), (1, 6)):
+            for number in range(rank, 4, 2):
+                batches = list(mine.batches(ChunkId(lot, number)))
+                found = [name for some, _ in batches for name in some.ids]
+                first = 10 * lot + 4 * number
+                assert found == ids[first : min(first + 4, 10 * lot + count)]
+                assert batches[-1][1] == (4 * number + 4 > count)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_store_is_read_with_its_edges_or_with_longer_ones(
+    model: Ensemble, built_zip: Path, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    store = built_zip.parent / "data/toy.bp"
+    rows = table_of(model, built_zip, tmp_path / "out.csv", store)
+    assert [row["id"] for row in rows] == [f"m{n}" for n in range(60)]
+    longer = replace(model.rules, cutoff=5.0)
+    counts = []
+    for rules in (model.rules, longer):
+        reading = ChunkReader(
+            list_input_sources([store]), rules, StructureFiles(), ("energy", "none")
+        )
+        some = list(read_structures(reading))
+        assert all(one.columns.stats["cutoff"] >= rules.cutoff for one in some)
+        assert all(set(kept) == {"energy"} for one in some for kept in one.kept)
+        counts.append(sum(int(one.columns.num_edges().sum()) for one in some))
+        assert sum(one.columns.num_graphs for one in some) == 60
+    assert counts[1] > counts[0]
+
+
+def test_a_bad_structure_keeps_its_place_and_stops_nothing(tmp_path: Path, model: Ensemble) -> None:
+    write(tmp_path / "a.extxyz", [molecule("H2O"), Atoms("CC", np.zeros((2, 3))), bulk("C")])
+    (tmp_path / "b.cif").write_text("data_broken\n")
+    write(tmp_path / "c.vasp", bulk("C", "diamond", a=3.6))
+    (tmp_path / "d.xyz").write_text("3\n\nH 0 0 0\n")
+    ids, errors = ids_and_errors(reading_of(tmp_path, model=model))
+    assert ids == [
+        *("a.extxyz:1", "a.extxyz:2", "a.extxyz:3", "b.cif:1", "c.vasp:1", "d.xyz:1"),
+    ]
+    assert list(errors) == ["a.extxyz:2", "b.cif:1", "d.xyz:1"]
+    assert "at one place" in errors["a.extxyz:2"]
+    assert "the file ends within its 3 atoms" in errors["d.xyz:1"]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_torn_file_ends_with_the_reason(tmp_path: Path, model: Ensemble) -> None:
+    write(tmp_path / "a.extxyz", frames(6))
+    lines = (tmp_path / "a.extxyz").read_text().splitlines(keepends=True)
+    (tmp_path / "a.extxyz").write_text("".join(lines[:-2]))
+    ids, errors = ids_and_errors(reading_of(tmp_path / "a.extxyz", model=model))
+    assert ids == [f"a.extxyz:{n}" for n in range(1, 7)]
+    assert list(errors) == ["a.extxyz:6"]
+
+
+def test_structures_bring_their_names_and_what_shall_be_kept(
+    tmp_path: Path, model: Ensemble
+) -> None:
+    named = [molecule("H2O") for _ in range(4)]
+    named[0].info |= {"name": "water", "gap": 1.5, "energy": -3.0}
+    named[1].info |= {"id": 17, "label": "x"}
+    named[2].info |= {"name": "red \x1b[31m" + "y" * 400}
+    write(tmp_path / "a.xyz", named, format="extxyz")
+    (some,) = read_structures(
+        reading_of(tmp_path / "a.xyz", model=model, keep=("gap", "label", "energy"))
+    )
+    assert some.ids[:2] == ("water", "17")
+    assert some.ids[2].startswith(r"red \x1b[31my")
+    assert len(some.ids[2]) == 300
+    assert some.ids[3] == "a.xyz:4"
+    assert some.kept[:2] == ({"gap": 1.5, "energy": -3.0}, {"label": "x"})
+
+
+@pytest.mark.parametrize("form", ["extxyz", "cif"])
+def test_standard_input_is_read_like_a_file(
+    form: str, model: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = io.BytesIO() if form == "cif" else io.StringIO()
+    write(text, [bulk("C", "diamond", a=3.6), bulk("C", "diamond", a=3.7)], format=form)
+    content = text.getvalue()
+    piped = io.BytesIO(content if isinstance(content, bytes) else content.encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
+    with ChunkReader(
+        list_input_sources([STDIN]), model.rules, StructureFiles(None, form)
+    ) as reading:
+        (some,) = read_structures(reading)
+    label = "stdin" if form == "extxyz" else "stdin.cif"
+    assert some.ids == (f"{label}:1", f"{label}:2")
+    assert some.columns.num_graphs == 2
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_no_more_graphs_are_held_than_a_few_batches_have(
+    tmp_path: Path, model: Ensemble, built_zip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        reading_module, "MIN_STRUCTURES", 60
+    )  # one piece: batches are what bounds it
+    monkeypatch.setattr(reading_module, "MAX_STRUCTURES", 60)
+    write(tmp_path / "a.extxyz", frames(60))
+    most, alive = 0, weakref.WeakSet[Graph]()
+
+    class Counting(Graph):
+        def __init__(self, **columns: Any) -> None:
+            nonlocal most
+            super().__init__(**columns)
+            alive.add(self)
+            most = max(most, len(alive))
+
+    monkeypatch.setattr("hydragnn_hpo.data.structure.Graph", Counting)
+    rows = table_of(model, built_zip, tmp_path / "out.csv", tmp_path / "a.extxyz")
+    assert len(rows) == 60
+    assert 2 <= most <= 12
+
+
+def test_nothing_to_predict_is_said(tmp_path: Path, model: Ensemble, built_zip: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="there is no structure to predict"):
+        table_of(model, built_zip, tmp_path / "out.csv", tmp_path / "empty")
+    assert not (tmp_path / "out.csv.parts").exists()
+
+
+def test_what_is_asked_for_is_looked_at_first(model: Ensemble, built_zip: Path) -> None:
+    layout = select_columns(model, built_zip, levels=("95", "50"), keep=("gap", "gap"))
+    assert (layout.levels, layout.keep) == ((50, 95), ("gap",))
+    with pytest.raises(
+        ConfigError, match="--levels 100: the ensemble has intervals of .*50.* percent"
+    ):
+        select_columns(model, built_zip, levels=("100",))
+    with pytest.raises(ConfigError, match="has a column of this name"):
+        select_columns(model, built_zip, keep=("energy_std",))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_broken_run_goes_on_where_it_was(
+    tmp_path: Path, model: Ensemble, built_zip: Path
+) -> None:
+    write(tmp_path / "a.extxyz", frames(18))
+    table_of(model, built_zip, tmp_path / "whole.csv", tmp_path / "a.extxyz")
+    told: list[bool] = []
+
+    def breaks(header: PartHeader, before: bool) -> None:
+        told.append(before)
+        if len(told) == 3:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out.csv"
+    with pytest.raises(KeyboardInterrupt):
+        table_of(model, built_zip, out, tmp_path / "a.extxyz", tell=breaks)
+    assert not out.exists()
+    table_of(model, built_zip, out, tmp_path / "a.extxyz", tell=breaks)
+    assert told == [False] * 3 + [True] * 3 + [False] * 2
+    for name in ("out.csv", "out.nodes.csv"):
+        other = tmp_path / name.replace("out", "whole")
+        assert (tmp_path / name).read_bytes() == other.read_bytes()
+
+
+RESTS = """
+import time
+from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.ensemble.output_parts import PartFolder
+write = PartFolder.write
+def rest(self, *words, **more):
+    write(self, *words, **more)
+    time.sleep(3600)
+PartFolder.write = rest
+main()
+"""
+"""The command, but that it rests after its first part: however fast it is, it is killed there."""
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_and_gives_the_same_bytes(tmp_path: Path, built_zip: Path) -> None:
+    write(tmp_path / "a.extxyz", frames(4000))
+    command = [sys.executable, "-m", "hydragnn_hpo", "predict", "a.extxyz", "--ensemble"]
+    command += [str(built_zip), "--out"]
+
+    def run(out: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, out], cwd=tmp_path, capture_output=True, text=True)
+
+    assert run("whole.csv").returncode == 0
+    killed = subprocess.Popen(
+        [sys.executable, "-c", RESTS, *command[3:], "out.csv"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: list(tmp_path.glob("out.csv.parts/[0-9]*.part")), "part")
+    finally:
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait()
+    assert not (tmp_path / "out.csv").exists()
+    other = subprocess.run(
+        [*command, "out.csv", "--levels", "50"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert other.returncode == 2
+    assert "was begun with another set of options" in other.stderr
+    assert run("out.csv").returncode == 0
+    for name in ("out.csv", "out.nodes.csv"):
+        whole = tmp_path / name.replace("out", "whole")
+        assert (tmp_path / name).read_bytes() == whole.read_bytes()
+    assert not list(tmp_path.glob("*.parts"))
