@@ -40,9 +40,9 @@ class Aggregation(nn.Module):
         """Aggregate messages, [E, F], at their receivers, [N, F]."""
         weight = edges.envelope
         weighted = messages * weight
-        degree = edges.add(weight)
-        mean = edges.add(weighted) / (1.0 + degree)
-        square = edges.add(weighted * messages) / (1.0 + degree)
+        degree = edges.sum_messages(weight)
+        mean = edges.sum_messages(weighted) / (1.0 + degree)
+        square = edges.sum_messages(weighted * messages) / (1.0 + degree)
         spread = (square - mean.square() + SMALL**2).sqrt() - SMALL
         largest = segment_max(weighted, edges.links)
         smallest = segment_min(weighted, edges.links)

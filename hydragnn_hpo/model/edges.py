@@ -55,17 +55,17 @@ class Edges:
     @property
     def lengths(self) -> Tensor:
         """Lengths in angstrom, [E]."""
-        return self.both(self.pair_lengths)
+        return self.expand_pairs(self.pair_lengths)
 
     @property
     def basis(self) -> Tensor:
         """Radial functions of the length, [E, K]."""
-        return self.both(self.pair_basis)
+        return self.expand_pairs(self.pair_basis)
 
     @property
     def envelope(self) -> Tensor:
         """Weight that takes every message smoothly to 0 at the cutoff, [E, 1]."""
-        return self.both(self.pair_envelope)
+        return self.expand_pairs(self.pair_envelope)
 
     @property
     def faded_basis(self) -> Tensor:
@@ -76,7 +76,7 @@ class Edges:
         """
         return torch.cat((self.pair_basis * self.pair_envelope, self.pair_envelope), dim=-1)
 
-    def both(self, values: Tensor) -> Tensor:
+    def expand_pairs(self, values: Tensor) -> Tensor:
         """Give both edges of a pair its values: [P, ...] to [E, ...]."""
         return torch.cat((values, values)) if self.paired else values
 
@@ -88,7 +88,7 @@ class Edges:
         """Give each edge the row of the node that receives: [N, ...] to [E, ...]."""
         return sums.take(values, self.links, "receiver")
 
-    def joined(self, receiver: Tensor, sender: Tensor, pair: Tensor | None = None) -> Tensor:
+    def sum_ends(self, receiver: Tensor, sender: Tensor, pair: Tensor | None = None) -> Tensor:
         """Add what both ends and the pair bring to each edge, [E, F].
 
         Args:
@@ -98,19 +98,19 @@ class Edges:
         """
         return sums.joined(receiver, sender, pair, self.links)
 
-    def add(self, messages: Tensor) -> Tensor:
+    def sum_messages(self, messages: Tensor) -> Tensor:
         """Sum the messages that each node receives: [E, ...] to [N, ...]."""
         return sums.add(messages, self.links)
 
-    def filtered(self, values: Tensor, filters: Tensor) -> Tensor:
+    def filtered_sum(self, values: Tensor, filters: Tensor) -> Tensor:
         """Sum over neighbours ``filter_ij * value_j``, see ``sums.filtered``."""
         return sums.filtered(values, filters, self.links)
 
-    def scaled(self, values: Tensor, filters: Tensor) -> Tensor:
+    def filter_senders(self, values: Tensor, filters: Tensor) -> Tensor:
         """Give each edge ``filter_ij * value_j``, [E, F], see ``sums.scaled``."""
         return sums.scaled(values, filters, self.links)
 
-    def spread(self, messages: Tensor, components: Tensor) -> Tensor:
+    def outer_sum(self, messages: Tensor, components: Tensor) -> Tensor:
         """Sum over neighbours ``components_ij x message_ij``, see ``sums.spread``."""
         return sums.spread(messages, components, self.links)
 

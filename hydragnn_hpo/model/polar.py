@@ -29,9 +29,9 @@ def pass_vectors(
 
     Source: Schuett et al. (2021), arXiv:2102.03150, eq. 8.
     """
-    messages = edges.scaled(nodes[0], filters[0])
+    messages = edges.filter_senders(nodes[0], filters[0])
     if vectors is None:
-        return edges.spread(messages, edges.directions)
+        return edges.outer_sum(messages, edges.directions)
     carried = vectors * nodes[1].unsqueeze(1)
     return vectors + arrows(messages, edges.directions, carried, filters[1], edges.links)
 

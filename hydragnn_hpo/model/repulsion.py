@@ -48,4 +48,4 @@ class ZBL(nn.Module):
             c * torch.exp(-rate * screened) for c, rate in zip(_SHARES, _RATES, strict=True)
         )
         energy = COULOMB * one * two / lengths * decay * envelope(lengths / touch, 1.0)
-        return edges.add(edges.both(0.5 * energy.unsqueeze(-1)))
+        return edges.sum_messages(edges.expand_pairs(0.5 * energy.unsqueeze(-1)))

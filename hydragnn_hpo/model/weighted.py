@@ -12,27 +12,21 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.sums import applied, turned
+from hydragnn_hpo.model.sums import Links, applied, turned
 
 
-def weighted(values: Tensor, weights: Tensor, edges: Edges) -> Tensor:
+def weighted(values: Tensor, weights: Tensor, links: Links) -> Tensor:
     """Sum what neighbours are by weights of the edges: ``out_i = sum_j weight_ij * value_j``.
 
     Args:
         values: of the nodes, [N, F]; head h owns the h-th of H equal parts of the channels.
         weights: of the edges, [E, H], or one for both edges of a pair, [P, H].
-        edges: the edges.
+        links: the edges.
 
     Returns:
         [N, F].
     """
-    return applied(_Weighted, values, weights, *edges.links.arrays)
-
-
-def degrees(edges: Edges) -> Tensor:
-    """Count the neighbours of each node, each by its envelope, [N, 1]."""
-    return edges.add(edges.envelope)
+    return applied(_Weighted, values, weights, *links.arrays)
 
 
 class _Weighted(Function):

@@ -17,7 +17,7 @@ class MyConv(nn.Module):
 
     def forward(self, scalars, state, edges):
         filters = self.filter(edges.pair_basis) * edges.pair_envelope
-        return self.update(edges.filtered(scalars, filters)), None
+        return self.update(edges.filtered_sum(scalars, filters)), None
 """
 
 

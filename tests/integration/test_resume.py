@@ -32,7 +32,7 @@ class Dropping(nn.Module):
 
     def forward(self, scalars, state, edges):
         filters = self.filter(edges.pair_basis) * edges.pair_envelope
-        return self.dropout(self.update(edges.filtered(scalars, filters))), None
+        return self.dropout(self.update(edges.filtered_sum(scalars, filters))), None
 """
 
 EPOCHS, STEPS = 4, 5

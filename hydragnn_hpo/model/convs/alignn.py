@@ -100,7 +100,7 @@ class AlignnConv(nn.Module):
     def _first(self, edges: Edges) -> Bonds:
         """Make bonds of lengths, and angles of cosines."""
         assert self.measure is not None
-        bonds = edges.both(self.measure(edges.pair_basis))
+        bonds = edges.expand_pairs(self.measure(edges.pair_basis))
         if self.bend is None:
             return Bonds(bonds, None)
         triplets = triplets_of(edges, self.reach)

@@ -30,9 +30,9 @@ class CGCNNConv(nn.Module):
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Give the change of the scalars, [N, F]; there is no state."""
-        met = edges.joined(
+        met = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )
         gate, content = met.chunk(2, dim=-1)
         messages = gate.sigmoid() * self.activation(content)
-        return edges.spread(messages, edges.envelope).squeeze(1), None
+        return edges.outer_sum(messages, edges.envelope).squeeze(1), None

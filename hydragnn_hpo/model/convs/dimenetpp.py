@@ -121,7 +121,7 @@ class DimeNetPPConv(nn.Module):
         ends = self.receive(scalars), self.send(scalars)
         if state is None:
             assert self.measure is not None
-            messages = F.silu(edges.joined(*ends, self.measure(edges.pair_basis)))
+            messages = F.silu(edges.sum_ends(*ends, self.measure(edges.pair_basis)))
             angles, own = self._angles(edges), self.own(messages)
         else:
             messages, angles = state
@@ -131,7 +131,7 @@ class DimeNetPPConv(nn.Module):
         met = F.silu(own) + F.silu(self.up(times(turned, angles.envelope)))
         messages = self.after(F.silu(self.mix(self.before(met))) + messages)
         gate = self.gate(edges.pair_basis) * edges.pair_envelope
-        return self.out(edges.add(times(messages, gate))), Directed(messages, angles)
+        return self.out(edges.sum_messages(times(messages, gate))), Directed(messages, angles)
 
     def _angles(self, edges: Edges) -> Angles:
         assert self.bessel is not None

@@ -34,7 +34,7 @@ class EGNNConv(nn.Module):
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Give the change of the scalars, [N, F]; there is no state."""
-        met = edges.joined(
+        met = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )
         messages = F.silu(self.message(F.silu(met)))
@@ -43,5 +43,5 @@ class EGNNConv(nn.Module):
             # A product with one row is several times quicker than one with one column.
             score = self.gate.weight @ messages.t() + self.gate.bias
             weight = weight * score.t().sigmoid()
-        gathered = edges.add(messages * weight)
+        gathered = edges.sum_messages(messages * weight)
         return self.update(torch.cat((scalars, gathered), dim=-1)), None

@@ -44,13 +44,13 @@ class GATConv(nn.Module):
         sent, received = self.send(scalars), self.receive(scalars)
         by_head = self._by_head()
         own = _scores(received + sent, by_head, self.slope)
-        met = edges.joined(received, sent, self.measure(edges.pair_basis))
+        met = edges.sum_ends(received, sent, self.measure(edges.pair_basis))
         lead = _scores(met, by_head, self.slope) - edges.at_receiver(own)
         top = segment_max(lead.detach(), edges.links)
         weights = (lead - edges.at_receiver(top)).exp() * edges.envelope
         alone = (-top).exp()
-        heard = weighted(sent, weights, edges) + sent * self._spread(alone)
-        heard = heard / self._spread(alone + edges.add(weights))
+        heard = weighted(sent, weights, edges.links) + sent * self._spread(alone)
+        heard = heard / self._spread(alone + edges.sum_messages(weights))
         return F.silu(heard + self.bias), None
 
     def _by_head(self) -> Tensor:

@@ -29,6 +29,6 @@ class GINConv(nn.Module):
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Give the change of the scalars, [N, F]; there is no state."""
-        heard = weighted(scalars, edges.pair_envelope, edges)
+        heard = weighted(scalars, edges.pair_envelope, edges.links)
         own = scalars if self.eps is None else scalars * (1.0 + self.eps)
         return self.update(own + heard), None

@@ -115,7 +115,7 @@ class Gather(nn.Module):
         """Sum features of one degree times harmonics of another, coupled, [N, C, F]."""
         one, two = degrees
         if two == 0:
-            return edges.filtered(sent, filters)
+            return edges.filtered_sum(sent, filters)
         matrix = self.get_buffer(f"couple_{one}{two}")
         mixing = around[:, start(two) : start(two + 1)] @ matrix.to(around.dtype)
         rows = matrix.shape[1] // (2 * one + 1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.mfc import MFCOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.weighted import degrees, weighted
+from hydragnn_hpo.model.weighted import weighted
 
 
 class ByDegree(NamedTuple):
@@ -30,7 +30,7 @@ class ByDegree(NamedTuple):
 
 def by_degree(edges: Edges, highest: int) -> ByDegree:
     """Sort nodes by their degree, a smooth sum of envelopes; above ``highest`` all are alike."""
-    degree = degrees(edges)
+    degree = edges.sum_messages(edges.envelope)
     lower = degree.detach().clamp(max=highest - 1).floor()
     near = (degree - lower).clamp(max=1.0)
     share = near**3 * (10.0 - 15.0 * near + 6.0 * near * near)
@@ -67,7 +67,7 @@ class MFCConv(nn.Module):
     ) -> tuple[Tensor, ByDegree]:
         """Give the change of the scalars, [N, F], and the order of the nodes."""
         state = by_degree(edges, self.highest) if state is None else state
-        heard = weighted(scalars, edges.pair_envelope, edges)
+        heard = weighted(scalars, edges.pair_envelope, edges.links)
         both = torch.cat((heard, scalars), dim=1).index_select(0, state.order)
         higher = both * state.share
         said = grouped(both - higher, higher, self.weight, state.counts)

@@ -35,7 +35,7 @@ class PaiNNConv(nn.Module):
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         to_scalar, *to_vectors = self.filters(edges)
         say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
-        heard = edges.filtered(say, to_scalar)
+        heard = edges.filtered_sum(say, to_scalar)
         vectors = pass_vectors(state, turn, to_vectors, edges)
         answer, vectors = self.update(scalars + heard, vectors)
         return heard + answer, vectors

@@ -38,7 +38,7 @@ class PNAEqConv(nn.Module):
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         to_vectors = self.filters(edges)
         say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
-        said = edges.joined(self.receive(scalars), say)
+        said = edges.sum_ends(self.receive(scalars), say)
         said = times(said, self.filter(edges.pair_basis))
         heard = self.aggregate(said, edges)
         vectors = pass_vectors(state, turn, to_vectors, edges)

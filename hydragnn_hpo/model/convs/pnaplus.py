@@ -34,7 +34,7 @@ class PNAPlusConv(nn.Module):
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Give the change of the scalars, [N, F]; there is no state."""
-        messages = edges.joined(
+        messages = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )
         heard = self.aggregate(times(messages, self.filter(edges.pair_basis)), edges)

@@ -10,7 +10,7 @@ from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.sage import SAGEOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.extremes import segment_max
-from hydragnn_hpo.model.weighted import degrees, weighted
+from hydragnn_hpo.model.weighted import weighted
 
 
 class SAGEConv(nn.Module):
@@ -34,13 +34,13 @@ class SAGEConv(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Give the change of the scalars, [N, F]; the state is what a mean divides by, [N, 1]."""
         if self.aggregation == "mean" and state is None:
-            state = 1.0 + degrees(edges)
+            state = 1.0 + edges.sum_messages(edges.envelope)
         heard = self._gathered(scalars, edges)
         heard = heard if state is None else heard / state
         return F.silu(self.own(scalars) + self.heard(heard)), state
 
     def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
         if self.pool is None:
-            return weighted(scalars, edges.pair_envelope, edges)
+            return weighted(scalars, edges.pair_envelope, edges.links)
         said = F.silu(self.pool(scalars))
         return segment_max(edges.at_sender(said) * edges.envelope, edges.links)

@@ -35,12 +35,12 @@ class Layer(nn.Module):
 
     def forward(self, scalars, state, edges):
         filters = self.filter(edges.pair_basis) * edges.pair_envelope
-        return edges.filtered(scalars, filters), None
+        return edges.filtered_sum(scalars, filters), None
 
 
 class Directed(Layer):
     def forward(self, scalars, state, edges):
-        return edges.add(edges.directions)[:, :1] + super().forward(scalars, state, edges)[0], None
+        return edges.sum_messages(edges.directions)[:, :1] + super().forward(scalars, state, edges)[0], None
 
 
 class Raising(Layer):

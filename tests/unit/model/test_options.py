@@ -272,7 +272,7 @@ def test_a_users_conv_is_found_by_its_name(make, tmp_path, monkeypatch):
         "        self.map = nn.Linear(dimensions.features, dimensions.features)\n"
         "        self.depth = options.depth\n"
         "    def forward(self, scalars, state, edges):\n"
-        "        heard = edges.add(edges.at_sender(scalars) * edges.envelope)\n"
+        "        heard = edges.sum_messages(edges.at_sender(scalars) * edges.envelope)\n"
         "        return self.map(heard) * self.depth, None\n"
         "class Wrong:\n"
         "    pass\n"

@@ -37,10 +37,10 @@ class Sound(nn.Module):
         self.out = nn.Linear(features, features)
 
     def filters(self, edges):
-        return edges.both(self.filter(edges.pair_basis) * edges.pair_envelope)
+        return edges.expand_pairs(self.filter(edges.pair_basis) * edges.pair_envelope)
 
     def gathered(self, scalars, edges):
-        return edges.add(edges.at_sender(self.send(scalars)) * self.filters(edges))
+        return edges.sum_messages(edges.at_sender(self.send(scalars)) * self.filters(edges))
 
     def forward(self, scalars, state, edges):
         return torch.tanh(self.out(self.gathered(scalars, edges))), None
@@ -52,7 +52,7 @@ class SoundVectors(Sound):
     vectors = True
 
     def arrows(self, scalars, edges):
-        return edges.spread(edges.at_sender(scalars) * self.filters(edges), edges.directions)
+        return edges.outer_sum(edges.at_sender(scalars) * self.filters(edges), edges.directions)
 
     def forward(self, scalars, state, edges):
         change, _ = super().forward(scalars, state, edges)
@@ -265,19 +265,19 @@ class IsDeaf(Sound):
 @breaks("cutoff")
 class ForgetsTheEnvelope(Sound):
     def filters(self, edges):
-        return edges.both(self.filter(edges.pair_basis))
+        return edges.expand_pairs(self.filter(edges.pair_basis))
 
 
 @breaks("cutoff")
 class FallsLinearly(Sound):
     def filters(self, edges):
-        return edges.both(self.filter(edges.pair_basis) * edges.pair_envelope ** (1 / 3))
+        return edges.expand_pairs(self.filter(edges.pair_basis) * edges.pair_envelope ** (1 / 3))
 
 
 @breaks("cutoff")
 class FallsQuadratically(Sound):
     def filters(self, edges):
-        return edges.both(self.filter(edges.pair_basis) * edges.pair_envelope ** (2 / 3))
+        return edges.expand_pairs(self.filter(edges.pair_basis) * edges.pair_envelope ** (2 / 3))
 
 
 @breaks("cutoff")
@@ -285,7 +285,7 @@ class DividesByTheCount(Sound):
     """Messages vanish smoothly, but the number that they are divided by jumps."""
 
     def gathered(self, scalars, edges):
-        counts = edges.add(torch.ones_like(edges.envelope)).clamp(min=1.0)
+        counts = edges.sum_messages(torch.ones_like(edges.envelope)).clamp(min=1.0)
         return super().gathered(scalars, edges) / counts
 
 
@@ -294,7 +294,7 @@ class DetachesLengths(Sound):
     """Its energies are right, but their gradient lacks a term: so does its own gradient."""
 
     def filters(self, edges):
-        return edges.both(self.filter(edges.pair_basis.detach()) * edges.pair_envelope)
+        return edges.expand_pairs(self.filter(edges.pair_basis.detach()) * edges.pair_envelope)
 
 
 class OnceOnly(Function):
@@ -320,7 +320,7 @@ class DifferentiatesOnce(Sound):
 @breaks("isolated atom", "no edges")
 class DividesByNothing(Sound):
     def gathered(self, scalars, edges):
-        return super().gathered(scalars, edges) / edges.add(edges.envelope)
+        return super().gathered(scalars, edges) / edges.sum_messages(edges.envelope)
 
 
 @breaks("symmetric site", "isolated atom")
@@ -329,7 +329,7 @@ class TakesNorms(SoundVectors):
 
     def forward(self, scalars, state, edges):
         change, arrows = super().forward(scalars, state, edges)
-        same = edges.spread(self.filters(edges), edges.directions)
+        same = edges.outer_sum(self.filters(edges), edges.directions)
         return change + (same * same).sum(1).sqrt(), arrows
 
 
