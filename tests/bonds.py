@@ -3,7 +3,7 @@
 import torch
 
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.sums import links_of, paired_links
+from hydragnn_hpo.model.scatter import build_links, build_paired_links
 
 
 def edges_between(first, second, num_nodes, paired, dtype=torch.float64):
@@ -11,9 +11,9 @@ def edges_between(first, second, num_nodes, paired, dtype=torch.float64):
     sender, receiver = torch.cat((first, second)), torch.cat((second, first))
     order = torch.argsort(receiver, stable=True)
     if paired:
-        links = paired_links(sender, receiver, order, num_nodes)
+        links = build_paired_links(sender, receiver, order, num_nodes)
     else:
-        links = links_of(sender, receiver, num_nodes)
+        links = build_links(sender, receiver, num_nodes)
     count = len(first) if paired else len(sender)
     torch.manual_seed(0)
     lengths = torch.rand(count, dtype=dtype)

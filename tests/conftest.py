@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from ray_cluster import RayCluster
 from virtual_slurm import VirtualSlurm, missing
 
-from hydragnn_hpo.config.data import CardConfig, FileConfig, TargetConfig
+from hydragnn_hpo.config.data_config import CardConfig, FileConfig, TargetConfig
 from hydragnn_hpo.data import store_parts
 from hydragnn_hpo.data.columns import Columns, Names, offsets
 

@@ -22,8 +22,8 @@ from hydragnn_hpo.launching.rank_environment import (
 )
 from hydragnn_hpo.launching.slots import find_seats, lay_out
 from hydragnn_hpo.launching.slurm.transport import step_argv
-from hydragnn_hpo.placement.pool import Pool
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.placement.pool import SlotPool
+from hydragnn_hpo.resources import resource_path
 
 FOLDER = Path(__file__).parent / "unit" / "launching" / "goldens"
 HOSTS = ("n0012", "n0013")
@@ -56,7 +56,7 @@ def placements(profile: ProfileConfig) -> Iterator[tuple[str, list[tuple[Slot, .
     yield "a trial on a whole host", [tuple(known[name] for name in here)]
     if profile.backend != "local":
         yield "a trial on two hosts", [tuple(known.values())]
-    pool = Pool.of(here, slot_order=profile.slot_order)
+    pool = SlotPool.of(here, slot_order=profile.slot_order)
     widths = [4] * 3 if len(here) == 12 else [len(here) // 2, len(here) // 4, len(here) // 4]
     taken = [pool.take(width) for width in widths]
     yield (
@@ -72,7 +72,7 @@ def job_of(number: int, slots: Sequence[Slot]) -> Job:
 
 def steps_of(profile: ProfileConfig, job: Job) -> Iterator[str]:
     """Give the commands that start ranks of a job, if a launcher does."""
-    folder = str(shipped("launch").parent)
+    folder = str(resource_path("launch").parent)
     program = tuple(word.replace(folder, "") for word in wrapped(("KEEPER",), profile))
     if profile.batch.scheduler == "slurm":
         gpus = layout_of(profile).slots or FOUND[0]
@@ -165,7 +165,7 @@ def render(name: str) -> str:
 def main() -> None:
     """Write all goldens anew; then read them against the sites' documents, line by line."""
     FOLDER.mkdir(exist_ok=True)
-    for path in sorted(shipped("launch/machines").glob("*.toml")):
+    for path in sorted(resource_path("launch/machines").glob("*.toml")):
         (FOLDER / f"{path.stem}.txt").write_text(render(path.stem))
 
 

@@ -23,12 +23,12 @@ from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.campaign.leaderboard import rank_trials
 from hydragnn_hpo.campaign.state import State, fold
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import dump, parse
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.toml_files import dump_config, parse_config
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.search.objective import objective_of
-from hydragnn_hpo.search.rungs import promotable, tail
+from hydragnn_hpo.search.objective import read_objective
+from hydragnn_hpo.search.rungs import promote_asynchronously, promote_finalists
 
 BEGIN = 1_795_000_000.0
 """When the campaign was opened, in seconds since the epoch."""
@@ -96,7 +96,7 @@ def make_campaign(path: Path, **wishes: Any) -> RunDir:
     run = RunDir(path)
     run.report.mkdir(parents=True)
     config = _config(wish)
-    run.campaign.write_text(dump(config))
+    run.campaign.write_text(dump_config(config))
     card = _write_store(run)
     events = Simulation(wish, config).run()
     if not wish.finished:
@@ -138,7 +138,7 @@ def _config(wish: Wish) -> CampaignConfig:
         "ensemble": {"members": 6, "reseed": wish.reseed},
         "machine": {"max_width": 4},
     }
-    return parse(plain, CampaignConfig, "made campaign")
+    return parse_config(plain, CampaignConfig, "made campaign")
 
 
 def _write_store(run: RunDir) -> CardConfig:
@@ -151,10 +151,10 @@ def _write_store(run: RunDir) -> CardConfig:
     }
     files = [{"path": "made.extxyz", "sha256": hashlib.sha256(b"made").hexdigest()}]
     plain = {"name": "made_molecules", "title": "Made", "files": files, "targets": targets}
-    card = parse(plain, CardConfig, "made card")
+    card = parse_config(plain, CardConfig, "made card")
     store = run.store(card.name)
     store.mkdir(parents=True)
-    (store / "card.toml").write_text(dump(card))
+    (store / "card.toml").write_text(dump_config(card))
     stats = {name: {"unit": UNITS[name], "std": spread} for name, spread in SPREADS.items()}
     splits = {"train": 1200, "val": 200, "sel": 200, "cal": 200, "test": 200}
     _write_json(store / "stats.json", {"name": card.name, "splits": splits, "targets": stats})
@@ -306,9 +306,9 @@ class Simulation:
         gone = [self.state.promoted.get(rung, set()) for rung in rungs]
         resting = self._searched() >= self.wish.trials and not self.state.count("queued", "running")
         if resting:
-            found = tail(results, gone, finalists=search.finalists)
+            found = promote_finalists(results, gone, finalists=search.finalists)
         else:
-            found = promotable(results, gone, reduction=search.reduction)
+            found = promote_asynchronously(results, gone, reduction=search.reduction)
         found = [p for p in found if self.state.trials[p.trial].status == "stopped"]
         for rung in sorted({p.to_rung for p in found}, reverse=True):
             names = [p.trial for p in found if p.to_rung == rung]
@@ -523,7 +523,7 @@ class Simulation:
             + 2000 * features * layers * trial.values["training.global_batch"],
             "train_seconds": trial.trained,
         }
-        score = objective_of(self.config.search.objective, ended, SPREADS)
+        score = read_objective(self.config.search.objective, ended, SPREADS)
         self._leave(trial, **ended, score=score)
 
     def _fail(self, name: str, attempt: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.config.data import CardConfig
+from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.ensemble import uncertainty_scores
 from hydragnn_hpo.layout import RunDir
 

@@ -13,13 +13,13 @@ from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.outcome import EndedAttempt, find_failed_host, retry_out_of_memory
 from hydragnn_hpo.campaign.state import LOST, Trial
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.launching.job import Backend, Event
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.task import Plan, Start
-from hydragnn_hpo.search.objective import Point, number, objective_of, watched
-from hydragnn_hpo.search.stopping import Rule
+from hydragnn_hpo.placement.task import Plan, StartTask
+from hydragnn_hpo.search.objective import Point, finite_number, read_epoch_objective, read_objective
+from hydragnn_hpo.search.pruner import TrialPruner
 
 PATIENCE_SECONDS = 15.0
 """Time that interrupted trials get to write their checkpoint."""
@@ -60,7 +60,7 @@ class Attempts:
         self.config, self.run_dir, self.event_store = config, run, event_store
         self.dispatch, self.backend, self.tell = dispatch, backend, tell
         self.rule = replay_stop_rule(config, event_store)
-        self.to_launch: deque[Start] = deque()
+        self.to_launch: deque[StartTask] = deque()
         """What was placed and is not started yet."""
         self._adopted: set[str] = set()
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
@@ -204,7 +204,7 @@ class Attempts:
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             match record.get("record"):
                 case "first_step" if trial.first_step is None:
-                    if (moment := number(record["time"])) is not None:
+                    if (moment := finite_number(record["time"])) is not None:
                         seconds = moment - trial.placed
                         told = {"trial": trial.name, "seconds": seconds}
                         self.event_store.append("first_step", durable=False, **told)
@@ -223,15 +223,15 @@ class Attempts:
         fresh = trial.width not in trial.seconds
         energy = dict(record.get("energy", {})).values()
         joules = _sum(joules for parts in energy for joules in dict(parts).values())
-        objective = number(record["objective"])
-        value = watched(self.config.search.objective, record, self.dispatch.spreads)
+        objective = finite_number(record["objective"])
+        value = read_epoch_objective(self.config.search.objective, record, self.dispatch.spreads)
         self.event_store.append(
             "epoch",
             durable=False,
             trial=trial.name,
             reached=int(record["epoch"]),
             objective=objective,
-            best_objective=number(record.get("best_objective", objective)),
+            best_objective=finite_number(record.get("best_objective", objective)),
             seconds=seconds,
             width=trial.width,
             **({"joules": joules} if joules else {}),
@@ -290,7 +290,7 @@ class Attempts:
         if ended["outcome"] not in ("completed", "stopped"):
             return None
         known = {**ended, "joules": trial.joules} if trial.joules else ended
-        return objective_of(self.config.search.objective, known, self.dispatch.spreads)
+        return read_objective(self.config.search.objective, known, self.dispatch.spreads)
 
     def _record_host_failure(self, trial: Trial, host: str | None) -> None:
         if host is not None:
@@ -313,12 +313,12 @@ class Attempts:
 
 def _sum(values: Iterable[Any]) -> float:
     """Add up what a record holds; 0, which nobody learns from, where it is not finite."""
-    return number(sum(number(value) or 0.0 for value in values)) or 0.0
+    return finite_number(sum(finite_number(value) or 0.0 for value in values)) or 0.0
 
 
-def replay_stop_rule(config: CampaignConfig, event_store: EventStore) -> Rule:
+def replay_stop_rule(config: CampaignConfig, event_store: EventStore) -> TrialPruner:
     """Build the stopping rule, which knows what earlier controllers saw."""
-    rule = Rule(config.search)
+    rule = TrialPruner(config.search)
     for event in read_journal(event_store.path) if config.search.stop_rule != "none" else ():
         value = event.get("watched", event.get("objective"))
         searched = (

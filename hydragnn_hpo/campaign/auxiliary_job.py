@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.trial import INTERRUPTED, STALE
+from hydragnn_hpo.config.trial_config import INTERRUPTED, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, remove, storage
 from hydragnn_hpo.launching.fleet.local import LocalBackend

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.job import PRELOAD, Backend

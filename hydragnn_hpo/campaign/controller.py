@@ -29,7 +29,7 @@ from hydragnn_hpo.campaign.software_versions import controller_versions
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.campaign.user_requests import RequestHandler
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.files import passes

@@ -7,17 +7,18 @@ from typing import Any
 
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.trial_kind import TrialKind
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import dump
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import HERE, ProfileConfig, find_profile
-from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
+from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.trial_config import PlacementConfig, TrialConfig
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.cost import CostModel, Price
+from hydragnn_hpo.placement.cost_model import CostModel
 from hydragnn_hpo.placement.planner import plan
-from hydragnn_hpo.placement.pool import Pool
-from hydragnn_hpo.placement.task import Outlook, Plan, Running, Start, Task
+from hydragnn_hpo.placement.pool import SlotPool
+from hydragnn_hpo.placement.price import Price
+from hydragnn_hpo.placement.task import Plan, PlanningContext, RunningTask, StartTask, Task
 
 
 def merge_slots(slots: Sequence[Slot]) -> Slot:
@@ -88,7 +89,7 @@ class Dispatch:
         """
         self.config, self.run_dir, self.work, self.profile = config, run, work, profile
         self.slots: dict[str, Slot] = {}
-        self.pool = Pool({})
+        self.pool = SlotPool({})
         self.costs = CostModel({}, profile, max_width=config.machine.max_width)
         self.configs: dict[str, Any] = {}
 
@@ -122,7 +123,7 @@ class Dispatch:
         """
         self.slots |= {slot.name: slot for slot in slots}
         kept = [slot.name for slot in slots if slot.host not in state.hosts.quarantined]
-        self.pool = Pool.of(
+        self.pool = SlotPool.of(
             kept or [slot.name for slot in slots],
             hosts_per_group=self.profile.hosts_per_group,
             slot_order=self.profile.slot_order,
@@ -165,7 +166,7 @@ class Dispatch:
             time_left: seconds until the allocation is drained.
         """
         profile = self.profile
-        outlook = Outlook(
+        outlook = PlanningContext(
             restart_seconds=profile.restart_seconds,
             checkpoint_seconds=profile.start_seconds + profile.restart_seconds,
             time_left=time_left,
@@ -190,14 +191,16 @@ class Dispatch:
             wished=trial.wished,
         )
 
-    def _running(self, trial: Trial, now: float) -> Running:
+    def _running(self, trial: Trial, now: float) -> RunningTask:
         epoch = self.price(trial).epoch_seconds(trial.width)
         left = epoch * (trial.until - trial.epoch)
         if trial.first_step is None:
             left += self.profile.start_seconds
         since = max(0.0, now - trial.moved)
         stoppable = trial.first_step is not None and trial.asked is None
-        return Running(self._task(trial), trial.width, max(left - since, 0.1 * epoch), stoppable)
+        return RunningTask(
+            self._task(trial), trial.width, max(left - since, 0.1 * epoch), stoppable
+        )
 
     def _lanes(self, trial: Trial, price: Price) -> int:
         """Return the slots that each of its ranks takes: one, or all that share its device."""
@@ -229,11 +232,11 @@ class Dispatch:
 
     # -- starting and ending -----------------------------------------------------------
 
-    def claim(self, start: Start) -> None:
+    def claim(self, start: StartTask) -> None:
         """Claim the slots of a trial that is about to start."""
         self.pool.claim(start.slots)
 
-    def prepare(self, trial: Trial, start: Start) -> Job:
+    def prepare(self, trial: Trial, start: StartTask) -> Job:
         """Write the placement of a trial's present attempt, and give the order for the backend.
 
         ``trial.toml`` is written here too, once, so that a trial that was proposed just before
@@ -254,7 +257,7 @@ class Dispatch:
             folder.control.unlink(missing_ok=True)
         if not folder.config.exists():
             write_text(folder.config, self.work.written(self.configs[trial.name]))
-        write_text(place / "placement.toml", dump(placement))
+        write_text(place / "placement.toml", dump_config(placement))
         slots = self._places(start)
         ranks = self.work.ranks(slots)
         return Job(
@@ -271,7 +274,7 @@ class Dispatch:
             needs=self.work.needs,
         )
 
-    def _places(self, start: Start) -> tuple[Slot, ...]:
+    def _places(self, start: StartTask) -> tuple[Slot, ...]:
         """Return the place of each rank."""
         lanes = len(start.slots) // start.width
         named = [self.slots[name] for name in start.slots]

@@ -15,22 +15,23 @@ import numpy as np
 
 from hydragnn_hpo.campaign.promotion import choose_promotions
 from hydragnn_hpo.campaign.state import State
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import ProfileConfig
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import derive_seed
-from hydragnn_hpo.placement.cost import CostModel, Price
+from hydragnn_hpo.placement.cost_model import CostModel
+from hydragnn_hpo.placement.price import Price
 from hydragnn_hpo.placement.simulator import (
     SimulatedWork,
     SimulationResult,
     SimulationSettings,
     simulate,
 )
-from hydragnn_hpo.placement.task import Outlook
+from hydragnn_hpo.placement.task import PlanningContext
+from hydragnn_hpo.search.brain import make_brain
 from hydragnn_hpo.search.objective import Point
-from hydragnn_hpo.search.protocol import make_brain
-from hydragnn_hpo.search.rungs import Promotion, Rested
+from hydragnn_hpo.search.rungs import Promotion, RungResult
 
 Values = dict[str, Any]
 Configure = Callable[[str, Mapping[str, Any]], Any]
@@ -108,7 +109,7 @@ def rung_of(work: str) -> int:
 
 def shortest_seconds(work: SimulatedWork) -> float:
     """Return the seconds of a piece of work at its quickest width that is efficient enough."""
-    alone, floor = work.seconds[0] * work.widths[0], Outlook().efficiency_floor
+    alone, floor = work.seconds[0] * work.widths[0], PlanningContext().efficiency_floor
     pairs = zip(work.widths, work.seconds, strict=True)
     return min(seconds for width, seconds in pairs if alone >= floor * width * seconds)
 
@@ -348,7 +349,7 @@ class PromotionSimulation:
         self.left -= 1
         if name in self.reseeded.values():
             return
-        self.results[rung].append(Rested(name, self._objective(name)))
+        self.results[rung].append(RungResult(name, self._objective(name)))
         found = [] if self.closed else self._found()
         for promotion in found:
             yield self._sent(promotion)

@@ -25,7 +25,7 @@ from hydragnn_hpo.campaign.lease import (
     whoever,
 )
 from hydragnn_hpo.campaign.shutdown import ShutdownRequest
-from hydragnn_hpo.config.campaign import CampaignConfig, MachineConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import passes, storage, write_text
 from hydragnn_hpo.launching.fleet.visit import Visit

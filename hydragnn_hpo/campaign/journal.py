@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import storage
-from hydragnn_hpo.records import finite
+from hydragnn_hpo.metrics_log import replace_nonfinite
 
 Event = dict[str, Any]
 
@@ -25,7 +25,7 @@ GROUP_SECONDS = 0.2
 
 def encode(event: Event) -> bytes:
     """Write one event as one line."""
-    body = json.dumps(finite(event), separators=(",", ":"), allow_nan=False).encode()
+    body = json.dumps(replace_nonfinite(event), separators=(",", ":"), allow_nan=False).encode()
     return _framed(body)
 
 

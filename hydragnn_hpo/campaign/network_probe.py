@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.backends import backend_on
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import ProfileConfig, resolve_machine
 from hydragnn_hpo.errors import HydraError, JobError
 from hydragnn_hpo.files import read_json, storage

@@ -5,14 +5,20 @@ from collections.abc import Collection, Sequence
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.config.search import SearchConfig
+from hydragnn_hpo.config.search_config import SearchConfig
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.search.rungs import Promotion, Rested, promotable, tail, together
+from hydragnn_hpo.search.rungs import (
+    Promotion,
+    RungResult,
+    promote_asynchronously,
+    promote_finalists,
+    promote_synchronously,
+)
 
 
 def choose_promotions(
     search: SearchConfig,
-    results: Sequence[Sequence[Rested]],
+    results: Sequence[Sequence[RungResult]],
     promoted: Sequence[Collection[str]],
     *,
     resting: bool,
@@ -28,10 +34,12 @@ def choose_promotions(
     if search.promotion == "together":
         if not resting:
             return []
-        return together(results, promoted, reduction=search.reduction, finalists=search.finalists)
+        return promote_synchronously(
+            results, promoted, reduction=search.reduction, finalists=search.finalists
+        )
     if resting:
-        return tail(results, promoted, finalists=search.finalists)
-    return promotable(results, promoted, reduction=search.reduction)
+        return promote_finalists(results, promoted, finalists=search.finalists)
+    return promote_asynchronously(results, promoted, reduction=search.reduction)
 
 
 class Promoter:

@@ -10,15 +10,15 @@ from typing import Any
 from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.event_store import EventStore, read_state
 from hydragnn_hpo.campaign.state import Trial
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.search import Objective, Space
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.search_config import Objective, Space
+from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import RunDir, derive_seed
+from hydragnn_hpo.search.brain import Brain, make_brain
 from hydragnn_hpo.search.objective import Point
-from hydragnn_hpo.search.protocol import Brain, make_brain
 from hydragnn_hpo.search.space import fixed_values
-from hydragnn_hpo.search.warm import Row, fitting
+from hydragnn_hpo.search.warm_start import Row, select_warm_start
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def read_warm_start_rows(path: Path, objective: Objective, space: Space) -> list
     """
     run = RunDir(path)
     state = read_state(run)
-    theirs = load(run.campaign, CampaignConfig)
+    theirs = load_config(run.campaign, CampaignConfig)
     if theirs.search.objective != objective:
         raise ConfigError(
             f"search.warm_start: {path} minimized {theirs.search.objective!r}, this campaign "
@@ -198,7 +198,9 @@ class Proposals:
         search, kept = self.config.search, list[Row]()
         for path in search.warm_start:
             rows = read_warm_start_rows(Path(path), search.objective, self.config.space)
-            found = fitting(self.config.space, search.constraints, rows, self.config.trial)
+            found = select_warm_start(
+                self.config.space, search.constraints, rows, self.config.trial
+            )
             kept += found.kept
             causes = "; skipped: " if found.skipped else ""
             causes += ", ".join(f"{number} ({why})" for why, number in found.skipped.items())

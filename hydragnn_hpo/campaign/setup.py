@@ -5,21 +5,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.command import filled
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.fit import Heads
-from hydragnn_hpo.config.loading import dump, load, parse
-from hydragnn_hpo.config.search import Scalar
-from hydragnn_hpo.config.sizes import epoch_size
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.command_config import filled
+from hydragnn_hpo.config.compatibility import TrialHeads
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.epoch_size import epoch_size
+from hydragnn_hpo.config.search_config import Scalar
+from hydragnn_hpo.config.toml_files import dump_config, load_config, parse_config
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import PART, remove, storage, sweep, write_text
 from hydragnn_hpo.layout import RunDir, derive_seed
+from hydragnn_hpo.resources import find_resource
 from hydragnn_hpo.search import space
-from hydragnn_hpo.search.constraints import Constraint, check_room, completed, read_constraints
+from hydragnn_hpo.search.constraints import (
+    Constraint,
+    check_feasible_share,
+    complete_configuration,
+    read_constraints,
+)
 from hydragnn_hpo.search.objective import check_objective
-from hydragnn_hpo.shipped import find
 
 MAY_CHANGE = ("machine",)
 """Parts of a campaign that may differ when it goes on: they never change a result. So may
@@ -42,7 +47,7 @@ def open_run(config: CampaignConfig, path: Path) -> RunDir:
         )
     with storage(path):
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
-    write_text(run.campaign, dump(config))
+    write_text(run.campaign, dump_config(config))
     return run
 
 
@@ -70,7 +75,7 @@ def tidy(run: RunDir, *, trials_may_live: bool) -> None:
 
 
 def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
-    there = load(run.campaign, CampaignConfig).model_dump(mode="json")
+    there = load_config(run.campaign, CampaignConfig).model_dump(mode="json")
     ours = config.model_dump(mode="json")
     for part in MAY_CHANGE:
         there.pop(part), ours.pop(part)
@@ -103,8 +108,8 @@ def find_cards(config: CampaignConfig, source: Path) -> dict[Path, CardConfig]:
     found: dict[Path, CardConfig] = {}
     for entry in config.data:
         beside = source.parent / entry.card
-        path = beside if beside.is_file() else find(entry.card, "graph_datasets")
-        card = load(path, CardConfig)
+        path = beside if beside.is_file() else find_resource(entry.card, "graph_datasets")
+        card = load_config(path, CardConfig)
         if card.name in {other.name for other in found.values()}:
             raise ConfigError(
                 f"two cards of the campaign are named '{card.name}': name one differently, or drop "
@@ -142,7 +147,7 @@ def trial_config(
         ConfigError: the values do not make a valid trial.
     """
     template = {key: config.trial[key] for key in config.trial}
-    made = space.apply(template, dict(values))
+    made = space.apply_values(template, dict(values))
     made["training"] = {**made.get("training", {}), "epochs": config.search.rungs[-1]}
     made |= {
         "trial": name,
@@ -150,7 +155,7 @@ def trial_config(
         "data": stores,
         "shared": config.shared,
     }
-    return parse(made, TrialConfig, where=f"trial {name}")
+    return parse_config(made, TrialConfig, where=f"trial {name}")
 
 
 def settle(config: CampaignConfig, source: Path) -> CampaignConfig:
@@ -185,9 +190,9 @@ def check_search(
     Raises:
         ConfigError: something is wrong with it.
     """
-    space.check(config.space, config.trial, parts)
+    space.check_space(config.space, config.trial, parts)
     rules = read_constraints(config.search.constraints, config.space, config.trial)
-    check_room(config.space, rules)
+    check_feasible_share(config.space, rules)
     return rules
 
 
@@ -216,14 +221,14 @@ def check_space(
     for key in config.space:
         for value in _values(config, key):
             wanted = _activate(config, {key: value}, key)
-            chosen = completed(config.space, rules, wanted, plain)
+            chosen = complete_configuration(config.space, rules, wanted, plain)
             if chosen is None:  # the constraints leave no trial with this value
                 continue
             entries = stores_of(config, [entry.card for entry in config.data])
             made = trial_config(config, f"with {key} = {value}", chosen, entries)
             fit = {"heads": made.heads, "targets": dict(targets), "model": made.model}
             fit["training"] = made.training
-            parse(fit, Heads, where=f"campaign '{config.name}', {key} = {value}")
+            parse_config(fit, TrialHeads, where=f"campaign '{config.name}', {key} = {value}")
             if made.model.cutoff > cutoff:
                 raise ConfigError(
                     f"campaign '{config.name}': model.cutoff reaches {made.model.cutoff:g} "

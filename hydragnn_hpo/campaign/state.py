@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.search.objective import Point, rank
-from hydragnn_hpo.search.rungs import Rested
+from hydragnn_hpo.search.objective import Point, rank_points
+from hydragnn_hpo.search.rungs import RungResult
 
 TrialStatus = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
 
@@ -158,7 +158,7 @@ class State:
         """Trials that have the values of another one and a new seed, by that other one."""
         self.hosts = Hosts()
         self.energy = EnergyUse()
-        self.results: defaultdict[int, list[Rested]] = defaultdict(list)
+        self.results: defaultdict[int, list[RungResult]] = defaultdict(list)
         """By rung, who came to rest there and with what, in order."""
         self.promoted: defaultdict[int, set[str]] = defaultdict(set)
         """By rung, who was sent on from there."""
@@ -202,7 +202,7 @@ class State:
         found = self.with_status("stopped", "completed")
         done = [(t, t.score) for t in found if t.score is not None]
         done.sort(key=lambda pair: pair[0].name)
-        best = [done[place][0] for place in rank([score for _, score in done])]
+        best = [done[place][0] for place in rank_points([score for _, score in done])]
         return sorted(best, key=lambda trial: -trial.until)
 
     def alike(self, trial: Trial) -> int:
@@ -316,7 +316,7 @@ def _ended(state: State, event: Event) -> None:
         trial.rests[trial.until] = trial.score
     if outcome != "cancelled" and trial.parent is None:
         ruled = trial.reason in RULES
-        rested = Rested(trial.name, None if ruled else trial.score, outcome == "completed")
+        rested = RungResult(trial.name, None if ruled else trial.score, outcome == "completed")
         state.results[trial.until].append(rested)
     if trial.reason == "bug":
         state.bugs[_gist(trial)] += 1

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hydragnn_hpo.campaign.outcome import EndedAttempt, last_lines, read_outcome
 from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.command import CommandConfig
-from hydragnn_hpo.config.loading import dump, to_toml
-from hydragnn_hpo.config.mixture import united
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.command_config import CommandConfig
+from hydragnn_hpo.config.data_mixture import unite_stats
+from hydragnn_hpo.config.toml_files import dump_config, to_toml
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching.agent.command import spec_of
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.search import space
-from hydragnn_hpo.search.objective import number, objective_of
+from hydragnn_hpo.search.objective import finite_number, read_objective
 
 if TYPE_CHECKING:
     pass
@@ -96,7 +96,7 @@ class TrainingTrials:
                     self.run_dir.data.mkdir(exist_ok=True)
                 job("build", {"card": str(path), "out": str(store)})
             every.append(read_json(store / "stats.json"))
-        self.stats = united(every, self.config.data, self.config.shared)
+        self.stats = unite_stats(every, self.config.data, self.config.shared)
         check_space(self.config, self.stats["targets"], self.stats["cutoff"], self.stats)
 
     def configure(self, name: str, values: Mapping[str, Any]) -> TrialConfig:
@@ -105,7 +105,7 @@ class TrainingTrials:
 
     def written(self, config: TrialConfig) -> str:
         """Return the content of ``trial.toml``."""
-        return dump(config)
+        return dump_config(config)
 
     def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
         """Return all slots."""
@@ -152,7 +152,7 @@ class CommandTrials:
     def configure(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Fill the searched values into the template; name and seed are ours."""
         seed = derive_seed(self.config.seed, name, "training")
-        return {"trial": name, "seed": seed, **space.apply(self.config.trial, dict(values))}
+        return {"trial": name, "seed": seed, **space.apply_values(self.config.trial, dict(values))}
 
     def written(self, config: dict[str, Any]) -> str:
         """Return the content of ``trial.toml``."""
@@ -189,7 +189,7 @@ class CommandTrials:
         ended = read_outcome(attempt)
         if ended["outcome"] not in ("completed", "stopped"):
             return ended
-        if objective_of(self.config.search.objective, ended) is None:
+        if read_objective(self.config.search.objective, ended) is None:
             goal = self.config.search.objective
             wanted = "objective" if goal == "weighted" else f"search.objective {goal!r}"
             return _bug(f"{path}: has no finite number for {wanted}: {last_lines(log)}")
@@ -201,7 +201,7 @@ def _sound(ended: dict[str, Any], until: int) -> dict[str, Any]:
     reached, errors = ended["reached"], ended.get("val_mae")
     known = isinstance(reached, int) and 0 < reached <= until
     errors = errors if isinstance(errors, dict) else {}
-    numbers = {head: e for head, each in errors.items() if (e := number(each)) is not None}
+    numbers = {head: e for head, each in errors.items() if (e := finite_number(each)) is not None}
     reason = ended["reason"]
     return ended | {
         "reached": reached if known else until,

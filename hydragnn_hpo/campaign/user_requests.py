@@ -19,15 +19,15 @@ from hydragnn_hpo.campaign.attempts import Attempts
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import parse, sentence
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.search import Scalar
+from hydragnn_hpo.config.search_config import Scalar
+from hydragnn_hpo.config.toml_files import parse_config, validation_sentence
 from hydragnn_hpo.errors import ConfigError, HydraError, RunError, StorageError, unknown
 from hydragnn_hpo.files import storage, write_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search import space
-from hydragnn_hpo.search.constraints import broken, read_constraints
+from hydragnn_hpo.search.constraints import find_broken_constraint, read_constraints
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def write_request(run: RunDir, kind: Kind, **values: Any) -> Path:
         ConfigError: the request makes no sense.
         StorageError: the run directory cannot be written.
     """
-    request = parse({"request": kind, **values}, UserRequest, where="request")
+    request = parse_config({"request": kind, **values}, UserRequest, where="request")
     with storage(run.requests):
         run.requests.mkdir(mode=0o700, exist_ok=True)
     path = run.requests / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
@@ -126,7 +126,7 @@ def _read(path: Path) -> UserRequest:
     try:
         return UserRequest.model_validate(json.loads(path.read_bytes()))
     except ValidationError as error:
-        raise ConfigError(sentence(error, UserRequest)) from error
+        raise ConfigError(validation_sentence(error, UserRequest)) from error
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"it is not JSON ({type(error).__name__}).") from error
 
@@ -203,11 +203,11 @@ def check_values(config: CampaignConfig, values: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{name} = {value!r} is outside of the campaign's space: {_range(config, name)}."
             )
-    space.canonical(searched, dict(values))
-    for name in values.keys() - space.active(searched, dict(values)).keys():
+    space.canonical_values(searched, dict(values))
+    for name in values.keys() - space.active_parameters(searched, dict(values)).keys():
         raise ConfigError(f"{name} means nothing beside the other values: leave it out.")
     rules = read_constraints(config.search.constraints, searched, config.trial)
-    if rule := broken(rules, values):
+    if rule := find_broken_constraint(rules, values):
         raise ConfigError(f"values {dict(values)} break the constraint '{rule.text}'.")
     if config.command is None:
         entries = stores_of(config, [entry.card for entry in config.data])

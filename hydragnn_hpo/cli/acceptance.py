@@ -220,7 +220,7 @@ def _check_resume(site: Acceptance) -> "list[Finding]":
     from safetensors.numpy import load_file
 
     from hydragnn_hpo.launching.doctor_findings import Finding
-    from hydragnn_hpo.records import read_records
+    from hydragnn_hpo.metrics_log import read_records
 
     ranks = 2 if _two_ranks(site) else 1
     whole, cut = ("one", "two")[ranks - 1], "cut"
@@ -302,19 +302,22 @@ def _check_campaign(site: Acceptance) -> "list[Finding]":
 
 def _write_campaign(site: Acceptance) -> Path:
     """Write the shipped campaign with more trials than there is time for; return its file."""
-    from hydragnn_hpo.config.campaign import CampaignConfig
-    from hydragnn_hpo.config.loading import dump, load
+    from hydragnn_hpo.config.campaign_config import CampaignConfig
+    from hydragnn_hpo.config.toml_files import dump_config, load_config
     from hydragnn_hpo.files import write_text
-    from hydragnn_hpo.shipped import find
+    from hydragnn_hpo.resources import find_resource
 
-    given, file = load(find(CAMPAIGN, "workflows"), CampaignConfig), site.folder / "campaign.toml"
+    given, file = (
+        load_config(find_resource(CAMPAIGN, "workflows"), CampaignConfig),
+        site.folder / "campaign.toml",
+    )
     wanted = {"trials": TRIALS, "brain": "random", "rungs": (5, 20), "finalists": 2}
     changes = {
         "name": "acceptance",
         "search": given.search.model_copy(update=wanted),
         "machine": given.machine.model_copy(update={"lease_seconds": LEASE_SECONDS}),
     }
-    write_text(file, dump(given.model_copy(update=changes)))
+    write_text(file, dump_config(given.model_copy(update=changes)))
     return file
 
 
@@ -490,8 +493,8 @@ def _trial(site: Acceptance, name: str) -> "TrialDir":
 
 def _write_trial(site: Acceptance, name: str) -> "TrialDir":
     """Write a trial in fp64: what devices add in no fixed order must not hide what is lost."""
-    from hydragnn_hpo.config.loading import parse, to_toml
-    from hydragnn_hpo.config.trial import TrialConfig
+    from hydragnn_hpo.config.toml_files import parse_config, to_toml
+    from hydragnn_hpo.config.trial_config import TrialConfig
     from hydragnn_hpo.files import storage, write_text
 
     values: dict[str, Any] = {
@@ -509,7 +512,7 @@ def _write_trial(site: Acceptance, name: str) -> "TrialDir":
         },
     }
     trial = _trial(site, name)
-    parse(values, TrialConfig, str(trial.config))
+    parse_config(values, TrialConfig, str(trial.config))
     with storage(trial.path):
         trial.path.mkdir(mode=0o700, parents=True)
     write_text(trial.config, to_toml(values))

@@ -14,7 +14,7 @@ from hydragnn_hpo.errors import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.testing import Report
+    from hydragnn_hpo.testing import CheckReport
 
 COLOURS = {"passed": "green", "failed": "bold red", "left out": "yellow"}
 
@@ -50,7 +50,7 @@ def check_layer(
         raise typer.Exit(1)
 
 
-def _checked(layer: str, options: dict[str, Any], features: int) -> "Report":
+def _checked(layer: str, options: dict[str, Any], features: int) -> "CheckReport":
     module, colon, name = layer.partition(":")
     if module.endswith(".py"):
         dotted = module.removesuffix(".py").strip("./").replace("/", ".")
@@ -80,7 +80,7 @@ def _option(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _show(report: "Report") -> None:
+def _show(report: "CheckReport") -> None:
     from rich.markup import escape
     from rich.padding import Padding
 
@@ -99,7 +99,7 @@ def _show(report: "Report") -> None:
     screen.print(escape(closing(report)), highlight=False)
 
 
-def _table(report: "Report", *, wide: bool) -> "Table":
+def _table(report: "CheckReport", *, wide: bool) -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
@@ -121,7 +121,7 @@ def _table(report: "Report", *, wide: bool) -> "Table":
     return table
 
 
-def closing(report: "Report") -> str:
+def closing(report: "CheckReport") -> str:
     """Sum a report up in a sentence."""
     asked = [finding for finding in report.findings if finding.result != "left out"]
     omitted = len(report.findings) - len(asked)

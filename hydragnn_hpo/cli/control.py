@@ -83,7 +83,7 @@ def _read_values(path: Path) -> list[dict[str, Any]]:
     Raises:
         ConfigError: the file holds something else.
     """
-    from hydragnn_hpo.config.loading import read_toml
+    from hydragnn_hpo.config.toml_files import read_toml
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.search.space import fixed_values
 
@@ -106,15 +106,15 @@ def _ask(
     from hydragnn_hpo.campaign.lease import alive
     from hydragnn_hpo.campaign.user_requests import UserRequest, check_request, write_request
     from hydragnn_hpo.cli.batch_view import queued_jobs, without_chain
-    from hydragnn_hpo.config.campaign import CampaignConfig
-    from hydragnn_hpo.config.loading import load, parse
+    from hydragnn_hpo.config.campaign_config import CampaignConfig
+    from hydragnn_hpo.config.toml_files import load_config, parse_config
     from hydragnn_hpo.errors import RunError
     from hydragnn_hpo.layout import RunDir
 
     run = RunDir(run_dir)
     state, holder = read_state(run), alive(run.path)
-    request = parse({"request": kind, **values}, UserRequest, where=kind)
-    check_request(request, load(run.campaign, CampaignConfig), state)
+    request = parse_config({"request": kind, **values}, UserRequest, where=kind)
+    check_request(request, load_config(run.campaign, CampaignConfig), state)
     waiting = queued_jobs(run) if kind in ("stop", "pause") else []
     if kind == "pause" and holder is None:
         more = f"; batch job {waiting[0].id} is {waiting[0].words}" if waiting else ""

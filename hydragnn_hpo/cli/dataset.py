@@ -49,18 +49,18 @@ def build(
 
 def _asked(card: str, card_option: Path | None, out: Path | None) -> tuple[Path, Path, list[str]]:
     """Give the card, the store to write, and the files to read."""
-    from hydragnn_hpo.config.data import CardConfig
-    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.config.data_config import CardConfig
+    from hydragnn_hpo.config.toml_files import load_config
     from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.shipped import find
+    from hydragnn_hpo.resources import find_resource
 
     if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
         raise ConfigError(
             f"{card}: is no card (TOML): name the card of this data with --card; "
             f"'hydragnn-hpo init {card}' writes one."
         )
-    path = card_option or find(card, "graph_datasets")
-    config = load(path, CardConfig)
+    path = card_option or find_resource(card, "graph_datasets")
+    config = load_config(path, CardConfig)
     files = [card] if card_option else [file.path for file in config.files]
     return path, out or Path(f"{config.name}.bp"), files
 

@@ -114,12 +114,12 @@ def _examine(
 
 def _profile_name(machine: str | None, run_dir: Path | None, held: "JobHosts") -> str | None:
     """Return the profile that was named, the run's, or a generic one."""
-    from hydragnn_hpo.config.campaign import CampaignConfig
-    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.config.campaign_config import CampaignConfig
+    from hydragnn_hpo.config.toml_files import load_config
     from hydragnn_hpo.layout import RunDir
 
     if machine is None and run_dir and RunDir(run_dir).campaign.exists():
-        machine = load(RunDir(run_dir).campaign, CampaignConfig).machine.profile
+        machine = load_config(RunDir(run_dir).campaign, CampaignConfig).machine.profile
     unnamed = {"slurm": "generic-slurm", "pbs": "generic-pbs", "here": None}
     return machine or unnamed[held.kind]
 

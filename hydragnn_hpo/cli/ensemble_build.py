@@ -78,14 +78,14 @@ def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign.setup import open_run
     from hydragnn_hpo.cli.run import alone, fitting_cards
-    from hydragnn_hpo.config.campaign import CampaignConfig
-    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.config.campaign_config import CampaignConfig
+    from hydragnn_hpo.config.toml_files import load_config
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
 
     log.configure(level=30)
     source = RunDir(run).campaign
-    config = load(source, CampaignConfig)
+    config = load_config(source, CampaignConfig)
     if config.command is not None:
         raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
     cards = fitting_cards(config, source)

@@ -17,12 +17,12 @@ from hydragnn_hpo.cli.arguments import (
     TrustOption,
     ensemble_file,
 )
-from hydragnn_hpo.text import shown
+from hydragnn_hpo.sanitize import escape_controls
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.config.data import CardConfig, TargetConfig
+    from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
     from hydragnn_hpo.ensemble.evaluation import Evaluation, LabelledStructures
     from hydragnn_hpo.ensemble.inference import Ensemble
 
@@ -142,7 +142,7 @@ def evaluate(
     else:
         _print(done, apart=by is not Kinds.ALL)
     for text in (*(f"warning: {w}" for w in done.warnings), *(f"error: {e}" for e in done.errors)):
-        typer.echo(shown(text), err=True)
+        typer.echo(escape_controls(text), err=True)
 
 
 def _print(done: "Evaluation", *, apart: bool) -> None:
@@ -155,17 +155,17 @@ def _print(done: "Evaluation", *, apart: bool) -> None:
 
 def _card(files: list[Path], card: Path | None) -> "CardConfig | None":
     """Read the card that was named, or the one in the store."""
-    from hydragnn_hpo.config.data import CardConfig
-    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.config.data_config import CardConfig
+    from hydragnn_hpo.config.toml_files import load_config
     from hydragnn_hpo.ensemble.input_chunks import is_store
     from hydragnn_hpo.errors import ConfigError
 
     stores = [path for path in files if is_store(path)]
     if not stores:
-        return None if card is None else load(card, CardConfig)
+        return None if card is None else load_config(card, CardConfig)
     if len(files) > 1 or card is not None:
         raise ConfigError(f"{stores[0]}: is a store, which has its own card: give it alone.")
-    return load(stores[0] / "card.toml", CardConfig)
+    return load_config(stores[0] / "card.toml", CardConfig)
 
 
 def _labels(

@@ -9,11 +9,11 @@ from typing import Any
 
 from hydragnn_hpo.campaign.setup import check_space, find_cards
 from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.data import SPLITS, CardConfig
-from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.mixture import targets_of, united
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.data_config import SPLITS, CardConfig
+from hydragnn_hpo.config.data_mixture import targets_of, unite_stats
+from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.errors import DataError, RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
@@ -52,7 +52,7 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
         if (store / "index.json").exists() and structures is None:
             stats: Stats = read_json(store / "stats.json")
             return StatsEstimate(stats, f"the store {store}", built=True)
-    card = load(card_path, CardConfig)
+    card = load_config(card_path, CardConfig)
     try:
         sample, counted = _read_sample(card, card_path)
     except DataError:
@@ -175,7 +175,7 @@ def data_of_campaign(
         estimate_stats(path, [run.store(card.name), Path(f"{card.name}.bp")], structures)
         for path, card in cards.items()
     ]
-    stats = united([guess.stats for guess in guesses], config.data, config.shared)
+    stats = unite_stats([guess.stats for guess in guesses], config.data, config.shared)
     built = all(guess.built for guess in guesses)
     check_space(config, stats["targets"], stats["cutoff"], stats if built else None)
     said = "; ".join(guess.origin for guess in guesses)
@@ -194,8 +194,8 @@ def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:
     trial = min(run.path.glob("trials/*/trial.toml"), default=None)
     if trial is None:
         raise RunError(f"{run.path}: no trial was placed yet; plan its campaign file instead.")
-    names = [Path(entry.store).stem for entry in load(trial, TrialConfig).data]
+    names = [Path(entry.store).stem for entry in load_config(trial, TrialConfig).data]
     every = [read_json(run.store(name) / "stats.json") for name in names]
-    stats = united(every, config.data, config.shared)
+    stats = unite_stats(every, config.data, config.shared)
     work = make_trial_kind(config, run, {Path(name): name for name in names})
     return DataKnown(work, stats, f"the stores of {run.path}")

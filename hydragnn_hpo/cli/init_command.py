@@ -23,18 +23,18 @@ from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
 from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
 from hydragnn_hpo.cli.estimate_stats import estimate_stats, scale_stats
 from hydragnn_hpo.cli.tables import console
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import load, parse
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.config.toml_files import load_config, parse_config
 from hydragnn_hpo.data.card_template import count_noun, render_card
 from hydragnn_hpo.data.inspect import Inspection, inspect_files
 from hydragnn_hpo.data.unit_inference import UNKNOWN
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching.slots import detect_slots
-from hydragnn_hpo.shipped import find, shipped
-from hydragnn_hpo.text import escape_line
+from hydragnn_hpo.resources import find_resource, resource_path
+from hydragnn_hpo.sanitize import escape_line
 
 MINUTES = 10.0
 """Default time for the campaign of a data file."""
@@ -78,7 +78,7 @@ def is_card(arguments: Sequence[str]) -> bool:
     path = Path(arguments[0])
     if path.exists():
         return path.suffix.lower() == ".toml"
-    known = {entry.stem for entry in shipped("graph_datasets").glob("*.toml")}
+    known = {entry.stem for entry in resource_path("graph_datasets").glob("*.toml")}
     return path.suffix == ".toml" or arguments[0] in known or path.parts[:1] == ("graph_datasets",)
 
 
@@ -99,9 +99,9 @@ def parse_units(options: Sequence[str]) -> dict[str, str]:
 
 def init_from_card(name: str, request: InitRequest) -> str:
     """Render a campaign for a card; with a time it fits into that."""
-    path = find(name, "graph_datasets")
+    path = find_resource(name, "graph_datasets")
     card_path = str(Path(name).resolve()) if Path(name).is_file() else name
-    card = load(path, CardConfig)
+    card = load_config(path, CardConfig)
     if request.minutes is None:
         return render_campaign(card, card_path, request.convs, request.targets)
     stats = estimate_stats(path, [Path(f"{card.name}.bp")], None).stats
@@ -185,7 +185,7 @@ def _parse_card(text: str, path: Path) -> CardConfig:
     values: dict[str, Any] = tomllib.loads(text)
     for target in values["targets"].values():
         target["unit"] = "eV" if target["unit"] == UNKNOWN else target["unit"]
-    return parse(values, CardConfig, where=str(path))
+    return parse_config(values, CardConfig, where=str(path))
 
 
 def _make_hints(found: Inspection) -> HeadHints:
@@ -212,7 +212,7 @@ def _fit_campaign(
         )
 
     def make(budget: SearchBudget) -> CampaignConfig:
-        return parse(tomllib.loads(render(budget)), CampaignConfig, where="first campaign")
+        return parse_config(tomllib.loads(render(budget)), CampaignConfig, where="first campaign")
 
     machine = ForecastMachine(find_profile(None), 1, len(detect_slots()))
     seconds = 60.0 * (request.minutes or MINUTES)

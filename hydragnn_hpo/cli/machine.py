@@ -10,7 +10,7 @@ import typer
 from hydragnn_hpo.cli.arguments import JsonOption
 from hydragnn_hpo.config.machine import PROFILES, Profile, ProfileConfig
 from hydragnn_hpo.config.site import cores_of
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,7 +47,7 @@ def leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 def short(path: Path) -> str:
     """Return the name by which a user knows a file: shipped ones from ``launch`` on."""
-    ours = path.resolve().parent == shipped(PROFILES).resolve()
+    ours = path.resolve().parent == resource_path(PROFILES).resolve()
     return f"{PROFILES}/{path.name}" if ours else str(path)
 
 

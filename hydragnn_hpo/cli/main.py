@@ -31,7 +31,7 @@ from hydragnn_hpo.cli.status import status
 from hydragnn_hpo.cli.submit import submit
 from hydragnn_hpo.cli.trial import trial
 from hydragnn_hpo.errors import HydraError
-from hydragnn_hpo.text import shown
+from hydragnn_hpo.sanitize import escape_controls
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -104,7 +104,7 @@ def main() -> None:
     try:
         app()
     except HydraError as error:
-        typer.echo(f"error: {shown(str(error))}", err=True)
+        typer.echo(f"error: {escape_controls(str(error))}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         _drop_output()
@@ -114,7 +114,7 @@ def main() -> None:
             raise
         where = "standard output" if error.filename is None else error.filename
         said = f"{where}: {error.strerror}; {CURES[error.errno]}."
-        typer.echo(f"error: {shown(said)}", err=True)
+        typer.echo(f"error: {escape_controls(said)}", err=True)
         _drop_output()
         sys.exit(2)
 

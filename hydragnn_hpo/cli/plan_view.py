@@ -9,7 +9,7 @@ from hydragnn_hpo.campaign.forecast import Forecast, configuration_of, rung_of
 from hydragnn_hpo.cli.planning import PlanReport
 from hydragnn_hpo.cli.words import count, duration, percent
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.placement.cost import typical_error
+from hydragnn_hpo.placement.prediction_error import typical_error
 from hydragnn_hpo.placement.simulator import Bar
 from hydragnn_hpo.report.gantt import Chart, draw_gantt
 

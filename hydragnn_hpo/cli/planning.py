@@ -19,16 +19,17 @@ from hydragnn_hpo.campaign.journal import Event, read_journal
 from hydragnn_hpo.campaign.setup import settle
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.cli.estimate_stats import data_of_campaign, data_of_run
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import HERE, find_profile, resolve_machine
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.slots import detect_slots
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.cost import Comparison, CostModel, compare
+from hydragnn_hpo.placement.cost_model import CostModel
+from hydragnn_hpo.placement.prediction_error import TrialPrediction, compare_with_prediction
 from hydragnn_hpo.placement.simulator import Bar
-from hydragnn_hpo.shipped import find
+from hydragnn_hpo.resources import find_resource
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class PlanReport:
     """Where the sizes of the data are from."""
     forecast: Forecast | None
     """None where nothing is left to do."""
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[TrialPrediction, ...] = ()
     """What was predicted of trials that ended, and what they took."""
     bars: tuple[Bar, ...] = ()
     """What a run's slots did so far."""
@@ -71,8 +72,8 @@ def plan_campaign(campaign: str, wish: PlanRequest) -> PlanReport:
         ConfigError: campaign or profile are wrong, or no drawn configuration is a valid trial.
         DataError: nothing is known about the data.
     """
-    source = find(campaign, "workflows")
-    config = settle(load(source, CampaignConfig), source)
+    source = find_resource(campaign, "workflows")
+    config = settle(load_config(source, CampaignConfig), source)
     asked = resolve_machine(config.machine, {"profile": wish.machine}, source.parent)
     config = config.model_copy(update={"machine": asked})
     run = RunDir(Path("runs") / config.name)
@@ -92,7 +93,7 @@ def plan_run(run: RunDir, wish: PlanRequest) -> PlanReport:
     Raises:
         RunError: no trial was placed yet, or its journal is damaged.
     """
-    config = load(run.campaign, CampaignConfig)
+    config = load_config(run.campaign, CampaignConfig)
     events = list(read_journal(run.journal))
     reckoning = JournalFold(events)
     state, ledger = reckoning.state, reckoning.ledger
@@ -103,7 +104,7 @@ def plan_run(run: RunDir, wish: PlanRequest) -> PlanReport:
         config,
         data.said,
         left if left is not None and left.works else None,
-        comparisons=tuple(compare(events)),
+        comparisons=tuple(compare_with_prediction(events)),
         bars=tuple(attempt_bars(events)),
         slots=_slots_of(events),
         labels={name: trial.conv or "training" for name, trial in state.trials.items()},

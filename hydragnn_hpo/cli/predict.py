@@ -20,7 +20,7 @@ from hydragnn_hpo.cli.arguments import (
 from hydragnn_hpo.errors import ConfigError, HydraError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.config.campaign import MachineConfig
+    from hydragnn_hpo.config.campaign_config import MachineConfig
     from hydragnn_hpo.ensemble.inference import Ensemble
     from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
     from hydragnn_hpo.ensemble.predict_file import PredictRequest
@@ -91,7 +91,7 @@ class RankOptions:
 
     def resolve_machine(self) -> "MachineConfig":
         """Return the machine, with what its profile says."""
-        from hydragnn_hpo.config.campaign import MachineConfig
+        from hydragnn_hpo.config.campaign_config import MachineConfig
         from hydragnn_hpo.config.machine import resolve_machine
 
         given: dict[str, Any] = {"slots": self.ranks, "hosts": self.hosts, "sample_seconds": 0.0}
@@ -371,11 +371,11 @@ def _split_list(text: str) -> list[str]:
 
 def _shipped_or_path(path: Path) -> Path:
     """Return the path of a shipped file, so that ``workflows/molecules.xyz`` names it anywhere."""
-    from hydragnn_hpo.shipped import shipped
+    from hydragnn_hpo.resources import resource_path
 
     if path.exists() or path.parts[:1] != ("workflows",):
         return path
     try:
-        return shipped(str(path))
+        return resource_path(str(path))
     except ConfigError:
         return path

@@ -11,14 +11,14 @@ from typing import Any, get_type_hints
 import typer
 from pydantic import TypeAdapter
 
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.convs.spec import search_ranges
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import to_toml
+from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.machine import ProfileConfig
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
+from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.trial_config import PlacementConfig, TrialConfig
 
 Schema = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from hydragnn_hpo.cli.words import energy
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign.controller import Controller
     from hydragnn_hpo.campaign.shutdown import ShutdownRequest
-    from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.config.campaign_config import CampaignConfig
     from hydragnn_hpo.launching.job import Backend
     from hydragnn_hpo.layout import RunDir
 
@@ -84,10 +84,10 @@ def run(
     from hydragnn_hpo.campaign.setup import open_run
     from hydragnn_hpo.errors import ConfigError, StorageError
     from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded
-    from hydragnn_hpo.shipped import find
+    from hydragnn_hpo.resources import find_resource
 
     log.configure(level=30)
-    source = find(campaign, "workflows")
+    source = find_resource(campaign, "workflows")
     config = settled(
         source, slots=slots, backend=backend, profile=machine, pack=pack, container=container
     )
@@ -111,13 +111,13 @@ def run(
 def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
     """Give path and name of a campaign's cards, when every value of the space fits them."""
     from hydragnn_hpo.campaign.setup import check_space, find_cards
-    from hydragnn_hpo.config.mixture import targets_of, united_targets
+    from hydragnn_hpo.config.data_mixture import targets_of, unite_targets
     from hydragnn_hpo.errors import ConfigError
 
     try:
         cards = find_cards(config, source)
         said = [targets_of(card) for card in cards.values()]
-        targets = united_targets(said, config.data, config.shared)
+        targets = unite_targets(said, config.data, config.shared)
         check_space(config, targets, min(card.graphs.cutoff for card in cards.values()))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
@@ -127,11 +127,11 @@ def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
 def settled(source: Path, **machine: Any) -> "CampaignConfig":
     """Read a campaign and replace parts of its machine; what is None stays."""
     from hydragnn_hpo.campaign.setup import settle
-    from hydragnn_hpo.config.campaign import CampaignConfig
-    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.config.campaign_config import CampaignConfig
     from hydragnn_hpo.config.machine import resolve_machine
+    from hydragnn_hpo.config.toml_files import load_config
 
-    config = settle(load(source, CampaignConfig), source)
+    config = settle(load_config(source, CampaignConfig), source)
     settled_machine = resolve_machine(config.machine, machine, source.parent)
     return config.model_copy(update={"machine": settled_machine})
 
@@ -374,10 +374,10 @@ def _example(opened: "RunDir") -> str:
     import ase.io
 
     from hydragnn_hpo.ensemble.artefact import read_artefact
-    from hydragnn_hpo.shipped import shipped
+    from hydragnn_hpo.resources import resource_path
 
     file = "workflows/molecules.xyz"
-    frames = ase.io.read(shipped(file), ":")
+    frames = ase.io.read(resource_path(file), ":")
     known = set(read_artefact(opened.ensemble).manifest.elements)
     fits = all(known.issuperset(atoms.numbers.tolist()) for atoms in frames)
     return file if fits else _own_file(opened)
@@ -386,13 +386,13 @@ def _example(opened: "RunDir") -> str:
 def _own_file(opened: "RunDir") -> str:
     """Name the file that the campaign learned from: any other of its kind will do."""
     from hydragnn_hpo.campaign.setup import find_cards
-    from hydragnn_hpo.config.campaign import CampaignConfig
-    from hydragnn_hpo.config.loading import load
+    from hydragnn_hpo.config.campaign_config import CampaignConfig
+    from hydragnn_hpo.config.toml_files import load_config
     from hydragnn_hpo.data.build_plan import find_files
     from hydragnn_hpo.errors import HydraError
 
     try:
-        cards = find_cards(load(opened.campaign, CampaignConfig), opened.campaign)
+        cards = find_cards(load_config(opened.campaign, CampaignConfig), opened.campaign)
         path, card = next(iter(cards.items()))
         words = [os.path.relpath(find_files(path)[0])]
         words += ["--structure-column", card.structure_column] if card.structure_column else []

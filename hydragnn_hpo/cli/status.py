@@ -107,12 +107,12 @@ class RunReader:
             RunError: it holds no campaign.
         """
         from hydragnn_hpo.campaign.event_store import require_campaign
-        from hydragnn_hpo.config.campaign import CampaignConfig
-        from hydragnn_hpo.config.loading import load
+        from hydragnn_hpo.config.campaign_config import CampaignConfig
+        from hydragnn_hpo.config.toml_files import load_config
 
         require_campaign(run)
         self.run = run
-        self.search = load(run.campaign, CampaignConfig).search
+        self.search = load_config(run.campaign, CampaignConfig).search
         self.newest: RunView | None = None
         self._jobs: list[JobStanding] = []
         self._jobs_due = -math.inf

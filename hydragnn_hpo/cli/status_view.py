@@ -14,7 +14,7 @@ from rich.text import Text
 from hydragnn_hpo.campaign.accounting import CAUSES
 from hydragnn_hpo.campaign.status import RunningTrial, Status, describe_trial
 from hydragnn_hpo.cli.words import count, duration, energy, percent
-from hydragnn_hpo.text import one_line
+from hydragnn_hpo.sanitize import sanitize_line
 
 LABEL = 9
 """Columns of what a line is about."""
@@ -262,10 +262,10 @@ def _labelled(label: str, *said: "str | tuple[str, str]") -> Text:
 def _head(snapshot: Snapshot, page: Page) -> Iterator[Text]:
     """Lay out which campaign it is, who runs it, and how far it is."""
     status = snapshot.status
-    course = "" if snapshot.course == status.phase else one_line(snapshot.course)
+    course = "" if snapshot.course == status.phase else sanitize_line(snapshot.course)
     ahead = status.ends_in if status.counts.get("running") else None
     left = "" if ahead is None else f"  about {duration(ahead)} left"
-    title = Text.assemble((one_line(snapshot.name), "bold"), (left, "cyan"))
+    title = Text.assemble((sanitize_line(snapshot.name), "bold"), (left, "cyan"))
     blank = max(2, page.width - title.cell_len - len(course)) if course else 0
     yield title.append(" " * blank).append(course, "dim")
     yield Text(headline(replace(status, ends_in=None)), "bold")
@@ -280,7 +280,7 @@ def _best(snapshot: Snapshot, page: Page) -> Iterator[Text]:
     if best is None:
         return
     score = "" if best.objective is None else f"{best.objective:.4g} "
-    said = f"{one_line(best.name)} ({one_line(describe_trial(best))}), epoch {best.epoch}"
+    said = f"{sanitize_line(best.name)} ({sanitize_line(describe_trial(best))}), epoch {best.epoch}"
     yield _labelled("best", (score, "bold green"), said)
     if len(scores) > 1:
         first, last = f"{scores[0]:.3g} ", f" {scores[-1]:.3g}"
@@ -335,16 +335,18 @@ def _trouble(snapshot: Snapshot) -> Iterator[Text]:
     """Lay out what failed, which hosts are gone, and the energy."""
     status, restarts = snapshot.status, snapshot.restarts
     if status.failures or restarts:
-        failed = ", ".join(f"{n:,} {one_line(reason)}" for reason, n in status.failures.items())
-        again = ", ".join(f"{n:,} {one_line(reason)}" for reason, n in restarts.items())
+        failed = ", ".join(
+            f"{n:,} {sanitize_line(reason)}" for reason, n in status.failures.items()
+        )
+        again = ", ".join(f"{n:,} {sanitize_line(reason)}" for reason, n in restarts.items())
         said = [(failed, "red"), ("; " if failed and again else "", "")]
         yield _labelled("failed", *said, (f"started again: {again}" if again else "", "yellow"))
     if troubled := "; ".join(troubled_hosts(status)):
-        yield _labelled("hosts", (one_line(troubled), "red"))
+        yield _labelled("hosts", (sanitize_line(troubled), "red"))
     if status.warned:
-        yield _labelled("look at", (one_line(_name_hosts(status.warned)), "yellow"))
+        yield _labelled("look at", (sanitize_line(_name_hosts(status.warned)), "yellow"))
     if said_of_energy := energy_line(status):
-        yield _labelled("energy", one_line(said_of_energy))
+        yield _labelled("energy", sanitize_line(said_of_energy))
 
 
 class Picture:
@@ -422,7 +424,7 @@ def _columns(rows: Sequence[RunningTrial], *, hosts: bool) -> list[Column]:
         right: bool = True,
         style: str = "",
     ) -> Column:
-        return Column(title, tuple(one_line(cell(row)) for row in rows), leaves, right, style)
+        return Column(title, tuple(sanitize_line(cell(row)) for row in rows), leaves, right, style)
 
     columns = [
         column("trial", 0, lambda row: row.trial, right=False, style="bold"),

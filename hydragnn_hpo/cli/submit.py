@@ -17,7 +17,7 @@ from hydragnn_hpo.cli.run import ContainerOption, MachineOption, RunOption
 from hydragnn_hpo.launching.submit.order import MOST_JOBS, Order, check_order, wall_seconds
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.config.campaign import CampaignConfig
+    from hydragnn_hpo.config.campaign_config import CampaignConfig
     from hydragnn_hpo.config.machine import ProfileConfig
     from hydragnn_hpo.launching.submit.records import BatchJob, JobRecords
 
@@ -110,9 +110,9 @@ def _settled(campaign: str, machine: str | None, run_dir: Path | None) -> Submis
     from hydragnn_hpo.data.build_plan import find_files
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.shipped import find
+    from hydragnn_hpo.resources import find_resource
 
-    source = find(campaign, "workflows")
+    source = find_resource(campaign, "workflows")
     config = settled(source, profile=machine)
     named = config.machine.profile
     if named is None:
@@ -220,7 +220,7 @@ def _submit(
 ) -> list[str]:
     """Open the run directory, write the script, submit it, and write down what came of it."""
     from hydragnn_hpo.campaign.setup import open_run
-    from hydragnn_hpo.config.loading import dump
+    from hydragnn_hpo.config.toml_files import dump_config
     from hydragnn_hpo.launching.staging.pack import pack
     from hydragnn_hpo.launching.submit.asking import check_there, submit_script
     from hydragnn_hpo.launching.submit.schedulers import scheduler_of
@@ -230,7 +230,7 @@ def _submit(
     run = open_run(made.config, made.run)
     if made.config.machine.pack == str(run.software):
         pack(run.software)
-    path = records.prepare(number, script, dump(made.config))
+    path = records.prepare(number, script, dump_config(made.config))
     tasks = range(1, order.allocations + 1) if order.allocations > 1 else ()
     ids = scheduler.submitted(submit_script(_argv(made, order, path.name), records.folder), tasks)
     for job, task in itertools.zip_longest(ids, tasks):

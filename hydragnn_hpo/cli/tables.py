@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hydragnn_hpo.campaign.leaderboard import Leaderboard, LeaderboardRow
-    from hydragnn_hpo.training.watching.feeding import Feeding
+    from hydragnn_hpo.training.io_benchmark import IoBenchmark
 
     Cell = Callable[[LeaderboardRow], str]
 
@@ -140,7 +140,7 @@ def not_learned(heads: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def feeding_table(found: "Feeding") -> "Table":
+def feeding_table(found: "IoBenchmark") -> "Table":
     """Lay out how fast a trial is with real, cached and synthetic batches."""
     from rich.table import Table
 

@@ -12,9 +12,9 @@ from hydragnn_hpo.cli.arguments import DryRunOption
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.config.trial import TrialConfig
+    from hydragnn_hpo.config.trial_config import TrialConfig
     from hydragnn_hpo.layout import TrialDir
-    from hydragnn_hpo.training.watching.profiling import ProfilePlan
+    from hydragnn_hpo.training.profiler import ProfilePlan
 
 
 class Io(Enum):
@@ -56,24 +56,24 @@ def trial(
     as_json: Annotated[bool, typer.Option("--json", help="With --io: print JSON.")] = False,
 ) -> None:
     """Train one trial to its full budget, alone or under torchrun, srun or mpiexec."""
-    from hydragnn_hpo.config.loading import dump, load
-    from hydragnn_hpo.config.trial import TrialConfig
+    from hydragnn_hpo.config.toml_files import dump_config, load_config
+    from hydragnn_hpo.config.trial_config import TrialConfig
     from hydragnn_hpo.layout import TrialDir
 
     alone = directory.is_file() and directory.name != "trial.toml"
     place = TrialDir(directory.parent if directory.is_file() and not alone else directory)
-    config = _placed(directory) if alone else load(place.config, TrialConfig)
+    config = _placed(directory) if alone else load_config(place.config, TrialConfig)
     if dry_run:
-        typer.echo(dump(config), nl=False)
+        typer.echo(dump_config(config), nl=False)
         return
     if as_json and io is None:
         raise ConfigError("--json goes with --io: add --io real, or drop it.")
     if alone:
         place = _beside(directory, config)
     from hydragnn_hpo.launching.launcher_detection import torchrun_environment
-    from hydragnn_hpo.training.ranks.mpi import adopt_ranks
+    from hydragnn_hpo.training.ddp import adopt_mpi_environment
 
-    adopt_ranks()
+    adopt_mpi_environment()
     os.environ.update(torchrun_environment(os.environ, parent=os.getppid()))
     if io is not None:
         _measure(place, io, as_json=as_json)
@@ -84,11 +84,11 @@ def trial(
 
 def _placed(file: Path) -> "TrialConfig":
     """Read a configuration whose paths are relative to its own folder."""
-    from hydragnn_hpo.config.loading import load
-    from hydragnn_hpo.config.trial import TrialConfig
+    from hydragnn_hpo.config.toml_files import load_config
+    from hydragnn_hpo.config.trial_config import TrialConfig
     from hydragnn_hpo.report.best_config import make_paths_absolute
 
-    return make_paths_absolute(load(file, TrialConfig), file.parent)
+    return make_paths_absolute(load_config(file, TrialConfig), file.parent)
 
 
 def _beside(file: Path, config: "TrialConfig") -> "TrialDir":
@@ -99,8 +99,8 @@ def _beside(file: Path, config: "TrialConfig") -> "TrialDir":
     Raises:
         ConfigError: the directory's name is taken by something else.
     """
-    from hydragnn_hpo.config.loading import dump, load
-    from hydragnn_hpo.config.trial import TrialConfig
+    from hydragnn_hpo.config.toml_files import dump_config, load_config
+    from hydragnn_hpo.config.trial_config import TrialConfig
     from hydragnn_hpo.files import storage, write_text
     from hydragnn_hpo.layout import TrialDir
 
@@ -110,8 +110,8 @@ def _beside(file: Path, config: "TrialConfig") -> "TrialDir":
     if not place.config.exists():
         with storage(place.path):
             place.path.mkdir(exist_ok=True)
-        write_text(place.config, dump(config))
-    elif load(place.config, TrialConfig) != config:
+        write_text(place.config, dump_config(config))
+    elif load_config(place.config, TrialConfig) != config:
         raise ConfigError(
             f"{place.path}: holds another trial than {file}: rename the file, or remove the "
             "directory."
@@ -120,14 +120,14 @@ def _beside(file: Path, config: "TrialConfig") -> "TrialDir":
 
 
 def _plan(config: "TrialConfig", ranks: str | None, epochs: str | None) -> "ProfilePlan":
-    from hydragnn_hpo.training.watching.profiling import ProfilePlan
+    from hydragnn_hpo.training.profiler import ProfilePlan
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return ProfilePlan.of(ranks, epochs, world=world, last=config.training.epochs)
 
 
 def _train(place: "TrialDir", plan: "ProfilePlan | None") -> NoReturn:
-    from hydragnn_hpo.config.trial import INTERRUPTED
+    from hydragnn_hpo.config.trial_config import INTERRUPTED
     from hydragnn_hpo.training.trial import run_by_hand
 
     code, sentence = run_by_hand(place, plan)
@@ -141,9 +141,9 @@ def _measure(place: "TrialDir", io: Io, *, as_json: bool) -> NoReturn:
     import json
 
     from hydragnn_hpo.cli.tables import console, feeding_table
-    from hydragnn_hpo.training.watching.feeding import measure
+    from hydragnn_hpo.training.io_benchmark import measure_io
 
-    found = measure(place, io.value)
+    found = measure_io(place, io.value)
     if found and as_json:
         typer.echo(json.dumps(found.as_json(), indent=1))
     elif found:
@@ -158,10 +158,10 @@ def _leave(code: int, *, in_order: bool) -> NoReturn:
     Who failed must not wait for the others (mpiexec ends them), and a process group must not be
     taken down, see ``training.ranks.ddp``.
     """
-    from hydragnn_hpo.training.ranks.mpi import leave_ranks
+    from hydragnn_hpo.training.ddp import finalize_mpi
 
     sys.stdout.flush()
     sys.stderr.flush()
     if in_order:
-        leave_ranks()
+        finalize_mpi()
     os._exit(code)

@@ -14,7 +14,7 @@ import typer
 from hydragnn_hpo.cli.status import RunReader
 from hydragnn_hpo.cli.status_view import Picture, headline, use_of_slots
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.text import shown
+from hydragnn_hpo.sanitize import escape_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +67,7 @@ def _print_changes(reader: RunReader, interval: float) -> None:
         status = view.snapshot.status
         line = headline(replace(status, ends_in=None))
         if line != said:
-            typer.echo(shown(f"{line}; {use_of_slots(status)}"))
+            typer.echo(escape_controls(f"{line}; {use_of_slots(status)}"))
             sys.stdout.flush()
         if not view.goes_on:
             return

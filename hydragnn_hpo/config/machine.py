@@ -15,13 +15,13 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.campaign import MachineConfig
-from hydragnn_hpo.config.loading import parse, read_toml
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine_checks import doubtful, wrong
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.site import Line, SiteConfig, Title
+from hydragnn_hpo.config.toml_files import parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.shipped import find, shipped
+from hydragnn_hpo.resources import find_resource, resource_path
 
 EXTENDS = "extends"
 """The key that names what a file changes."""
@@ -83,7 +83,7 @@ def _named(file: Path, named: Any, folder: str) -> Path:
         if beside.is_file() and not beside.samefile(file):
             return beside
     try:
-        return find(named, folder)
+        return find_resource(named, folder)
     except ConfigError as error:
         raise ConfigError(f"{file}: {EXTENDS}: {error}") from error
 
@@ -272,9 +272,9 @@ def read_profile(argument: str | None = None) -> Profile:
     Raises:
         ConfigError: there is no such profile, or it is wrong.
     """
-    path = find(argument or HERE, PROFILES)
+    path = find_resource(argument or HERE, PROFILES)
     found = inherited(path, PROFILES)
-    config = parse(found.values, ProfileConfig, str(path))
+    config = parse_config(found.values, ProfileConfig, str(path))
     for sentence in wrong(config):
         raise ConfigError(f"{path}: {sentence}")
     return Profile(config, found.origins, found.files, tuple(doubtful(config)))
@@ -300,13 +300,13 @@ def located(named: str, folder: Path) -> str:
         ConfigError: there is no such profile.
     """
     beside = folder / named
-    path = (beside if beside.is_file() else find(named, PROFILES)).resolve()
-    return path.stem if path.parent == shipped(PROFILES).resolve() else str(path)
+    path = (beside if beside.is_file() else find_resource(named, PROFILES)).resolve()
+    return path.stem if path.parent == resource_path(PROFILES).resolve() else str(path)
 
 
 def known_profiles() -> tuple[str, ...]:
     """Return the names of the profiles that ship."""
-    return tuple(sorted(path.stem for path in shipped(PROFILES).glob("*.toml")))
+    return tuple(sorted(path.stem for path in resource_path(PROFILES).glob("*.toml")))
 
 
 OF_ONE_MACHINE = ("backend", "interface", "address")
@@ -349,7 +349,7 @@ def resolve_machine(
     values = said | wanted
     if values.get("profile") is not None:
         values = {"backend": find_profile(values["profile"]).backend} | values
-    return parse(values, MachineConfig, "[machine]")
+    return parse_config(values, MachineConfig, "[machine]")
 
 
 def _same(named: str | None, folder: Path, asked: str) -> bool:

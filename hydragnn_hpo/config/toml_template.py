@@ -6,8 +6,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from hydragnn_hpo.config.loading import to_toml
-from hydragnn_hpo.text import escape_line
+from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.sanitize import escape_line
 
 WIDTH = 96
 """Characters of a comment's line, without its mark."""

@@ -14,8 +14,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.sizes import budget_steps, draws
-from hydragnn_hpo.config.training import TrainConfig
+from hydragnn_hpo.config.epoch_size import budget_steps, count_draws
+from hydragnn_hpo.config.training_config import TrainConfig
 from hydragnn_hpo.data.graph_set import GraphSet
 
 Rows = NDArray[np.int64]
@@ -91,7 +91,7 @@ class BatchSampler:
         """
         train = graphs.indices_of("train")
         sets = tuple(np.split(train, np.searchsorted(train, np.array(ends[:-1], dtype=np.int64))))
-        drawn, sizes = draws([len(rows) for rows in sets], ratios, training), None
+        drawn, sizes = count_draws([len(rows) for rows in sets], ratios, training), None
         if training.global_batch is not None:
             steps = math.ceil((sum(drawn) if drawn else len(train)) / training.global_batch)
         else:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config.data import CardConfig, FileConfig
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.data_config import CardConfig, FileConfig
+from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Reader, Source
 from hydragnn_hpo.data.store_index import VERSION, hash_file
@@ -80,7 +80,7 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Pla
         ConfigError: the card is wrong.
         DataError: a file is missing, or not the one that the card means.
     """
-    card = load(card_path, CardConfig)
+    card = load_config(card_path, CardConfig)
     if files is not None:
         how = _find_common_source(card)
         given = tuple(how.model_copy(update={"path": str(file.absolute())}) for file in files)
@@ -126,7 +126,7 @@ def find_files(card_path: Path) -> list[Path]:
     Raises:
         DataError: one is nowhere.
     """
-    card = load(card_path, CardConfig)
+    card = load_config(card_path, CardConfig)
     return [find_file(entry.path, card_path) for entry in card.files]
 
 

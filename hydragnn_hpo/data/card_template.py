@@ -10,7 +10,7 @@ from hydragnn_hpo.data.inspect import DataFile, Inspection
 from hydragnn_hpo.data.properties import make_identifier
 from hydragnn_hpo.data.unit_inference import UNKNOWN
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.text import escape_line
+from hydragnn_hpo.sanitize import escape_line
 
 CERTAINTY = {
     "said": "unit",

@@ -34,7 +34,7 @@ from hydragnn_hpo.data.readers.text_folder import holds_cfg
 from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
 from hydragnn_hpo.data.targets import TargetProposals, propose_targets
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
-from hydragnn_hpo.text import escape_line
+from hydragnn_hpo.sanitize import escape_line
 
 MAX_FILES = 1000
 """Files of a folder that a card names one by one."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data import WIDTHS, TargetConfig
-from hydragnn_hpo.config.mixture import MixedConfig, united
+from hydragnn_hpo.config.data_config import WIDTHS, TargetConfig
+from hydragnn_hpo.config.data_mixture import MixedConfig, unite_stats
 from hydragnn_hpo.data.columns import Columns, Names, offsets, rows_of_split
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.normalize import fit_target_stats
@@ -66,7 +66,7 @@ class Mixture:
         """
         self.sets = tuple(sets)
         self.prefixes = tuple(entry.prefix for entry in entries)
-        self.stats = united([graphs.stats for graphs in sets], entries, shared)
+        self.stats = unite_stats([graphs.stats for graphs in sets], entries, shared)
         widest = max(graphs.stats["cutoff"] for graphs in sets)
         self._taken_stats = {**self.stats, "cutoff": widest}  # taken edges are not cut yet
         targets = self.stats["targets"]

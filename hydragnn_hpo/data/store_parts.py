@@ -17,8 +17,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import dump
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.toml_files import dump_config
 from hydragnn_hpo.data.columns import (
     PERS,
     Arrays,
@@ -342,7 +342,7 @@ def write_index(
         "parts": list(entries),
     }
     write_json(folder / "stats.json", known)
-    write_text(folder / "card.toml", dump(card))
+    write_text(folder / "card.toml", dump_config(card))
     write_json(folder / "index.json", index)
     return known
 

@@ -28,7 +28,7 @@ from hydragnn_hpo.data.unit_inference import (
     parse_unit,
     recognise_total_energy,
 )
-from hydragnn_hpo.text import escape_line
+from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import inside
 
 MAX_HEADS = 8

@@ -23,10 +23,10 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from hydragnn_hpo.config.convs.user import is_user_conv
-from hydragnn_hpo.config.data import WIDTHS, CardConfig
-from hydragnn_hpo.config.loading import parse, to_toml
+from hydragnn_hpo.config.data_config import WIDTHS, CardConfig
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.toml_files import parse_config, to_toml
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays, to_arrays
 from hydragnn_hpo.ensemble.manifest import FORMAT, Manifest, MemberEntry
 from hydragnn_hpo.ensemble.model_card import model_card
@@ -42,7 +42,7 @@ from hydragnn_hpo.ensemble.safe_zip import (
 )
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.files import whole_file
-from hydragnn_hpo.text import first_unprintable, printable
+from hydragnn_hpo.sanitize import find_unprintable, sanitize_values
 
 C = TypeVar("C", bound=Config)
 
@@ -98,7 +98,7 @@ def _with_sums(entries: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, byte
 
 
 def _plain_entries(content: ArtefactContent) -> Iterator[tuple[str, bytes]]:
-    values = printable(content.manifest.model_dump(mode="json"))
+    values = sanitize_values(content.manifest.model_dump(mode="json"))
     manifest = Manifest.model_validate(values)
     text = json.dumps(values, indent=1, allow_nan=False)
     yield MANIFEST, (text + "\n").encode()
@@ -125,7 +125,7 @@ def _without_paths(card: CardConfig) -> CardConfig:
 
 
 def _to_bytes(config: Config) -> bytes:
-    values: dict[str, Any] = printable(config.model_dump(mode="json", exclude_none=True))
+    values: dict[str, Any] = sanitize_values(config.model_dump(mode="json", exclude_none=True))
     return to_toml(values).encode()
 
 
@@ -228,14 +228,14 @@ def _read_toml(entries: SafeZip, name: str, schema: type[C]) -> C:
 
 def _parse(entries: SafeZip, name: str, values: Any, schema: type[C]) -> C:
     try:
-        return parse(values, schema, where=f"{entries.path}: {name}")
+        return parse_config(values, schema, where=f"{entries.path}: {name}")
     except ConfigError as error:
         raise DataError(str(error)) from error
 
 
 def _check_text(path: Path, name: str, values: Any) -> None:
     """Refuse what a terminal would take for orders: names and sentences are shown to people."""
-    found = first_unprintable(values)
+    found = find_unprintable(values)
     if found is not None:
         reject(path, f"'{name}' holds text with control characters ({found[:60]!a})")
 

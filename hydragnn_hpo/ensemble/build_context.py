@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.counting import angle_cutoff, forward_flops
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.model_config import ModelConfig
+from hydragnn_hpo.config.model_size import angle_cutoff, forward_flops
+from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.candidates import Candidate, find_candidates, read_stored_predictions
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.cost.work import Stats, neighbors, triplets_per_node
+from hydragnn_hpo.placement.workload import Stats, mean_neighbors, mean_triplets
 from hydragnn_hpo.training.trial import open_graphs
 
 
@@ -71,12 +71,12 @@ def open_build_context(run: RunDir) -> BuildContext:
     Raises:
         HydraError: there is nothing to build an ensemble from.
     """
-    campaign = load(run.campaign, CampaignConfig)
+    campaign = load_config(run.campaign, CampaignConfig)
     candidates = find_candidates(run)
     first = candidates[0]
     graphs = open_graphs(first.folder, first.config)
     stores = [first.folder.path / entry.store for entry in first.config.data]
-    cards = tuple(load(store / "card.toml", CardConfig) for store in stores)
+    cards = tuple(load_config(store / "card.toml", CardConfig) for store in stores)
     return BuildContext(run, campaign, cards, graphs, candidates)
 
 
@@ -88,7 +88,7 @@ def flops_per_graph(model: ModelConfig, stats: Stats) -> float:
         stats: what the store says of its graphs.
     """
     nodes, most = float(stats["nodes"]["mean"]), model.max_neighbors or math.inf
-    edges = nodes * min(neighbors(stats, model.cutoff), most)
+    edges = nodes * min(mean_neighbors(stats, model.cutoff), most)
     angle = angle_cutoff(model)
-    triplets = 0.0 if angle is None else nodes * triplets_per_node(stats, angle, most)
+    triplets = 0.0 if angle is None else nodes * mean_triplets(stats, angle, most)
     return forward_flops(model, nodes, edges, triplets)

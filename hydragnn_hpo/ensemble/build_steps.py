@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.ensemble import target_rows
@@ -30,9 +30,9 @@ from hydragnn_hpo.ensemble.strata import Strata, size_strata
 from hydragnn_hpo.ensemble.uncertainty_figures import HeadOnLabels, compute_curves, compute_figures
 from hydragnn_hpo.ensemble.uncertainty_scores import mae
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.model.gnn import variance_of
-from hydragnn_hpo.records import finite
-from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.metrics_log import replace_nonfinite
+from hydragnn_hpo.model.gnn import variance_key
+from hydragnn_hpo.training import checkpoint
 
 MemberPredictions = dict[str, np.ndarray]
 """By head the members' predictions, [M, R, w]; by ``variance_of(head)`` variances, [M, R, 1]."""
@@ -45,7 +45,7 @@ _OF_THE_SPLIT = ("rows", "mae", "rmse")
 
 def read_best_weights(candidate: Candidate) -> dict[str, Tensor]:
     """Read a trial's best weights."""
-    return checkpoint.read(candidate.folder.best)[0]
+    return checkpoint.read_checkpoint(candidate.folder.best)[0]
 
 
 def make_candidate_member(
@@ -75,7 +75,7 @@ def predict_split(
     predictions: MemberPredictions = {}
     for head in members[0].heads:
         predictions[head] = np.stack([one[head] for one in whole])
-        key, silent = variance_of(head), np.zeros((predictions[head].shape[1], 1))
+        key, silent = variance_key(head), np.zeros((predictions[head].shape[1], 1))
         if any(key in one for one in whole):
             predictions[key] = np.stack([one.get(key, silent) for one in whole])
     return predictions
@@ -92,7 +92,7 @@ def mix_predictions(
         weights: of the members, [M].
         rows: mask of the rows wanted, [R].
     """
-    noise = predictions.get(variance_of(head))
+    noise = predictions.get(variance_key(head))
     return compute_moments(
         predictions[head][:, rows], weights, None if noise is None else noise[:, rows]
     )
@@ -214,7 +214,7 @@ def evaluate_heads(
             "test_mae_top_k": mae(mixes["top"].mean, truth),
             "test_mae_greedy": mae(mixes["greedy"].mean, truth),
         }
-        curves[name] = finite(compute_curves(found, calibrations[name]))
+        curves[name] = replace_nonfinite(compute_curves(found, calibrations[name]))
         arrays |= {
             f"{name}/{part}": a for part, a in _head_arrays(found, calibrations[name]).items()
         }
@@ -248,7 +248,7 @@ def _head_table(
         for name, value in compute_figures(found, calibration).items()
     }
     baseline = mae(float(target["mean"]), found.truth)
-    plain: dict[str, Any] = finite(
+    plain: dict[str, Any] = replace_nonfinite(
         {
             "unit": target["unit"],
             **figures,

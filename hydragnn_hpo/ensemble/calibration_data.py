@@ -12,7 +12,7 @@ import numpy as np
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
 from hydragnn_hpo.ensemble.moments import Moments
 from hydragnn_hpo.ensemble.target_rows import largest_per_graph
-from hydragnn_hpo.text import shown
+from hydragnn_hpo.sanitize import escape_controls
 
 _KIND = "structures/kind/"
 Widths = Mapping[str, int]
@@ -155,7 +155,11 @@ def _structures(left: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     group = _take(left, "structures/group", (size,), "i")
     names = [key.removeprefix(_KIND) for key in left if key.startswith(_KIND)]
     chosen = np.array([_take(left, f"{_KIND}{kind}", (size,), "u") for kind in names])
-    if not names or shown("".join(names)) != "".join(names) or not (chosen.sum(axis=0) == 1).all():
+    if (
+        not names
+        or escape_controls("".join(names)) != "".join(names)
+        or not (chosen.sum(axis=0) == 1).all()
+    ):
         raise ValueError("structures do not have one kind each")
     return group, np.array(names)[chosen.argmax(axis=0)]
 

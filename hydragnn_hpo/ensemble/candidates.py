@@ -8,8 +8,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
@@ -44,7 +44,7 @@ def list_leaderboard(run: RunDir) -> list[dict[str, Any]]:
     """
     rows = []
     for path in sorted((run.path / "trials").glob("*/trial.toml")):
-        config, result = load(path, TrialConfig), _result(TrialDir(path.parent))
+        config, result = load_config(path, TrialConfig), _result(TrialDir(path.parent))
         if result is not None:
             rows.append(
                 {
@@ -124,7 +124,7 @@ def _candidate(trial: TrialDir) -> Candidate:
     return Candidate(
         trial=trial.path.name,
         folder=trial,
-        config=load(trial.config, TrialConfig),
+        config=load_config(trial.config, TrialConfig),
         status=result["status"],
         objective=float(result["objective"]),
         val_mae=result["val_mae"],

@@ -14,8 +14,8 @@ from hydragnn_hpo.ensemble.engine import Member, member_batches
 from hydragnn_hpo.ensemble.inference import Ensemble, as_array
 from hydragnn_hpo.ensemble.moments import Moments, force_deviation
 from hydragnn_hpo.errors import ConfigError, unknown
-from hydragnn_hpo.model.derivatives import forces_and_stress, strained
-from hydragnn_hpo.model.gnn import variance_of
+from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
+from hydragnn_hpo.model.gnn import variance_key
 from hydragnn_hpo.model.pooling import node_counts
 
 
@@ -61,9 +61,9 @@ def differentiate(
         The head [G, 1] and the variance that it predicts [G, 1], as they are; forces in
         eV/angstrom [N, 3] and stress in eV/angstrom^3 [G, 9] of the total energy.
     """
-    moved, positions, strain = strained(batch)
+    moved, positions, strain = attach_strain(batch)
     heads = member.model(moved, only=(target,))
-    energy, noise = heads[target], heads.get(variance_of(target))
+    energy, noise = heads[target], heads.get(variance_key(target))
     total = energy
     if per_atom:
         total = energy * node_counts(batch.positions.to(energy.dtype), batch)

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.convs.user import is_user_conv
-from hydragnn_hpo.config.counting import parameters
-from hydragnn_hpo.config.fit import Heads
-from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.model_size import count_parameters
+from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.ensemble.edge_pairs import arrange_in_pairs, cut_to_cutoff, squared_lengths
@@ -124,10 +124,12 @@ def _check(
 ) -> None:
     """Refuse what does not fit before anything is built."""
     try:
-        parse({"heads": config.heads, "targets": targets, "model": config.model}, Heads, where)
+        parse_config(
+            {"heads": config.heads, "targets": targets, "model": config.model}, TrialHeads, where
+        )
     except ConfigError as error:
         raise DataError(str(error)) from error
-    wanted = parameters(config.model, config.heads, targets)
+    wanted = count_parameters(config.model, config.heads, targets)
     found = sum(v.numel() for v in tensors.values())
     if wanted > found:
         raise DataError(

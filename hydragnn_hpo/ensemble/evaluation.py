@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.data import CardConfig, TargetConfig
+from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.structure import Rules
@@ -25,7 +25,7 @@ from hydragnn_hpo.ensemble.uncertainty_figures import (
 )
 from hydragnn_hpo.ensemble.uncertainty_scores import mae
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
-from hydragnn_hpo.records import finite
+from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.units import inside
 
 TOGETHER = 512
@@ -179,7 +179,7 @@ class HeadEvaluation:
             "strata": self.strata,
             "curves": compute_curves(self.found, self.entry.calibration),
         }
-        return {name: finite(value) for name, value in plain.items()}
+        return {name: replace_nonfinite(value) for name, value in plain.items()}
 
 
 @dataclass

@@ -16,7 +16,7 @@ from ase.data import chemical_symbols
 from torch import Tensor
 
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
-from hydragnn_hpo.config.data import WIDTHS
+from hydragnn_hpo.config.data_config import WIDTHS
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.structure import Rules
@@ -35,7 +35,7 @@ from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.target_rows import graph_of_row, largest_per_graph, stratum_of_row
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.launching.rank_environment import DEVICE
-from hydragnn_hpo.model.gnn import variance_of
+from hydragnn_hpo.model.gnn import variance_key
 
 AUTO = "auto"
 
@@ -301,7 +301,7 @@ class Ensemble:
         moments = {name: Moments() for name in self.manifest.heads}
         for member, heads in self.engine.predict(graphs, indices):
             for name, weight in member.weights.items():
-                noise = heads.get(variance_of(name))
+                noise = heads.get(variance_key(name))
                 values = as_array(heads[name])
                 moments[name].add(values, weight, None if noise is None else as_array(noise))
                 if collect is not None:

@@ -14,8 +14,8 @@ import numpy as np
 from hydragnn_hpo import __version__
 from hydragnn_hpo.campaign.software_versions import software_versions
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.build_context import BuildContext
 from hydragnn_hpo.ensemble.build_steps import MemberPredictions, make_strata, trust_metadata
@@ -31,7 +31,7 @@ from hydragnn_hpo.ensemble.manifest import (
     Provenance,
 )
 from hydragnn_hpo.ensemble.select import MemberSelection, members_in_any
-from hydragnn_hpo.model.gnn import variance_of
+from hydragnn_hpo.model.gnn import variance_key
 
 _HEAD = ("level", "shape", "unit", "energy", "derived_from", "description", "mean", "std")
 
@@ -140,7 +140,7 @@ def collect_calibration_data(
         truth, mask = context.truth(name, "cal")
         node = target_rows.is_node(context.graphs, name)
         chosen = [(row, context.candidates[candidates[row]].trial) for row in _used(weights[name])]
-        noise = predictions.get(variance_of(name))
+        noise = predictions.get(variance_key(name))
         heads[name] = HeadCalibrationData(
             truth=np.where(mask[:, None], truth, 0.0),
             mask=mask,

@@ -28,7 +28,7 @@ from hydragnn_hpo.ensemble.moments import force_deviation, largest_deviation
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
-from hydragnn_hpo.records import finite
+from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.units import inside
 
 LEVELS = ("accurate", "candidate", "failed")
@@ -376,7 +376,7 @@ def picks_to_plain(result: PickResult) -> dict[str, Any]:
             zip(result.candidates, result.distances, strict=True), start=1
         )
     ]
-    plain: dict[str, Any] = finite(
+    plain: dict[str, Any] = replace_nonfinite(
         {
             "picked": entries,
             "counts": dict(result.counts),

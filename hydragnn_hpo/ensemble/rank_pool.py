@@ -10,7 +10,7 @@ from typing import Any
 
 from hydragnn_hpo.campaign.backends import backend_on
 from hydragnn_hpo.campaign.lease import FAILED, FINISHED, Lease
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.ensemble.input_chunks import ChunkId
 from hydragnn_hpo.ensemble.multi_rank import (
     claims_of,

@@ -16,9 +16,9 @@ from ase import Atoms
 from ase.data import atomic_numbers
 from pydantic import ConfigDict, Field, model_validator
 
-from hydragnn_hpo.config.data import AttributeConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.data_config import AttributeConfig
 from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.data.readers.ase_file import single, structures_in
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -162,7 +162,7 @@ def _parse_structure(value: Any, number: int, limits: Limits) -> Atoms | DataErr
     if isinstance(positions, list) and len(positions) > limits.atoms:
         return _too_many_atoms(number, len(positions), limits)
     try:
-        wanted = parse(value, StructureRequest, where=f"structure {number}")
+        wanted = parse_config(value, StructureRequest, where=f"structure {number}")
     except ConfigError as error:
         return DataError(str(error)[:300])
     if -1 in wanted.elements:

@@ -40,7 +40,7 @@ from hydragnn_hpo.ensemble.request_parsing import (
 )
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.http_service import Token
-from hydragnn_hpo.records import finite
+from hydragnn_hpo.metrics_log import replace_nonfinite
 
 logger = logging.getLogger(__name__)
 
@@ -377,7 +377,7 @@ def prediction_entries(
             node = head.level == "node"
             rows = slice(end - num_nodes[row], end) if node else slice(row, row + 1)
             heads[name] = {part: _to_plain(head, getattr(values, part)[rows]) for part in PARTS}
-        entry: dict[str, Any] = finite({"trust": prediction.trust[row], "heads": heads})
+        entry: dict[str, Any] = replace_nonfinite({"trust": prediction.trust[row], "heads": heads})
         yield entry
 
 
@@ -390,7 +390,7 @@ def _to_plain(head: HeadEntry, array: np.ndarray) -> Any:
 def describe_ensemble(manifest: Manifest) -> dict[str, Any]:
     """Return what an ensemble predicts, from what it learned, and its elements."""
     shown = {"level", "shape", "unit", "description"}
-    plain: dict[str, Any] = finite(
+    plain: dict[str, Any] = replace_nonfinite(
         {
             "package": manifest.package,
             "data": manifest.data.model_dump(mode="json"),

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from ase import Atoms
 
-from hydragnn_hpo.config.data import AttributeConfig, GraphConfig
+from hydragnn_hpo.config.data_config import AttributeConfig, GraphConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.open_store import open_store
@@ -28,7 +28,7 @@ from hydragnn_hpo.ensemble.input_chunks import (
     shown_path,
 )
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.text import shown
+from hydragnn_hpo.sanitize import escape_controls
 
 BATCH_SIZE = 4 * EDGES_PER_BATCH
 """Edges and nodes that are held as graphs at once: the engine makes batches of its own size."""
@@ -368,7 +368,7 @@ def _structure_name(atoms: Atoms, otherwise: str) -> str:
 
 def _one_line(text: str, most: int = _NAME_LENGTH) -> str:
     """Return a text from a file as one line of so many letters that a terminal can take."""
-    line = shown(text).replace("\n", r"\n").replace("\t", r"\t")
+    line = escape_controls(text).replace("\n", r"\n").replace("\t", r"\t")
     return line if len(line) <= most else line[: most - 3] + "..."
 
 

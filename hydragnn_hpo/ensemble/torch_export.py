@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config.data import WIDTHS
+from hydragnn_hpo.config.data_config import WIDTHS
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.ensemble.compiled_engine import torch_compile_cache
 from hydragnn_hpo.ensemble.energy_derivatives import differentiate
@@ -31,7 +31,7 @@ from hydragnn_hpo.model.convs.alignn import AlignnConv
 from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
 from hydragnn_hpo.model.convs.mfc import MFCConv
 from hydragnn_hpo.model.encodings import LaplacianEncoding, RandomWalkEncoding
-from hydragnn_hpo.model.gnn import variance_of
+from hydragnn_hpo.model.gnn import variance_key
 from hydragnn_hpo.model.pooling import AttentionPool, pool_max
 
 GHOST_SHIFT = 0.75
@@ -137,8 +137,8 @@ class EnsembleProgram(nn.Module):
         if self.head.energy is None:
             heads = member.model(batch, only=(self.target,))
             output = {"value": heads[self.target][:rows].detach()}
-            if variance_of(self.target) in heads:
-                output["noise"] = heads[variance_of(self.target)][:rows].detach()
+            if variance_key(self.target) in heads:
+                output["noise"] = heads[variance_key(self.target)][:rows].detach()
             return {name: value.double() for name, value in output.items()}
         per_atom = self.head.energy == "per_atom"
         energy, noise, forces, stress = differentiate(member, batch, self.target, per_atom=per_atom)

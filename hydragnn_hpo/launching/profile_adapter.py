@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import ProfileConfig, find_profile
 from hydragnn_hpo.config.site import LayoutConfig, SiteConfig, cores_of
 from hydragnn_hpo.launching.slots import Layout

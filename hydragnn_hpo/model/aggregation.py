@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs.pna import AGGREGATIONS, copies
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.extremes import segment_max, segment_min
+from hydragnn_hpo.model.scatter import segment_max, segment_min
 
 SMALL = 0.25
 """Spreads well below this are no longer told from none: the bare root of a variance would rise

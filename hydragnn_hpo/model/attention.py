@@ -8,8 +8,8 @@ import math
 from torch import Tensor, nn
 
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model.dense import Padding
-from hydragnn_hpo.model.mlp import mlp
+from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.model.pooling import Padding
 
 
 class GlobalAttention(nn.Module):

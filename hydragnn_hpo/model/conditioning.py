@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.mlp import mlp
+from hydragnn_hpo.model.layers import mlp
 
 
-class Known(nn.Module):
+class GraphAttributes(nn.Module):
     """The attributes of a batch's graphs, centred and scaled as in the training data."""
 
     mean: Tensor
@@ -45,7 +45,7 @@ class Known(nn.Module):
         return (values - self.mean) / self.std
 
 
-class Beside(nn.Module):
+class ConcatConditioning(nn.Module):
     """Mix the attributes into the embedding of every node: ``concat``."""
 
     def __init__(self, features: int, told: int) -> None:

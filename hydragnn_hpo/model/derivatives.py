@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model.precise import exact, exactly
+from hydragnn_hpo.model.autocast import apply_without_autocast, without_autocast
 
 
-def strained(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
+def attach_strain(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
     """Give the batch with positions and a strain per graph that may be differentiated by.
 
     Returns:
@@ -24,9 +24,9 @@ def strained(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
     strain = positions.new_zeros(batch.num_graphs, 3, 3).requires_grad_(True)
     bend = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (strain + strain.mT)
     of_node = bend.index_select(0, batch.graph_of_node)
-    moved = exactly(torch.bmm, positions.unsqueeze(1), of_node).squeeze(1)
+    moved = apply_without_autocast(torch.bmm, positions.unsqueeze(1), of_node).squeeze(1)
     of_edge = of_node.index_select(0, batch.edge_index[0])
-    shift = exactly(torch.bmm, batch.edge_shift.unsqueeze(1), of_edge).squeeze(1)
+    shift = apply_without_autocast(torch.bmm, batch.edge_shift.unsqueeze(1), of_edge).squeeze(1)
     return replace(batch, positions=moved, edge_shift=shift), positions, strain
 
 
@@ -47,7 +47,7 @@ def forces_and_stress(
         [G, 9]; 0 where a structure has no volume.
     """
     wanted = (positions, strain)
-    with exact(positions):
+    with without_autocast(positions):
         found = torch.autograd.grad(
             energy.sum(), wanted, create_graph=train, retain_graph=True, allow_unused=True
         )

@@ -1,20 +1,76 @@
-"""The edges of a batch as every conv sees them.
+"""Fall smoothly to zero at the cutoff (Law 8)."""
 
-Edges come in pairs: row p and row P + p are one bond seen from its two ends. What depends on
-the length alone is kept once per pair.
-
-Shapes: N nodes, E edges, P pairs (E / 2, or E where edges are no pairs), F features,
-K radial functions.
-"""
-
+import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model import sums
-from hydragnn_hpo.model.sums import Links, laid_links, links_of, paired_links
+from hydragnn_hpo.model import scatter
+from hydragnn_hpo.model.scatter import Links, build_links, build_paired_links, build_sorted_links
+
+
+def envelope(lengths: Tensor, cutoff: float) -> Tensor:
+    """Fall from 1 at contact to 0 at the cutoff, with two derivatives vanishing there.
+
+    Args:
+        lengths: edge lengths in angstrom, [E].
+        cutoff: cutoff radius in angstrom, > 0.
+
+    Returns:
+        Weight of each edge, dimensionless, [E]; exactly 0 from ``cutoff`` on.
+
+    Source: Gasteiger et al. (2020), arXiv:2003.03123, eq. 8 with p = 6.
+    """
+    x = (lengths / cutoff).clamp(max=1.0)
+    x3 = x * x * x
+    x6 = x3 * x3
+    return 1.0 - 28.0 * x6 + 48.0 * x6 * x - 21.0 * x6 * x * x
+
+
+class BesselBasis(nn.Module):
+    """Spherical Bessel functions of order zero that vanish at the cutoff.
+
+    Source: Gasteiger et al. (2020), arXiv:2003.03123, eq. 7.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, size: int, cutoff: float) -> None:
+        """Fix the frequencies n pi / cutoff for n = 1 .. size; they are not learned."""
+        super().__init__()
+        frequencies = torch.arange(1, size + 1, dtype=torch.float64) * math.pi / cutoff
+        self.register_buffer("frequencies", frequencies.to(torch.get_default_dtype()), False)
+        self.scale = math.sqrt(2.0 / cutoff)
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """Expand lengths in angstrom, [E], to dimensionless [E, K]; finite at length 0."""
+        length = lengths.clamp(min=1e-6).unsqueeze(-1)
+        return self.scale * torch.sin(self.frequencies * length) / length
+
+
+class GaussianBasis(nn.Module):
+    """Equally spaced Gaussians from contact to the cutoff, as wide as their spacing.
+
+    Source: Schuett et al. (2017), arXiv:1706.08566, eq. 6.
+    """
+
+    centres: Tensor
+
+    def __init__(self, size: int, cutoff: float) -> None:
+        """Place the centres; they are not learned."""
+        super().__init__()
+        centres = torch.linspace(0.0, cutoff, size)
+        self.register_buffer("centres", centres, False)
+        self.exponent = -0.5 * (max(size - 1, 1) / cutoff) ** 2
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """Expand lengths in angstrom, [E], to dimensionless [E, K]."""
+        return torch.exp(self.exponent * (lengths.unsqueeze(-1) - self.centres).square())
+
+
+BASES = {"bessel": BesselBasis, "gaussian": GaussianBasis}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +138,11 @@ class Edges:
 
     def at_sender(self, values: Tensor) -> Tensor:
         """Give each edge the row of the node that sends: [N, ...] to [E, ...]."""
-        return sums.take(values, self.links, "sender")
+        return scatter.gather_nodes(values, self.links, "sender")
 
     def at_receiver(self, values: Tensor) -> Tensor:
         """Give each edge the row of the node that receives: [N, ...] to [E, ...]."""
-        return sums.take(values, self.links, "receiver")
+        return scatter.gather_nodes(values, self.links, "receiver")
 
     def sum_ends(self, receiver: Tensor, sender: Tensor, pair: Tensor | None = None) -> Tensor:
         """Add what both ends and the pair bring to each edge, [E, F].
@@ -96,23 +152,23 @@ class Edges:
             sender: of the node that sends, [N, F].
             pair: of the pair, [P, F].
         """
-        return sums.joined(receiver, sender, pair, self.links)
+        return scatter.sum_ends(receiver, sender, pair, self.links)
 
     def sum_messages(self, messages: Tensor) -> Tensor:
         """Sum the messages that each node receives: [E, ...] to [N, ...]."""
-        return sums.add(messages, self.links)
+        return scatter.sum_messages(messages, self.links)
 
     def filtered_sum(self, values: Tensor, filters: Tensor) -> Tensor:
         """Sum over neighbours ``filter_ij * value_j``, see ``sums.filtered``."""
-        return sums.filtered(values, filters, self.links)
+        return scatter.filtered_sum(values, filters, self.links)
 
     def filter_senders(self, values: Tensor, filters: Tensor) -> Tensor:
         """Give each edge ``filter_ij * value_j``, [E, F], see ``sums.scaled``."""
-        return sums.scaled(values, filters, self.links)
+        return scatter.filter_senders(values, filters, self.links)
 
     def outer_sum(self, messages: Tensor, components: Tensor) -> Tensor:
         """Sum over neighbours ``components_ij x message_ij``, see ``sums.spread``."""
-        return sums.spread(messages, components, self.links)
+        return scatter.outer_sum(messages, components, self.links)
 
 
 def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
@@ -124,14 +180,14 @@ def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
     num_nodes = batch.positions.shape[0]
     sender, receiver = batch.edge_index
     if batch.order is not None and batch.starts is not None:
-        links, rows = laid_links(sender, receiver, batch.order, batch.starts), None
+        links, rows = build_sorted_links(sender, receiver, batch.order, batch.starts), None
     elif batch.pairs is None:
-        links, rows = links_of(sender, receiver, num_nodes), None
+        links, rows = build_links(sender, receiver, num_nodes), None
     else:
         first, order = batch.pairs
         rows = first[: first.shape[0] // 2]
         sender, receiver = batch.edge_index.index_select(1, first)  # 7 times quicker than [first]
-        links = paired_links(sender, receiver, order, num_nodes)
+        links = build_paired_links(sender, receiver, order, num_nodes)
     shift = batch.edge_shift if rows is None else batch.edge_shift.index_select(0, rows)
     if batch.order is not None:
         shift = shift[: shift.shape[0] // 2]

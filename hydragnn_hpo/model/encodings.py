@@ -9,13 +9,13 @@ Shapes: G graphs, N nodes, E edges, n nodes of the largest graph, k encodings, F
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.dense import Padding
+from hydragnn_hpo.model.autocast import apply_without_autocast
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.mlp import mlp
-from hydragnn_hpo.model.precise import exactly
+from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.model.pooling import Padding
 
 
 class LaplacianEncoding(nn.Module):
@@ -78,11 +78,11 @@ class RandomWalkEncoding(nn.Module):
         walk, back = step, []
         for _ in range(self.size):
             back.append(walk.diagonal(dim1=-2, dim2=-1))
-            walk = exactly(torch.bmm, walk, step)
+            walk = apply_without_autocast(torch.bmm, walk, step)
         return padding.nodes(torch.stack(back, dim=-1))
 
 
-def encoding_of(config: ModelConfig) -> nn.Module | None:
+def build_encoding(config: ModelConfig) -> nn.Module | None:
     """Build the encoding that a trunk is asked for, if any."""
     if config.encoding == "laplacian":
         return LaplacianEncoding(config.encoding_size, config.features)

@@ -1,4 +1,7 @@
-"""The multi-headed GNN."""
+"""The screened repulsion of nuclei, so that atoms too close for any data push each other off.
+
+Shapes: N nodes, P pairs of edges.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -6,24 +9,63 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.counting import is_graph_scalar
-from hydragnn_hpo.config.fit import by_gradient, reads_state
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
-from hydragnn_hpo.config.sizes import mean_degree
+from hydragnn_hpo.config.compatibility import is_by_gradient, reads_state
+from hydragnn_hpo.config.epoch_size import mean_degree
+from hydragnn_hpo.config.model_config import MAX_ELEMENT, HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_size import is_graph_scalar
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.baseline import Baseline
-from hydragnn_hpo.model.derivatives import forces_and_stress, strained
-from hydragnn_hpo.model.find import carries_vectors, gives_forces
-from hydragnn_hpo.model.heads import HEADS, HeadPlan, shared_by, shared_mlps
+from hydragnn_hpo.model.conv_registry import carries_vectors, gives_forces
+from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
+from hydragnn_hpo.model.edges import Edges, envelope
+from hydragnn_hpo.model.heads import HEADS, HeadPlan, TargetBaseline, branch_key, build_branch_mlps
 from hydragnn_hpo.model.pooling import pool_mean, pool_sum
-from hydragnn_hpo.model.repulsion import ZBL
-from hydragnn_hpo.model.trunk import Features, Trunk
+from hydragnn_hpo.model.trunk import Trunk, TrunkFeatures
+
+COULOMB = 14.399645
+"""Energy of two elementary charges 1 angstrom apart, eV (CODATA 2018)."""
+
+_SHARES = (0.18175, 0.50986, 0.28022, 0.02817)
+_RATES = (3.19980, 0.94229, 0.40290, 0.20162)
+
+
+class ZBL(nn.Module):
+    """Ziegler-Biersack-Littmark potential; it ends smoothly where covalent radii touch.
+
+    Source: Ziegler, Biersack, Littmark (1985), The Stopping and Range of Ions in Solids;
+    radii of Cordero et al. (2008), doi:10.1039/b801115j, as in ASE.
+    """
+
+    radii: Tensor
+
+    def __init__(self) -> None:
+        """Take over the radii; nothing is learned."""
+        super().__init__()
+        from ase.data import covalent_radii
+
+        known = torch.tensor(covalent_radii[: MAX_ELEMENT + 1], dtype=torch.float32)
+        self.register_buffer("radii", known, persistent=False)
+
+    def forward(self, batch: Batch, edges: Edges) -> Tensor:
+        """Give each node its half of the energy of its pairs in eV, [N, 1]."""
+        count = edges.pair_lengths.shape[0]
+        ends = (edges.sender[:count], edges.receiver[:count])
+        numbers = [batch.numbers.index_select(0, end) for end in ends]
+        one, two = (each.to(edges.pair_lengths.dtype) for each in numbers)
+        touch = self.radii[numbers[0]] + self.radii[numbers[1]]
+        lengths = edges.pair_lengths.clamp(min=1e-3)
+        screened = lengths * (one.pow(0.23) + two.pow(0.23)) / 0.46850
+        decay = sum(
+            c * torch.exp(-rate * screened) for c, rate in zip(_SHARES, _RATES, strict=True)
+        )
+        energy = COULOMB * one * two / lengths * decay * envelope(lengths / touch, 1.0)
+        return edges.sum_messages(edges.expand_pairs(0.5 * energy.unsqueeze(-1)))
+
 
 Targets = Mapping[str, Mapping[str, Any]]
 
 
-def variance_of(name: str) -> str:
+def variance_key(name: str) -> str:
     """Give the key under which a head's predicted variance stands."""
     return f"{name}:variance"
 
@@ -68,8 +110,8 @@ class MultiHeadGNN(nn.Module):
         told = stats.get("attributes", {})
         self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=told)
         graph = {n: h for n, h in heads.items() if is_graph_scalar(h, targets[n])}
-        self.shared, self.whole = shared_mlps(model, graph), nn.Identity()
-        self.branches = {name: shared_by(head) for name, head in graph.items()}
+        self.shared, self.whole = build_branch_mlps(model, graph), nn.Identity()
+        self.branches = {name: branch_key(head) for name, head in graph.items()}
         self.heads, self.baselines = nn.ModuleDict(), nn.ModuleDict()
         for name, head in heads.items():
             self._add(name, targets[name], head, model, degree)
@@ -88,7 +130,7 @@ class MultiHeadGNN(nn.Module):
     ) -> None:
         """Build a target's head, unless it is a derivative, and what it starts from."""
         _check_name(self.heads, name)
-        self.baselines[name] = Baseline(target, head)
+        self.baselines[name] = TargetBaseline(target, head)
         if name not in self.energies:
             plan = HeadPlan(model, head, target.get("energy") == "total", degree)
             self.heads[name] = HEADS[target["level"], target["shape"]](plan)
@@ -106,7 +148,7 @@ class MultiHeadGNN(nn.Module):
         direct = dict.fromkeys([n for n in names if n not in derived])
         asked = [*direct, *(self.energies[n] for n in derived if self.energies[n] not in direct)]
         with torch.enable_grad():
-            moved, positions, strain = strained(batch)
+            moved, positions, strain = attach_strain(batch)
             found = self._direct(moved, list(dict.fromkeys(asked)))
             for energy in dict.fromkeys(self.energies[name] for name in derived):
                 forces, stress = forces_and_stress(
@@ -130,10 +172,10 @@ class MultiHeadGNN(nn.Module):
             if self.repulsion is not None and self.kinds[name]:
                 found[name] = found[name] + self._repelled(name, features, batch)
             if said.variance is not None:
-                found[variance_of(name)] = said.variance.double() * self.std(name).double() ** 2
+                found[variance_key(name)] = said.variance.double() * self.std(name).double() ** 2
         return found
 
-    def _repelled(self, name: str, features: Features, batch: Batch) -> Tensor:
+    def _repelled(self, name: str, features: TrunkFeatures, batch: Batch) -> Tensor:
         assert self.repulsion is not None
         gather = pool_sum if self.kinds[name] == "total" else pool_mean
         return gather(self.repulsion(batch, features.edges).double(), batch)
@@ -148,7 +190,9 @@ def _energies(
     model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets
 ) -> dict[str, str]:
     """Give the energy of each head that is a derivative, and refuse what a conv cannot do."""
-    found = {n: targets[n]["derived_from"] for n, h in heads.items() if by_gradient(h, targets[n])}
+    found = {
+        n: targets[n]["derived_from"] for n, h in heads.items() if is_by_gradient(h, targets[n])
+    }
     vectors = [name for name in heads if targets[name]["shape"] == "vector" and name not in found]
     if vectors and not carries_vectors(model.conv):
         raise ConfigError(

@@ -1,21 +1,111 @@
-"""Triplets of nodes k -> j -> i: pairs of edges that meet, their angles, sums over them.
+"""Functions of angles, and of length and angle together.
 
-A triplet is an ordered pair of edges, k -> j and j -> i, of which the second is not the first
-turned round; another image of the same node is another node. In ``Links`` of triplets edges
-stand where nodes stand elsewhere: edge k -> j sends to edge j -> i.
-
-Shapes: N nodes, E edges, T triplets, S angular functions, F features.
+Shapes: P pairs of edges, T triplets, S angular functions, R radial functions of each.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import spherical_jn
+from torch import Tensor, nn
 from torch.autograd import Function
 
+from hydragnn_hpo.config.convs.dimenetpp import chebyshev_terms
+from hydragnn_hpo.model.autocast import apply_without_autocast
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.sums import Links, applied, take
+from hydragnn_hpo.model.scatter import Links, apply_function, gather_nodes
+
+
+def legendre(cosines: Tensor, size: int) -> Tensor:
+    """Give Legendre polynomials of degree 0 to ``size`` - 1, as spherical harmonics scale them.
+
+    Args:
+        cosines: of angles, [T].
+        size: how many, S.
+
+    Returns:
+        ``sqrt((2 l + 1) / (4 pi)) P_l(cosine)``, [T, S].
+
+    Source: Bonnet's recurrence, dlmf.nist.gov/18.9; scale: arXiv:2003.03123, eq. 6.
+    """
+    found = [torch.ones_like(cosines), cosines]
+    for n in range(1, size - 1):
+        found.append(((2 * n + 1) * cosines * found[n] - n * found[n - 1]) / (n + 1))
+    scales = [math.sqrt((2 * n + 1) / (4 * math.pi)) for n in range(size)]
+    return torch.stack([s * p for s, p in zip(scales, found, strict=False)], dim=1)
+
+
+def chebyshev(values: Tensor, size: int) -> Tensor:
+    """Give Chebyshev polynomials of degree 0 to ``size`` - 1: [n] to [n, size].
+
+    Each step doubles their number: ``T_m+n = 2 T_m T_n - T_m-n``.
+    Source: dlmf.nist.gov/18.18, eq. 21.
+    """
+    found = torch.stack((torch.ones_like(values), values), dim=1)
+    while found.shape[1] < size:
+        last = found[:, -1:]
+        found = torch.cat((found, 2 * last * found[:, 1:] - found[:, :-1].flip(1)), dim=1)
+    return found[:, :size]
+
+
+def bessel_roots(orders: int, count: int) -> NDArray[np.float64]:
+    """Give the first positive roots of spherical Bessel functions of order 0 to ``orders`` - 1.
+
+    The roots of order 0 are multiples of pi; those of the next order lie between them.
+    Source: Abramowitz and Stegun (1964), 9.5.2 and 10.1.
+
+    Returns:
+        [orders, count].
+    """
+    roots = np.arange(1, count + orders, dtype=np.float64) * math.pi
+    rows = [roots[:count]]
+    for order in range(1, orders):
+        brackets = zip(roots, roots[1:], strict=False)
+        found = [
+            brentq(lambda x, n=order: spherical_jn(n, x), *each, xtol=1e-14) for each in brackets
+        ]
+        roots = np.array(found)
+        rows.append(roots[:count])
+    return np.array(rows)
+
+
+class SphericalBessel(nn.Module):
+    """Spherical Bessel functions that vanish at a length: ``j_l(z_ln d / c) / |j_l+1(z_ln)|``.
+
+    Recurrences in l lose all digits at short lengths, so the functions are expanded once in
+    Chebyshev polynomials of d / c, which are exact to rounding from 0 to 1.
+    Source: Gasteiger et al. (2020), arXiv:2003.03123, eq. 6.
+    """
+
+    coefficients: Tensor
+
+    def __init__(self, orders: int, count: int, cutoff: float) -> None:
+        """Expand ``count`` functions of each order 0 to ``orders`` - 1; they are not learned."""
+        super().__init__()
+        self.cutoff, self.orders = cutoff, orders
+        roots, terms = bessel_roots(orders, count), chebyshev_terms(orders, count)
+        nodes = np.cos((np.arange(terms) + 0.5) * math.pi / terms)
+        degree = np.arange(orders)[:, None]
+        scale = math.sqrt(2.0) / np.abs(spherical_jn(degree + 1, roots))
+        points = (nodes[:, None, None] + 1.0) / 2.0
+        values = (scale * spherical_jn(degree, roots * points)).reshape(terms, -1)
+        transform = np.cos(np.arange(terms)[:, None] * np.arccos(nodes)) * (2.0 / terms)
+        transform[0] /= 2.0
+        coefficients = torch.from_numpy(transform @ values).to(torch.get_default_dtype())
+        self.register_buffer("coefficients", coefficients, False)
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """Expand lengths in angstrom, [P], to dimensionless [S, P, R]."""
+        place = 2.0 * (lengths / self.cutoff).clamp(max=1.0) - 1.0
+        terms = chebyshev(place, self.coefficients.shape[0])
+        found = apply_without_autocast(torch.mm, terms, self.coefficients)
+        shape = (self.orders, found.shape[1] // self.orders)
+        return found.view(lengths.shape[0], *shape).transpose(0, 1).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,24 +118,24 @@ class Triplets:
     """Cosine of the angle at j between the directions to k and to i, [T]."""
 
 
-def triplets_of(edges: Edges, reach: float) -> Triplets:
+def find_triplets(edges: Edges, reach: float) -> Triplets:
     """Find all triplets whose two edges are both shorter than ``reach``, in angstrom.
 
     Nothing is differentiated but the cosines, which are products of unit vectors: there is no
     arc cosine whose slope is infinite for three nodes in a line.
     """
     with torch.no_grad():
-        links = _links(edges, edges.lengths < reach)
-    first, second = (take(edges.directions, links, end) for end in ("sender", "receiver"))
+        links = _triplet_links(edges, edges.lengths < reach)
+    first, second = (gather_nodes(edges.directions, links, end) for end in ("sender", "receiver"))
     return Triplets(links, -(first * second).sum(-1))
 
 
-def _links(edges: Edges, short: Tensor) -> Links:
+def _triplet_links(edges: Edges, short: Tensor) -> Links:
     """Pair every short edge j -> i with the short edges that enter j."""
     total = edges.sender.shape[0]
     order = edges.links.by_receiver
     order = order[short.index_select(0, order)]
-    starts = _starts(edges.receiver.index_select(0, order), edges.num_nodes)
+    starts = _segment_starts(edges.receiver.index_select(0, order), edges.num_nodes)
     second = short.nonzero().squeeze(1)
     middle = edges.sender.index_select(0, second)
     begin = starts.index_select(0, middle)
@@ -54,25 +144,25 @@ def _links(edges: Edges, short: Tensor) -> Links:
     row = torch.repeat_interleave(offset, count)
     row += torch.arange(row.shape[0], device=row.device)
     first, second = order.index_select(0, row), torch.repeat_interleave(second, count)
-    keep = ~_turned(edges, first, second)
+    keep = ~_is_reverse_edge(edges, first, second)
     first, second = first[keep], second[keep]
     by_first = torch.argsort(first, stable=True)
     return Links(
         sender=first,
         receiver=second,
         by_receiver=torch.arange(first.shape[0], device=first.device),
-        receiver_starts=_starts(second, total),
+        receiver_starts=_segment_starts(second, total),
         by_sender=by_first,
-        sender_starts=_starts(first.index_select(0, by_first), total),
+        sender_starts=_segment_starts(first.index_select(0, by_first), total),
     )
 
 
-def _starts(ordered: Tensor, count: int) -> Tensor:
+def _segment_starts(ordered: Tensor, count: int) -> Tensor:
     """Give where each of ``count`` begins among ordered numbers, and the end, [count + 1]."""
     return torch.searchsorted(ordered, torch.arange(count + 1, device=ordered.device))
 
 
-def _turned(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
+def _is_reverse_edge(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
     """Tell which second edges are the first ones turned round, [T].
 
     Where edges are not stored in pairs, geometry decides: the way there and back ends where it
@@ -88,7 +178,7 @@ def _turned(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Fan:
+class TripletWeights:
     """What ``fanned`` needs: each triplet takes part once per angular function."""
 
     weights: Tensor
@@ -120,12 +210,12 @@ class Fan:
         )
 
 
-def fan_of(links: Links, weights: Tensor) -> Fan:
+def sort_triplet_weights(links: Links, weights: Tensor) -> TripletWeights:
     """Lay out the weights of triplets, [T, S], once for all layers."""
     step = torch.arange(weights.shape[1], device=weights.device) * links.num_nodes
-    return Fan(
+    return TripletWeights(
         weights=weights,
-        turned=_turned_weights(weights.detach(), links.by_sender),
+        turned=_transpose_weights(weights.detach(), links.by_sender),
         rows=(links.sender.unsqueeze(1) + step).view(-1),
         seconds=links.receiver,
         starts=links.receiver_starts,
@@ -134,11 +224,11 @@ def fan_of(links: Links, weights: Tensor) -> Fan:
     )
 
 
-def _turned_weights(weights: Tensor, by_first: Tensor) -> Tensor:
+def _transpose_weights(weights: Tensor, by_first: Tensor) -> Tensor:
     return weights.index_select(0, by_first).t().contiguous()
 
 
-def fanned(values: Tensor, fan: Fan) -> Tensor:
+def triplet_sum(values: Tensor, fan: TripletWeights) -> Tensor:
     """Sum over triplets and angular functions: ``out_ji = sum_k sum_s weight_kji,s value_s,kj``.
 
     No array of T * F numbers is made, neither here nor in the gradients of any order.
@@ -150,10 +240,10 @@ def fanned(values: Tensor, fan: Fan) -> Tensor:
     Returns:
         Of the second edges, [E, F].
     """
-    return applied(_Fanned, values, *fan.arrays)
+    return apply_function(_TripletSum, values, *fan.arrays)
 
 
-def _bag(values: Tensor, rows: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
+def _weighted_rows_sum(values: Tensor, rows: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
     """Sum weighted rows of each segment, [n, F]."""
     if not rows.numel():
         return values.new_zeros(starts.shape[0] - 1, values.shape[1])
@@ -163,7 +253,7 @@ def _bag(values: Tensor, rows: Tensor, starts: Tensor, weights: Tensor) -> Tenso
     return found
 
 
-class _Fanned(Function):
+class _TripletSum(Function):
     """The form ``sum_t,s weight_ts <value_s,kj(t), grad_ji(t)>``, differentiated by grad."""
 
     @staticmethod
@@ -171,20 +261,20 @@ class _Fanned(Function):
         ctx.save_for_backward(values, weights, turned, *fan)
         rows, _, starts, _, _ = fan
         flat = values.reshape(-1, values.shape[2])
-        return _bag(flat, rows, starts * values.shape[0], weights.reshape(-1))
+        return _weighted_rows_sum(flat, rows, starts * values.shape[0], weights.reshape(-1))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, weights, turned, *fan = ctx.saved_tensors
         to_values = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_values = applied(_Returned, grad, weights, turned, *fan)
+            to_values = apply_function(_TripletValueGradient, grad, weights, turned, *fan)
         if ctx.needs_input_grad[1]:
-            to_weights = applied(_Overlap, values, grad, *fan)
+            to_weights = apply_function(_TripletWeightGradient, values, grad, *fan)
         return to_values, to_weights, *[None] * 6
 
 
-class _Returned(Function):
+class _TripletValueGradient(Function):
     """The same form, differentiated by the values: [S, E, F]."""
 
     @staticmethod
@@ -192,20 +282,20 @@ class _Returned(Function):
         ctx.save_for_backward(grad, weights, turned, *fan)
         _, seconds, _, by_first, starts = fan
         back = seconds.index_select(0, by_first)
-        return torch.stack([_bag(grad, back, starts, each) for each in turned])
+        return torch.stack([_weighted_rows_sum(grad, back, starts, each) for each in turned])
 
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
         grad, weights, turned, *fan = ctx.saved_tensors
         to_grad = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_grad = applied(_Fanned, second, weights, turned, *fan)
+            to_grad = apply_function(_TripletSum, second, weights, turned, *fan)
         if ctx.needs_input_grad[1]:
-            to_weights = applied(_Overlap, second, grad, *fan)
+            to_weights = apply_function(_TripletWeightGradient, second, grad, *fan)
         return to_grad, to_weights, *[None] * 6
 
 
-class _Overlap(Function):
+class _TripletWeightGradient(Function):
     """The same form, differentiated by the weights: [T, S]."""
 
     @staticmethod
@@ -224,10 +314,10 @@ class _Overlap(Function):
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
         values, grad, *fan = ctx.saved_tensors
-        turned = _turned_weights(second.detach(), fan[3])
+        turned = _transpose_weights(second.detach(), fan[3])
         to_values = to_grad = None
         if ctx.needs_input_grad[0]:
-            to_values = applied(_Returned, grad, second, turned, *fan)
+            to_values = apply_function(_TripletValueGradient, grad, second, turned, *fan)
         if ctx.needs_input_grad[1]:
-            to_grad = applied(_Fanned, values, second, turned, *fan)
+            to_grad = apply_function(_TripletSum, values, second, turned, *fan)
         return to_values, to_grad, *[None] * 5

@@ -9,20 +9,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.model import MAX_ELEMENT, ModelConfig
+from hydragnn_hpo.config.model_config import MAX_ELEMENT, ModelConfig
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.model.attention import GlobalRound
-from hydragnn_hpo.model.basis import BASES
-from hydragnn_hpo.model.conditioning import Beside, FiLM, Known
-from hydragnn_hpo.model.cutoff import envelope
-from hydragnn_hpo.model.dense import Padding
-from hydragnn_hpo.model.edges import Edges, pair_vectors
-from hydragnn_hpo.model.encodings import encoding_of
-from hydragnn_hpo.model.find import carries_vectors, find_conv, looks_at_lengths, options_of
-from hydragnn_hpo.model.norms import norm_of
+from hydragnn_hpo.model.conditioning import ConcatConditioning, FiLM, GraphAttributes
+from hydragnn_hpo.model.conv_registry import carries_vectors, find_conv, options_of, reads_lengths
+from hydragnn_hpo.model.edges import BASES, Edges, envelope, pair_vectors
+from hydragnn_hpo.model.encodings import build_encoding
+from hydragnn_hpo.model.layers import build_norm
+from hydragnn_hpo.model.pooling import Padding
 
 
-class Features(NamedTuple):
+class TrunkFeatures(NamedTuple):
     """What a trunk knows of the nodes, for heads."""
 
     scalars: Tensor
@@ -37,7 +35,7 @@ class Features(NamedTuple):
     """Attributes of the graphs, centred and scaled, [G, A]."""
 
 
-class Place(NamedTuple):
+class RoundContext(NamedTuple):
     """What a round is told beside its own features."""
 
     batch: Batch
@@ -50,7 +48,7 @@ class Place(NamedTuple):
     """The nodes as one block per graph, for global attention."""
 
 
-Round = Callable[[int, Tensor, Any, Place], tuple[Tensor, Any]]
+Round = Callable[[int, Tensor, Any, RoundContext], tuple[Tensor, Any]]
 
 
 class Trunk(nn.Module):
@@ -83,27 +81,29 @@ class Trunk(nn.Module):
         features = config.features
         self.cutoff, self.has_vectors = config.cutoff, carries_vectors(config.conv)
         self.embedding = nn.Embedding(MAX_ELEMENT + 1, features)
-        seen = looks_at_lengths(config.conv)
+        seen = reads_lengths(config.conv)
         self.basis = BASES[config.basis](config.basis_size, config.cutoff) if seen else None
         conv, options = find_conv(config.conv), options_of(config)
-        self.norms = nn.ModuleList(norm_of(config.norm, features) for _ in range(config.layers))
+        self.norms = nn.ModuleList(build_norm(config.norm, features) for _ in range(config.layers))
         self.convs = nn.ModuleList(
             conv(dimensions, options) for dimensions in config.dimensions(state_is_read, degree)
         )
-        self.encoding = encoding_of(config)
-        self._listen(config, attributes or {})
+        self.encoding = build_encoding(config)
+        self._build_conditioning(config, attributes or {})
         rounds = config.layers if config.attention == "gps" else 0
         self.rounds = nn.ModuleList(
-            GlobalRound(features, config.attention_heads, norm_of(config.norm, features))
+            GlobalRound(features, config.attention_heads, build_norm(config.norm, features))
             for _ in range(rounds)
         )
 
-    def _listen(self, config: ModelConfig, stats: Mapping[str, Mapping[str, Any]]) -> None:
+    def _build_conditioning(
+        self, config: ModelConfig, stats: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         """Build what tells the rounds of the attributes."""
         features, told = config.features, len(config.attributes)
-        self.known = Known(config.attributes, stats) if told else None
+        self.known = GraphAttributes(config.attributes, stats) if told else None
         beside = told and config.conditioning == "concat"
-        self.beside = Beside(features, told) if beside else None
+        self.beside = ConcatConditioning(features, told) if beside else None
         films = config.layers if told and config.conditioning == "film" else 0
         self.films = nn.ModuleList(FiLM(features, told) for _ in range(films))
 
@@ -122,24 +122,26 @@ class Trunk(nn.Module):
             pair_envelope=envelope(lengths, self.cutoff).unsqueeze(-1),
         )
 
-    def forward(self, batch: Batch) -> Features:
+    def forward(self, batch: Batch) -> TrunkFeatures:
         """Give what heads read."""
         edges = self.edges(batch)
         known = None if self.known is None else self.known(batch)
         scalars = self._embedded(batch, edges, known)
         padding = Padding.of(batch) if len(self.rounds) else None
-        state, place = None, Place(batch, edges, known, padding)
+        state, place = None, RoundContext(batch, edges, known, padding)
         for layer in range(len(self.convs)):
             scalars, state = self.go(self.round, layer, scalars, state, place)
-        return Features(scalars, self._vectors(scalars, state), state, edges, known)
+        return TrunkFeatures(scalars, self._vectors(scalars, state), state, edges, known)
 
     def go(
-        self, take: Round, layer: int, scalars: Tensor, state: Any, place: Place
+        self, take: Round, layer: int, scalars: Tensor, state: Any, place: RoundContext
     ) -> tuple[Tensor, Any]:
         """Take a round; a trainer puts another way here, see ``training.ranks.recompute``."""
         return take(layer, scalars, state, place)
 
-    def round(self, layer: int, scalars: Tensor, state: Any, place: Place) -> tuple[Tensor, Any]:
+    def round(
+        self, layer: int, scalars: Tensor, state: Any, place: RoundContext
+    ) -> tuple[Tensor, Any]:
         """Give scalars, [N, F], and the conv's state after one round of message passing."""
         before = self.norms[layer](scalars, place.batch)
         if place.known is not None and len(self.films):

@@ -15,7 +15,7 @@ Cells = list[tuple[int, tuple[int, ...]]]
 """Hosts with the columns taken there."""
 
 
-class Pool:
+class SlotPool:
     """Slots of one or several allocations; names are ``host:index``.
 
     A host of several is called ``NAME@ALLOCATION``. No trial gets slots of two allocations: each
@@ -67,9 +67,9 @@ class Pool:
             hosts.setdefault(host, []).append(int(index))
         return cls(hosts, hosts_per_group=hosts_per_group, slot_order=slot_order)
 
-    def copy(self) -> "Pool":
+    def copy(self) -> "SlotPool":
         """Give a pool that can be changed without touching this one."""
-        other = object.__new__(Pool)
+        other = object.__new__(SlotPool)
         other.__dict__.update(self.__dict__)
         for name in ("_free", "_open", "_counts"):
             setattr(other, name, getattr(self, name).copy())
@@ -194,12 +194,12 @@ class Pool:
             width -= most * len(cells)
         while width > counts.max():
             row = int(counts.argmax())
-            cells.append((row, _share(_bits(units[row]), int(counts[row]), most)))
+            cells.append((row, _take_from_share(_bits(units[row]), int(counts[row]), most)))
             width -= int(counts[row])
             counts[row] = 0
         if width:
             row = self._fullest(units, counts, width, near={row for row, _ in cells})
-            cells.append((row, _share(_bits(units[row]), width, most)))
+            cells.append((row, _take_from_share(_bits(units[row]), width, most)))
         return cells
 
     def _side_by_side(self, rows: NDArray[np.intp], wanted: int) -> list[int]:
@@ -210,7 +210,7 @@ class Pool:
         while wanted > 0 and sizes.any():
             fits = np.where(sizes >= wanted, sizes, np.iinfo(sizes.dtype).max)
             group = int(fits.argmin() if (sizes >= wanted).any() else sizes.argmax())
-            some = _tightest(rows[groups == group], wanted)
+            some = _closest_rows(rows[groups == group], wanted)
             chosen.extend(some)
             wanted -= len(some)
             sizes[group] = 0
@@ -229,7 +229,7 @@ class Pool:
             score[np.isin(self._group[rows], self._group[list(near)])] -= 2
         best = rows[np.argsort(score, kind="stable")]
         for row in best[:16]:
-            if _aligned(_bits(units[row]), width, units.shape[1]):
+            if _has_aligned_share(_bits(units[row]), width, units.shape[1]):
                 return int(row)
         return int(best[0])
 
@@ -264,7 +264,7 @@ class Pool:
             self._counts[row] += 1 if free else -1
 
 
-def _tightest(rows: NDArray[np.intp], wanted: int) -> list[int]:
+def _closest_rows(rows: NDArray[np.intp], wanted: int) -> list[int]:
     """Choose the ``wanted`` of some rising rows that lie closest together."""
     if len(rows) <= wanted:
         return [int(row) for row in rows]
@@ -278,7 +278,7 @@ def _bits(row: NDArray[np.bool_]) -> int:
 
 
 @lru_cache(maxsize=65536)
-def _aligned(free: int, wanted: int, columns: int) -> bool:
+def _has_aligned_share(free: int, wanted: int, columns: int) -> bool:
     """Tell whether ``wanted`` free columns lie in one aligned share."""
     size = 1 << (wanted - 1).bit_length()
     share = (1 << size) - 1
@@ -286,7 +286,7 @@ def _aligned(free: int, wanted: int, columns: int) -> bool:
 
 
 @lru_cache(maxsize=65536)
-def _share(free: int, wanted: int, columns: int) -> tuple[int, ...]:
+def _take_from_share(free: int, wanted: int, columns: int) -> tuple[int, ...]:
     """Choose ``wanted`` of the free columns: from the smallest and fullest aligned share.
 
     ``free`` has a bit for each column; at least ``wanted`` are set.
@@ -300,11 +300,11 @@ def _share(free: int, wanted: int, columns: int) -> tuple[int, ...]:
                 fits.append((len(some), at, some))
         if fits:
             _, _, some = min(fits)
-            return tuple(some) if len(some) == wanted else _within(free, wanted, some)
+            return tuple(some) if len(some) == wanted else _take_within(free, wanted, some)
         size *= 2
 
 
-def _within(free: int, wanted: int, columns: list[int]) -> tuple[int, ...]:
+def _take_within(free: int, wanted: int, columns: list[int]) -> tuple[int, ...]:
     """Choose some of the free columns of one share, those of the most broken parts first."""
 
     def whole_part(column: int) -> int:

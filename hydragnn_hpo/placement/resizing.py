@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hydragnn_hpo.placement.target import Floats, Prices
-from hydragnn_hpo.placement.task import Outlook, Resize, Running, duration
+from hydragnn_hpo.placement.deadline import Floats, PriceTable
+from hydragnn_hpo.placement.task import PlanningContext, ResizeTask, RunningTask, format_duration
 
 WORTH = 2.0
 """A restart must gain so many times what it costs."""
@@ -14,7 +14,7 @@ GROWTH = 1.5
 """A trial that cannot get all it needs takes what is free if it is so many times wider then."""
 
 
-def kept_for_asked(busy: Sequence[Running]) -> int:
+def reserve_for_yielding(busy: Sequence[RunningTask]) -> int:
     """Give the free slots that are kept for trials that were asked to yield."""
     return sum(
         max(each.task.wished - each.width, 0) * each.task.lanes
@@ -23,17 +23,17 @@ def kept_for_asked(busy: Sequence[Running]) -> int:
     )
 
 
-class Resizing:
+class WidthPlanner:
     """The running trials while their widths are reconsidered."""
 
     def __init__(
         self,
-        busy: Sequence[Running],
-        priced: Prices,
+        busy: Sequence[RunningTask],
+        priced: PriceTable,
         *,
         deadline: float,
         free: int,
-        outlook: Outlook,
+        outlook: PlanningContext,
     ) -> None:
         """Start with nothing changed.
 
@@ -49,7 +49,7 @@ class Resizing:
         self.worth = WORTH * max(outlook.restart_seconds, 1e-3)
         self.restarts = outlook.restarts
         self.columns = priced.column(deadline)
-        self.changes: list[Resize] = []
+        self.changes: list[ResizeTask] = []
         self.kept = 0
         """Free slots that the changes will need."""
         self._ends: tuple[Floats, Floats] | None = None
@@ -134,7 +134,7 @@ class Resizing:
         width = task.widths[column]
         left, seconds = float(self.priced.left[row]), float(self.priced.seconds[row, column])
         reason = (
-            f"{how} {duration(left)}, the others in {duration(self.deadline)}: "
-            f"{width} ranks end it in {duration(seconds)}"
+            f"{how} {format_duration(left)}, the others in {format_duration(self.deadline)}: "
+            f"{width} ranks end it in {format_duration(seconds)}"
         )
-        self.changes.append(Resize(task.name, width, reason))
+        self.changes.append(ResizeTask(task.name, width, reason))

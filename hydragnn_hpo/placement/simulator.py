@@ -9,8 +9,15 @@ from typing import Literal
 import numpy as np
 
 from hydragnn_hpo.placement.planner import plan
-from hydragnn_hpo.placement.pool import Pool
-from hydragnn_hpo.placement.task import Outlook, Plan, Resize, Running, Start, Task
+from hydragnn_hpo.placement.pool import SlotPool
+from hydragnn_hpo.placement.task import (
+    Plan,
+    PlanningContext,
+    ResizeTask,
+    RunningTask,
+    StartTask,
+    Task,
+)
 
 CAUSES = ("training", "start-up", "tail", "held", "failures", "brain")
 """Where slot-seconds go; together they are all there are.
@@ -214,21 +221,21 @@ class SimulatedTrial:
             return self._known
         return replace(self._known, seconds=seconds, restarts=self.resized, wished=self.wished)
 
-    def running(self, now: float, every: float) -> Running:
+    def running(self, now: float, every: float) -> RunningTask:
         """Return what a planner may know while the trial runs."""
         if self.wished != self._known.wished or self.resized != self._known.restarts:
             self._known = replace(self._known, wished=self.wished, restarts=self.resized)
         trained = now - self.started - self.setup
         left = (1.0 - self.done) * self._known.at(self.width)
         if trained < 0.0:
-            return Running(self._known, self.width, left - trained, stoppable=False)
+            return RunningTask(self._known, self.width, left - trained, stoppable=False)
         # What is believed may be too short: a trial that runs on has something left.
         left = max(left - trained, 0.01 * left)
         wait = self.next_checkpoint(now, every) - now
-        return Running(self._known, self.width, left, self.wished is None, wait)
+        return RunningTask(self._known, self.width, left, self.wished is None, wait)
 
 
-Decide = Callable[[Sequence[Task], Sequence[Running], Pool, Outlook], Plan]
+Decide = Callable[[Sequence[Task], Sequence[RunningTask], SlotPool, PlanningContext], Plan]
 Promote = Callable[[str, float], Iterable[SimulatedWork]]
 
 
@@ -277,7 +284,7 @@ class _Simulation:
         self.consulted = False
         """Whether nothing happened since the planner was asked."""
         hosts = {f"n{host:05}": range(setting.slots_per_host) for host in range(setting.hosts)}
-        self.pool = Pool(
+        self.pool = SlotPool(
             hosts, hosts_per_group=setting.hosts_per_group, slot_order=setting.slot_order
         )
         self.free = self.total = self.pool.total
@@ -372,10 +379,10 @@ class _Simulation:
             self.asked = True
             self.at(self.now + self.setting.brain_seconds, self.propose)
 
-    def outlook(self) -> Outlook:
+    def outlook(self) -> PlanningContext:
         """Return what the planner must know beside tasks and slots."""
         setting = self.setting
-        return Outlook(
+        return PlanningContext(
             restart_seconds=setting.restart_seconds,
             checkpoint_seconds=max(setting.start_seconds, setting.restart_seconds)
             + setting.checkpoint_every,
@@ -388,7 +395,7 @@ class _Simulation:
 
     # -- trials ----------------------------------------------------------------------
 
-    def start(self, start: Start) -> None:
+    def start(self, start: StartTask) -> None:
         """Start an attempt."""
         trial = self.waiting.pop(start.name)
         self.pool.claim(start.slots)
@@ -408,7 +415,7 @@ class _Simulation:
             trial.measure()
             self.soon()
 
-    def ask_to_yield(self, resize: Resize) -> None:
+    def ask_to_yield(self, resize: ResizeTask) -> None:
         """Stop an attempt at its next checkpoint, to go on at another width."""
         trial = self.running[resize.name]
         trial.wished = resize.width
@@ -492,7 +499,7 @@ class _Simulation:
         """Ask everybody to end at the next checkpoint: the allocation is about to end."""
         self.draining = True
         for trial in self.running.values():
-            self.ask_to_yield(Resize(trial.name, trial.width, "the allocation ends"))
+            self.ask_to_yield(ResizeTask(trial.name, trial.width, "the allocation ends"))
 
     def cut(self) -> None:
         """End what a planner let run up to the end of the allocation."""

@@ -39,7 +39,7 @@ class Task:
         return np.array(self.seconds), np.array(self.widths, dtype=float) * self.lanes
 
 
-def narrow(task: Task, slots: int) -> Task:
+def narrow_task(task: Task, slots: int) -> Task:
     """Leave a task the widths that find room in so many slots."""
     count = sum(width * task.lanes <= slots for width in task.widths)
     if count == len(task.widths) or not count:
@@ -48,7 +48,7 @@ def narrow(task: Task, slots: int) -> Task:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningTask:
     """A trial that holds slots."""
 
     task: Task
@@ -65,15 +65,15 @@ class Running:
     """Seconds until it could yield, as far as known."""
 
 
-def narrowed(running: Running, slots: int) -> Running:
+def narrow_running(running: RunningTask, slots: int) -> RunningTask:
     """Leave a trial that runs its own width, and those that find room in so many slots."""
     task = running.task
-    held = narrow(task, max(slots, running.width * task.lanes))
+    held = narrow_task(task, max(slots, running.width * task.lanes))
     return running if held is task else replace(running, task=held)
 
 
 @dataclass(frozen=True)
-class Outlook:
+class PlanningContext:
     """What the planner must know beside tasks and slots."""
 
     restart_seconds: float = 10.0
@@ -93,7 +93,7 @@ class Outlook:
 
 
 @dataclass(frozen=True)
-class Start:
+class StartTask:
     """Start this trial on these slots."""
 
     name: str
@@ -104,7 +104,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Resize:
+class ResizeTask:
     """Ask this trial to yield at its next checkpoint, so that it goes on at another width."""
 
     name: str
@@ -116,15 +116,15 @@ class Resize:
 class Plan:
     """What is to be done now, and why the rest waits."""
 
-    starts: tuple[Start, ...] = ()
-    resizes: tuple[Resize, ...] = ()
+    starts: tuple[StartTask, ...] = ()
+    resizes: tuple[ResizeTask, ...] = ()
     held: dict[str, str] = field(default_factory=dict)
     """Trials that stay in the queue although slots are free, with the reason."""
     ends_in: float = 0.0
     """Predicted seconds until all of it is done."""
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Say a time as people do: ``40 s``, ``12 min``, ``1.9 h``."""
     if seconds < 100.0:
         return f"{seconds:.0f} s"

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import dump, load, read_toml, to_toml
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.toml_files import dump_config, load_config, read_toml, to_toml
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.errors import RunError, unknown
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import space
-from hydragnn_hpo.text import shown
 
 
 def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> tuple[str, str]:
@@ -75,13 +75,13 @@ def _training_toml(facts: Facts, chosen: TrialFacts) -> tuple[str, list[Path]]:
     folder = facts.run.trial(chosen.name)
     inside = folder.path.parent == facts.run.trials
     if inside and folder.config.exists():
-        config = load(folder.config, TrialConfig)
+        config = load_config(folder.config, TrialConfig)
     else:
         stores = stores_of(facts.config, [_card_name(entry.card) for entry in facts.config.data])
         config = trial_config(facts.config, chosen.name, chosen.trial.values, stores)
     here = folder.path if inside else facts.run.trial("t").path
     config = make_paths_absolute(config, here)
-    return dump(config), [Path(e.store) for e in config.data if not Path(e.store).exists()]
+    return dump_config(config), [Path(e.store) for e in config.data if not Path(e.store).exists()]
 
 
 def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
@@ -106,7 +106,7 @@ def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
 def _card_name(card: str) -> str:
     """Return the name of a card, or of its file, which is its store's."""
     path = Path(card)
-    return load(path, CardConfig).name if path.is_file() else card
+    return load_config(path, CardConfig).name if path.is_file() else card
 
 
 def _command_toml(facts: Facts, chosen: TrialFacts) -> str:
@@ -115,7 +115,7 @@ def _command_toml(facts: Facts, chosen: TrialFacts) -> str:
     if path.parent.parent == facts.run.trials and path.exists():
         return to_toml(read_toml(path))
     seed = derive_seed(facts.config.seed, chosen.name, "training")
-    values: Mapping[str, Any] = space.apply(facts.config.trial, dict(chosen.trial.values))
+    values: Mapping[str, Any] = space.apply_values(facts.config.trial, dict(chosen.trial.values))
     return to_toml({"trial": chosen.name, "seed": seed, **values})
 
 
@@ -134,4 +134,4 @@ def _heading(facts: Facts, chosen: TrialFacts, how: str) -> str:
         *([f"Validation MAE: {'; '.join(errors)}."] if errors else []),
         f"To run it: {how}",
     ]
-    return "".join(f"# {' '.join(shown(line).split())}\n" for line in lines) + "\n"
+    return "".join(f"# {' '.join(escape_controls(line).split())}\n" for line in lines) + "\n"

@@ -15,13 +15,13 @@ from typing import Any, get_args
 
 from hydragnn_hpo.campaign.accounting import SlotLedger
 from hydragnn_hpo.campaign.state import TrialStatus
-from hydragnn_hpo.config.search import ParameterConfig, Scalar
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.timeline import slots_of, slots_per_host
-from hydragnn_hpo.search.objective import named, number
-from hydragnn_hpo.text import shown
+from hydragnn_hpo.sanitize import escape_controls
+from hydragnn_hpo.search.objective import finite_number, goal_label
 
 NEAR = 0.05
 """How far above the best of all runs one of the default levels lies."""
@@ -148,7 +148,10 @@ def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:
         if facts.begin is None:
             raise RunError(f"{facts.run.path}: nothing has run there yet: compare it later.")
     labels = _labels(paths, [facts.config.name for facts in read])
-    return [ComparedRun(shown(label), facts) for label, facts in zip(labels, read, strict=True)]
+    return [
+        ComparedRun(escape_controls(label), facts)
+        for label, facts in zip(labels, read, strict=True)
+    ]
 
 
 def _labels(paths: Sequence[Path], names: Sequence[str]) -> list[str]:
@@ -171,7 +174,7 @@ def _read_results(facts: Facts) -> Iterator[CostedResult]:
         seen.add(event["trial"])
         raw = {"objective": event.get("objective"), "score": event.get("score")}
         raw |= {f"val_mae.{head}": e for head, e in (event.get("val_mae") or {}).items()}
-        numbers = {key: value for key, v in raw.items() if (value := number(v)) is not None}
+        numbers = {key: value for key, v in raw.items() if (value := finite_number(v)) is not None}
         if event["outcome"] != "failed" and numbers:
             yield CostedResult(
                 trial=event["trial"],
@@ -209,7 +212,7 @@ def _summarize(run: ComparedRun, heads: Sequence[str]) -> RunSummary:
         utilization=facts.figures["utilization"],
         energy_joules=facts.figures["energy_joules"],
         winner=_winner(ranked[0]) if ranked else None,
-        test_mae={head: number(error) for head, error in tested.items()},
+        test_mae={head: finite_number(error) for head, error in tested.items()},
         units=dict(facts.units),
         space={key: range_of(parameter) for key, parameter in facts.config.space.items()},
     )
@@ -347,7 +350,7 @@ def _quantities(runs: Sequence[ComparedRun]) -> list[Quantity]:
     ours = goal == "weighted" or (isinstance(goal, str) and goal.startswith("val_mae."))
     single = not isinstance(goal, tuple) and all(each == goal for each in goals)
     if not ours and not isinstance(goal, tuple) and single and all_have("score"):
-        quantities.append(Quantity("score", named(goal), ""))
+        quantities.append(Quantity("score", goal_label(goal), ""))
     for head in _heads(runs):
         units = {run.facts.units.get(head) for run in runs}
         if len(units) == 1 and all_have(f"val_mae.{head}"):

@@ -25,7 +25,7 @@ from hydragnn_hpo.report.style import (
     tidy_axis,
     write_png,
 )
-from hydragnn_hpo.text import shown
+from hydragnn_hpo.sanitize import escape_controls
 
 Row = tuple[Cell, ...]
 
@@ -147,7 +147,7 @@ def _winners(comparison: RunComparison) -> Iterator[Block]:
         return [None if trial is None else value_of(trial) for trial in best]
 
     rows: list[Row] = [
-        ("best trial", *each(lambda trial: shown(trial.trial))),
+        ("best trial", *each(lambda trial: escape_controls(trial.trial))),
         ("epochs", *each(lambda trial: trial.epochs)),
         ("objective (validation)", *each(lambda trial: trial.objective)),
     ]
@@ -164,7 +164,7 @@ def _winners(comparison: RunComparison) -> Iterator[Block]:
     yield Table("errors", _columns(comparison, "error"), tuple(rows))
     keys = dict.fromkeys(key for trial in best if trial for key in trial.values)
     values = tuple(
-        (shown(key), *(_cell(trial.values.get(key)) if trial else None for trial in best))
+        (escape_controls(key), *(_cell(trial.values.get(key)) if trial else None for trial in best))
         for key in keys
     )
     yield Table("values", _columns(comparison, "value of the best trial"), values)
@@ -173,7 +173,7 @@ def _winners(comparison: RunComparison) -> Iterator[Block]:
 def _cell(value: Any) -> Cell:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return shown(value) if isinstance(value, str) else value
+    return escape_controls(value) if isinstance(value, str) else value
 
 
 def _reach(comparison: RunComparison) -> Iterator[Block]:
@@ -236,12 +236,14 @@ def _spaces(comparison: RunComparison) -> Iterator[Block]:
     alike = [key for key, ranges in every.items() if len(set(ranges)) == 1]
     if len(alike) == len(every):
         yield Text("All campaigns searched the same space.")
-        pairs = tuple((shown(key), shown(str(ranges[0]))) for key, ranges in every.items())
+        pairs = tuple(
+            (escape_controls(key), escape_controls(str(ranges[0]))) for key, ranges in every.items()
+        )
         yield Table("ranges", (Column("what", "parameter"), Column("range", "range")), pairs)
         return
     rows = []
     for key, ranges in every.items():
-        cells = ("not searched" if text is None else shown(text) for text in ranges)
-        rows.append((shown(key), "same" if key in alike else "differs", *cells))
+        cells = ("not searched" if text is None else escape_controls(text) for text in ranges)
+        rows.append((escape_controls(key), "same" if key in alike else "differs", *cells))
     first, *runs = _columns(comparison, "parameter")
     yield Table("ranges", (first, Column("same", ""), *runs), tuple(rows))

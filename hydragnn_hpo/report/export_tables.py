@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hydragnn_hpo.config.search import Scalar
-from hydragnn_hpo.records import read_records
+from hydragnn_hpo.config.search_config import Scalar
+from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.report.facts import Epoch, Facts, TrialFacts
-from hydragnn_hpo.search.objective import goals, named, number
-from hydragnn_hpo.text import printable, shown
+from hydragnn_hpo.sanitize import escape_controls, sanitize_values
+from hydragnn_hpo.search.objective import finite_number, goal_label, goals
 
 UNITS = {
     "slot_seconds": "s",
@@ -84,7 +84,7 @@ def unit_of(name: str, units: Mapping[str, str]) -> str:
 
 def goal_names(facts: Facts) -> list[str]:
     """Return the names of the campaign's goals."""
-    return [named(goal) for goal in goals(facts.config.search.objective)]
+    return [goal_label(goal) for goal in goals(facts.config.search.objective)]
 
 
 def trial_rows(facts: Facts) -> list[TrialRow]:
@@ -108,11 +108,13 @@ def _trial_row(facts: TrialFacts, heads: list[str], names: list[str]) -> TrialRo
     numbers |= _costs(facts)
     texts = {"parent": trial.parent, "reason": trial.reason, "message": trial.message}
     return TrialRow(
-        name=shown(trial.name),
+        name=escape_controls(trial.name),
         status=trial.status,
-        texts={key: None if text is None else shown(str(text)) for key, text in texts.items()},
+        texts={
+            key: None if text is None else escape_controls(str(text)) for key, text in texts.items()
+        },
         numbers=numbers,
-        values=printable(trial.values),
+        values=sanitize_values(trial.values),
         scores=tuple(s for s in scores if s is not None) if has_result else (),
     )
 
@@ -144,7 +146,7 @@ def epoch_rows(facts: Facts) -> Iterator[EpochRow]:
             started = [a.number for a in trial.attempts if a.placed <= epoch.time]
             attempt = started[-1] if started else 0
             yield EpochRow(
-                trial=shown(trial.name),
+                trial=escape_controls(trial.name),
                 attempt=attempt,
                 epoch=epoch.epoch,
                 time=epoch.time,
@@ -176,8 +178,12 @@ def _epoch_numbers(epoch: Epoch, record: Mapping[str, Any]) -> dict[str, float]:
     for name in _BY_HEAD:
         by_head = record.get(name)
         if isinstance(by_head, Mapping):
-            raw |= {f"{name}.{shown(str(head))}": value for head, value in by_head.items()}
-    return {key: finite for key, value in raw.items() if (finite := number(value)) is not None}
+            raw |= {
+                f"{name}.{escape_controls(str(head))}": value for head, value in by_head.items()
+            }
+    return {
+        key: finite for key, value in raw.items() if (finite := finite_number(value)) is not None
+    }
 
 
 def _read_epoch_records(facts: Facts, trial: TrialFacts) -> dict[tuple[int, int], dict[str, Any]]:
@@ -220,7 +226,7 @@ TypedTable = list[TypedColumn]
 
 def tables_of(facts: Facts) -> dict[str, TypedTable]:
     """Return the tables of a campaign: ``trials`` and ``epochs``."""
-    space = [shown(key) for key in facts.config.space]
+    space = [escape_controls(key) for key in facts.config.space]
     return {
         "trials": _trial_table(trial_rows(facts), facts.units, space),
         "epochs": _epoch_table(list(epoch_rows(facts)), facts.units),

@@ -9,9 +9,9 @@ from hydragnn_hpo.campaign.accounting import Utilization
 from hydragnn_hpo.campaign.event_store import JournalFold, require_campaign
 from hydragnn_hpo.campaign.journal import Event, read_journal
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
@@ -143,7 +143,7 @@ def facts_of(
         trials: attempts and epochs of each trial.
     """
     state = reckoning.state
-    config = load(run.campaign, CampaignConfig)
+    config = load_config(run.campaign, CampaignConfig)
     more = not state.finished and state.searched < config.search.trials + state.added
     ensemble = run.report / "ensemble.json"
     return Facts(
@@ -198,7 +198,7 @@ def update_trials(trials: dict[str, TrialFacts], state: State, events: Iterable[
 
 def _cards(run: RunDir) -> dict[str, CardConfig]:
     paths = sorted(run.data.glob("*.bp/card.toml"))
-    cards = [load(path, CardConfig) for path in paths]
+    cards = [load_config(path, CardConfig) for path in paths]
     return {card.name: card for card in cards}
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.observations import Target, TrialObservation, target_values
 from hydragnn_hpo.report.optuna_study import make_distribution, make_study
@@ -30,7 +30,7 @@ from hydragnn_hpo.report.surrogate import (
     shap_values,
 )
 from hydragnn_hpo.search.quiet_optuna import quiet_optuna
-from hydragnn_hpo.search.space import canonical, position_of, same, snap
+from hydragnn_hpo.search.space import canonical_values, position_of, same_value, snap_value
 
 LEAST_TRIALS = 20
 """Measured trials below which nothing is trusted."""
@@ -309,7 +309,7 @@ def fanova(
     unit = dict.fromkeys(space, FloatDistribution(0.0, 1.0))
     positions = [
         {name: min(max(position_of(space[name], v), 0.0), 1.0) for name, v in full.items()}
-        for full in (canonical(space, chosen) for chosen in configurations)
+        for full in (canonical_values(space, chosen) for chosen in configurations)
     ]
     evaluator = FanovaImportanceEvaluator(n_trees=FANOVA_TREES, max_depth=FANOVA_DEPTH, seed=seed)
     with quiet_optuna():
@@ -345,7 +345,11 @@ def ped_anova(
     parts: dict[str, float] = {}
     if ranges:
         rows = [
-            {name: snap(ranges[name], value) for name, value in chosen.items() if name in ranges}
+            {
+                name: snap_value(ranges[name], value)
+                for name, value in chosen.items()
+                if name in ranges
+            }
             for chosen in configurations
         ]
         distributions = {name: make_distribution(one) for name, one in ranges.items()}
@@ -383,7 +387,7 @@ def _choice_divergence(
         counts = np.full(len(choices), 1.0 / len(choices))
         for chosen, kept in zip(configurations, trials, strict=True):
             if kept:
-                counts[[same(c, chosen[name]) for c in choices].index(True)] += 1.0
+                counts[[same_value(c, chosen[name]) for c in choices].index(True)] += 1.0
         return np.asarray(counts / counts.sum(), dtype=np.float64)
 
     every, good = frequencies(on), frequencies(on & best)

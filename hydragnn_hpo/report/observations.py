@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.campaign.state import RULES, Trial
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.search import Objective, Scalar
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.search_config import Objective, Scalar
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.surrogate import Matrix
 from hydragnn_hpo.report.trial_scores import first_goal
-from hydragnn_hpo.search.objective import goals, named
+from hydragnn_hpo.search.objective import goal_label, goals
 from hydragnn_hpo.search.space import fixed_values
 
 FAILED = ("diverged", "out_of_memory", "bad_config", "bug")
@@ -119,7 +119,7 @@ def list_targets(rows: Sequence[TrialObservation], objective: Objective) -> list
     lowest = {key: min(row.measured[key] for row in rows if key in row.measured) for key in known}
     heads = sorted(key for key in known if key.startswith("mae."))
     first = goals(objective)[0]
-    name = "weighted MAE" if first == "weighted" else named(first)
+    name = "weighted MAE" if first == "weighted" else goal_label(first)
     labels = {
         "mae": f"objective ({name})",
         **{key: f"MAE of {key.removeprefix('mae.')}" for key in heads},

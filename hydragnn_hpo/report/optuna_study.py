@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydragnn_hpo.config.search import ParameterConfig, Scalar
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
 from hydragnn_hpo.report.export_tables import EpochRow, TrialRow, TrialRun, goal_names, unit_of
 from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.sanitize import escape_controls, sanitize_values
 from hydragnn_hpo.search.quiet_optuna import quiet_optuna
-from hydragnn_hpo.search.space import domain, is_in
-from hydragnn_hpo.text import printable, shown
+from hydragnn_hpo.search.space import is_in, list_values
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -33,12 +33,14 @@ def make_distribution(parameter: ParameterConfig) -> "BaseDistribution":
     from optuna import distributions as kinds
 
     if parameter.choices is not None:
-        return kinds.CategoricalDistribution([printable(choice) for choice in parameter.choices])
+        return kinds.CategoricalDistribution(
+            [sanitize_values(choice) for choice in parameter.choices]
+        )
     low, high, step = parameter.low, parameter.high, parameter.step
     assert low is not None
     assert high is not None
     if step is not None:  # Optuna wants the last step, and exactly: 0.9, not 3 * 0.3
-        high = float((domain(parameter) or (high,))[-1])
+        high = float((list_values(parameter) or (high,))[-1])
     if parameter.integer and not isinstance(step, float):
         return kinds.IntDistribution(int(low), int(high), log=parameter.log, step=int(step or 1))
     return kinds.FloatDistribution(float(low), float(high), log=parameter.log, step=step)
@@ -97,9 +99,9 @@ def write_storage(facts: Facts, runs: Iterable[TrialRun], path: Path) -> None:
             study_name=facts.config.name,
             directions=["minimize"] * len(names),
         )
-        study.set_metric_names([shown(name) for name in names])
+        study.set_metric_names([escape_controls(name) for name in names])
         about = {"run": str(facts.run.path), "units": dict(facts.units), "seed": facts.config.seed}
-        for key, value in printable(about).items():
+        for key, value in sanitize_values(about).items():
             study.set_user_attr(key, value)
         study.add_trials([_make_trial(facts, row, curve) for row, curve in runs])
         if path.suffix != ".log":
@@ -109,7 +111,7 @@ def write_storage(facts: Facts, runs: Iterable[TrialRun], path: Path) -> None:
 def _make_trial(facts: Facts, row: TrialRow, curve: Sequence[EpochRow]) -> Any:
     from optuna.trial import TrialState, create_trial
 
-    space = {shown(key): parameter for key, parameter in facts.config.space.items()}
+    space = {escape_controls(key): parameter for key, parameter in facts.config.space.items()}
     known = {key: value for key, value in row.values.items() if _fits(space, key, value)}
     state = _STATES.get(row.status, "RUNNING" if row.numbers["attempts"] else "WAITING")
     done = state in ("COMPLETE", "PRUNED", "FAIL")
@@ -141,7 +143,7 @@ def _fits(space: Mapping[str, ParameterConfig], key: str, value: Scalar) -> bool
     choices = space[key].choices
     if choices is None:
         return is_in(space[key], value)
-    return any(value == printable(choice) for choice in choices)
+    return any(value == sanitize_values(choice) for choice in choices)
 
 
 def _attributes(facts: Facts, row: TrialRow, outside: Sequence[str]) -> dict[str, Any]:

@@ -15,15 +15,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
-from hydragnn_hpo.search.constraints import broken, read_constraints
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
+from hydragnn_hpo.search.constraints import find_broken_constraint, read_constraints
 from hydragnn_hpo.search.space import (
-    active,
-    canonical,
-    domain,
-    is_on,
+    active_parameters,
+    canonical_values,
+    is_active,
+    list_values,
     position_of,
-    same,
+    same_value,
     value_at,
 )
 
@@ -87,13 +87,13 @@ class Design:
         Raises:
             ConfigError: an active key has no value.
         """
-        full = [canonical(self.space, values) for values in configurations]
+        full = [canonical_values(self.space, values) for values in configurations]
         cells = [[self._cell(column, values) for column in self.columns] for values in full]
         return np.array(cells, dtype=np.float64).reshape(len(full), len(self.columns))
 
     def positions(self, configurations: Iterable[Mapping[str, Scalar]]) -> Matrix:
         """Return each parameter's position in its range, [N, P], in (0, 1); nan if inactive."""
-        chosen = [active(self.space, values) for values in configurations]
+        chosen = [active_parameters(self.space, values) for values in configurations]
         places = [
             [position_of(p, values[n]) if n in values else math.nan for n, p in self.space.items()]
             for values in chosen
@@ -103,9 +103,9 @@ class Design:
     def _cell(self, column: DesignColumn, full: Mapping[str, Scalar]) -> float:
         parameter, value = self.space[column.parameter], full[column.parameter]
         if column.kind == "active":
-            return float(is_on(self.space, column.parameter, full))
+            return float(is_active(self.space, column.parameter, full))
         if column.kind == "level":
-            return float(same(value, column.level))
+            return float(same_value(value, column.level))
         return math.log(float(value)) if parameter.log else float(value)
 
 
@@ -153,8 +153,8 @@ def draw_uniform(
         for draw in generator.random((count, len(space))):
             pairs = zip(space.items(), draw, strict=True)
             values = {name: value_at(parameter, float(at)) for (name, parameter), at in pairs}
-            chosen = active(space, values)
-            if broken(rules, chosen) is None:
+            chosen = active_parameters(space, values)
+            if find_broken_constraint(rules, chosen) is None:
                 drawn.append(chosen)
         if len(drawn) >= count:
             break
@@ -251,7 +251,7 @@ def partial_dependence(
     values = tuple(grid_values(space[name]))
     points: list[dict[str, Scalar]] = []
     for value in values:
-        set_here = (active(space, {**full, name: value}) for full in background)
+        set_here = (active_parameters(space, {**full, name: value}) for full in background)
         points += [point for point in set_here if name in point]
     if not points:
         return None
@@ -262,7 +262,7 @@ def grid_values(parameter: ParameterConfig) -> list[Scalar]:
     """Return all choices, or values spread over a range, each once."""
     if parameter.choices is not None:
         return list(parameter.choices)
-    every = domain(parameter)
+    every = list_values(parameter)
     if every is not None and len(every) <= GRID_STEPS:
         return list(every)
     places = np.linspace(0.0, 1.0 - 1e-9, GRID_STEPS)

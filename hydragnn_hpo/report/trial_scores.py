@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.report.facts import Facts, TrialFacts
-from hydragnn_hpo.search.objective import Point, goals, named
+from hydragnn_hpo.search.objective import Point, goal_label, goals
 
 LEGEND: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 """Above a chart; where it is narrow, the legend grows upwards."""
@@ -30,7 +30,7 @@ def goal_name(facts: Facts, goal: int = 0) -> str:
         return "objective"
     if isinstance(wanted, str) and wanted.startswith("val_mae."):
         return f"validation MAE of {wanted.removeprefix('val_mae.')}"
-    return named(wanted)
+    return goal_label(wanted)
 
 
 _ENDS = {"seconds": "s", "joules": "J", "bytes": "B"}

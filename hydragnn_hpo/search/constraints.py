@@ -13,9 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.config.search_config import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
-from hydragnn_hpo.search.space import active, domain, fixed_values, leaves, value_at
+from hydragnn_hpo.search.space import (
+    active_parameters,
+    fixed_values,
+    list_configurations,
+    list_values,
+    value_at,
+)
 
 LONGEST = 500
 """Characters of a rule."""
@@ -86,7 +92,7 @@ class Constraint:
             ) from error
 
 
-def broken(constraints: Sequence[Constraint], values: Values) -> Constraint | None:
+def find_broken_constraint(constraints: Sequence[Constraint], values: Values) -> Constraint | None:
     """Give the first rule that active values break, if any."""
     return next((rule for rule in constraints if not rule.met(values)), None)
 
@@ -196,7 +202,7 @@ def _names(node: ast.AST) -> list[str]:
     return [name for child in ast.iter_child_nodes(node) for name in _names(child)]
 
 
-def check_room(space: Space, constraints: Sequence[Constraint]) -> None:
+def check_feasible_share(space: Space, constraints: Sequence[Constraint]) -> None:
     """Refuse a space of which the rules leave nothing, or nearly nothing.
 
     A small space is listed; of a large one random points are drawn.
@@ -207,9 +213,9 @@ def check_room(space: Space, constraints: Sequence[Constraint]) -> None:
     """
     if not constraints:
         return
-    listed = _size(space) <= LISTED
-    points = list(leaves(space)) if listed else _drawn(space)
-    meeting = sum(broken(constraints, values) is None for values in points)
+    listed = _count_points(space) <= LISTED
+    points = list(list_configurations(space)) if listed else _draw_values(space)
+    meeting = sum(find_broken_constraint(constraints, values) is None for values in points)
     if meeting >= (1 if listed else LEAST_SHARE * len(points)):
         return
     met = {rule.text: sum(rule.met(values) for values in points) for rule in constraints}
@@ -220,22 +226,22 @@ def check_room(space: Space, constraints: Sequence[Constraint]) -> None:
     )
 
 
-def _size(space: Space) -> float:
+def _count_points(space: Space) -> float:
     """Count the points of a space as if all keys were always active."""
-    domains = [domain(parameter) for parameter in space.values()]
+    domains = [list_values(parameter) for parameter in space.values()]
     return math.prod(math.inf if values is None else len(values) for values in domains)
 
 
-def _drawn(space: Space) -> list[dict[str, Scalar]]:
+def _draw_values(space: Space) -> list[dict[str, Scalar]]:
     generator = random.Random(0)
-    return [active(space, _anywhere(space, generator)) for _ in range(DRAWS)]
+    return [active_parameters(space, _draw_anywhere(space, generator)) for _ in range(DRAWS)]
 
 
-def _anywhere(space: Space, generator: random.Random) -> dict[str, Scalar]:
+def _draw_anywhere(space: Space, generator: random.Random) -> dict[str, Scalar]:
     return {name: value_at(space[name], generator.random()) for name in space}
 
 
-def completed(
+def complete_configuration(
     space: Space, constraints: Sequence[Constraint], wanted: Values, plain: Values
 ) -> dict[str, Scalar] | None:
     """Complete some values to an active configuration that meets all rules.
@@ -252,8 +258,8 @@ def completed(
     """
     generator, values = random.Random(0), plain
     for _ in range(DRAWS):
-        chosen = active(space, {**values, **wanted})
-        if broken(constraints, chosen) is None:
+        chosen = active_parameters(space, {**values, **wanted})
+        if find_broken_constraint(constraints, chosen) is None:
             return chosen
-        values = _anywhere(space, generator)
+        values = _draw_anywhere(space, generator)
     return None

@@ -13,12 +13,19 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.config.search_config import Scalar, Space
 from hydragnn_hpo.search.constraints import Constraint
-from hydragnn_hpo.search.known import Known
-from hydragnn_hpo.search.objective import Point, finite
+from hydragnn_hpo.search.objective import Point, finite_or_none
+from hydragnn_hpo.search.proposal_history import ProposalHistory
 from hydragnn_hpo.search.sobol import spread_points
-from hydragnn_hpo.search.space import active, canonical, choice_index, key, position_of, value_at
+from hydragnn_hpo.search.space import (
+    active_parameters,
+    canonical_values,
+    choice_index,
+    configuration_key,
+    position_of,
+    value_at,
+)
 
 CANDIDATES = 1000
 """Points the acquisition function chooses from at each fit."""
@@ -49,7 +56,7 @@ class DeepHyperBrain:
     def __init__(
         self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
     ) -> None:
-        self._known = Known(space, constraints)
+        self._known = ProposalHistory(space, constraints)
         self._labels = {name: f"x{index:03d}" for index, name in enumerate(space)}
         self._points = spread_points(len(space), seed, initial)
         self._generator = random.Random(seed)
@@ -69,7 +76,9 @@ class DeepHyperBrain:
                 self._news = []
                 del self._search._opt.models[:-1]
                 proposals = [self._decode(point) for point in self._search.ask(min(count, BATCH))]
-            taken = [active(self._known.space, p) for p in proposals if self._known.offer(p)]
+            taken = [
+                active_parameters(self._known.space, p) for p in proposals if self._known.offer(p)
+            ]
         return taken + self._ranked(count - len(taken))
 
     def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
@@ -77,7 +86,7 @@ class DeepHyperBrain:
         self._take_in(self._known.read(values), objective)
 
     def _take_in(self, full: dict[str, Scalar], objective: Point | None) -> None:
-        objective = finite(objective)
+        objective = finite_or_none(objective)
         self._news.append((full, objective))
         self._successes += objective is not None
 
@@ -95,7 +104,7 @@ class DeepHyperBrain:
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns, to be told to the model at the first ``ask``."""
         for values, objective in results:
-            self._take_in(canonical(self._known.space, self._known.typed(values)), objective)
+            self._take_in(canonical_values(self._known.space, self._known.typed(values)), objective)
 
     def _spread(self) -> dict[str, Scalar]:
         return self._at(next(self._points))
@@ -125,19 +134,19 @@ class DeepHyperBrain:
         """Draw distinct canonical configurations nobody asked for; fewer if they run out."""
         space, found, allowed = self._known.space, {}, 0
         for _ in range(DRAWS * size):
-            chosen = active(space, self._random())
+            chosen = active_parameters(space, self._random())
             if not self._known.allows(chosen):
                 continue
             allowed += 1
             if self._known.is_new(chosen):
-                found[key(chosen)] = canonical(space, chosen)
+                found[configuration_key(chosen)] = canonical_values(space, chosen)
             if len(found) == size or allowed == 2 * size:
                 break
         return list(found.values())
 
     def _sample(self, size: int) -> list[Encoded]:
         """Give DeepHyper its candidates; at least one, or it fails."""
-        found = self._candidates(size) or [canonical(self._known.space, self._random())]
+        found = self._candidates(size) or [canonical_values(self._known.space, self._random())]
         return [self._encode(values) for values in found]
 
     def _encode(self, values: Mapping[str, Scalar]) -> Encoded:
@@ -158,7 +167,7 @@ class DeepHyperBrain:
                 values[name] = parameter.choices[int(str(raw)[1:])]
             else:
                 values[name] = value_at(parameter, float(raw))
-        return canonical(self._known.space, values)
+        return canonical_values(self._known.space, values)
 
     def _told(self, result: Result) -> tuple[Encoded, float | str | list[float]]:
         """Turn a result into DeepHyper's terms, which maximize.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.search import Goal, Objective
+from hydragnn_hpo.config.search_config import Goal, Objective
 from hydragnn_hpo.errors import ConfigError, unknown
 
 Point = float | tuple[float, ...]
@@ -20,7 +20,7 @@ def goals(objective: Objective) -> tuple[Goal, ...]:
     return objective if isinstance(objective, tuple) else (objective,)
 
 
-def named(goal: Goal) -> str:
+def goal_label(goal: Goal) -> str:
     """Give a goal's name for tables."""
     return goal if isinstance(goal, str) else " + ".join(f"{w:g} {h}" for h, w in goal.items())
 
@@ -35,7 +35,7 @@ def check_objective(objective: Objective, heads: Iterable[str]) -> None:
     seen: list[Goal] = []
     for goal in goals(objective):
         if goal in seen:
-            raise ConfigError(f"search.objective: '{named(goal)}' is named twice: drop one.")
+            raise ConfigError(f"search.objective: '{goal_label(goal)}' is named twice: drop one.")
         seen.append(goal)
         wanted = goal if isinstance(goal, dict) else [goal.removeprefix("val_mae.")]
         about_heads = isinstance(goal, dict) or goal.startswith("val_mae.")
@@ -44,7 +44,7 @@ def check_objective(objective: Objective, heads: Iterable[str]) -> None:
                 raise ConfigError(f"search.objective: {unknown('head', head, known)}")
 
 
-def objective_of(
+def read_objective(
     objective: Objective, result: Mapping[str, Any], spreads: Mapping[str, float] | None = None
 ) -> Point | None:
     """Read what a trial scored.
@@ -64,13 +64,13 @@ def objective_of(
     return scores if isinstance(objective, tuple) else scores[0]
 
 
-def finite(point: Point | None) -> Point | None:
+def finite_or_none(point: Point | None) -> Point | None:
     """Give a point back if all of it is finite; None, a failure, if not."""
     parts = point if isinstance(point, tuple) else (point,)
     return point if all(part is not None and math.isfinite(part) for part in parts) else None
 
 
-def number(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """Give a finite number; None for whatever else somebody may have written in its place."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -80,7 +80,7 @@ def number(value: Any) -> float | None:
         return None
 
 
-def watched(
+def read_epoch_objective(
     objective: Objective, record: Mapping[str, Any], spreads: Mapping[str, float] | None = None
 ) -> float | None:
     """Read the first goal from an epoch record, for a stopping rule."""
@@ -103,7 +103,7 @@ def _number(result: Mapping[str, Any], path: str) -> float | None:
     found: Any = result
     for part in path.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
-    return number(found)
+    return finite_number(found)
 
 
 def pareto_front(points: Sequence[tuple[float, ...]]) -> list[int]:
@@ -111,10 +111,10 @@ def pareto_front(points: Sequence[tuple[float, ...]]) -> list[int]:
 
     Equal points stand or fall together.
     """
-    return [place for place, layer in enumerate(layers(points)) if layer == 0]
+    return [place for place, layer in enumerate(pareto_layers(points)) if layer == 0]
 
 
-def layers(points: Sequence[tuple[float, ...]]) -> list[int]:
+def pareto_layers(points: Sequence[tuple[float, ...]]) -> list[int]:
     """Give each point's front: 0 for the Pareto front, 1 for that of the rest, and so on.
 
     Source: Deb et al. (2002), doi:10.1109/4235.996017.
@@ -134,7 +134,7 @@ def layers(points: Sequence[tuple[float, ...]]) -> list[int]:
     return [int(number) for number in found]
 
 
-def rank(points: Sequence[Point]) -> list[int]:
+def rank_points(points: Sequence[Point]) -> list[int]:
     """Order points, best first: by value, or by front and then by how alone they stand there.
 
     Ties go to the earlier point, so that the order is total and a replay finds it again.
@@ -142,19 +142,19 @@ def rank(points: Sequence[Point]) -> list[int]:
     several = [point for point in points if isinstance(point, tuple)]
     if len(several) < len(points) or not points:
         return [int(place) for place in np.argsort(np.asarray(points, dtype=float), kind="stable")]
-    fronts = layers(several)
+    fronts = pareto_layers(several)
     alone = [0.0] * len(points)
     members_of: dict[int, list[int]] = {}
     for place, front in enumerate(fronts):
         members_of.setdefault(front, []).append(place)
     for members in members_of.values():
-        spread = _crowding([several[place] for place in members])
+        spread = _crowding_distance([several[place] for place in members])
         for place, distance in zip(members, spread, strict=True):
             alone[place] = distance
     return sorted(range(len(points)), key=lambda place: (fronts[place], -alone[place], place))
 
 
-def _crowding(points: Sequence[tuple[float, ...]]) -> list[float]:
+def _crowding_distance(points: Sequence[tuple[float, ...]]) -> list[float]:
     """Give how far each point's neighbours lie apart, summed over goals; infinite at the ends."""
     distance = [0.0] * len(points)
     for goal in range(len(points[0])):

@@ -10,19 +10,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.config.search_config import Scalar, Space
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.search.constraints import Constraint
-from hydragnn_hpo.search.known import Known
-from hydragnn_hpo.search.objective import Point, finite, rank
+from hydragnn_hpo.search.objective import Point, finite_or_none, rank_points
+from hydragnn_hpo.search.proposal_history import ProposalHistory
 from hydragnn_hpo.search.quiet_optuna import quiet_optuna
 from hydragnn_hpo.search.sobol import spread_points
 from hydragnn_hpo.search.space import (
-    active,
+    active_parameters,
     choice_index,
-    is_on,
-    key,
-    order,
+    configuration_key,
+    is_active,
+    order_by_conditions,
     position_of,
     value_at,
 )
@@ -57,7 +57,7 @@ class OptunaBrain:
         import optuna
 
         self._optuna: Any = optuna
-        self._known, self._order = Known(space, constraints), order(space)
+        self._known, self._order = ProposalHistory(space, constraints), order_by_conditions(space)
         self._points = spread_points(len(space), seed, initial)
         self._generator = random.Random(seed)
         self._seed, self._initial = seed, max(1, initial)
@@ -76,13 +76,13 @@ class OptunaBrain:
             with quiet_optuna():
                 taken = self._modelled(count)
             taken += self._known.take(count - len(taken), self._random)
-        self._pending |= {key(values): values for values in taken}
+        self._pending |= {configuration_key(values): values for values in taken}
         return taken
 
     def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
         """Take in a result, to be shown to the model at the next ``ask``."""
-        chosen = active(self._known.space, self._known.read(values))
-        self._pending.pop(key(chosen), None)
+        chosen = active_parameters(self._known.space, self._known.read(values))
+        self._pending.pop(configuration_key(chosen), None)
         self._take_in(chosen, objective)
 
     def replay(
@@ -94,16 +94,18 @@ class OptunaBrain:
         for values, objective in results:
             self.tell(values, objective)
         for values in pending:
-            chosen = active(self._known.space, self._known.read(values))
-            self._pending[key(chosen)] = chosen
+            chosen = active_parameters(self._known.space, self._known.read(values))
+            self._pending[configuration_key(chosen)] = chosen
 
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns."""
         for values, objective in results:
-            self._take_in(active(self._known.space, self._known.typed(values)), objective)
+            self._take_in(
+                active_parameters(self._known.space, self._known.typed(values)), objective
+            )
 
     def _take_in(self, chosen: dict[str, Scalar], objective: Point | None) -> None:
-        self._results.append((chosen, finite(objective)))
+        self._results.append((chosen, finite_or_none(objective)))
         self._study = None
 
     def _spread(self) -> dict[str, Scalar]:
@@ -124,7 +126,7 @@ class OptunaBrain:
             trial = study.ask()
             values = self._suggested(trial)
             if self._known.offer(values):
-                taken.append(active(self._known.space, values))
+                taken.append(active_parameters(self._known.space, values))
                 self._open.append(trial)
                 trial = self._open.popleft() if len(self._open) > LIARS else None
             if trial is not None:  # TPE forgets what failed
@@ -136,7 +138,7 @@ class OptunaBrain:
         space = self._known.space
         for name in self._order:
             choices = space[name].choices
-            if not is_on(space, name, values):
+            if not is_active(space, name, values):
                 continue
             if choices is not None:
                 values[name] = choices[trial.suggest_categorical(name, range(len(choices)))]
@@ -156,7 +158,7 @@ class OptunaBrain:
             count = len(points[0]) if isinstance(points[0], tuple) else 1
             self._study = optuna.create_study(sampler=sampler, directions=["minimize"] * count)
             self._open.clear()
-            for values, objective in _thinned(self._results):
+            for values, objective in _thin_out(self._results):
                 if objective is None:  # pruned before its first value: worse than all that have one
                     self._add(values, state=states.PRUNED)
                 else:
@@ -183,7 +185,7 @@ class OptunaBrain:
         self._study.add_trial(trial)
 
 
-def _thinned(
+def _thin_out(
     results: Sequence[Result],
 ) -> list[Result]:
     """Keep the best results and some of the others, in their order."""
@@ -191,7 +193,7 @@ def _thinned(
         return list(results)
     scored = [place for place, (_, objective) in enumerate(results) if objective is not None]
     points = [objective for _, objective in results if objective is not None]
-    best = {scored[place] for place in rank(points)[:BEST]}
+    best = {scored[place] for place in rank_points(points)[:BEST]}
     others = [place for place in range(len(results)) if place not in best]
     spread = {others[index * len(others) // OTHERS] for index in range(OTHERS)}
     return [results[place] for place in sorted(best | spread)]

@@ -3,10 +3,10 @@
 import random
 from collections.abc import Mapping, Sequence
 
-from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.config.search_config import Scalar, Space
 from hydragnn_hpo.search.constraints import Constraint
-from hydragnn_hpo.search.known import Known
 from hydragnn_hpo.search.objective import Point
+from hydragnn_hpo.search.proposal_history import ProposalHistory
 from hydragnn_hpo.search.space import value_at
 
 
@@ -16,7 +16,7 @@ class RandomBrain:
     def __init__(
         self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
     ) -> None:
-        self._known = Known(space, constraints)
+        self._known = ProposalHistory(space, constraints)
         self._generator = random.Random(seed)
 
     def _draw(self) -> dict[str, Scalar]:

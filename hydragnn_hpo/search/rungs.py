@@ -8,10 +8,10 @@ hyperparameter tuning", arXiv:1810.05934.
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from hydragnn_hpo.search.objective import Point, rank
+from hydragnn_hpo.search.objective import Point, rank_points
 
 
-class Rested(NamedTuple):
+class RungResult(NamedTuple):
     """A trial that has come to a rung."""
 
     trial: str
@@ -29,14 +29,16 @@ class Promotion(NamedTuple):
     to_rung: int
 
 
-Rungs = Sequence[Sequence[Rested]]
+Rungs = Sequence[Sequence[RungResult]]
 """For each rung, the trials that ever rested there, in the journal's order."""
 
 Promoted = Sequence[Collection[str]]
 """For each rung, the trials that went on from it already."""
 
 
-def promotable(results: Rungs, promoted: Promoted, *, reduction: int) -> list[Promotion]:
+def promote_asynchronously(
+    results: Rungs, promoted: Promoted, *, reduction: int
+) -> list[Promotion]:
     """List who may go on right now, without waiting for anybody; highest rung first.
 
     A trial goes on when it is among the best ``floor(n / reduction)`` of the ``n`` that rest at
@@ -48,13 +50,13 @@ def promotable(results: Rungs, promoted: Promoted, *, reduction: int) -> list[Pr
         reduction: one in so many goes on.
     """
     found: list[Promotion] = []
-    seated = _seated(results, reduction)
+    seated = _best_of_rungs(results, reduction)
     for rung in reversed(range(len(results) - 1)):
-        found += _going(seated[rung], promoted[rung], rung, rung + 1)
+        found += _promotions_to(seated[rung], promoted[rung], rung, rung + 1)
     return found
 
 
-def together(
+def promote_synchronously(
     results: Rungs, promoted: Promoted, *, reduction: int, finalists: int
 ) -> list[Promotion]:
     """List who may go on once no trial is under way to any rung.
@@ -69,12 +71,12 @@ def together(
             continue
         last = rung + 2 == len(results)
         seats = finalists if last else max(finalists, len(results[rung]) // reduction)
-        if going := _going(resting[:seats], promoted[rung], rung, rung + 1):
+        if going := _promotions_to(resting[:seats], promoted[rung], rung, rung + 1):
             return going
-    return tail(results, promoted, finalists=finalists)
+    return promote_finalists(results, promoted, finalists=finalists)
 
 
-def tail(results: Rungs, promoted: Promoted, *, finalists: int) -> list[Promotion]:
+def promote_finalists(results: Rungs, promoted: Promoted, *, finalists: int) -> list[Promotion]:
     """List who goes on to the last rung, so that there are enough finalists.
 
     To be asked when the budget of trials is used up and all rest; an empty answer ends the
@@ -90,23 +92,23 @@ def tail(results: Rungs, promoted: Promoted, *, finalists: int) -> list[Promotio
         resting = [r for r in _best(results[rung]) if r.trial not in gone]
         chosen = resting[: max(seats, 0)]
         seats -= len(chosen)
-        found += _going(chosen, promoted[rung], rung, last)
+        found += _promotions_to(chosen, promoted[rung], rung, last)
     return found
 
 
-def _best(rested: Sequence[Rested]) -> list[Rested]:
+def _best(rested: Sequence[RungResult]) -> list[RungResult]:
     """Order those with a result, best first."""
     scored = [(r, r.objective) for r in rested if r.objective is not None]
-    return [scored[place][0] for place in rank([objective for _, objective in scored])]
+    return [scored[place][0] for place in rank_points([objective for _, objective in scored])]
 
 
-def _seated(results: Rungs, reduction: int) -> list[list[Rested]]:
+def _best_of_rungs(results: Rungs, reduction: int) -> list[list[RungResult]]:
     """Give the best of each rung, one in ``reduction``.
 
     Those out of patience pass on for nothing: training on would not change them.
     """
-    seated: list[list[Rested]] = []
-    tired: list[Rested] = []
+    seated: list[list[RungResult]] = []
+    tired: list[RungResult] = []
     for rung in results:
         there = {rested.trial for rested in rung} if tired else set()
         here = [*rung, *(rested for rested in tired if rested.trial not in there)]
@@ -115,7 +117,7 @@ def _seated(results: Rungs, reduction: int) -> list[list[Rested]]:
     return seated
 
 
-def _going(
-    chosen: Sequence[Rested], promoted: Collection[str], rung: int, to: int
+def _promotions_to(
+    chosen: Sequence[RungResult], promoted: Collection[str], rung: int, to: int
 ) -> list[Promotion]:
     return [Promotion(r.trial, rung, to) for r in chosen if not r.final and r.trial not in promoted]

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from hydragnn_hpo.config.search import Scalar, Space
+from hydragnn_hpo.config.search_config import Scalar, Space
 from hydragnn_hpo.search.constraints import Constraint
-from hydragnn_hpo.search.known import Known
 from hydragnn_hpo.search.objective import Point
+from hydragnn_hpo.search.proposal_history import ProposalHistory
 from hydragnn_hpo.search.space import value_at
 
 
@@ -48,7 +48,7 @@ class SobolBrain:
     def __init__(
         self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
     ) -> None:
-        self._known = Known(space, constraints)
+        self._known = ProposalHistory(space, constraints)
         self._points = spread_points(len(space), seed, initial)
 
     def _draw(self) -> dict[str, Scalar]:

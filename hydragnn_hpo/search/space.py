@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
 
 PARTS = ("model", "heads", "training", "parallel")
@@ -22,52 +22,54 @@ DIGITS = 6
 """Significant digits of a searched real number, so that TOML files stay readable."""
 
 
-def active(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def active_parameters(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Keep the keys whose conditions hold, through chains of conditions.
 
     A condition on a key that is not searched is settled by ``check`` and counts as met.
     """
-    return {name: values[name] for name in space if name in values and is_on(space, name, values)}
+    return {
+        name: values[name] for name in space if name in values and is_active(space, name, values)
+    }
 
 
-def is_on(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
+def is_active(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
     """Say whether the conditions of one key hold."""
     for parent, wanted in space[name].when.items():
         if parent not in space:
             continue
-        if parent not in values or not is_on(space, parent, values):
+        if parent not in values or not is_active(space, parent, values):
             return False
-        if not any(same(values[parent], value) for value in _several(wanted)):
+        if not any(same_value(values[parent], value) for value in _several(wanted)):
             return False
     return True
 
 
-def canonical(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def canonical_values(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Give every key a value: inactive ones the lowest, or the first choice.
 
     Raises:
         ConfigError: an active key has no value.
     """
-    kept = active(space, values)
-    full = {name: kept.get(name, floor(parameter)) for name, parameter in space.items()}
+    kept = active_parameters(space, values)
+    full = {name: kept.get(name, lowest_value(parameter)) for name, parameter in space.items()}
     for name in space:
-        if name not in kept and is_on(space, name, full | kept):
+        if name not in kept and is_active(space, name, full | kept):
             raise ConfigError(f"searched key '{name}' is active but has no value: add it.")
     return full
 
 
-def key(values: Mapping[str, Scalar]) -> str:
+def configuration_key(values: Mapping[str, Scalar]) -> str:
     """Hash active values: equal configurations have equal keys, on every machine."""
     text = json.dumps(dict(values), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def floor(parameter: ParameterConfig) -> Scalar:
+def lowest_value(parameter: ParameterConfig) -> Scalar:
     """Give the lowest value, or the first choice."""
     return parameter.choices[0] if parameter.choices is not None else value_at(parameter, 0.0)
 
 
-def domain(parameter: ParameterConfig) -> Sequence[Scalar] | None:
+def list_values(parameter: ParameterConfig) -> Sequence[Scalar] | None:
     """List all values of a parameter; None if it is continuous."""
     if parameter.choices is not None:
         return parameter.choices
@@ -90,8 +92,8 @@ def value_at(parameter: ParameterConfig, position: float) -> Scalar:
     if parameter.integer:
         low, high = low - 0.5, high + 0.5
     if parameter.log:
-        return snap(parameter, math.exp(math.log(low) + position * math.log(high / low)))
-    return snap(parameter, low + position * (high - low))
+        return snap_value(parameter, math.exp(math.log(low) + position * math.log(high / low)))
+    return snap_value(parameter, low + position * (high - low))
 
 
 def position_of(parameter: ParameterConfig, value: Scalar) -> float:
@@ -109,7 +111,7 @@ def position_of(parameter: ParameterConfig, value: Scalar) -> float:
     return (number - low) / (high - low)
 
 
-def snap(parameter: ParameterConfig, raw: Any) -> Scalar:
+def snap_value(parameter: ParameterConfig, raw: Any) -> Scalar:
     """Give the allowed value nearest to a raw one, in the parameter's own type.
 
     Raises:
@@ -136,13 +138,13 @@ def choice_index(parameter: ParameterConfig, raw: Any) -> int:
     """
     choices = parameter.choices or ()
     for index, choice in enumerate(choices):
-        if same(choice, raw):
+        if same_value(choice, raw):
             return index
     known = ", ".join(map(str, choices))
     raise ConfigError(f"searched value {raw!r} is none of the choices. Known: {known}.")
 
 
-def apply(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:
+def apply_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:
     """Set dotted keys in a deep copy of a template; missing tables are made.
 
     Raises:
@@ -163,7 +165,9 @@ def apply(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str
     return filled
 
 
-def check(space: Space, template: Mapping[str, Any], parts: Sequence[str] | None = PARTS) -> None:
+def check_space(
+    space: Space, template: Mapping[str, Any], parts: Sequence[str] | None = PARTS
+) -> None:
     """Refuse a space that cannot be searched.
 
     Args:
@@ -184,8 +188,8 @@ def check(space: Space, template: Mapping[str, Any], parts: Sequence[str] | None
                 raise ConfigError(f"searched key '{name}' contains '{other}': search only one.")
         for parent, wanted in space[name].when.items():
             _check_condition(space, fixed, name, (parent, wanted))
-    order(space)
-    apply(template, {name: floor(parameter) for name, parameter in space.items()})
+    order_by_conditions(space)
+    apply_values(template, {name: lowest_value(parameter) for name, parameter in space.items()})
 
 
 def _check_part(name: str, parts: Sequence[str]) -> None:
@@ -212,14 +216,14 @@ def _check_condition(
                 )
     elif parent not in fixed:
         raise ConfigError(f"space.{name}: when names an {unknown('key', parent, [*space, *fixed])}")
-    elif not any(same(fixed[parent], value) for value in _several(wanted)):
+    elif not any(same_value(fixed[parent], value) for value in _several(wanted)):
         raise ConfigError(
             f"space.{name}: is never active, because trial.{parent} is {fixed[parent]!r}: "
             "drop the key, or change the condition."
         )
 
 
-def order(space: Space) -> list[str]:
+def order_by_conditions(space: Space) -> list[str]:
     """List the keys so that each follows those its conditions name.
 
     Raises:
@@ -237,35 +241,35 @@ def order(space: Space) -> list[str]:
     return listed
 
 
-def leaves(space: Space) -> Iterator[dict[str, Scalar]]:
+def list_configurations(space: Space) -> Iterator[dict[str, Scalar]]:
     """List all active configurations of a space, leaving out continuous branches."""
-    yield from _grow(space, order(space), {})
+    yield from _grow(space, order_by_conditions(space), {})
 
 
 def _grow(
     space: Space, names: Sequence[str], chosen: dict[str, Scalar]
 ) -> Iterator[dict[str, Scalar]]:
     if not names:
-        yield active(space, chosen)
-    elif not is_on(space, names[0], chosen):
+        yield active_parameters(space, chosen)
+    elif not is_active(space, names[0], chosen):
         yield from _grow(space, names[1:], chosen)
     else:
-        for value in domain(space[names[0]]) or ():
+        for value in list_values(space[names[0]]) or ():
             yield from _grow(space, names[1:], {**chosen, names[0]: value})
 
 
 def is_in(parameter: ParameterConfig, value: Scalar) -> bool:
     """Say whether a value is one of a parameter's."""
     if parameter.choices is not None:
-        return any(same(choice, value) for choice in parameter.choices)
+        return any(same_value(choice, value) for choice in parameter.choices)
     if isinstance(value, (bool, str)):
         return False
     low, high = _bounds(parameter)
-    values = domain(parameter)
+    values = list_values(parameter)
     return low <= value <= high if values is None else value in values
 
 
-def same(one: Any, other: Any) -> bool:
+def same_value(one: Any, other: Any) -> bool:
     """Compare like TOML: true is not 1, but 1 is 1.0."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 

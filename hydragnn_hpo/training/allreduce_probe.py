@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from hydragnn_hpo import log
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json, write_json
-from hydragnn_hpo.training.ranks.ddp import Ranks, join
+from hydragnn_hpo.training.ddp import Ranks, join_ranks
 
 LATENCY_BYTES = 8
 LATENCY_SAMPLES, SUMS_PER_SAMPLE = 40, 5
@@ -60,7 +60,7 @@ def job_main(spec: dict[str, Any]) -> int:
     try:
         torch.set_num_threads(1)
         began = time.perf_counter()
-        ranks = join(answer.with_suffix(".meeting") if spec["one_host"] else None)
+        ranks = join_ranks(answer.with_suffix(".meeting") if spec["one_host"] else None)
         report = {"rank": rank, **_describe_rank(ranks)}
         if ranks.world > 1:
             report |= {"join_seconds": time.perf_counter() - began}

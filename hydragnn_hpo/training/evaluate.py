@@ -7,22 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config.data import WIDTHS
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.data_config import WIDTHS
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.load_balance import balance_load, predict_graph_costs
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.memory.limits import give_back, is_full
-from hydragnn_hpo.training.precision import DTYPES, computing
-from hydragnn_hpo.training.ranks.ddp import Ranks
+from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
+from hydragnn_hpo.training.precision import DTYPES, compute_dtype
 
 EDGES_PER_BATCH = 40_000
 """Graphs of a split are evaluated in batches of about this many edges."""
 
 
 @dataclass(frozen=True)
-class Feed:
+class BatchFeed:
     """What is needed to make batches: graphs, cutoff, type, targets, ranks."""
 
     graphs: GraphSet
@@ -76,9 +76,9 @@ class Feed:
         return [indices[groups == group] for group in np.unique(groups)]
 
 
-def feed_of(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool) -> Feed:
+def make_feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool) -> BatchFeed:
     """Give what a trial's batches are made of."""
-    return Feed(
+    return BatchFeed(
         graphs=graphs,
         cutoff=config.model.cutoff,
         dtype=DTYPES[config.training.precision],
@@ -91,41 +91,41 @@ def feed_of(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool)
     )
 
 
-def predicted(
-    model: MultiHeadGNN, feed: Feed, indices: np.ndarray
+def predict_share(
+    model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
     """Predict this rank's part of some graphs, batch by batch."""
     for batch in feed.pieces(indices):
-        yield from _in_halves(model, feed, batch)
+        yield from _predict_in_halves(model, feed, batch)
 
 
-def _in_halves(
-    model: MultiHeadGNN, feed: Feed, batch: Batch
+def _predict_in_halves(
+    model: MultiHeadGNN, feed: BatchFeed, batch: Batch
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
     """Predict a batch, or its halves where memory runs out; not where all ranks must meet."""
     try:
-        with computing(feed.precision, feed.ranks.device):
+        with compute_dtype(feed.precision, feed.ranks.device):
             found = model(batch, feed.targets)
     except (RuntimeError, MemoryError) as error:
-        if not is_full(error) or feed.together or batch.num_graphs < 2:
+        if not is_out_of_memory(error) or feed.together or batch.num_graphs < 2:
             raise
         found = {}
     if found:
         yield batch, found
         return
-    give_back(feed.ranks.device)
+    release_memory(feed.ranks.device)
     for half in np.array_split(batch.graph_index.cpu().numpy(), 2):
-        yield from _in_halves(model, feed, feed.batch(half))
+        yield from _predict_in_halves(model, feed, feed.batch(half))
 
 
 @torch.no_grad()
-def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
+def error_sums(model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray) -> Tensor:
     """Sum absolute errors and counts per head over this rank's part: [T, 2] in fp64.
 
     Ranks that see the same graphs as another give zeros, so that a sum over all is right.
     """
     sums = torch.zeros(len(feed.targets), 2, dtype=torch.float64, device=feed.ranks.device)
-    for batch, predictions in predicted(model, feed, indices):
+    for batch, predictions in predict_share(model, feed, indices):
         for row, name in enumerate(feed.targets):
             mask = batch.masks[name].unsqueeze(-1)
             error = (predictions[name].double() - batch.targets[name].double()).abs() * mask
@@ -135,7 +135,9 @@ def error_sums(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> Tensor:
 
 
 @torch.no_grad()
-def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[str, np.ndarray]:
+def predict_split(
+    model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray
+) -> dict[str, np.ndarray]:
     """Predict every target for some graphs, gathered over ranks in the order of ``indices``.
 
     Returns:
@@ -145,28 +147,30 @@ def predict_split(model: MultiHeadGNN, feed: Feed, indices: np.ndarray) -> dict[
     starts = np.concatenate(([0], np.cumsum(nodes)))
     position = {int(graph): row for row, graph in enumerate(indices)}
     out: dict[str, Tensor] = {}
-    for batch, predictions in predicted(model, feed, indices):
+    for batch, predictions in predict_share(model, feed, indices):
         rows = np.array([position[int(graph)] for graph in batch.graph_index], dtype=np.int64)
         each = [np.arange(starts[row], starts[row + 1]) for row in rows]
         of_nodes = np.concatenate([rows[:0], *each])
         for name, values in predictions.items():
             if name not in feed.targets:  # a variance: the ensemble asks for those itself
                 continue
-            whole = _whole(out, name, feed, len(indices), int(starts[-1]))
+            whole = _gather_predictions(out, name, feed, len(indices), int(starts[-1]))
             chosen = of_nodes if _per_node(feed, name) else rows
             whole[torch.from_numpy(chosen)] = values.double().cpu()
     for name in feed.targets:
-        whole = _whole(out, name, feed, len(indices), int(starts[-1]))
+        whole = _gather_predictions(out, name, feed, len(indices), int(starts[-1]))
         mine = whole if feed.ranks.counts else torch.zeros_like(whole)
         out[name] = feed.ranks.sum(mine.to(feed.ranks.device)).cpu()
     return {name: out[name].numpy() for name in feed.targets}
 
 
-def _per_node(feed: Feed, name: str) -> bool:
+def _per_node(feed: BatchFeed, name: str) -> bool:
     return bool(feed.graphs.stats["targets"][name]["level"] == "node")
 
 
-def _whole(out: dict[str, Tensor], name: str, feed: Feed, graphs: int, nodes: int) -> Tensor:
+def _gather_predictions(
+    out: dict[str, Tensor], name: str, feed: BatchFeed, graphs: int, nodes: int
+) -> Tensor:
     if name not in out:
         width = WIDTHS[feed.graphs.stats["targets"][name]["shape"]]
         rows = nodes if _per_node(feed, name) else graphs

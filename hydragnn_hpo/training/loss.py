@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hydragnn_hpo.config.model import HeadConfig
+from hydragnn_hpo.config.model_config import HeadConfig
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_of
+from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_key
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "mae": lambda error: error.abs(),
@@ -20,7 +20,7 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def gaussian(error: Tensor, variance: Tensor, beta: float) -> Tensor:
+def gaussian_nll(error: Tensor, variance: Tensor, beta: float) -> Tensor:
     """Give the negative log-likelihood of errors under predicted variances, [R, w].
 
     The constant is left out. ``beta`` weighs each row by its variance to that power, which is
@@ -51,15 +51,15 @@ def head_sums(
         unit = torch.ones_like(std) if balance == "unit" else std
         error = (predictions[name] - batch.targets[name]).to(std.dtype) / unit
         if head.has_variance:
-            variance = (predictions[variance_of(name)] / unit.double() ** 2).to(std.dtype)
-            loss = gaussian(error, variance, head.beta if head.loss == "beta_nll" else 0.0)
+            variance = (predictions[variance_key(name)] / unit.double() ** 2).to(std.dtype)
+            loss = gaussian_nll(error, variance, head.beta if head.loss == "beta_nll" else 0.0)
         else:
             loss = LOSSES[head.loss](error)
         sums[name] = (loss * batch.masks[name].unsqueeze(-1)).sum()
     return sums
 
 
-def combine(
+def combine_losses(
     sums: Mapping[str, Tensor],
     counts: Mapping[str, float],
     heads: Mapping[str, HeadConfig],

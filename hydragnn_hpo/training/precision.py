@@ -13,7 +13,7 @@ DTYPES = {
 """Floating point type of the weights by ``training.precision``."""
 
 
-def set_products(precision: str) -> None:
+def set_matmul_precision(precision: str) -> None:
     """Let this process's GPUs round the factors of fp32 products to 10 bits, with ``tf32`` alone.
 
     A CPU does not know the type: there it is fp32. Nets have nothing that cuDNN would compute.
@@ -21,7 +21,7 @@ def set_products(precision: str) -> None:
     torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
 
 
-def computing(precision: str, device: torch.device) -> AbstractContextManager[object]:
+def compute_dtype(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Give the type that a net's forward pass computes in; losses stay outside.
 
     With ``bf16`` weights, their gradients and the optimizer's state are fp32, and linear maps

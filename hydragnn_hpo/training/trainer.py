@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config.data import WIDTHS
-from hydragnn_hpo.config.model import HeadConfig
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.data_config import WIDTHS
+from hydragnn_hpo.config.model_config import HeadConfig
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.data.batch_sampler import BatchSampler
 from hydragnn_hpo.data.columns import Columns
@@ -22,29 +22,26 @@ from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.mixture import Mixture
 from hydragnn_hpo.data.prefetch import Prefetcher
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training.checkpoints.learned import Learned
-from hydragnn_hpo.training.checkpoints.saving import Saver, origin
-from hydragnn_hpo.training.evaluate import error_sums, feed_of
-from hydragnn_hpo.training.looks import Looks, Signal
-from hydragnn_hpo.training.memory.fitting import fit
-from hydragnn_hpo.training.memory.micro import MicroBatches
-from hydragnn_hpo.training.optimizers.averaging import AveragedWeights
-from hydragnn_hpo.training.optimizers.optimizer import make_optimizer
-from hydragnn_hpo.training.optimizers.schedule import Schedule
-from hydragnn_hpo.training.precision import set_products
-from hydragnn_hpo.training.progress import Progress
-from hydragnn_hpo.training.ranks.ddp import Ranks
-from hydragnn_hpo.training.ranks.spread import spread
-from hydragnn_hpo.training.ranks.together import sum_together
-from hydragnn_hpo.training.start import build_model
+from hydragnn_hpo.training.averaging import AveragedWeights
+from hydragnn_hpo.training.checkpoint import CheckpointSaver, checkpoint_origin
+from hydragnn_hpo.training.ddp import Ranks, allreduce_tensors
+from hydragnn_hpo.training.divergence import DivergenceGuard
+from hydragnn_hpo.training.evaluate import error_sums, make_feed
+from hydragnn_hpo.training.initialize import build_model
+from hydragnn_hpo.training.lr_schedule import LearningRateSchedule
+from hydragnn_hpo.training.micro_batches import MicroBatches, fit_to_memory
+from hydragnn_hpo.training.optim import make_optimizer
+from hydragnn_hpo.training.parallel import parallelize
+from hydragnn_hpo.training.precision import set_matmul_precision
 from hydragnn_hpo.training.stepper import Stepper
-from hydragnn_hpo.training.watching.guard import Guard
-from hydragnn_hpo.training.watching.meter import Stragglers, meter_of, told
+from hydragnn_hpo.training.sync_points import Signal, SyncPoints
+from hydragnn_hpo.training.timers import Stragglers, make_timers, summarize_epoch
+from hydragnn_hpo.training.train_state import Progress, TrainState
 
 logger = logging.getLogger(__name__)
 
 
-def objective_of(
+def compute_objective(
     mae: dict[str, float], std: dict[str, float], heads: dict[str, HeadConfig]
 ) -> float:
     """Weigh the heads' MAEs in units of each target's standard deviation; lower is better."""
@@ -52,7 +49,7 @@ def objective_of(
     return sum(head.weight / total * mae[name] / std[name] for name, head in heads.items())
 
 
-def order_of(config: TrialConfig, graphs: GraphSet) -> BatchSampler:
+def make_sampler(config: TrialConfig, graphs: GraphSet) -> BatchSampler:
     """Lay out which graphs a trial trains on in which step."""
     ends = graphs.ends.tolist() if isinstance(graphs, Mixture) else ()
     ratios = [entry.ratio for entry in config.data]
@@ -83,29 +80,31 @@ class Trainer:
         self.config, self.graphs, self.record = config, graphs, record
         self.ranks = replace(ranks, tensor=config.parallel.tensor_ranks(ranks.world))
         self.heads = dict(config.heads)
-        set_products(config.training.precision)
+        set_matmul_precision(config.training.precision)
         model = build_model(config, graphs).to(ranks.device)
-        self.net = spread(model, config.parallel, self.ranks)
+        self.net = parallelize(model, config.parallel, self.ranks)
         self.model = model
         self.optimizer = make_optimizer(model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(model, decay) if decay else None
-        self.feed = feed_of(config, graphs, self.ranks, self.net.together)
+        self.feed = make_feed(config, graphs, self.ranks, self.net.together)
         self.micro = MicroBatches(self.feed, config.training.micro_batches)
         self.micro.changed = lambda pieces: self.record("memory", pieces=pieces)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
-        self.val, self.order = graphs.indices_of("val"), order_of(config, graphs)
+        self.val, self.order = graphs.indices_of("val"), make_sampler(config, graphs)
         self._check_val()
         self.total_steps = self.order.steps_per_epoch * config.training.epochs
-        self.schedule = Schedule(config.training, self.total_steps, self.order.graphs_per_step)
+        self.schedule = LearningRateSchedule(
+            config.training, self.total_steps, self.order.graphs_per_step
+        )
         self._begin()
 
     def _begin(self) -> None:
         """Stand at the beginning of the training."""
         device = self.ranks.device
         self.guard, self.meter, self.stragglers = (
-            Guard(self.model, device),
-            meter_of(device),
+            DivergenceGuard(self.model, device),
+            make_timers(device),
             Stragglers(),
         )
         self.around_epoch: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
@@ -121,13 +120,13 @@ class Trainer:
         self.progress, self.best = Progress(), dict[str, Tensor]()
         self._losses = torch.zeros(len(self.heads), dtype=torch.float64, device=device)
         self._started = False
-        self.saver = Saver(
-            Learned(self.net, self.optimizer, self.average),
+        self.saver = CheckpointSaver(
+            TrainState(self.net, self.optimizer, self.average),
             self.ranks,
             lambda *kind, **values: self.record(*kind, **values),
             every=self.config.training.checkpoint_seconds,
         )
-        self.looks = Looks(self.ranks, lambda: "go")
+        self.looks = SyncPoints(self.ranks, lambda: "go")
 
     def _check_val(self) -> None:
         for name, counts in self.counts.items():
@@ -155,7 +154,7 @@ class Trainer:
             Diverged: loss or gradient are no longer finite.
         """
         self._fit(folder)
-        self.looks = Looks(self.ranks, signal, step=self.progress.step)
+        self.looks = SyncPoints(self.ranks, signal, step=self.progress.step)
         asked: Signal = "go"
         with self.saver:
             while self.progress.epoch < until and asked == "go" and not self.out_of_patience:
@@ -167,7 +166,7 @@ class Trainer:
 
     def _fit(self, folder: Path | None) -> None:
         """Choose the micro-batches."""
-        found = fit(self.config, self.order, self.micro, self.stepper, folder)
+        found = fit_to_memory(self.config, self.order, self.micro, self.stepper, folder)
         self.record("memory", **vars(found))
 
     @property
@@ -198,7 +197,7 @@ class Trainer:
         self._losses.zero_()
         errors = sums["errors"]
         mae = {name: float(errors[row, 0] / errors[row, 1]) for row, name in enumerate(self.heads)}
-        objective = objective_of(mae, self._stds(), self.heads)
+        objective = compute_objective(mae, self._stds(), self.heads)
         self._keep_best(objective, mae)
         ended = time.perf_counter()
         progress.train_seconds += ended - started
@@ -213,7 +212,7 @@ class Trainer:
             train_seconds=trained - started,
             val_seconds=ended - trained,
             graphs_per_second=sum(map(len, left)) / (trained - started),
-            **told(sums, self.ranks.world),
+            **summarize_epoch(sums, self.ranks.world),
         )
         return asked, save
 
@@ -290,7 +289,7 @@ class Trainer:
         flags = torch.tensor([wish == "stop", wish == "interrupt", due])
         parts = {"errors": errors, "losses": mine, "flags": flags}
         parts |= self.guard.shares(self.ranks) | self.meter.shares(self.ranks)
-        sums = sum_together(self.ranks, parts)
+        sums = allreduce_tensors(self.ranks, parts)
         self.guard.weights(sums["guard"], epoch=self.progress.epoch)
         if self.ranks.first:
             self.stragglers.warn(sums["ranks"][:, 0])
@@ -342,7 +341,7 @@ class Trainer:
             "progress": vars(self.progress),
             "schedule": self.schedule.state(),
             "seed": self.config.seed,
-            "made_by": origin(self.ranks, self.config.parallel),
+            "made_by": checkpoint_origin(self.ranks, self.config.parallel),
         }
 
     def save(self, folder: Path) -> None:

@@ -18,10 +18,10 @@ import torch.distributed as dist
 from safetensors.numpy import save as save_arrays
 
 from hydragnn_hpo import log
+from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.convs import user
-from hydragnn_hpo.config.fit import Heads
-from hydragnn_hpo.config.loading import dump, load, parse
-from hydragnn_hpo.config.trial import (
+from hydragnn_hpo.config.toml_files import dump_config, load_config, parse_config
+from hydragnn_hpo.config.trial_config import (
     DISK_FULL,
     FILES_AWAY,
     HALVED,
@@ -44,20 +44,19 @@ from hydragnn_hpo.files import (
     write_text,
 )
 from hydragnn_hpo.layout import TrialDir
-from hydragnn_hpo.records import RecordWriter
-from hydragnn_hpo.training.asked import Asked
-from hydragnn_hpo.training.checkpoints.saving import prune
+from hydragnn_hpo.metrics_log import RecordWriter
+from hydragnn_hpo.training.checkpoint import prune_checkpoints
+from hydragnn_hpo.training.ddp import Ranks, check_mpi_ranks, join_ranks
+from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.evaluate import predict_split
-from hydragnn_hpo.training.looks import Signal
-from hydragnn_hpo.training.memory.limits import is_full, keep_freed_memory, peak_bytes
-from hydragnn_hpo.training.memory.micro import Halved
-from hydragnn_hpo.training.ranks.ddp import Ranks, join
-from hydragnn_hpo.training.ranks.mpi import see_ranks
+from hydragnn_hpo.training.memory import is_out_of_memory, keep_freed_memory, peak_bytes
+from hydragnn_hpo.training.micro_batches import TooManyGraphs
+from hydragnn_hpo.training.profiler import EpochProfiler, ProfilePlan
+from hydragnn_hpo.training.stop_signals import StopSignals
+from hydragnn_hpo.training.sync_points import Signal
+from hydragnn_hpo.training.tensorboard_writer import TensorBoardWriter, check_tensorboard
 from hydragnn_hpo.training.trainer import Trainer
-from hydragnn_hpo.training.watching.board import Board, see_tensorboard
-from hydragnn_hpo.training.watching.guard import Diverged
-from hydragnn_hpo.training.watching.profiling import Profile, ProfilePlan
-from hydragnn_hpo.training.watching.watchdog import watch
+from hydragnn_hpo.training.watchdog import start_watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
     folder = trial.attempt(placement.attempt)
     with storage(folder):
         folder.mkdir(parents=True, mode=0o700)
-    write_text(folder / "placement.toml", dump(placement))
+    write_text(folder / "placement.toml", dump_config(placement))
     return placement
 
 
@@ -90,15 +89,15 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
         ConfigError: a key is wrong, or the model cannot fit the data's heads.
     """
     path = trial.config
-    config = _with_start(load(path, TrialConfig), trial)
+    config = _resolve_start_from(load_config(path, TrialConfig), trial)
     if config.training.tensorboard:
-        see_tensorboard(path)
+        check_tensorboard(path)
     graphs = open_graphs(trial, config)
     stats = graphs.stats
     fit = {"heads": config.heads, "targets": stats["targets"], "model": config.model}
     fit["training"] = config.training
     fit |= {key: stats[key] for key in ("attributes", "laplacian") if key in stats}
-    parse(fit, Heads, where=str(path))
+    parse_config(fit, TrialHeads, where=str(path))
     if config.model.cutoff > graphs.stats["cutoff"]:
         raise ConfigError(
             f"{path}: model.cutoff is {config.model.cutoff:g} angstrom, the store's edges end at "
@@ -107,7 +106,7 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
     return config, graphs
 
 
-def _with_start(config: TrialConfig, trial: TrialDir) -> TrialConfig:
+def _resolve_start_from(config: TrialConfig, trial: TrialDir) -> TrialConfig:
     """Let ``start_from`` be relative to the trial's directory."""
     if config.training.start_from is None:
         return config
@@ -124,7 +123,7 @@ def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
         DataError: a store is damaged or missing.
     """
     if any(entry.access == "distributed" for entry in config.data):
-        see_ranks(trial.config)
+        check_mpi_ranks(trial.config)
     shuffled = config.training.shuffle_buffer
     sets = [
         open_store(trial.path / entry.store, access=entry.access, shuffled=shuffled)
@@ -150,7 +149,7 @@ def rank_main(spec: dict[str, Any]) -> int:
     log.configure(rank=int(os.environ.get("RANK", "0")))
     attempt = int(spec["attempt"])
     meeting = trial.attempt(attempt) / "meeting" if spec.get("one_host") else None
-    return _guarded(trial, attempt, meeting)
+    return _run_rank(trial, attempt, meeting)
 
 
 def run_by_hand(trial: TrialDir, profile: ProfilePlan | None = None) -> tuple[int, str]:
@@ -164,7 +163,7 @@ def run_by_hand(trial: TrialDir, profile: ProfilePlan | None = None) -> tuple[in
         The exit code, and a sentence about the end for a person (empty but on rank 0).
     """
     log.configure(rank=int(os.environ.get("RANK", "0")))
-    code = _guarded(trial, None, profile=profile)
+    code = _run_rank(trial, None, profile=profile)
     if os.environ.get("RANK", "0") != "0" or not trial.attempts():
         return code, ""
     path = trial.attempt(trial.attempts()[-1]) / "result.json"
@@ -182,7 +181,7 @@ def run_by_hand(trial: TrialDir, profile: ProfilePlan | None = None) -> tuple[in
     return code, f"{path}: {result['status']} after epoch {result['epochs']}, val MAE {errors}"
 
 
-def _guarded(
+def _run_rank(
     trial: TrialDir,
     attempt: int | None,
     meeting: Path | None = None,
@@ -193,17 +192,17 @@ def _guarded(
         torch.set_num_threads(1)  # more add up in another order each time: Law 5
         torch.set_flush_denormal(True)
         keep_freed_memory()
-        asked = Asked(trial)
-        ranks = join(meeting)
+        asked = StopSignals(trial)
+        ranks = join_ranks(meeting)
         config, graphs = load_trial(trial)
-        attempt = attempt or _agree(trial, config, ranks)
+        attempt = attempt or _agree_on_attempt(trial, config, ranks)
         trainer = Trainer(config, graphs, ranks)
         return _run(trial.attempt(attempt), trial, trainer, asked, profile)
     except Exception as error:
-        if _lost_peer(error):
+        if _is_lost_peer(error):
             logger.warning("another rank was lost: %s", error)
             return PEER_LOST
-        if isinstance(error, Halved):
+        if isinstance(error, TooManyGraphs):
             logger.warning("%s", error)
             return HALVED
         if _disk_is_full(error):
@@ -219,32 +218,32 @@ def _guarded(
         return 1
 
 
-def _agree(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int:
+def _agree_on_attempt(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int:
     """Let rank 0 make an attempt and tell the others its number."""
     number = next_attempt(trial, config).attempt if ranks.first else 0
     return int(ranks.sum(torch.tensor(number, device=ranks.device)))
 
 
 def _run(
-    folder: Path, trial: TrialDir, trainer: Trainer, asked: Asked, profile: ProfilePlan | None
+    folder: Path, trial: TrialDir, trainer: Trainer, asked: StopSignals, profile: ProfilePlan | None
 ) -> int:
-    placement = load(folder / "placement.toml", PlacementConfig)
+    placement = load_config(folder / "placement.toml", PlacementConfig)
     ranks, targets = trainer.ranks, trainer.graphs.stats["targets"]
     writer = RecordWriter(folder / "metrics.jsonl") if ranks.first else None
     shown = ranks.first and trainer.config.training.tensorboard
-    board = Board(folder / "tensorboard") if shown else None
-    trainer.record = record = functools.partial(_record, writer, board)
+    board = TensorBoardWriter(folder / "tensorboard") if shown else None
+    trainer.record = record = functools.partial(_write_record, writer, board)
     units = {name: targets[name]["unit"] for name in trainer.heads}
     record("start", attempt=placement.attempt, world=ranks.world, units=units)
     if ranks.first:
         trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
         sweep(trial.checkpoints)
-        prune(trial.checkpoints)
+        prune_checkpoints(trial.checkpoints)
     asked.needs = lambda: trainer.seconds_to_end
     resumed = trainer.resume(trial.checkpoints)
     progress = trainer.progress
     record("ready", resumed=resumed, reached=progress.epoch, step=progress.step)
-    _look_into(trainer, profile, folder / "profile", placement.epochs)
+    _start_instruments(trainer, profile, folder / "profile", placement.epochs)
     ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)
     if ended != "go":
         record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=asked.reason)
@@ -263,15 +262,17 @@ def _run(
     return INTERRUPTED if ended == "interrupt" else 0
 
 
-def _look_into(trainer: Trainer, plan: ProfilePlan | None, folder: Path, epochs: int) -> None:
+def _start_instruments(
+    trainer: Trainer, plan: ProfilePlan | None, folder: Path, epochs: int
+) -> None:
     """Begin all that looks at a training from beside it: counters, watchdog, profiler."""
     ranks, meter = trainer.ranks, trainer.meter
     if meter.counters:
         trainer.record("energy", counters=meter.counters, unit="J")
-    watch(ranks, trainer.model, meter, lambda: trainer.progress.step)
+    start_watchdog(ranks, trainer.model, meter, lambda: trainer.progress.step)
     if plan and ranks.rank in plan.ranks:
         chosen = plan.chosen(trainer.progress.epoch, epochs)
-        trainer.around_epoch = Profile(chosen, ranks, folder, trainer.optimizer).epoch
+        trainer.around_epoch = EpochProfiler(chosen, ranks, folder, trainer.optimizer).epoch
 
 
 def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
@@ -315,7 +316,9 @@ def _packages(conv: str) -> dict[str, str]:
     return {user.package_of(conv): user.version_of(conv)} if user.is_user_conv(conv) else {}
 
 
-def _record(writer: RecordWriter | None, board: Board | None, kind: str, **values: Any) -> None:
+def _write_record(
+    writer: RecordWriter | None, board: TensorBoardWriter | None, kind: str, **values: Any
+) -> None:
     now = time.time()
     if writer:
         writer.write(kind, now, **values)
@@ -323,7 +326,7 @@ def _record(writer: RecordWriter | None, board: Board | None, kind: str, **value
         board.show(kind, now, values)
 
 
-def _lost_peer(error: Exception) -> bool:
+def _is_lost_peer(error: Exception) -> bool:
     """Whether the error only says that another rank of this trial is gone."""
     if isinstance(error, (dist.DistError, ConnectionError)):
         return True
@@ -340,7 +343,7 @@ def _reason(error: Exception) -> tuple[str, str]:
     """Name the reason of a failure as Law 9 does."""
     if isinstance(error, Diverged):
         return "diverged", str(error)
-    if is_full(error):
+    if is_out_of_memory(error):
         return "out_of_memory", str(error) or "no memory left"
     if isinstance(error, (ConfigError, DataError)):
         return "bad_config", str(error)

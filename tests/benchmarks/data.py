@@ -28,7 +28,7 @@ from record import finish
 from torch_geometric.loader import DataLoader
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.batch_sampler import shuffle_rows
 from hydragnn_hpo.data.load_balance import balance_load, predict_graph_costs

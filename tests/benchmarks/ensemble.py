@@ -36,14 +36,14 @@ from record import finish
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, EagerEngine, Engine, Member, pieces
 from hydragnn_hpo.ensemble.moments import Moments
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.memory.limits import keep_freed_memory
+from hydragnn_hpo.training.memory import keep_freed_memory
 
 UNLIKE = (
     ("cgcnn", 48, 2, 4.5),
@@ -209,7 +209,7 @@ def peak(how: str, count: int, place: str) -> float:
 
 
 def measure_peak(how: str, count: int, place: str) -> None:
-    from hydragnn_hpo.training.memory.limits import taken_by
+    from hydragnn_hpo.training.memory import measure_peak_bytes
 
     atoms, nets = structures("crystals", count), members()
     chosen = [nets[int(how)]] if how.isdigit() else nets
@@ -224,7 +224,7 @@ def measure_peak(how: str, count: int, place: str) -> None:
             for _ in engine.predict(columns, piece):
                 pass
 
-    print((taken_by(work, CPU) or 0) / 2**20)
+    print((measure_peak_bytes(work, CPU) or 0) / 2**20)
 
 
 def main() -> None:

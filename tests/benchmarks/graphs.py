@@ -11,12 +11,12 @@ from ase import Atoms
 from ase.io import read
 from torch_geometric.data import Data, InMemoryDataset
 
-from hydragnn_hpo.config.data import CardConfig, FileConfig, TargetConfig
+from hydragnn_hpo.config.data_config import CardConfig, FileConfig, TargetConfig
 from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.columns import Arrays, Columns, Names, arrays_of, offsets
 from hydragnn_hpo.data.store_parts import WINDOW, describe_columns, write_index, write_part
 from hydragnn_hpo.files import whole_folder
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 PUBLIC = os.environ.get("HYDRAGNN_HPO_DATA")
 ATOMS, EDGES = 4, 24
@@ -25,7 +25,7 @@ ATOMS, EDGES = 4, 24
 
 def molecules(folder: Path) -> Path:
     """Build the store of the shipped molecules."""
-    build_store(shipped("graph_datasets/g2_xtb.toml"), folder / "g2.bp")
+    build_store(resource_path("graph_datasets/g2_xtb.toml"), folder / "g2.bp")
     return folder / "g2.bp"
 
 
@@ -33,7 +33,7 @@ def crystals(folder: Path) -> Path:
     """Build the store of 760 magnetic crystals."""
     if PUBLIC is None:
         raise SystemExit("set HYDRAGNN_HPO_DATA to the folder of public data sets.")
-    build_store(shipped("graph_datasets/magnetic_crystals.toml"), folder / "crystals.bp")
+    build_store(resource_path("graph_datasets/magnetic_crystals.toml"), folder / "crystals.bp")
     return folder / "crystals.bp"
 
 

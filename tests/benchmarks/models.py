@@ -27,17 +27,17 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.data import TargetConfig
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
-from hydragnn_hpo.config.training import TrainConfig
+from hydragnn_hpo.config.data_config import TargetConfig
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
+from hydragnn_hpo.config.training_config import TrainConfig
 from hydragnn_hpo.data.batch import Batch, make_batch
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.neighbors import find_edges
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.loss import combine, head_sums
-from hydragnn_hpo.training.memory.limits import keep_freed_memory
-from hydragnn_hpo.training.optimizers.optimizer import make_optimizer
+from hydragnn_hpo.training.loss import combine_losses, head_sums
+from hydragnn_hpo.training.memory import keep_freed_memory
+from hydragnn_hpo.training.optim import make_optimizer
 
 BATCH, CUTOFF = 32, 5.0
 FEATURES, LAYERS, BASIS = 64, 3, 16
@@ -145,7 +145,7 @@ def our_loss(
 ) -> Tensor:
     """Give the loss of a training step as ``Trainer`` has it."""
     counts = {"energy": float(batch.num_graphs), "forces": 3.0 * len(batch.numbers)}
-    return combine(head_sums(net, net(batch), batch, heads), counts, heads, 1)
+    return combine_losses(head_sums(net, net(batch), batch, heads), counts, heads, 1)
 
 
 def peer_net(conv: str, bench: Bench) -> nn.Module:

@@ -19,11 +19,11 @@ import torch
 from record import finish
 
 from hydragnn_hpo.layout import TrialDir
-from hydragnn_hpo.records import read_records
-from hydragnn_hpo.shipped import shipped
-from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.metrics_log import read_records
+from hydragnn_hpo.resources import resource_path
+from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import error_sums
-from hydragnn_hpo.training.ranks.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.trial import load_trial
 
@@ -67,7 +67,7 @@ def prepare(folder: Path, *, quick: bool) -> TrialDir:
     if trial.config.exists():
         return trial
     trial.path.mkdir(parents=True)
-    card = shipped("graph_datasets/matbench_perovskites.toml").read_text()
+    card = resource_path("graph_datasets/matbench_perovskites.toml").read_text()
     assert 'name = "matbench_perovskites"' in card
     card = card.replace('name = "matbench_perovskites"', f'name = "{NAME}"', 1)
     assert 'group = "composition"\n' in card
@@ -86,7 +86,7 @@ def error_on_test(trial: TrialDir) -> tuple[float, int]:
     """Give the MAE of the best epoch on the test split, and the number of its structures."""
     config, graphs = load_trial(trial)
     trainer = Trainer(config, graphs, Ranks(0, 1, torch.device("cpu")))
-    trainer.model.load_state_dict(checkpoint.read(trial.best)[0])
+    trainer.model.load_state_dict(checkpoint.read_checkpoint(trial.best)[0])
     trainer.model.eval()
     ((error, count),) = error_sums(trainer.model, trainer.feed, graphs.indices_of("test")).tolist()
     return error / count, int(count)

@@ -23,7 +23,7 @@ from hydragnn_hpo.ensemble.descriptors import compute_descriptors, mean_distance
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.pick import PickRequest, copy_graph, pick_structures, score_structures
 from hydragnn_hpo.ensemble.structure_batches import Structures
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 SHARES = "shares = [0.2, 0.07, 0.07, 0.06, 0.6]"
 CAMPAIGN = """name = "picking"
@@ -59,7 +59,7 @@ DRAWS = 1000
 
 def campaign(name: str, values: dict[str, str], folder: Path) -> Path:
     """Run a campaign on a small part of a data set, or go on with it, and give its directory."""
-    lines = shipped(f"graph_datasets/{name}.toml").read_text().splitlines()
+    lines = resource_path(f"graph_datasets/{name}.toml").read_text().splitlines()
     kept = [line for line in lines if not line.startswith(("published", "shares"))]
     kept = [f"{line}\n{SHARES}" if line.startswith("group") else line for line in kept]
     (folder / "card.toml").write_text("\n".join(kept) + "\n")

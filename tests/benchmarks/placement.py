@@ -30,9 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 from record import finish
 
-from hydragnn_hpo.placement.bound import least_makespan
+from hydragnn_hpo.placement.lower_bound import least_makespan
 from hydragnn_hpo.placement.planner import plan
-from hydragnn_hpo.placement.pool import Pool
+from hydragnn_hpo.placement.pool import SlotPool
 from hydragnn_hpo.placement.simulator import (
     Decide,
     SimulatedWork,
@@ -40,7 +40,7 @@ from hydragnn_hpo.placement.simulator import (
     SimulationSettings,
     simulate,
 )
-from hydragnn_hpo.placement.task import Outlook, Plan, Running, Start, Task
+from hydragnn_hpo.placement.task import Plan, PlanningContext, RunningTask, StartTask, Task
 
 Floats = NDArray[np.float64]
 
@@ -93,7 +93,7 @@ def trials(count: int, seed: int, sigma: float, slots: int) -> list[SimulatedWor
 
 
 def first_that_fits(
-    order: Sequence[Task], size: dict[str, int], pool: Pool, *, backfill: bool
+    order: Sequence[Task], size: dict[str, int], pool: SlotPool, *, backfill: bool
 ) -> Plan:
     """Start trials in turn at given sizes; with ``backfill`` one that does not fit stops nobody."""
     room, starts = pool.copy(), []
@@ -102,14 +102,16 @@ def first_that_fits(
         if taken is None and (not backfill or not room.free):
             break
         if taken is not None:
-            starts.append(Start(task.name, taken, size[task.name], ""))
+            starts.append(StartTask(task.name, taken, size[task.name], ""))
     return Plan(tuple(starts))
 
 
 def equal_waves(size: int) -> Decide:
     """Give equal subsets to as many as fit, and the next ones when all of them are done."""
 
-    def decide(waiting: Sequence[Task], running: Sequence[Running], pool: Pool, _: Outlook) -> Plan:
+    def decide(
+        waiting: Sequence[Task], running: Sequence[RunningTask], pool: SlotPool, _: PlanningContext
+    ) -> Plan:
         sizes = {task.name: size for task in waiting}
         return Plan() if running else first_that_fits(waiting, sizes, pool, backfill=False)
 
@@ -119,7 +121,9 @@ def equal_waves(size: int) -> Decide:
 def equal_first_come(size: int) -> Decide:
     """Give equal subsets in the order of arrival, whenever one is free: the reference's way."""
 
-    def decide(waiting: Sequence[Task], _: Sequence[Running], pool: Pool, __: Outlook) -> Plan:
+    def decide(
+        waiting: Sequence[Task], _: Sequence[RunningTask], pool: SlotPool, __: PlanningContext
+    ) -> Plan:
         sizes = {task.name: size for task in waiting}
         return first_that_fits(waiting, sizes, pool, backfill=False)
 
@@ -129,7 +133,9 @@ def equal_first_come(size: int) -> Decide:
 def equal_longest_first(size: int) -> Decide:
     """Give equal subsets, the longest first."""
 
-    def decide(waiting: Sequence[Task], _: Sequence[Running], pool: Pool, __: Outlook) -> Plan:
+    def decide(
+        waiting: Sequence[Task], _: Sequence[RunningTask], pool: SlotPool, __: PlanningContext
+    ) -> Plan:
         order = sorted(waiting, key=lambda task: -task.at(size))
         sizes = {task.name: size for task in waiting}
         return first_that_fits(order, sizes, pool, backfill=False)
@@ -154,7 +160,9 @@ def moldable(works: Sequence[SimulatedWork], slots: int) -> Decide:
     seconds_of = dict(zip(names, best[1].tolist(), strict=True))
     size = dict(zip(names, best[2].tolist(), strict=True))
 
-    def decide(waiting: Sequence[Task], _: Sequence[Running], pool: Pool, __: Outlook) -> Plan:
+    def decide(
+        waiting: Sequence[Task], _: Sequence[RunningTask], pool: SlotPool, __: PlanningContext
+    ) -> Plan:
         order = sorted(waiting, key=lambda task: -seconds_of[task.name])
         return first_that_fits(order, size, pool, backfill=True)
 
@@ -223,8 +231,8 @@ def decisions(turns: int) -> dict[str, float]:
     """Time one decision on the whole of Frontier: a full re-plan, and one after one event."""
     works = trials(2000, 0, 0.25, 9408 * 8)
     tasks = [Task(work.name, work.widths, work.believed()) for work in works]
-    pool = Pool.of(f"n{host:05}:{slot}" for host in range(9408) for slot in range(8))
-    outlook = Outlook(restart_seconds=60.0, efficiency_floor=0.4)
+    pool = SlotPool.of(f"n{host:05}:{slot}" for host in range(9408) for slot in range(8))
+    outlook = PlanningContext(restart_seconds=60.0, efficiency_floor=0.4)
     whole, one = [], []
     for _ in range(turns):
         started = time.process_time()
@@ -235,7 +243,7 @@ def decisions(turns: int) -> dict[str, float]:
     for start in first.starts[1:]:
         pool.claim(start.slots)
         task = replace(by_name[start.name], measured=True)
-        busy.append(Running(task, start.width, task.at(start.width) / 2))
+        busy.append(RunningTask(task, start.width, task.at(start.width) / 2))
     queued = [replace(task, name=f"q{task.name}") for task in tasks]
     for _ in range(turns):
         started = time.process_time()

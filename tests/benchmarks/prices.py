@@ -24,17 +24,17 @@ import numpy as np
 import torch
 from record import finish
 
-from hydragnn_hpo.config.data import TargetConfig
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.data_config import TargetConfig
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.neighbors import find_edges
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.launching.host_network import is_free
-from hydragnn_hpo.placement.cost import CostModel
-from hydragnn_hpo.training.memory.limits import keep_freed_memory
-from hydragnn_hpo.training.ranks.ddp import join
+from hydragnn_hpo.placement.cost_model import CostModel
+from hydragnn_hpo.training.ddp import join_ranks
+from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.trainer import Trainer
 
 TARGETS = {"energy": TargetConfig(level="graph", unit="eV")}
@@ -85,7 +85,7 @@ def train(out: Path, trial: TrialConfig, columns: Columns, port: int) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     keep_freed_memory()
-    ranks, ends, peaks = join(), [], []
+    ranks, ends, peaks = join_ranks(), [], []
 
     def record(kind: str, **values: Any) -> None:
         if kind == "epoch":

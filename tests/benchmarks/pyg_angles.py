@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.dimenet import InteractionPPBlock, OutputPPBlock
 
-from hydragnn_hpo.model.angles import bessel_roots
+from hydragnn_hpo.model.triplets import bessel_roots
 
 
 def triplets(edge_index: Tensor, size: int, short: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,8 +26,8 @@ import record
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.campaign.setup import open_run
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import parse, to_toml
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.toml_files import parse_config, to_toml
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 
 STATS = {
@@ -112,7 +112,7 @@ def campaign(trials: int, epochs: int) -> CampaignConfig:
         },
         "machine": {"profile": "frontier", "max_width": 32},
     }
-    return parse(values, CampaignConfig, "rehearsal")
+    return parse_config(values, CampaignConfig, "rehearsal")
 
 
 class Sampler:

@@ -27,7 +27,7 @@ from record import finish
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 TOKEN = "a-token-for-benchmarks"
 CLIENTS = 16
@@ -36,7 +36,7 @@ SMALLER = {"trials = 6": "trials = 3", "rungs = [3, 6]": "rungs = [1]"}
 
 def trained(folder: Path) -> Path:
     """Run a cut of the shipped test campaign and give its ensemble of three."""
-    text = shipped("workflows/ci.toml").read_text()
+    text = resource_path("workflows/ci.toml").read_text()
     for old, new in SMALLER.items():
         assert old in text, f"the campaign no longer holds '{old}'"
         text = text.replace(old, new)
@@ -102,7 +102,7 @@ def body(atoms: Atoms) -> bytes:
 
 def measure(path: Path, folder: Path, *, rounds: int, count: int) -> dict[str, float]:
     """Ask in turns."""
-    source = Source(shipped("graph_datasets/g2_xtb.extxyz.gz"))
+    source = Source(resource_path("graph_datasets/g2_xtb.extxyz.gz"))
     found = [item for _, item in READERS["extxyz"].read(source, 0, 9 * count)][::9]
     molecules = [item for item in found if isinstance(item, Atoms)]
     bodies = [body(atoms) for atoms in molecules]

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from record import finish
 
-from hydragnn_hpo.config.loading import dump
-from hydragnn_hpo.config.trial import PlacementConfig
+from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.layout import TrialDir
-from hydragnn_hpo.records import read_records
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.metrics_log import read_records
+from hydragnn_hpo.resources import resource_path
 
 TRIAL = """
 [data]
@@ -52,7 +52,9 @@ def fresh(folder: Path, name: str) -> TrialDir:
 def warm(trial: TrialDir, backend: LocalBackend, width: int) -> float:
     place = trial.attempt(1)
     place.mkdir()
-    (place / "placement.toml").write_text(dump(PlacementConfig(attempt=1, epochs=1, width=width)))
+    (place / "placement.toml").write_text(
+        dump_config(PlacementConfig(attempt=1, epochs=1, width=width))
+    )
     spec = {"trial_dir": str(trial.path), "attempt": 1}
     slots = backend.slots[:width]
     name, placed = trial.path.name, time.time()
@@ -85,7 +87,7 @@ def main() -> None:
     times: dict[str, list[float]] = {"warm_1": [], "warm_2": [], "cold": []}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        build_store(shipped("graph_datasets/g2_xtb.toml"), folder / "g2.bp")
+        build_store(resource_path("graph_datasets/g2_xtb.toml"), folder / "g2.bp")
         with LocalBackend(slots=2, run_dir=folder) as backend:
             wait_for(backend, "ready")
             for turn in range(turns):

@@ -34,15 +34,15 @@ from models import BASIS, BATCH, CUTOFF, FEATURES, LAYERS, molecules, seconds
 from record import finish
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.data import TargetConfig
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.data_config import TargetConfig
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.batch import Batch, make_batch, pair_edges
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.training.loss import combine, head_sums
-from hydragnn_hpo.training.memory.limits import keep_freed_memory
-from hydragnn_hpo.training.ranks.ddp import Ranks, join
+from hydragnn_hpo.training.ddp import Ranks, join_ranks
+from hydragnn_hpo.training.loss import combine_losses, head_sums
+from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.trainer import Trainer
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -103,7 +103,9 @@ def our_epoch(trainer: Trainer) -> None:
 def loss_of(trainer: Trainer, net: Any, batch: Batch) -> Tensor:
     """Give the loss of a batch: the same arithmetic for all sides."""
     counts = {"energy": float(batch.num_graphs)}
-    return combine(head_sums(net, net(batch), batch, trainer.heads), counts, trainer.heads, 1)
+    return combine_losses(
+        head_sums(net, net(batch), batch, trainer.heads), counts, trainer.heads, 1
+    )
 
 
 def bare_epoch(trainer: Trainer, batches: list[Batch]) -> None:
@@ -268,7 +270,7 @@ class Rank:
 
 def rank_main(conv: str, line: Connection, columns: Columns) -> None:
     """Train an epoch on each word, and tell its wall seconds, the imbalance and hidden share."""
-    ranks = join()
+    ranks = join_ranks()
     trainer = trainer_of(conv, columns, ranks)
     line.send("ready")
     while line.recv():

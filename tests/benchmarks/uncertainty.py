@@ -19,7 +19,7 @@ from typing import Any
 
 from record import finish
 
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 SHARES = "shares = [0.58, 0.09, 0.09, 0.12, 0.12]"
 SEEDS = (1, 2, 3)
@@ -82,7 +82,7 @@ QUICK = SETS["castelli"] | {
 
 def card(shipped_name: str, name: str) -> str:
     """Give a shipped card under another name, with its split drawn anew, by composition."""
-    lines = shipped(f"graph_datasets/{shipped_name}.toml").read_text().splitlines()
+    lines = resource_path(f"graph_datasets/{shipped_name}.toml").read_text().splitlines()
     changed = {"name =": f'name = "{name}"', "group": f'group = "composition"\n{SHARES}'}
     kept = [line for line in lines if not line.startswith(("published", "shares", "# "))]
     told = [next((new for old, new in changed.items() if x.startswith(old)), x) for x in kept]

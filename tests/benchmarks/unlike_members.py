@@ -8,9 +8,9 @@ import numpy as np
 from ase import Atoms
 from ase.io import write
 
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import dump, parse, to_toml
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.toml_files import dump_config, parse_config, to_toml
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.layout import RunDir
@@ -61,7 +61,7 @@ def unlike_members(folder: Path, structures: list[Atoms]) -> Path:
         }
         trial = run.trial(name)
         trial.path.mkdir(parents=True)
-        trial.config.write_text(dump(TrialConfig.model_validate(values)))
+        trial.config.write_text(dump_config(TrialConfig.model_validate(values)))
         code, sentence = run_by_hand(trial)
         assert code == 0, sentence
     campaign: dict[str, object] = {
@@ -72,7 +72,7 @@ def unlike_members(folder: Path, structures: list[Atoms]) -> Path:
         "search": {"trials": len(names), "rungs": [1]},
         "ensemble": {"members": len(names)},
     }
-    run.campaign.write_text(dump(parse(campaign, CampaignConfig, where="campaign")))
+    run.campaign.write_text(dump_config(parse_config(campaign, CampaignConfig, where="campaign")))
     build_ensemble(run.path)
     return run.ensemble
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from processes import is_alive, tagged, until
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Backend, Event, Job

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.search.protocol import BRAINS, Brain, make_brain
-from hydragnn_hpo.search.space import active, key, snap
+from hydragnn_hpo.search.brain import BRAINS, Brain, make_brain
+from hydragnn_hpo.search.space import active_parameters, configuration_key, snap_value
 
 Values = dict[str, Scalar]
 
@@ -94,14 +94,14 @@ def test_same_seed_and_same_results_give_the_same_proposals(make: Callable[..., 
 def test_proposals_lie_in_their_ranges_and_keep_their_types(make: Callable[..., Brain]) -> None:
     for values in live(make(), WAVES):
         for name, value in values.items():
-            snapped = snap(WIDE[name], value)
+            snapped = snap_value(WIDE[name], value)
             assert snapped == value
             assert type(snapped) is type(value)
 
 
 def test_only_active_keys_are_proposed(make: Callable[..., Brain]) -> None:
     asked = live(make(), (4, *[1] * 12))
-    assert all(active(WIDE, values) == values for values in asked)
+    assert all(active_parameters(WIDE, values) == values for values in asked)
     needed = [name for name, parameter in WIDE.items() if not parameter.when]
     assert all(set(needed) <= set(values) for values in asked)
     assert {"model.options.filters" in values for values in asked} == {True, False}
@@ -110,7 +110,7 @@ def test_only_active_keys_are_proposed(make: Callable[..., Brain]) -> None:
 def test_nothing_is_proposed_twice_until_the_space_is_exhausted(make: Callable[..., Brain]) -> None:
     brain = make(SMALL, initial=2)
     asked = live(brain, (2, 1, 1, 2, 50))
-    assert len({key(values) for values in asked}) == len(asked) == SMALL_SIZE
+    assert len({configuration_key(values) for values in asked}) == len(asked) == SMALL_SIZE
     assert brain.ask(1) == []
 
 
@@ -118,7 +118,7 @@ def test_without_news_proposals_still_differ(make: Callable[..., Brain]) -> None
     brain = make()
     live(brain, (6, 1))
     asked = [values for count in (1, 1, 1, 3, 3) for values in brain.ask(count)]
-    assert len({key(values) for values in asked}) == 9
+    assert len({configuration_key(values) for values in asked}) == 9
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_a_large_wave_is_filled(make: Callable[..., Brain]) -> None:
     brain = make()
     live(brain, (6,))
     asked = brain.ask(100)
-    assert len({key(values) for values in asked}) == 100
+    assert len({configuration_key(values) for values in asked}) == 100
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_failures_do_not_stop_the_search(make: Callable[..., Brain]) -> None:
 
 def test_what_chance_rarely_hits_is_found_in_the_end(make: Callable[..., Brain]) -> None:
     brain = make({"model.features": ParameterConfig(low=1, high=3000)}, initial=1)
-    assert len({key(values) for values in brain.ask(4000)}) == 3000
+    assert len({configuration_key(values) for values in brain.ask(4000)}) == 3000
 
 
 def test_a_restarted_brain_repeats_neither_results_nor_pending(make: Callable[..., Brain]) -> None:
@@ -153,7 +153,7 @@ def test_a_restarted_brain_repeats_neither_results_nor_pending(make: Callable[..
     after = make(SMALL, initial=2)
     after.replay([(values, error_of(values)) for values in told], pending)
     rest = live(after, (1, 50))
-    everything = [key(values) for values in [*told, *pending, *rest]]
+    everything = [configuration_key(values) for values in [*told, *pending, *rest]]
     assert len(set(everything)) == len(everything) == SMALL_SIZE
     for values in pending:
         after.tell(values, 1.0)
@@ -183,7 +183,7 @@ def test_rules_leave_all_of_what_they_allow(make: Callable[..., Brain]) -> None:
     brain = make(SMALL, initial=2, constraints=["model.options.filters * model.layers <= 32"])
     asked = live(brain, (2, 1, 1, 2, 50))
     # Of filters 8 and 16 with 2, 3 and 4 layers only 16 times 3 and 16 times 4 are too many.
-    assert len({key(values) for values in asked}) == len(asked) == SMALL_SIZE - 2
+    assert len({configuration_key(values) for values in asked}) == len(asked) == SMALL_SIZE - 2
     assert brain.ask(1) == []
 
 
@@ -194,7 +194,7 @@ def test_what_earlier_campaigns_found_may_be_proposed_again(make: Callable[..., 
     ]
     brain = make(SMALL, initial=2, warm=warm)
     asked = live(brain, (2, 1, 50))
-    assert len({key(values) for values in asked}) == len(asked) == SMALL_SIZE
+    assert len({configuration_key(values) for values in asked}) == len(asked) == SMALL_SIZE
 
 
 @pytest.mark.parametrize("name", ["deephyper", "optuna"])
@@ -232,7 +232,7 @@ def test_several_goals_are_told_as_they_are(make: Callable[..., Brain]) -> None:
         asked += wave
     after = make()
     after.replay([(values, two_goals(values)) for values in asked], brain.ask(2))
-    assert len({key(values) for values in [*asked, *after.ask(5)]}) == 17
+    assert len({configuration_key(values) for values in [*asked, *after.ask(5)]}) == 17
     brain.tell(asked[0], (math.nan, 1.0))
     assert len(brain.ask(1)) == 1
 
@@ -330,8 +330,8 @@ def test_a_brain_leaves_no_trace_outside_itself(
 def test_thinking_leaves_torch_out() -> None:
     code = (
         "import sys\n"
-        "from hydragnn_hpo.config.search import ParameterConfig\n"
-        "from hydragnn_hpo.search.protocol import make_brain\n"
+        "from hydragnn_hpo.config.search_config import ParameterConfig\n"
+        "from hydragnn_hpo.search.brain import make_brain\n"
         "assert 'deephyper' not in sys.modules\n"
         "space = {'model.cutoff': ParameterConfig(low=3.0, high=6.0)}\n"
         "brain = make_brain('deephyper', space, seed=0, initial=1)\n"
@@ -383,7 +383,7 @@ def test_a_wave_of_a_large_machine_is_filled_after_many_results(name: str) -> No
     rows = [(v, error_of(v)) for v in make_brain("random", WIDE, seed=3, initial=1).ask(2000)]
     brain = make_brain(name, WIDE, seed=1, initial=6)
     brain.replay(rows, [])
-    assert len({key(values) for values in brain.ask(256)}) == 256
+    assert len({configuration_key(values) for values in brain.ask(256)}) == 256
 
 
 @pytest.mark.slow
@@ -391,8 +391,8 @@ def test_deephyper_leaves_mpi_alone() -> None:
     # ASE takes an imported mpi4py for an initialized one: MPI would end the process.
     code = (
         "import sys\n"
-        "from hydragnn_hpo.config.search import ParameterConfig\n"
-        "from hydragnn_hpo.search.protocol import make_brain\n"
+        "from hydragnn_hpo.config.search_config import ParameterConfig\n"
+        "from hydragnn_hpo.search.brain import make_brain\n"
         "space = {'x': ParameterConfig(low=0.0, high=1.0)}\n"
         "make_brain('deephyper', space, seed=1, initial=2)\n"
         "assert 'deephyper.hpo' in sys.modules\n"

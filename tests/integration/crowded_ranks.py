@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 import torch.distributed.fsdp
 
-from hydragnn_hpo.config.loading import dump
-from hydragnn_hpo.config.trial import PlacementConfig
+from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.memory import limits as memory
+from hydragnn_hpo.training import memory
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.training.trial import rank_main
 
@@ -91,7 +91,7 @@ def place(folder, world):
     number = max(trial.attempts(), default=0) + 1
     placement = PlacementConfig(attempt=number, epochs=EPOCHS, width=world)
     trial.attempt(number).mkdir(parents=True)
-    (trial.attempt(number) / "placement.toml").write_text(dump(placement))
+    (trial.attempt(number) / "placement.toml").write_text(dump_config(placement))
 
 
 def fork_ranks(folder, world, phase, mib):

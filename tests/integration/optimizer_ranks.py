@@ -14,8 +14,8 @@ import torch
 from forking import fork_ranks
 from ranks import config, random_columns
 
-from hydragnn_hpo.config.trial import TrialConfig
-from hydragnn_hpo.training.ranks.ddp import join
+from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.trainer import Trainer
 
 OPTIMIZERS = ("adam", "sgd", "lamb", "muon")
@@ -53,7 +53,7 @@ def train(made, graphs, ranks):
 
 def run(world, out):
     torch.set_num_threads(1)
-    ranks, graphs = join(), random_columns()
+    ranks, graphs = join_ranks(), random_columns()
     found = {name: train(made, graphs, ranks) for name, made in trials(world)}
     if ranks.first:
         out.write_text(json.dumps(found))

@@ -15,13 +15,11 @@ import torch
 from forking import fork_ranks
 from ranks import config, random_columns
 
-from hydragnn_hpo.config.trial import TrialConfig
-from hydragnn_hpo.training import evaluate
-from hydragnn_hpo.training.checkpoints import checkpoint
-from hydragnn_hpo.training.ranks import sharded
-from hydragnn_hpo.training.ranks.ddp import join
-from hydragnn_hpo.training.ranks.parts import here
-from hydragnn_hpo.training.start import build_model
+from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.training import checkpoint, evaluate, sharded
+from hydragnn_hpo.training.ddp import join_ranks
+from hydragnn_hpo.training.dtensors import local_part
+from hydragnn_hpo.training.initialize import build_model
 from hydragnn_hpo.training.trainer import Trainer
 
 assert sharded  # imported once, before the ranks are forked
@@ -79,7 +77,7 @@ def trial(case, parallel, folder):
     if "frozen" in more:
         start = TrialConfig.model_validate(made | {"seed": 8})
         path = folder / f"start{os.environ['RANK']}.safetensors"
-        checkpoint.write(path, build_model(start, random_columns(60)).state_dict(), {})
+        checkpoint.write_checkpoint(path, build_model(start, random_columns(60)).state_dict(), {})
         made["training"] |= {"start_from": str(path), "freeze_trunk": True}
     return TrialConfig.model_validate(made | {"parallel": parallel})
 
@@ -98,7 +96,7 @@ def train(made, graphs, ranks):
         "steps": trainer.progress.step,
         "objective": trainer.progress.best_objective,
         "predictions": {name: p.ravel().tolist() for name, p in predictions.items()},
-        "held": sum(here(p).numel() for p in parameters) / sum(p.numel() for p in parameters),
+        "held": sum(local_part(p).numel() for p in parameters) / sum(p.numel() for p in parameters),
         "last": {name: value.flatten().tolist() for name, value in last.items()},
         "best": {name: value.flatten().tolist() for name, value in best.items()},
         "sent": [[epoch.get(f"{n}_seconds") for n in ("communication", "exposed", "backward")]
@@ -109,7 +107,7 @@ def train(made, graphs, ranks):
 def run(world, cases, out):
     torch.set_num_threads(1)
     evaluate.EDGES_PER_BATCH = FEW_EDGES
-    ranks, graphs = join(), random_columns()
+    ranks, graphs = join_ranks(), random_columns()
     found = {}
     for case in cases:
         found[case] = {

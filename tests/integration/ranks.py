@@ -18,15 +18,14 @@ import numpy as np
 import torch
 from forking import fork_ranks
 
-from hydragnn_hpo.config.data import SPLITS, TargetConfig
-from hydragnn_hpo.config.mixture import MixedConfig
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.data_config import SPLITS, TargetConfig
+from hydragnn_hpo.config.data_mixture import MixedConfig
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.mixture import unite
-from hydragnn_hpo.training import evaluate
-from hydragnn_hpo.training.memory import micro
-from hydragnn_hpo.training.ranks.ddp import join
+from hydragnn_hpo.training import evaluate, micro_batches
+from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.trainer import Trainer
 
 TARGETS = {
@@ -127,11 +126,11 @@ def random_shares(costs, world):
 
 def train(out, conv, batch, epochs, way):
     torch.set_num_threads(1)
-    ranks = join()
+    ranks = join_ranks()
     precision = "fp32" if "single" in way else "fp64"
     made, graphs = config(conv, batch, epochs, precision), random_columns()
     if "random" in way:
-        evaluate.balance_load = micro.balance_load = random_shares
+        evaluate.balance_load = micro_batches.balance_load = random_shares
     if "pieces" in way or "single" in way:
         update = {"micro_batches": 4, "learning_rate": 1e-3 if "single" in way else 3e-3}
         training = made.training.model_copy(update=update)

@@ -29,8 +29,7 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp  # noqa: F401
 
 from hydragnn_hpo.launching.job import PRELOAD
-from hydragnn_hpo.training import looks, trial
-from hydragnn_hpo.training.checkpoints import saving, sharded_checkpoint
+from hydragnn_hpo.training import checkpoint, sharded_checkpoint, sync_points, trial
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.walltime import WallTime
 
@@ -91,7 +90,7 @@ def killed_writing(step):
     real, save = os.replace, sharded_checkpoint.save
 
     def replace(source, target):
-        if wanted and Path(target).name == saving.LAST:
+        if wanted and Path(target).name == checkpoint.LAST:
             os.kill(os.getpid(), signal.SIGKILL)
         real(source, target)
 
@@ -119,14 +118,14 @@ def full_from(step):
 
 def on_save(do):
     """Call with the step of every checkpoint when it begins."""
-    real = saving.Saver.save
+    real = checkpoint.CheckpointSaver.save
 
     def save(self, folder, state, best):
         self._background.wait()
         do(state["progress"]["step"])
         real(self, folder, state, best)
 
-    saving.Saver.save = save
+    checkpoint.CheckpointSaver.save = save
 
 
 def run(task, rank):
@@ -135,7 +134,7 @@ def run(task, rank):
         "LOCAL_WORLD_SIZE": str(task["world"]), "GLOO_SOCKET_IFNAME": "lo",
         "HYDRAGNN_HPO_DEVICE": "cpu", **task.get("environment", {}),
     }  # fmt: skip
-    looks.SECONDS = task.get("look_seconds", looks.SECONDS)
+    sync_points.SECONDS = task.get("look_seconds", sync_points.SECONDS)
     kill = task.get("kill")
     if kill and kill["rank"] == rank:
         (killed_writing if kill.get("writing") else killed_in)(kill["step"])

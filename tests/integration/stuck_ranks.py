@@ -17,10 +17,10 @@ from forking import free_port
 from ranks import config, random_columns
 
 from hydragnn_hpo import log
-from hydragnn_hpo.training.ranks.ddp import join
+from hydragnn_hpo.training import watchdog
+from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.trainer import Trainer
-from hydragnn_hpo.training.watching import watchdog
-from hydragnn_hpo.training.watching.watchdog import Watchdog, watch
+from hydragnn_hpo.training.watchdog import Watchdog, start_watchdog
 
 STOPS_AT = 3
 """Steps that are taken before a rank stops."""
@@ -56,13 +56,13 @@ def watched(folder):
 def train(rank, way, folder):
     torch.set_num_threads(1)
     log.configure(rank=rank)
-    ranks = join(None if way.startswith("port") else folder / "meeting")
+    ranks = join_ranks(None if way.startswith("port") else folder / "meeting")
     records, told, batches = [], watched(folder), folder / "batches"
     trainer = Trainer(
         config("schnet", 16, 4, "fp64"), random_columns(), ranks,
         lambda kind, **values: records.append({"record": kind, **values}),
     )  # fmt: skip
-    watch(ranks, trainer.model, trainer.meter, lambda: trainer.progress.step)
+    start_watchdog(ranks, trainer.model, trainer.meter, lambda: trainer.progress.step)
     made = trainer.micro.ahead
 
     def delayed(indices):

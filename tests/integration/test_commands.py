@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from processes import freeze, is_alive, tagged, thaw, until
 
-from hydragnn_hpo.config.command import CommandConfig
+from hydragnn_hpo.config.command_config import CommandConfig
 from hydragnn_hpo.launching import rank_lease
 from hydragnn_hpo.launching.agent.command import spec_of
 from hydragnn_hpo.launching.fleet.local import LocalBackend

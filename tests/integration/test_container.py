@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from processes import tagged, until
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.site import ContainerConfig, SiteConfig
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from hydragnn_hpo.config.campaign import MachineConfig
-from hydragnn_hpo.config.loading import dump
-from hydragnn_hpo.config.trial import PlacementConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
 from hydragnn_hpo.launching.job import JOBS, Event, Job
@@ -280,7 +280,7 @@ def test_a_trial_goes_on_on_another_host_that_has_never_seen_it(tiny_store, tmp_
             place = trial.attempt(attempt)
             place.mkdir(parents=True)
             placement = PlacementConfig(attempt=attempt, epochs=epochs)
-            (place / "placement.toml").write_text(dump(placement))
+            (place / "placement.toml").write_text(dump_config(placement))
             spec = {"trial_dir": str(trial.path.resolve()), "attempt": attempt, "one_host": True}
             files = (place / "log", place / "lease", place / "metrics.jsonl")
             slots = (stage.slot(slot),)

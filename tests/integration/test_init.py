@@ -6,8 +6,8 @@ import pytest
 from ase import Atoms
 from ase.io import write
 
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.toml_files import load_config
 
 
 @pytest.fixture
@@ -22,7 +22,9 @@ def test_one_command_writes_a_card_and_a_campaign(data, hpo):
     assert said.code == 0, said.err
     content = tomllib.loads((data / "my_chains.toml").read_text())
     assert content["files"] == [{"path": "my chains.extxyz"}]
-    assert load(data / "my_chains_search.toml", CampaignConfig).data[0].card == "my_chains.toml"
+    assert (
+        load_config(data / "my_chains_search.toml", CampaignConfig).data[0].card == "my_chains.toml"
+    )
     assert "hydragnn-hpo run my_chains_search.toml" in said.out
     assert "UNITS GUESSED" in said.out
     dry = hpo.here("run", "my_chains_search.toml", "--dry-run")
@@ -83,7 +85,7 @@ def test_a_shipped_card_still_goes_to_standard_output(data, hpo):
     assert tomllib.loads(said.out)["data"][0]["card"] == "g2_xtb"
     timed = hpo.here("init", "g2_xtb", "--minutes", "5", "--out", "mine.toml")
     assert timed.code == 0, timed.err
-    assert load(data / "mine.toml", CampaignConfig).search.trials >= 8
+    assert load_config(data / "mine.toml", CampaignConfig).search.trials >= 8
 
 
 @pytest.mark.slow

@@ -7,15 +7,15 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.config.loading import to_toml
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.resources import resource_path
 
 
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.timeout(2700)
 def test_four_trials_are_enough_to_halve_the_error_of_the_mean(data_root, tmp_path):
-    campaign = tomllib.loads(shipped("workflows/magnetic_crystals.toml").read_text())
+    campaign = tomllib.loads(resource_path("workflows/magnetic_crystals.toml").read_text())
     campaign["search"] |= {"trials": 4, "rungs": [3, 10], "finalists": 3, "initial": 3}
     path = tmp_path / "cut.toml"
     path.write_text(to_toml(campaign))

@@ -10,9 +10,9 @@ import pytest
 from ase import Atoms
 from safetensors.numpy import load_file
 
-from hydragnn_hpo.config.loading import to_toml
-from hydragnn_hpo.config.trial import HALVED, PEER_LOST
-from hydragnn_hpo.records import read_records
+from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.trial_config import HALVED, PEER_LOST
+from hydragnn_hpo.metrics_log import read_records
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from processes import until
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.config.site import SiteConfig
 from hydragnn_hpo.errors import ConfigError

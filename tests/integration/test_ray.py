@@ -13,7 +13,7 @@ from processes import is_alive as alive
 from processes import named_so, send
 from ray_cluster import RayCluster
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.orphan_processes import (
@@ -241,7 +241,7 @@ def test_a_killed_driver_is_replaced(play):
 CONTROLLER = """
 import sys
 from pathlib import Path
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.ray.backend import RayBackend
 address, folder, token = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])

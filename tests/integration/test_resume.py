@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from hydragnn_hpo.campaign.outcome import EndedAttempt, read_outcome
-from hydragnn_hpo.config.loading import to_toml
-from hydragnn_hpo.config.trial import DISK_FULL, INTERRUPTED, PEER_LOST
-from hydragnn_hpo.records import read_records
+from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.trial_config import DISK_FULL, INTERRUPTED, PEER_LOST
+from hydragnn_hpo.metrics_log import read_records
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import pytest
 from processes import is_alive, named_so
 from virtual_slurm import VirtualSlurm, until
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.launching.job import Event, Job, Slot
 from hydragnn_hpo.launching.orphan_processes import (
     HOST,

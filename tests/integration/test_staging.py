@@ -15,12 +15,12 @@ import pytest
 from processes import tagged
 from virtual_slurm import VirtualSlurm, until
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 from hydragnn_hpo.launching.slurm.backend import SlurmBackend
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ class Fleet:
     def __init__(self, archive: Path, folder: Path, place: str) -> None:
         self.folder, self.events = folder, list[Event]()
         profile = folder / "machine.toml"
-        known = shipped("launch/machines/generic-slurm.toml").read_text()
+        known = resource_path("launch/machines/generic-slurm.toml").read_text()
         profile.write_text(f'scratch = "{place}"\n{known}')
         machine = MachineConfig(
             backend="slurm", slots=1, lease_seconds=10.0, profile=str(profile), pack=str(archive)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from virtual_slurm import take_ports
 
-from hydragnn_hpo.config.trial import STALE
+from hydragnn_hpo.config.trial_config import STALE
 
 SLOWER = 0.4
 """As ``stuck_ranks.py`` has it."""

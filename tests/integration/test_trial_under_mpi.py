@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 from virtual_slurm import missing
 
-from hydragnn_hpo.config.loading import dump
-from hydragnn_hpo.config.trial import PlacementConfig
+from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
 from hydragnn_hpo.launching.launchers.processes import ProcessBackend
@@ -118,7 +118,7 @@ def test_a_rank_that_fails_ends_the_others_at_once(hpo):
 def test_a_store_is_not_spread_over_ranks_that_mpi_does_not_know(hpo):
     hpo.store()
     trial = hpo.trial("alone", data={"access": "distributed"})
-    code = "import sys, pathlib; from hydragnn_hpo.training.ranks.mpi import see_ranks; "
+    code = "import sys, pathlib; from hydragnn_hpo.training.ddp import see_ranks; "
     code += "see_ranks(pathlib.Path(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(trial / "trial.toml")],
@@ -137,7 +137,9 @@ def test_a_backend_of_launchers_trains_the_attempt_that_was_placed(hpo):
     trial = TrialDir(hpo.trial("placed"))
     place = trial.attempt(3)
     place.mkdir(parents=True)
-    (place / "placement.toml").write_text(dump(PlacementConfig(attempt=3, epochs=2, width=2)))
+    (place / "placement.toml").write_text(
+        dump_config(PlacementConfig(attempt=3, epochs=2, width=2))
+    )
     spec = {"trial_dir": str(trial.path), "attempt": 3, "one_host": True}
     launcher, codes = Mpiexec(slots=2, environment={}), []
     with ProcessBackend(launcher, run_dir=hpo.folder, lease_seconds=400.0) as backend:

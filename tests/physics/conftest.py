@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph

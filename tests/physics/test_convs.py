@@ -5,8 +5,8 @@ import pytest
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.testing import CHECKS, check_conv
-from hydragnn_hpo.testing.subject import subject_of
-from hydragnn_hpo.testing.suite import ask
+from hydragnn_hpo.testing.conv_suite import run_check
+from hydragnn_hpo.testing.conv_under_test import make_conv_under_test
 
 SLOW = {"compile", "export"}
 ASKED = [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CHECKS]
@@ -14,7 +14,7 @@ ASKED = [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CH
 
 @pytest.fixture(scope="module", params=list(CONVS))
 def subject(request):
-    return subject_of(request.param)
+    return make_conv_under_test(request.param)
 
 
 def test_every_conv_has_a_spec_and_every_spec_a_conv():
@@ -23,7 +23,7 @@ def test_every_conv_has_a_spec_and_every_spec_a_conv():
 
 @pytest.mark.parametrize("check", ASKED)
 def test_it_obeys(subject, check):
-    finding = ask(CHECKS[check], subject)
+    finding = run_check(CHECKS[check], subject)
     assert not finding.failed, finding.sentence
 
 
@@ -32,7 +32,9 @@ def test_only_a_named_flag_leaves_a_check_out(subject):
     spec, conv = CONV_SPECS[subject.name], CONVS[subject.name]
     flags = {"": True, "forces": spec.forces, "exports": getattr(conv, "exports", True)}
     expected = {name for name, check in CHECKS.items() if not flags[check.needs]}
-    left_out = {n for n, c in CHECKS.items() if c.needs and ask(c, subject).result == "left out"}
+    left_out = {
+        n for n, c in CHECKS.items() if c.needs and run_check(c, subject).result == "left out"
+    }
     assert left_out == expected
 
 

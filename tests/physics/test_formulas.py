@@ -6,8 +6,8 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from hydragnn_hpo.config.counting import forward_flops, kept_bytes, parameters
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_size import count_parameters, forward_flops, kept_bytes
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.model.trunk import Trunk
 
@@ -48,7 +48,7 @@ def test_parameters_are_counted_exactly(config, names):
         names = ["energy"]
     heads = {name: HeadConfig(layers=3, hidden=24) for name in names}
     net = MultiHeadGNN(config, heads, {name: TARGETS[name] for name in names})
-    assert parameters(config, heads, TARGETS) == sum(p.numel() for p in net.parameters())
+    assert count_parameters(config, heads, TARGETS) == sum(p.numel() for p in net.parameters())
 
 
 @pytest.mark.parametrize("config", SIZES, indirect=True)

@@ -6,7 +6,7 @@ import torch
 from scipy.spatial.transform import Rotation
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 
 

@@ -10,11 +10,11 @@ import sys
 import ase.units
 import pytest
 
-from hydragnn_hpo import files, records
+from hydragnn_hpo import files, metrics_log
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError, unknown
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
-from hydragnn_hpo.records import RecordWriter, finite, read_records
-from hydragnn_hpo.shipped import find, shipped
+from hydragnn_hpo.metrics_log import RecordWriter, read_records, replace_nonfinite
+from hydragnn_hpo.resources import find_resource, resource_path
 from hydragnn_hpo.units import inside
 
 
@@ -142,7 +142,7 @@ def test_a_torn_last_line_is_left_out(tmp_path):
 def test_a_line_that_only_half_fits_is_an_error(tmp_path, monkeypatch):
     writer = RecordWriter(tmp_path / "metrics.jsonl")
     real = os.write
-    monkeypatch.setattr(records.os, "write", lambda to, content: real(to, content[:5]))
+    monkeypatch.setattr(metrics_log.os, "write", lambda to, content: real(to, content[:5]))
     with pytest.raises(StorageError, match="No space left on device"):
         writer.write("epoch", 1.0)
     monkeypatch.undo()
@@ -152,8 +152,12 @@ def test_a_line_that_only_half_fits_is_an_error(tmp_path, monkeypatch):
 def test_finite_goes_all_the_way_down():
     inf = float("inf")
     value = {"a": [1, inf, (float("nan"), 2.0)], "b": {"c": -inf, "d": "inf"}, "e": True}
-    assert finite(value) == {"a": [1, None, [None, 2.0]], "b": {"c": None, "d": "inf"}, "e": True}
-    json.dumps(finite(value), allow_nan=False)
+    assert replace_nonfinite(value) == {
+        "a": [1, None, [None, 2.0]],
+        "b": {"c": None, "d": "inf"},
+        "e": True,
+    }
+    json.dumps(replace_nonfinite(value), allow_nan=False)
 
 
 def test_a_hint_for_an_unknown_name():
@@ -201,22 +205,22 @@ def test_an_unknown_unit_is_a_sentence():
 
 
 def test_shipped_files_are_found():
-    assert shipped("graph_datasets/g2_xtb.toml").is_file()
+    assert resource_path("graph_datasets/g2_xtb.toml").is_file()
     with pytest.raises(ConfigError, match="is not part of this installation"):
-        shipped("graph_datasets/none.toml")
+        resource_path("graph_datasets/none.toml")
 
 
 def test_an_argument_is_a_path_or_a_shipped_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ours = shipped("graph_datasets/g2_xtb.toml")
-    assert find("g2_xtb", "graph_datasets") == ours
-    assert find("graph_datasets/g2_xtb.toml", "graph_datasets") == ours
+    ours = resource_path("graph_datasets/g2_xtb.toml")
+    assert find_resource("g2_xtb", "graph_datasets") == ours
+    assert find_resource("graph_datasets/g2_xtb.toml", "graph_datasets") == ours
     (tmp_path / "my.toml").touch()
-    assert find("my.toml", "graph_datasets").resolve() == tmp_path / "my.toml"
+    assert find_resource("my.toml", "graph_datasets").resolve() == tmp_path / "my.toml"
     with pytest.raises(ConfigError, match=r"^other.toml: no such file"):
-        find("other.toml", "graph_datasets")
+        find_resource("other.toml", "graph_datasets")
     with pytest.raises(ConfigError, match=r"unknown name .* 'g2_xbt'. Did you mean 'g2_xtb'\?"):
-        find("g2_xbt", "graph_datasets")
+        find_resource("g2_xbt", "graph_datasets")
 
 
 def test_seeds_are_stable_and_differ_in_every_part():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.search import ParameterConfig, Scalar
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
 
 
 @dataclass(frozen=True)

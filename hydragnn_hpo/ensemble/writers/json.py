@@ -10,7 +10,7 @@ import numpy as np
 from hydragnn_hpo.ensemble.inference import HeadPrediction
 from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, split_nodes
 from hydragnn_hpo.files import write_pieces
-from hydragnn_hpo.records import finite
+from hydragnn_hpo.metrics_log import replace_nonfinite
 
 
 class JsonLinesWriter:
@@ -115,4 +115,4 @@ def _parts(
 
 
 def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(finite(value), allow_nan=False).encode()
+    return json.dumps(replace_nonfinite(value), allow_nan=False).encode()

@@ -12,7 +12,7 @@ from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.orphan_processes import AGENT, RUN
 from hydragnn_hpo.launching.rank_environment import JOB, Rendezvous, make_rank_environments
 from hydragnn_hpo.launching.staging.software import import_path
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def wrapped(program: Sequence[str], site: SiteConfig) -> tuple[str, ...]:
         return tuple(program)
     path = Path(site.rank.wrapper)
     if path.parts[0] == "launch" and not path.exists():
-        path = shipped(site.rank.wrapper)
+        path = resource_path(site.rank.wrapper)
     if not path.is_file():
         raise ConfigError(f"rank.wrapper: {path} is no file: name a shell script.")
     return ("sh", str(path.absolute()), *program)

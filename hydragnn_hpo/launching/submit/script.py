@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hydragnn_hpo.config.machine import ProfileConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.submit.order import Order
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 _PLACE = re.compile(r"^\{\{(?P<block>[a-z]+)\}\}\n|\{\{(?P<word>[a-z]+)\}\}", re.MULTILINE)
 _HEADS = {"slurm": "launch/batch/slurm.sh", "pbs": "launch/batch/pbs.sh"}
@@ -72,7 +72,7 @@ def batch_script(order: Order, profile: ProfileConfig, content: Content) -> str:
         "modules": [f"module load {shlex.quote(name)} || exit" for name in profile.batch.modules],
         "environment": [f"export {k}={shlex.quote(v)}" for k, v in environment.items()],
     }
-    templates = (shipped(_HEADS[scheduler]), shipped(_BODY))
+    templates = (resource_path(_HEADS[scheduler]), resource_path(_BODY))
     text = fill("".join(path.read_text(encoding="utf-8") for path in templates), words, blocks)
     if wrong := [line for line in text.splitlines() if re.search("[\ud800-\udfff]", line)]:
         raise ConfigError(f"{wrong[0]!r} holds a path that is no UTF-8: choose or link another.")

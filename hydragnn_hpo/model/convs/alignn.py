@@ -1,27 +1,131 @@
-"""Atomistic line graph convolution: angles tell bonds, bonds tell atoms.
+"""Edge-gated convolution, for graphs and for line graphs alike.
 
-Shapes: N nodes, E edges, P pairs, T triplets, F features, K radial functions, S functions
-of an angle.
+Shapes: N nodes, E edges, F features. In a line graph bonds are the nodes and triplets the edges.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.alignn import AlignnOptions, keeps_angles, sees_angles
-from hydragnn_hpo.model.angles import legendre
-from hydragnn_hpo.model.cutoff import envelope
-from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.gating import EdgeGatedConv
-from hydragnn_hpo.model.mlp import mlp
-from hydragnn_hpo.model.sums import Links, take
-from hydragnn_hpo.model.triplets import triplets_of
+from hydragnn_hpo.model.edges import Edges, envelope
+from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.model.scatter import (
+    Links,
+    apply_function,
+    filtered_sum,
+    gather_nodes,
+    sum_ends,
+    sum_messages,
+)
+from hydragnn_hpo.model.triplets import find_triplets, legendre
+
+EPSILON = 1e-5
+"""Added to variances, as torch's layer norms do by default."""
 
 
-class Angles(NamedTuple):
+class EdgeGatedConv(nn.Module):
+    """Gate what nodes send by the features of edges, and change both.
+
+    Norms act on one row. A mean over neighbours counts the node itself as one that says
+    nothing, so that it is smooth where the last neighbour leaves.
+    Source: Choudhary and DeCost (2021), npj Comput. Mater. 7, 185, eqs. 3 and 4; Bresson and
+    Laurent (2017), arXiv:1711.07553, eq. 11.
+    """
+
+    def __init__(self, features: int, edges_are_read: bool) -> None:
+        """Build it; without ``edges_are_read`` nothing is made for the change of the edges."""
+        super().__init__()
+        self.receive = nn.Linear(features, features)
+        self.send = nn.Linear(features, features, bias=False)
+        self.gate = nn.Linear(features, features, bias=False)
+        self.own = nn.Linear(features, features)
+        self.value = nn.Linear(features, features, bias=False)
+        self.norm = nn.LayerNorm(features)
+        self.edge_norm = nn.LayerNorm(features) if edges_are_read else None
+
+    def forward(
+        self, nodes: Tensor, along: Tensor, weight: Tensor, links: Links
+    ) -> tuple[Tensor, Tensor | None]:
+        """Give the changes of nodes, [N, F], and of edges, [E, F] or None.
+
+        Args:
+            nodes: features, [N, F].
+            along: features of the edges, [E, F].
+            weight: takes each edge smoothly to nothing at the cutoff, [E, 1].
+            links: the edges.
+        """
+        met = sum_ends(self.receive(nodes), self.send(nodes), None, links).add_(self.gate(along))
+        heard = gated_mean(self.value(nodes), met, weight, links)
+        change = silu_of_norm(self.own(nodes) + heard, self.norm.weight, self.norm.bias)
+        if self.edge_norm is None:
+            return change, None
+        return change, silu_of_norm(met, self.edge_norm.weight, self.edge_norm.bias)
+
+
+def gated_mean(values: Tensor, met: Tensor, weight: Tensor, links: Links) -> Tensor:
+    """Give ``sum_j w_ij sigmoid(m_ij) v_j / (1 + sum_j w_ij sigmoid(m_ij))``, [N, F].
+
+    Args:
+        values: of the nodes, [N, F].
+        met: of the edges, [E, F].
+        weight: of the edges, [E, 1].
+        links: the edges.
+    """
+    gates = apply_function(_Gates, met, weight)
+    return filtered_sum(values, gates, links) / (1.0 + sum_messages(gates, links))
+
+
+def silu_of_norm(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Give SiLU of the layer norm of each row, [n, F]; weight and bias are the norm's, [F]."""
+    return apply_function(_SiluOfNorm, rows, weight, bias)
+
+
+class _Gates(Function):
+    """``sigmoid(met) * weight``, of which only ``met`` is kept: the edges' norm keeps it too."""
+
+    @staticmethod
+    def forward(ctx: Any, met: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(met, weight)
+        return met.sigmoid().mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        met, weight = ctx.saved_tensors
+        gates = met.sigmoid()
+        to_weight = (grad * gates).sum(1, keepdim=True) if ctx.needs_input_grad[1] else None
+        return torch.ops.aten.sigmoid_backward(grad * weight, gates), to_weight
+
+
+class _SiluOfNorm(Function):
+    """SiLU of a layer norm, of which only the rows are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        normal, mean, scale = torch.native_layer_norm(rows, weight.shape, weight, bias, EPSILON)
+        ctx.save_for_backward(rows, weight, bias, mean, scale)
+        return F.silu(normal, inplace=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        rows, weight, bias, mean, scale = ctx.saved_tensors
+        normal = F.layer_norm(rows, weight.shape, weight, bias, EPSILON)
+        if torch.is_grad_enabled():
+            half = normal.sigmoid()
+            before = grad * half * (1.0 + normal * (1.0 - half))
+        else:
+            before = torch.ops.aten.silu_backward(grad, normal)
+        found: tuple[Tensor, ...] = torch.ops.aten.native_layer_norm_backward(
+            before, rows, weight.shape, mean, scale, weight, bias, [True] * 3
+        )
+        return found
+
+
+class AngleState(NamedTuple):
     """The line graph: bonds are its nodes, triplets its edges."""
 
     features: Tensor
@@ -32,16 +136,16 @@ class Angles(NamedTuple):
     """Which bond tells which."""
 
 
-class Bonds(NamedTuple):
+class BondState(NamedTuple):
     """What the conv carries from layer to layer."""
 
     features: Tensor
     """Of the edges, [E, F]: the two edges of a pair are two bonds once angles differ."""
-    angles: Angles | None
+    angles: AngleState | None
     """None where no later layer reads them."""
 
 
-class Bend(nn.Module):
+class AngleExpansion(nn.Module):
     """A linear map whose weight stands upright, [S, F].
 
     Its gradient is ``terms^T grad``; with torch's own layout it would be ``grad^T terms``, which
@@ -80,13 +184,13 @@ class AlignnConv(nn.Module):
         self.reach = min(options.angle_cutoff or dimensions.cutoff, dimensions.cutoff)
         self.orders = options.angle_basis
         self.measure = mlp((dimensions.basis_size, features, features)) if first else None
-        self.bend = Bend(self.orders, features) if first and angles else None
+        self.bend = AngleExpansion(self.orders, features) if first and angles else None
         self.between = EdgeGatedConv(features, self.keeps) if angles else None
         self.along = EdgeGatedConv(features, dimensions.state_is_read)
 
     def forward(
-        self, scalars: Tensor, state: Bonds | None, edges: Edges
-    ) -> tuple[Tensor, Bonds | None]:
+        self, scalars: Tensor, state: BondState | None, edges: Edges
+    ) -> tuple[Tensor, BondState | None]:
         """Give the change of the scalars, [N, F], and the new bonds."""
         bonds, angles = self._first(edges) if state is None else state
         if self.between is not None:
@@ -95,16 +199,16 @@ class AlignnConv(nn.Module):
             bonds = bonds + change
             angles = None if bent is None else angles._replace(features=angles.features + bent)
         change, more = self.along(scalars, bonds, edges.envelope, edges.links)
-        return change, None if more is None else Bonds(bonds + more, angles)
+        return change, None if more is None else BondState(bonds + more, angles)
 
-    def _first(self, edges: Edges) -> Bonds:
+    def _first(self, edges: Edges) -> BondState:
         """Make bonds of lengths, and angles of cosines."""
         assert self.measure is not None
         bonds = edges.expand_pairs(self.measure(edges.pair_basis))
         if self.bend is None:
-            return Bonds(bonds, None)
-        triplets = triplets_of(edges, self.reach)
+            return BondState(bonds, None)
+        triplets = find_triplets(edges, self.reach)
         weight = envelope(edges.lengths, self.reach).unsqueeze(-1)
-        both = [take(weight, triplets.links, end) for end in ("sender", "receiver")]
+        both = [gather_nodes(weight, triplets.links, end) for end in ("sender", "receiver")]
         features = F.silu(self.bend(legendre(triplets.cosines, self.orders)))
-        return Bonds(bonds, Angles(features, both[0] * both[1], triplets.links))
+        return BondState(bonds, AngleState(features, both[0] * both[1], triplets.links))

@@ -12,30 +12,35 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.dimenetpp import DimeNetPPOptions
-from hydragnn_hpo.model.angles import SphericalBessel, legendre
-from hydragnn_hpo.model.cutoff import envelope
-from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.sums import joined, times
-from hydragnn_hpo.model.triplets import Fan, fan_of, fanned, triplets_of
+from hydragnn_hpo.model.edges import Edges, envelope
+from hydragnn_hpo.model.scatter import multiply_by_filters, sum_ends
+from hydragnn_hpo.model.triplets import (
+    SphericalBessel,
+    TripletWeights,
+    find_triplets,
+    legendre,
+    sort_triplet_weights,
+    triplet_sum,
+)
 
 
-class Angles(NamedTuple):
+class DimeNetAngles(NamedTuple):
     """The geometry of all angles of a batch, found once."""
 
     radial: Tensor
     """Functions of the length of an edge that enters the middle node, [S, P, R]."""
     envelope: Tensor
     """Weight that takes an edge smoothly out of all its angles, [P, 1]."""
-    fan: Fan
+    fan: TripletWeights
     """Functions of the angles, [T, S], and who meets whom."""
 
 
-class Directed(NamedTuple):
+class DirectedState(NamedTuple):
     """What the conv carries from layer to layer."""
 
     messages: Tensor
     """Of the edges, [E, F]."""
-    angles: Angles
+    angles: DimeNetAngles
     """The geometry."""
 
 
@@ -69,12 +74,12 @@ class AngularSum(nn.Module):
         self.first = nn.Parameter(first)
         self.second = nn.Parameter(torch.randn(inner, width) / inner**0.5)
 
-    def forward(self, messages: Tensor, angles: Angles) -> Tensor:
+    def forward(self, messages: Tensor, angles: DimeNetAngles) -> Tensor:
         """Sum, [E, W] to [E, W]."""
         filters = torch.bmm(angles.radial, self.first @ self.second)
         values = filters.unsqueeze(1) * _halves(messages, filters.shape[1])
         values = values.view(filters.shape[0], *messages.shape)
-        return fanned(values, angles.fan)
+        return triplet_sum(values, angles.fan)
 
 
 class DimeNetPPConv(nn.Module):
@@ -110,13 +115,13 @@ class DimeNetPPConv(nn.Module):
         self.mix = nn.Linear(f, f)
         self.after = nn.Sequential(*(Residual(f) for _ in range(options.after_skip)))
         self.gate = nn.Linear(k, f)
-        self.out = _output(f, options)
-        self.apply(_draw)
+        self.out = _output_block(f, options)
+        self.apply(_init_xavier)
         nn.init.ones_(self.gate.bias)
 
     def forward(
-        self, scalars: Tensor, state: Directed | None, edges: Edges
-    ) -> tuple[Tensor, Directed]:
+        self, scalars: Tensor, state: DirectedState | None, edges: Edges
+    ) -> tuple[Tensor, DirectedState]:
         """Give the change of the scalars, [N, F], and the new messages, [E, F]."""
         ends = self.receive(scalars), self.send(scalars)
         if state is None:
@@ -125,27 +130,29 @@ class DimeNetPPConv(nn.Module):
             angles, own = self._angles(edges), self.own(messages)
         else:
             messages, angles = state
-            own = joined(*ends, self.own(messages), edges.links)
-        heard = times(F.silu(self.other(messages)), self.filter(edges.pair_basis))
+            own = sum_ends(*ends, self.own(messages), edges.links)
+        heard = multiply_by_filters(F.silu(self.other(messages)), self.filter(edges.pair_basis))
         turned = self.angular(F.silu(self.down(heard)), angles)
-        met = F.silu(own) + F.silu(self.up(times(turned, angles.envelope)))
+        met = F.silu(own) + F.silu(self.up(multiply_by_filters(turned, angles.envelope)))
         messages = self.after(F.silu(self.mix(self.before(met))) + messages)
         gate = self.gate(edges.pair_basis) * edges.pair_envelope
-        return self.out(edges.sum_messages(times(messages, gate))), Directed(messages, angles)
+        return self.out(edges.sum_messages(multiply_by_filters(messages, gate))), DirectedState(
+            messages, angles
+        )
 
-    def _angles(self, edges: Edges) -> Angles:
+    def _angles(self, edges: Edges) -> DimeNetAngles:
         assert self.bessel is not None
-        triplets = triplets_of(edges, self.reach)
+        triplets = find_triplets(edges, self.reach)
         weight = envelope(edges.pair_lengths, self.reach).unsqueeze(-1)
         orders = self.bessel.orders
-        return Angles(
+        return DimeNetAngles(
             radial=self.bessel(edges.pair_lengths) * weight,
             envelope=weight,
-            fan=fan_of(triplets.links, legendre(triplets.cosines, orders)),
+            fan=sort_triplet_weights(triplets.links, legendre(triplets.cosines, orders)),
         )
 
 
-def _draw(module: nn.Module) -> None:
+def _init_xavier(module: nn.Module) -> None:
     """Draw weights that keep the size of what passes a deep chain of narrow maps."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_normal_(module.weight)
@@ -158,7 +165,7 @@ def _halves(rows: Tensor, count: int) -> Tensor:
     return rows.view(max(1, rows.shape[0] // max(1, count)), count, rows.shape[1])
 
 
-def _output(features: int, options: DimeNetPPOptions) -> nn.Sequential:
+def _output_block(features: int, options: DimeNetPPOptions) -> nn.Sequential:
     """Build the map from gathered messages to the change of a node."""
     wide = options.out_emb
     layers: list[nn.Module] = [nn.Linear(features, wide, bias=False)]

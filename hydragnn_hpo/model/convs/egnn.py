@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.egnn import EGNNOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.mlp import mlp
+from hydragnn_hpo.model.layers import mlp
 
 
 class EGNNConv(nn.Module):

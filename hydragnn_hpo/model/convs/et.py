@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.et import ETOptions
 from hydragnn_hpo.config.convs.painn import sent_channels
-from hydragnn_hpo.model.attended import attended, scores
+from hydragnn_hpo.model.edge_attention import attention_sum, edge_scores
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.polar import RadialFilters, VectorUpdate, pass_vectors
+from hydragnn_hpo.model.vectors import RadialFilters, VectorUpdate, send_vectors
 
 
 class ETConv(nn.Module):
@@ -45,10 +45,10 @@ class ETConv(nn.Module):
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
         """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         near = F.silu(self.near(edges.pair_basis))
-        match = scores(self.query(scalars), self.key(scalars), near, edges.links, self.heads)
+        match = edge_scores(self.query(scalars), self.key(scalars), near, edges.links, self.heads)
         to_scalar, *to_vectors = self.filters(edges)
         say, *turn = (self.send(scalars) * self.scale).chunk(self.sent, dim=-1)
-        heard = self.out(attended(say, to_scalar, 1.0 + F.silu(match), edges.links))
-        vectors = pass_vectors(state, turn, to_vectors, edges)
+        heard = self.out(attention_sum(say, to_scalar, 1.0 + F.silu(match), edges.links))
+        vectors = send_vectors(state, turn, to_vectors, edges)
         answer, vectors = self.update(scalars + heard, vectors)
         return heard + answer, vectors

@@ -13,8 +13,7 @@ from torch.autograd import Function
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.gat import GATOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.extremes import segment_max
-from hydragnn_hpo.model.weighted import weighted
+from hydragnn_hpo.model.scatter import segment_max, weighted_sum
 
 
 class GATConv(nn.Module):
@@ -49,7 +48,7 @@ class GATConv(nn.Module):
         top = segment_max(lead.detach(), edges.links)
         weights = (lead - edges.at_receiver(top)).exp() * edges.envelope
         alone = (-top).exp()
-        heard = weighted(sent, weights, edges.links) + sent * self._spread(alone)
+        heard = weighted_sum(sent, weights, edges.links) + sent * self._spread(alone)
         heard = heard / self._spread(alone + edges.sum_messages(weights))
         return F.silu(heard + self.bias), None
 
@@ -65,12 +64,12 @@ class GATConv(nn.Module):
 
 def _scores(met: Tensor, by_head: Tensor, slope: float) -> Tensor:
     """Give the score of each head, [E, H], from what both ends bring, [E, F]."""
-    bent: Tensor = _Ramp.apply(met, slope)  # type: ignore[no-untyped-call]
+    bent: Tensor = _LeakyScores.apply(met, slope)  # type: ignore[no-untyped-call]
     # A product with few rows is four times quicker than one with few columns.
     return (by_head @ bent.t()).t().contiguous()
 
 
-class _Ramp(Function):
+class _LeakyScores(Function):
     """``slope * x + (1 - slope) * silu(x)``, that keeps x alone."""
 
     @staticmethod

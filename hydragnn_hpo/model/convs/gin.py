@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.gin import GINOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.mlp import mlp
-from hydragnn_hpo.model.weighted import weighted
+from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.model.scatter import weighted_sum
 
 
 class GINConv(nn.Module):
@@ -29,6 +29,6 @@ class GINConv(nn.Module):
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Give the change of the scalars, [N, F]; there is no state."""
-        heard = weighted(scalars, edges.pair_envelope, edges.links)
+        heard = weighted_sum(scalars, edges.pair_envelope, edges.links)
         own = scalars if self.eps is None else scalars * (1.0 + self.eps)
         return self.update(own + heard), None

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.degrees import Path, pairs, start
 from hydragnn_hpo.config.convs.mace import MACEOptions, Plan
-from hydragnn_hpo.model.coupled import coupled
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.harmonics import coupling, harmonics
+from hydragnn_hpo.model.tensor_product import (
+    coupled_sum,
+    coupling_coefficients,
+    spherical_harmonics,
+)
 
 
 class MACEConv(nn.Module):
@@ -27,9 +30,9 @@ class MACEConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features, plan = dimensions.features, Plan(dimensions, options)
-        self.gather = Gather(dimensions, options)
+        self.gather = NeighborMoments(dimensions, options)
         self.products = nn.ModuleList(
-            Product(features, plan.couplings(order), same=order == 2) for order in plan.orders
+            ProductBasis(features, plan.couplings(order), same=order == 2) for order in plan.orders
         )
         self.mix = nn.ModuleList(
             _mix(options.correlation * features, features, bias=ell == 0)
@@ -61,7 +64,7 @@ def _mix(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
     return mix
 
 
-class Gather(nn.Module):
+class NeighborMoments(nn.Module):
     """Sum over neighbours: radial weight x harmonics of the direction x features of the sender.
 
     The radial weights depend on the two degrees that meet, not on the third that they are coupled
@@ -84,7 +87,7 @@ class Gather(nn.Module):
         self.weights = nn.ModuleList(_mix(options.radial, features) for _ in plan.moments)
         self.mix = nn.ModuleList(_mix(count * features, features) for count in plan.counts)
         for (one, two), ends in plan.moments.items():
-            blocks = [torch.from_numpy(coupling(one, two, three)) for three in ends]
+            blocks = [torch.from_numpy(coupling_coefficients(one, two, three)) for three in ends]
             # Kept in fp64 until it is used: rounded to fp32 it would not quite turn in fp64 nets.
             matrix = torch.cat(blocks).permute(2, 0, 1).flatten(1)
             self.register_buffer(f"couple_{one}{two}", matrix, persistent=False)
@@ -95,10 +98,10 @@ class Gather(nn.Module):
         if state is not None:
             ends = [start(ell) - 1 for ell in range(1, self.plan.reads + 2)]
             parts = [state[:, a:b] for a, b in zip(ends, ends[1:], strict=False)]
-            values += [part * _shrunk(part) for part in parts]
+            values += [part * _norm_scale(part) for part in parts]
         sent = [send(value) for send, value in zip(self.send, values, strict=True)]
         radial = F.silu(self.radial(edges.pair_basis)) * (edges.pair_envelope * self.scale)
-        around = harmonics(edges.directions, self.plan.around)
+        around = spherical_harmonics(edges.directions, self.plan.around)
         found: list[list[Tensor]] = [[] for _ in self.mix]
         moments = zip(self.plan.moments.items(), self.weights, strict=True)
         for ((one, two), coupled_to), weights in moments:
@@ -119,10 +122,12 @@ class Gather(nn.Module):
         matrix = self.get_buffer(f"couple_{one}{two}")
         mixing = around[:, start(two) : start(two + 1)] @ matrix.to(around.dtype)
         rows = matrix.shape[1] // (2 * one + 1)
-        return coupled(sent, filters, mixing.view(around.shape[0], rows, 2 * one + 1), edges.links)
+        return coupled_sum(
+            sent, filters, mixing.view(around.shape[0], rows, 2 * one + 1), edges.links
+        )
 
 
-def _shrunk(values: Tensor) -> Tensor:
+def _norm_scale(values: Tensor) -> Tensor:
     """Give a scale per node that keeps large features below 1 in the mean, [N, 1, 1].
 
     The trunk norms scalars alone; without this, products of features grow from layer to layer.
@@ -130,7 +135,7 @@ def _shrunk(values: Tensor) -> Tensor:
     return (1.0 + values.square().mean(dim=(1, 2), keepdim=True)).rsqrt()
 
 
-class Product(nn.Module):
+class ProductBasis(nn.Module):
     """Multiply features of a node channel by channel and couple them to features again.
 
     The weights of the couplings are made from the node's scalars. The paper has one set of
@@ -179,7 +184,7 @@ def _matrix(couplings: tuple[Path, ...], columns: tuple[tuple[int, int], ...]) -
     matrix = torch.zeros(rows, len(columns), dtype=torch.float64)
     row = 0
     for one, two, three in couplings:
-        block = torch.from_numpy(coupling(one, two, three))
+        block = torch.from_numpy(coupling_coefficients(one, two, three))
         for c, a, b in block.nonzero().tolist():
             pair = (start(one) + a, start(two) + b)
             column = where[pair] if pair in where else where[pair[::-1]]

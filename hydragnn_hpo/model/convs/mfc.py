@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.mfc import MFCOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.weighted import weighted
+from hydragnn_hpo.model.scatter import weighted_sum
 
 
-class ByDegree(NamedTuple):
+class DegreeGroups(NamedTuple):
     """The nodes in the order of their degrees; the same in all layers."""
 
     order: Tensor
@@ -28,7 +28,7 @@ class ByDegree(NamedTuple):
     """How much of d + 1 each node has, in that order, [N, 1]."""
 
 
-def by_degree(edges: Edges, highest: int) -> ByDegree:
+def group_by_degree(edges: Edges, highest: int) -> DegreeGroups:
     """Sort nodes by their degree, a smooth sum of envelopes; above ``highest`` all are alike."""
     degree = edges.sum_messages(edges.envelope)
     lower = degree.detach().clamp(max=highest - 1).floor()
@@ -39,7 +39,7 @@ def by_degree(edges: Edges, highest: int) -> ByDegree:
     back = torch.empty_like(order)
     back[order] = torch.arange(order.shape[0], device=order.device)
     counts = torch.bincount(whole, minlength=highest)
-    return ByDegree(order, back, tuple(counts.tolist()), share.index_select(0, order))
+    return DegreeGroups(order, back, tuple(counts.tolist()), share.index_select(0, order))
 
 
 class MFCConv(nn.Module):
@@ -63,18 +63,20 @@ class MFCConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(features))
 
     def forward(
-        self, scalars: Tensor, state: ByDegree | None, edges: Edges
-    ) -> tuple[Tensor, ByDegree]:
+        self, scalars: Tensor, state: DegreeGroups | None, edges: Edges
+    ) -> tuple[Tensor, DegreeGroups]:
         """Give the change of the scalars, [N, F], and the order of the nodes."""
-        state = by_degree(edges, self.highest) if state is None else state
-        heard = weighted(scalars, edges.pair_envelope, edges.links)
+        state = group_by_degree(edges, self.highest) if state is None else state
+        heard = weighted_sum(scalars, edges.pair_envelope, edges.links)
         both = torch.cat((heard, scalars), dim=1).index_select(0, state.order)
         higher = both * state.share
-        said = grouped(both - higher, higher, self.weight, state.counts)
+        said = apply_per_degree(both - higher, higher, self.weight, state.counts)
         return F.silu(said.index_select(0, state.back) + self.bias), state
 
 
-def grouped(lower: Tensor, higher: Tensor, weight: Tensor, counts: tuple[int, ...]) -> Tensor:
+def apply_per_degree(
+    lower: Tensor, higher: Tensor, weight: Tensor, counts: tuple[int, ...]
+) -> Tensor:
     """Multiply rows in groups: those of group d by the matrices of d and of d + 1.
 
     Args:

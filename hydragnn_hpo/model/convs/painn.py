@@ -7,10 +7,9 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.painn import PaiNNOptions, sent_channels
-from hydragnn_hpo.model.activation import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.mlp import mlp
-from hydragnn_hpo.model.polar import RadialFilters, VectorUpdate, pass_vectors
+from hydragnn_hpo.model.layers import ShiftedSoftplus, mlp
+from hydragnn_hpo.model.vectors import RadialFilters, VectorUpdate, send_vectors
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "ssp": ShiftedSoftplus}
 
@@ -36,6 +35,6 @@ class PaiNNConv(nn.Module):
         to_scalar, *to_vectors = self.filters(edges)
         say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
         heard = edges.filtered_sum(say, to_scalar)
-        vectors = pass_vectors(state, turn, to_vectors, edges)
+        vectors = send_vectors(state, turn, to_vectors, edges)
         answer, vectors = self.update(scalars + heard, vectors)
         return heard + answer, vectors

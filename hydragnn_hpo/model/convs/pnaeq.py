@@ -10,9 +10,9 @@ from hydragnn_hpo.config.convs.painn import sent_channels
 from hydragnn_hpo.config.convs.pnaeq import PNAEqOptions
 from hydragnn_hpo.model.aggregation import Aggregation
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.mlp import mlp
-from hydragnn_hpo.model.polar import RadialFilters, VectorUpdate, pass_vectors
-from hydragnn_hpo.model.sums import times
+from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.model.scatter import multiply_by_filters
+from hydragnn_hpo.model.vectors import RadialFilters, VectorUpdate, send_vectors
 
 
 class PNAEqConv(nn.Module):
@@ -39,8 +39,8 @@ class PNAEqConv(nn.Module):
         to_vectors = self.filters(edges)
         say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
         said = edges.sum_ends(self.receive(scalars), say)
-        said = times(said, self.filter(edges.pair_basis))
+        said = multiply_by_filters(said, self.filter(edges.pair_basis))
         heard = self.aggregate(said, edges)
-        vectors = pass_vectors(state, turn, to_vectors, edges)
+        vectors = send_vectors(state, turn, to_vectors, edges)
         answer, vectors = self.update(scalars + heard, vectors)
         return heard + answer, vectors

@@ -10,8 +10,8 @@ from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.pnaplus import PNAPlusOptions
 from hydragnn_hpo.model.aggregation import Aggregation
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.mlp import mlp
-from hydragnn_hpo.model.sums import times
+from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.model.scatter import multiply_by_filters
 
 
 class PNAPlusConv(nn.Module):
@@ -37,5 +37,5 @@ class PNAPlusConv(nn.Module):
         messages = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )
-        heard = self.aggregate(times(messages, self.filter(edges.pair_basis)), edges)
+        heard = self.aggregate(multiply_by_filters(messages, self.filter(edges.pair_basis)), edges)
         return self.update(torch.cat((scalars, heard), dim=-1)), None

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.sage import SAGEOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.extremes import segment_max
-from hydragnn_hpo.model.weighted import weighted
+from hydragnn_hpo.model.scatter import segment_max, weighted_sum
 
 
 class SAGEConv(nn.Module):
@@ -41,6 +40,6 @@ class SAGEConv(nn.Module):
 
     def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
         if self.pool is None:
-            return weighted(scalars, edges.pair_envelope, edges.links)
+            return weighted_sum(scalars, edges.pair_envelope, edges.links)
         said = F.silu(self.pool(scalars))
         return segment_max(edges.at_sender(said) * edges.envelope, edges.links)

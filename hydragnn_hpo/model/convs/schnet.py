@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.schnet import SchNetOptions
-from hydragnn_hpo.model.activation import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.layers import ShiftedSoftplus
 
 
 class SchNetConv(nn.Module):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.search import ParameterConfig
+from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.page_blocks import Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.trial_scores import (
@@ -19,7 +19,7 @@ from hydragnn_hpo.report.trial_scores import (
     short_names,
     wide,
 )
-from hydragnn_hpo.search.space import domain
+from hydragnn_hpo.search.space import list_values
 
 LINES = 4000
 """Most lines: more hide each other, and brushing them is no longer fluent."""
@@ -122,7 +122,7 @@ def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Any])
         A dimension of a ``parcoords`` trace.
     """
     off = any(value is None for value in values)
-    every = domain(parameter)
+    every = list_values(parameter)
     if parameter.choices is not None:
         places = {repr(choice): float(k) for k, choice in enumerate(parameter.choices)}
         found = [np.nan if v is None else places.get(repr(v), np.nan) for v in values]

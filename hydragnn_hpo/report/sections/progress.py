@@ -24,7 +24,7 @@ from hydragnn_hpo.report.page_blocks import (
 )
 from hydragnn_hpo.report.timeline import slots_per_host
 from hydragnn_hpo.report.trial_scores import first_goal
-from hydragnn_hpo.search.objective import goals, named
+from hydragnn_hpo.search.objective import goal_label, goals
 
 TOP = 10
 """Trials in the table."""
@@ -119,7 +119,7 @@ def _make_numbers(found: Sequence[ScoredAttempt], slots: float) -> Numbers:
 def _make_figures(
     facts: Facts, found: Sequence[ScoredAttempt], slots: float
 ) -> tuple[Figure, Figure]:
-    goal = named(goals(facts.config.search.objective)[0])
+    goal = goal_label(goals(facts.config.search.objective)[0])
     label = "weighted validation MAE" if goal == "weighted" else goal
     thin = found[:: -(-len(found) // MOST_POINTS)]
     positive = min(result.score for result in thin) > 0

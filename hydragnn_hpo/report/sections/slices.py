@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.search import ParameterConfig, Scalar
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
 from hydragnn_hpo.report.charts import scatter, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.importance import LEAST_SKILL

@@ -16,7 +16,7 @@ from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.lease import DRAINED, PAUSED, left
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
-from hydragnn_hpo.config.trial import DISK_FULL, STALE
+from hydragnn_hpo.config.trial_config import DISK_FULL, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError, answer_of
 from hydragnn_hpo.launching.job import Event
 from hydragnn_hpo.launching.rank_lease import LAPSED

@@ -6,13 +6,13 @@ import pytest
 
 from hydragnn_hpo.campaign.campaign_template import render_campaign
 from hydragnn_hpo.campaign.setup import check_space
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import load, parse
-from hydragnn_hpo.config.mixture import targets_of
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.data_mixture import targets_of
+from hydragnn_hpo.config.toml_files import load_config, parse_config
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 ENERGY = {"level": "graph", "unit": "eV", "energy": "total"}
 FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom"}
@@ -23,14 +23,14 @@ def card(**targets):
 
 
 def campaign(text):
-    return parse(tomllib.loads(text), CampaignConfig, "starter")
+    return parse_config(tomllib.loads(text), CampaignConfig, "starter")
 
 
 @pytest.mark.parametrize(
-    "path", sorted(shipped("graph_datasets").glob("*.toml")), ids=lambda p: p.stem
+    "path", sorted(resource_path("graph_datasets").glob("*.toml")), ids=lambda p: p.stem
 )
 def test_every_shipped_card_has_a_starter_that_can_run(path):
-    one = load(path, CardConfig)
+    one = load_config(path, CardConfig)
     made = campaign(render_campaign(one, path.stem))
     check_space(made, targets_of(one), one.graphs.cutoff)
     derived = any(target.derived_from for target in one.targets.values())

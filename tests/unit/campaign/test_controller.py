@@ -19,14 +19,14 @@ from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
 from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.campaign.trial_kind import CommandTrials
 from hydragnn_hpo.campaign.user_requests import write_request
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.command import CommandConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.command_config import CommandConfig
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.job import Event
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.cost import CostModel
+from hydragnn_hpo.placement.cost_model import CostModel
 
 
 def campaign(**search):
@@ -38,7 +38,7 @@ def campaign(**search):
         "search": plan,
         "command": {"argv": ["true"]},
     }
-    return parse(values, CampaignConfig, "stub")
+    return parse_config(values, CampaignConfig, "stub")
 
 
 class Ran:

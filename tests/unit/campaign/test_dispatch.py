@@ -7,13 +7,13 @@ import pytest
 from hydragnn_hpo.campaign.dispatch import Dispatch, choose_profile, fill_profile, merge_slots
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.trial_kind import TrainingTrials
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.task import Start
+from hydragnn_hpo.placement.task import StartTask
 
 STATS = {
     "splits": {"train": 1000},
@@ -45,7 +45,7 @@ CAMPAIGN = {
     ],
 )
 def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, width):
-    campaign, run = parse(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
+    campaign, run = parse_config(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
     dispatch = Dispatch(
         campaign, run, TrainingTrials(campaign, run, {Path("x"): "x"}), find_profile()
     )
@@ -113,7 +113,7 @@ def test_a_rank_that_needs_its_device_alone_has_all_its_cores_and_memory():
 
 def test_a_trial_without_memory_is_given_no_width_that_is_not_there(tmp_path):
     """It waited for ever for twice the ranks, and so did its campaign."""
-    campaign, run = parse(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
+    campaign, run = parse_config(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
     dispatch = Dispatch(
         campaign, run, TrainingTrials(campaign, run, {Path("x"): "x"}), find_profile()
     )
@@ -126,11 +126,11 @@ def test_a_trial_without_memory_is_given_no_width_that_is_not_there(tmp_path):
 
 
 def test_slots_of_a_lost_host_stay_known_to_what_was_placed_there(tmp_path):
-    campaign, run = parse(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
+    campaign, run = parse_config(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
     dispatch = Dispatch(
         campaign, run, TrainingTrials(campaign, run, {Path("x"): "x"}), find_profile()
     )
     dispatch.lay_out([Slot("a", 0, (), "cpu")], State())
     dispatch.lay_out([Slot("b", 0, (), "cpu")], State())
-    assert dispatch._places(Start("t", ("a:0",), 1, ""))[0].host == "a"
+    assert dispatch._places(StartTask("t", ("a:0",), 1, ""))[0].host == "a"
     assert dispatch.pool.hosts == ("b",)

@@ -18,16 +18,16 @@ from hydragnn_hpo.campaign.forecast import (
     trial_of,
 )
 from hydragnn_hpo.campaign.state import fold
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import LimitConfig, find_profile
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.placement.simulator import SimulatedWork
+from hydragnn_hpo.resources import resource_path
 from hydragnn_hpo.search import space
-from hydragnn_hpo.shipped import shipped
 
 
 def campaign(**search):
-    values = tomllib.loads(shipped("workflows/quickstart.toml").read_text())
+    values = tomllib.loads(resource_path("workflows/quickstart.toml").read_text())
     values["search"] |= {"rungs": [1, 3, 9], "trials": 9, "finalists": 1, "initial": 3, **search}
     return CampaignConfig.model_validate(values)
 
@@ -65,7 +65,7 @@ def test_a_sample_lies_in_the_space_and_repeats_itself():
     config = campaign()
     values = sample_configurations(config, 40)
     assert values == sample_configurations(config, 40)
-    assert len({space.key(each) for each in values}) == 40
+    assert len({space.configuration_key(each) for each in values}) == 40
     for each in values:
         assert all(space.is_in(config.space[name], value) for name, value in each.items())
 
@@ -75,7 +75,9 @@ def test_a_sample_leaves_out_what_was_proposed_and_what_constraints_forbid():
     first = sample_configurations(config, 20)
     assert all(each["model.features"] < 50 for each in first)
     rest = sample_configurations(config, 20, first)
-    assert not {space.key(each) for each in first} & {space.key(each) for each in rest}
+    assert not {space.configuration_key(each) for each in first} & {
+        space.configuration_key(each) for each in rest
+    }
 
 
 def test_one_rung_takes_what_a_division_says():

@@ -14,7 +14,7 @@ from hydragnn_hpo.campaign.outcome import (
     read_outcome,
     retry_out_of_memory,
 )
-from hydragnn_hpo.config.trial import DISK_FULL, FILES_AWAY, INTERRUPTED, PEER_LOST, STALE
+from hydragnn_hpo.config.trial_config import DISK_FULL, FILES_AWAY, INTERRUPTED, PEER_LOST, STALE
 from hydragnn_hpo.errors import StorageError
 
 SENTENCE = "rank 0 has not moved for 300 s, rank 3 is at step 120 (data) for 301 s; ending"

@@ -11,8 +11,8 @@ from hydragnn_hpo.campaign.promotion import choose_replicates
 from hydragnn_hpo.campaign.setup import open_run, trial_config
 from hydragnn_hpo.campaign.state import State, fold
 from hydragnn_hpo.campaign.status import build_status, describe_trial
-from hydragnn_hpo.config.campaign import CampaignConfig, EnsembleConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.campaign_config import CampaignConfig, EnsembleConfig
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.errors import ConfigError, RunError
 
 SEARCH = {"brain": "random", "trials": 6, "rungs": [2, 4], "finalists": 3}
@@ -26,7 +26,7 @@ def campaign(**search):
         "search": {**SEARCH, **search},
         "command": {"argv": ["true"]},
     }
-    return parse(values, CampaignConfig, "stub")
+    return parse_config(values, CampaignConfig, "stub")
 
 
 class Crashed(BaseException):
@@ -204,7 +204,7 @@ def test_only_completed_ones_of_the_search_are_chosen_and_none_before_its_end():
 
 def test_a_campaign_of_commands_refuses_it():
     with pytest.raises(ConfigError, match="a command has no ensemble"):
-        parse(
+        parse_config(
             {**campaign().model_dump(mode="json"), "ensemble": {"reseed": 1}},
             CampaignConfig,
             "stub",
@@ -212,7 +212,7 @@ def test_a_campaign_of_commands_refuses_it():
 
 
 def test_the_new_seed_is_derived_from_the_new_name():
-    config = parse(
+    config = parse_config(
         {
             "name": "toy",
             "data": [{"card": "toy"}],

@@ -20,12 +20,12 @@ from hydragnn_hpo.campaign.search_budget import (
     select_convs,
     set_trials,
 )
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.data import SPLITS, CardConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.data_config import SPLITS, CardConfig
+from hydragnn_hpo.config.data_mixture import targets_of
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.config.mixture import targets_of
+from hydragnn_hpo.config.toml_files import parse_config
 
 CARD = CardConfig(
     name="mine",
@@ -64,7 +64,9 @@ def stats(count, nodes=20):
 
 
 def make(budget):
-    return parse(tomllib.loads(render_campaign(CARD, "x", budget=budget)), CampaignConfig, "made")
+    return parse_config(
+        tomllib.loads(render_campaign(CARD, "x", budget=budget)), CampaignConfig, "made"
+    )
 
 
 def fitted(count, minutes, slots=2, nodes=20):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search import space
 
@@ -34,7 +34,7 @@ def test_every_way_to_share_a_model_makes_a_valid_trial():
     for positions in itertools.product((0.0, 0.3, 0.6, 0.9), repeat=len(SPACE)):
         drawn = zip(made.space.items(), positions, strict=True)
         values = {key: space.value_at(searched, place) for (key, searched), place in drawn}
-        chosen = space.active(made.space, values)
+        chosen = space.active_parameters(made.space, values)
         trial = trial_config(made, "t", chosen, stores_of(made, ["mine"]))
         given = {f"parallel.{name}": value for name, value in trial.parallel.model_dump().items()}
         assert {key: given[key] for key in chosen} == chosen

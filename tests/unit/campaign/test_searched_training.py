@@ -3,7 +3,7 @@
 import pytest
 
 from hydragnn_hpo.campaign.setup import check_space
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.errors import ConfigError
 
 TARGETS = {

@@ -3,11 +3,11 @@
 import pytest
 
 from hydragnn_hpo.campaign.setup import open_run, settle, tidy
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import load, parse
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.toml_files import load_config, parse_config
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 LEFT = ("events.part", "data/.tiny.bp.1.part", "trials/t0000/checkpoints/.last.json.2.part")
 
@@ -29,15 +29,15 @@ def settled(folder, card):
     folder.mkdir(exist_ok=True)
     (folder / card).touch()
     file = folder / "campaign.toml"
-    file.write_text(shipped("workflows/ci.toml").read_text().replace('"g2_xtb"', f'"{card}"'))
-    return settle(load(file, CampaignConfig), file)
+    file.write_text(resource_path("workflows/ci.toml").read_text().replace('"g2_xtb"', f'"{card}"'))
+    return settle(load_config(file, CampaignConfig), file)
 
 
 def test_a_settled_campaign_names_its_card_wherever_it_is_run_from(tmp_path):
     made = settled(tmp_path / "one", "own.toml")
     assert [entry.card for entry in made.data] == [str(tmp_path / "one" / "own.toml")]
-    here = shipped("workflows/ci.toml")
-    assert settle(load(here, CampaignConfig), here).data[0].card == "g2_xtb"
+    here = resource_path("workflows/ci.toml")
+    assert settle(load_config(here, CampaignConfig), here).data[0].card == "g2_xtb"
 
 
 def test_a_campaign_may_move_with_its_card_but_not_take_another(tmp_path):
@@ -49,7 +49,7 @@ def test_a_campaign_may_move_with_its_card_but_not_take_another(tmp_path):
 
 def test_several_may_open_one_run_in_the_same_moment(tmp_path):
     """Whoever comes while another one writes the campaign does not take that for something else."""
-    config = parse(
+    config = parse_config(
         {
             "name": "many",
             "space": {"x": {"low": 0.0, "high": 1.0}},

@@ -5,7 +5,7 @@ import pytest
 from hydragnn_hpo.campaign.accounting import SlotLedger
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.campaign.status import count_epochs_left, predict_seconds_left, running_trials
-from hydragnn_hpo.config.search import SearchConfig
+from hydragnn_hpo.config.search_config import SearchConfig
 
 SEARCH = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=2)
 

@@ -8,8 +8,8 @@ import pytest
 
 from hydragnn_hpo.campaign.outcome import EndedAttempt
 from hydragnn_hpo.campaign.trial_kind import CommandTrials
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.launching.job import Slot
 
 SLOTS = tuple(Slot("here", index, (index,), "cpu") for index in range(2))
@@ -23,7 +23,7 @@ def work(objective="weighted", per="rank"):
         "search": {"trials": 1, "finalists": 1, "rungs": [2, 6], "objective": objective},
         "command": {"argv": ["do"], "per": per, "width": 2},
     }
-    config = parse(values, CampaignConfig, where="c.toml")
+    config = parse_config(values, CampaignConfig, where="c.toml")
     return CommandTrials(config, config.command)
 
 

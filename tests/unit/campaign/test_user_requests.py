@@ -22,10 +22,10 @@ from hydragnn_hpo.campaign.user_requests import (
     remove_request,
     write_request,
 )
-from hydragnn_hpo.config.campaign import CampaignConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ GOOD = {
 
 @pytest.fixture
 def config():
-    values = tomllib.loads(shipped("workflows/quickstart.toml").read_text())
+    values = tomllib.loads(resource_path("workflows/quickstart.toml").read_text())
     values["search"]["constraints"] = ["model.features * model.layers <= 192"]
     return CampaignConfig.model_validate(values)
 
@@ -274,7 +274,7 @@ def steered(tmp_path, monkeypatch):
         event_store.append("proposed", trial=name, values={}, until=4)
         event_store.append("ended", trial=name, outcome="failed", reason=reason, message="no.")
     event_store.notes.clear()
-    values = tomllib.loads(shipped("workflows/quickstart.toml").read_text())
+    values = tomllib.loads(resource_path("workflows/quickstart.toml").read_text())
     attempts = SimpleNamespace(config=CampaignConfig.model_validate(values), news=False)
     return RequestHandler(run, event_store, attempts), event_store, run
 

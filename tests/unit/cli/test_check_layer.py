@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.cli.main import main
-from hydragnn_hpo.testing import CHECKS, suite
+from hydragnn_hpo.testing import CHECKS, conv_suite
 
 CONV = '''
 """A layer of a user."""
@@ -40,7 +40,8 @@ class Layer(nn.Module):
 
 class Directed(Layer):
     def forward(self, scalars, state, edges):
-        return edges.sum_messages(edges.directions)[:, :1] + super().forward(scalars, state, edges)[0], None
+        along = edges.sum_messages(edges.directions)[:, :1]
+        return along + super().forward(scalars, state, edges)[0], None
 
 
 class Raising(Layer):
@@ -64,7 +65,7 @@ def call(monkeypatch, tmp_path, capsys):
     (tmp_path / "ends.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "torn.py").write_text("def f(:\n")
     quick = {name: CHECKS[name] for name in ("contract", "rotation", "gradient")}
-    monkeypatch.setattr(suite, "CHECKS", quick)
+    monkeypatch.setattr(conv_suite, "CHECKS", quick)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     threads = torch.get_num_threads()

@@ -8,8 +8,8 @@ from ase import Atoms
 from ase.io import write
 
 from hydragnn_hpo.cli.estimate_stats import ATOMS, DENSITY, estimate_stats
-from hydragnn_hpo.config.loading import to_toml
-from hydragnn_hpo.config.mixture import united
+from hydragnn_hpo.config.data_mixture import unite_stats
+from hydragnn_hpo.config.toml_files import to_toml
 from hydragnn_hpo.errors import DataError
 
 
@@ -84,7 +84,7 @@ def test_a_store_goes_before_a_guess(card, tmp_path):
 
 def test_guesses_of_several_sets_are_united(card):
     entries = [type("Entry", (), {"prefix": name, "ratio": None}) for name in ("a_", "b_")]
-    both = united(
+    both = unite_stats(
         [estimate_stats(card, [], None).stats, estimate_stats(card, [], 100).stats], entries, ()
     )
     assert both["splits"]["train"] == 12 + 60

@@ -8,7 +8,7 @@ import pytest
 from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
 from hydragnn_hpo.cli.plan_view import advice_lines, report_lines, report_plain
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.placement.cost import Comparison
+from hydragnn_hpo.placement.prediction_error import TrialPrediction
 from hydragnn_hpo.placement.simulator import CAUSES, Bar, SimulatedWork, SimulationResult
 
 SLOTS, HOUR = 80, 3600.0
@@ -114,7 +114,7 @@ def test_many_widths_are_said_in_short():
 
 
 def test_hindsight_shows_the_worst_first():
-    rows = (Comparison("t0000", 1, 1.0, 1.1), Comparison("t0001", 2, 1.0, 0.25))
+    rows = (TrialPrediction("t0000", 1, 1.0, 1.1), TrialPrediction("t0001", 2, 1.0, 0.25))
     lines = list(report_lines(planned(None, rows)))
     assert lines[0].startswith("mine: 2 trials ended; seconds per epoch were off by a factor of ")
     assert [line.split()[0] for line in lines[2:4]] == ["t0001", "t0000"]

@@ -20,14 +20,14 @@ from hydragnn_hpo.cli.reference_pages import (
     read_commands,
     settings_page,
 )
+from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.convs.user import UserOptions
-from hydragnn_hpo.config.fit import Heads
-from hydragnn_hpo.config.mixture import MixedConfig
+from hydragnn_hpo.config.data_mixture import MixedConfig
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.site import SiteConfig
 
 ROOT = Path(__file__).parents[3]
-UNWRITTEN = {Config, MixedConfig, SiteConfig, Heads, UserOptions}
+UNWRITTEN = {Config, MixedConfig, SiteConfig, TrialHeads, UserOptions}
 """Configs that only others derive from, and two that no file holds."""
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.command import filled
-from hydragnn_hpo.config.loading import dump, parse, read_toml
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.command_config import filled
+from hydragnn_hpo.config.toml_files import dump_config, parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
 
 
@@ -16,14 +16,14 @@ def campaign(**changes):
         "search": {"trials": 3, "finalists": 1, "rungs": [1]},
         "command": {"argv": ["{python}", "{here}/do.py", "{trial}"]},
     }
-    return parse(values | changes, CampaignConfig, where="c.toml")
+    return parse_config(values | changes, CampaignConfig, where="c.toml")
 
 
 def test_a_campaign_over_a_command_needs_no_data_and_may_have_any_keys(tmp_path):
     made = campaign()
     assert (made.data, made.command.width, made.command.per) == ((), 1, "rank")
-    (tmp_path / "c.toml").write_text(dump(made))
-    assert parse(read_toml(tmp_path / "c.toml"), CampaignConfig, where="") == made
+    (tmp_path / "c.toml").write_text(dump_config(made))
+    assert parse_config(read_toml(tmp_path / "c.toml"), CampaignConfig, where="") == made
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import dump, load, parse, read_toml, to_toml
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.toml_files import (
+    dump_config,
+    load_config,
+    parse_config,
+    read_toml,
+    to_toml,
+)
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.errors import ConfigError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -71,10 +77,10 @@ TRIAL = {
 
 
 def test_a_dumped_config_is_resolved_and_comes_back_equal(tmp_path):
-    config = parse(TRIAL, TrialConfig, "x")
+    config = parse_config(TRIAL, TrialConfig, "x")
     path = tmp_path / "trial.toml"
-    path.write_text(dump(config))
-    assert load(path, TrialConfig) == config
+    path.write_text(dump_config(config))
+    assert load_config(path, TrialConfig) == config
     assert read_toml(path)["training"]["global_batch"] == 32
     assert read_toml(path)["model"]["options"] == {"activation": "silu"}
 
@@ -133,7 +139,7 @@ WRONG = [
 @pytest.mark.parametrize(("schema", "values", "sentence"), WRONG)
 def test_sentences(schema, values, sentence):
     with pytest.raises(ConfigError) as caught:
-        parse(values, schema, "here.toml")
+        parse_config(values, schema, "here.toml")
     said = str(caught.value)
     assert said.startswith(f"here.toml: {sentence}"), said
     assert "\n" not in said
@@ -156,12 +162,12 @@ class Outer(Config):
 @pytest.mark.parametrize("values", [{"maybe": {"widht": 1}}, {"rows": [{"widht": 1}]}])
 def test_hints_reach_into_what_may_be_absent(values):
     with pytest.raises(ConfigError, match=r"widht'. Did you mean 'width'\? Known: width\.$"):
-        parse(values, Outer, "x")
+        parse_config(values, Outer, "x")
 
 
 def test_long_values_are_cut():
     with pytest.raises(ConfigError) as caught:
-        parse({**TRIAL, "seed": "x" * 500}, TrialConfig, "x")
+        parse_config({**TRIAL, "seed": "x" * 500}, TrialConfig, "x")
     assert len(str(caught.value)) < 200
 
 
@@ -181,24 +187,24 @@ def test_a_file_of_structures_is_pointed_to_init(tmp_path):
     path = tmp_path / "data.xyz"
     path.write_text("1\n\nH 0 0 0\n")
     with pytest.raises(ConfigError, match="'hydragnn-hpo init .*data.xyz' writes a card"):
-        load(path, CampaignConfig)
+        load_config(path, CampaignConfig)
     (tmp_path / "bad.toml").write_text("1")
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path / "bad.toml", CampaignConfig)
+        load_config(tmp_path / "bad.toml", CampaignConfig)
     assert "init" not in str(caught.value)
 
 
 def test_a_card_and_a_campaign_are_not_taken_for_each_other():
     card = {"name": "x", "files": [{"path": "a"}], "targets": {}}
     with pytest.raises(ConfigError, match="is a card, which says what data are"):
-        parse(card, CampaignConfig, "f")
+        parse_config(card, CampaignConfig, "f")
     campaign = {"name": "x", "data": [{"card": "a"}], "space": {}, "search": {}}
     with pytest.raises(ConfigError, match="is a campaign, which says what is searched"):
-        parse(campaign, CardConfig, "f")
+        parse_config(campaign, CardConfig, "f")
 
 
 def test_a_unit_that_only_the_user_knows_is_asked_for():
     card = {"name": "x", "files": [{"path": "a"}]}
     card["targets"] = {"e": {"level": "graph", "unit": "?"}}
     with pytest.raises(ConfigError, match="targets.e.unit.*a unit that only you know"):
-        parse(card, CardConfig, "f")
+        parse_config(card, CardConfig, "f")

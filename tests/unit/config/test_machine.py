@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from hydragnn_hpo.config.campaign import MachineConfig
-from hydragnn_hpo.config.loading import dump, load
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import (
     PROFILES,
     ProfileConfig,
@@ -16,8 +15,9 @@ from hydragnn_hpo.config.machine import (
     read_profile,
     resolve_machine,
 )
+from hydragnn_hpo.config.toml_files import dump_config, load_config
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def test_a_file_of_ones_own_may_have_the_name_of_what_it_extends(write):
     profile = read_profile(str(mine))
     assert profile.config.scratch == "/fast/$USER"
     assert profile.config.hosts == 9408
-    assert profile.files == (mine, shipped(f"{PROFILES}/frontier.toml"))
+    assert profile.files == (mine, resource_path(f"{PROFILES}/frontier.toml"))
     assert profile.origins["scratch"] == mine
-    assert profile.origins["layout.cores_of_slot"] == shipped(f"{PROFILES}/frontier.toml")
+    assert profile.origins["layout.cores_of_slot"] == resource_path(f"{PROFILES}/frontier.toml")
     assert "batch.environment" not in profile.origins, "no file says it"
 
 
@@ -150,8 +150,10 @@ def test_profiles_that_ship(name, tmp_path):
     assert profile.source
     assert profile.checked.year >= 2026
     path = tmp_path / "all.toml"
-    path.write_text(dump(profile))
-    assert load(path, ProfileConfig) == profile, "all of it can be written down and read again"
+    path.write_text(dump_config(profile))
+    assert load_config(path, ProfileConfig) == profile, (
+        "all of it can be written down and read again"
+    )
 
 
 def test_eight_profiles_ship():
@@ -161,7 +163,7 @@ def test_eight_profiles_ship():
 @pytest.mark.parametrize("name", SITES)
 def test_the_wrapper_of_a_site_shows_devices_by_the_sites_variable(name):
     rank = find_profile(name).rank
-    said = shipped(rank.wrapper).read_text()
+    said = resource_path(rank.wrapper).read_text()
     assert f"variable={rank.visible}" in said
     assert f"name={rank.accelerator}:0" in said
 
@@ -188,7 +190,7 @@ def test_this_computer_is_meant_where_nothing_is_named():
 
 def test_a_profile_of_ones_own(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text(dump(find_profile("generic-slurm").model_copy(update={"name": "mine"})))
+    path.write_text(dump_config(find_profile("generic-slurm").model_copy(update={"name": "mine"})))
     assert find_profile(str(path)).name == "mine"
 
 
@@ -197,14 +199,14 @@ def test_what_is_refused(tmp_path):
         find_profile("frontir")
     path = tmp_path / "mine.toml"
     wrong = find_profile("frontier").model_copy(update={"slot_order": (0, 1, 1)})
-    path.write_text(dump(wrong))
+    path.write_text(dump_config(wrong))
     with pytest.raises(ConfigError, match="name each from 0 to 7 once"):
         find_profile(str(path))
 
 
 def test_limits_begin_with_the_fewest_hosts(tmp_path):
     path = tmp_path / "mine.toml"
-    text = dump(find_profile("frontier"))
+    text = dump_config(find_profile("frontier"))
     path.write_text(text.replace("hosts = 91", "hosts = 300"))
     with pytest.raises(ConfigError, match="begin with the fewest"):
         find_profile(str(path))

@@ -5,15 +5,15 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.convs import CONV_SPECS, Dimensions
-from hydragnn_hpo.config.counting import forward_flops, head_parameters, parameters
-from hydragnn_hpo.config.data import CardConfig, SplitConfig
-from hydragnn_hpo.config.fit import Heads
-from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
-from hydragnn_hpo.config.search import ParameterConfig, SearchConfig
-from hydragnn_hpo.config.training import TrainConfig
+from hydragnn_hpo.config.data_config import CardConfig, SplitConfig
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_size import count_parameters, forward_flops, head_parameters
+from hydragnn_hpo.config.search_config import ParameterConfig, SearchConfig
+from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.training_config import TrainConfig
 from hydragnn_hpo.errors import ConfigError
 
 
@@ -83,14 +83,14 @@ def test_parameters_that_do(value):
 @pytest.mark.parametrize("rungs", [[4, 2], [3, 3]])
 def test_rungs_rise(rungs):
     with pytest.raises(ConfigError, match=r"search.rungs \[\d, \d\] must rise"):
-        parse({"trials": 9, "rungs": rungs}, SearchConfig, "x")
-    assert parse({"trials": 9, "rungs": sorted({1, *rungs})[:2]}, SearchConfig, "x")
+        parse_config({"trials": 9, "rungs": rungs}, SearchConfig, "x")
+    assert parse_config({"trials": 9, "rungs": sorted({1, *rungs})[:2]}, SearchConfig, "x")
 
 
 def test_finalists_are_among_the_trials():
     with pytest.raises(ConfigError, match=r"search.finalists is 6, search.trials 5: ask for fewer"):
-        parse({"trials": 5, "rungs": [2]}, SearchConfig, "x")
-    assert parse({"trials": 6, "rungs": [2]}, SearchConfig, "x").finalists == 6
+        parse_config({"trials": 5, "rungs": [2]}, SearchConfig, "x")
+    assert parse_config({"trials": 6, "rungs": [2]}, SearchConfig, "x").finalists == 6
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,16 @@ def test_finalists_are_among_the_trials():
 )
 def test_what_is_no_goal_is_refused(wrong):
     with pytest.raises(ConfigError, match=r"'objective': .* is no goal: name a number"):
-        parse({"trials": 9, "rungs": [2], "objective": wrong}, SearchConfig, "x")
+        parse_config({"trials": 9, "rungs": [2], "objective": wrong}, SearchConfig, "x")
 
 
 def test_goals_are_one_or_several():
     def objective(value):
-        return parse({"trials": 9, "rungs": [2], "objective": value}, SearchConfig, "x").objective
+        return parse_config(
+            {"trials": 9, "rungs": [2], "objective": value}, SearchConfig, "x"
+        ).objective
 
-    assert parse({"trials": 9, "rungs": [2]}, SearchConfig, "x").objective == "weighted"
+    assert parse_config({"trials": 9, "rungs": [2]}, SearchConfig, "x").objective == "weighted"
     assert objective(["parameters"]) == "parameters"
     assert objective(["val_mae.gap", {"gap": 1, "energy": 2}]) == (
         "val_mae.gap",
@@ -117,7 +119,7 @@ def test_goals_are_one_or_several():
 
 @pytest.mark.parametrize("rungs", [[7], [1, 3], [1, 3, 9, 27, 81]])
 def test_there_may_be_any_number_of_rungs(rungs):
-    assert parse({"trials": 9, "rungs": rungs}, SearchConfig, "x").rungs == tuple(rungs)
+    assert parse_config({"trials": 9, "rungs": rungs}, SearchConfig, "x").rungs == tuple(rungs)
 
 
 def test_shares_sum_to_one():
@@ -127,7 +129,7 @@ def test_shares_sum_to_one():
         with pytest.raises(ValidationError):
             SplitConfig(shares=shares)
     with pytest.raises(ConfigError, match=r"split.shares sum to 1.1: let them sum to 1"):
-        parse({"shares": [0.7, 0.1, 0.1, 0.1, 0.1]}, SplitConfig, "x")
+        parse_config({"shares": [0.7, 0.1, 0.1, 0.1, 0.1]}, SplitConfig, "x")
 
 
 @pytest.mark.parametrize("name", ["9lives", "a-b", "a.b", "a/b", "", "../x"])
@@ -136,7 +138,7 @@ def test_names_become_file_names_and_stay_harmless(name):
     for wrong in ({"name": name}, {"targets": {name: target}}):
         values = {"name": "x", "files": [{"path": "a"}], "targets": {"e": target}, **wrong}
         with pytest.raises(ConfigError):
-            parse(values, CardConfig, "x")
+            parse_config(values, CardConfig, "x")
 
 
 def test_configs_do_not_change_and_defaults_are_checked():
@@ -165,7 +167,7 @@ def fit(conv, **targets):
         "targets": {name: {"level": lv, "shape": sh} for name, (lv, sh) in targets.items()},
         "model": {"conv": conv},
     }
-    return parse(values, Heads, "trial.toml")
+    return parse_config(values, TrialHeads, "trial.toml")
 
 
 def test_heads_fit_the_targets_of_the_store():
@@ -183,7 +185,7 @@ def test_heads_fit_the_targets_of_the_store():
         fit("painn", d=("graph", "vector"))
     values = {"heads": {"enrgy": {}}, "targets": {"energy": {}}, "model": {"conv": "egnn"}}
     with pytest.raises(ConfigError, match=r"unknown target of a head 'enrgy'. Did you mean 'ener"):
-        parse(values, Heads, "x")
+        parse_config(values, TrialHeads, "x")
 
 
 ENERGY = {"level": "graph", "shape": "scalar", "energy": "total"}
@@ -219,14 +221,14 @@ def test_heads_that_do_not_fit_are_refused(target, head, model, says):
         "laplacian": 3,
     }
     with pytest.raises(ConfigError, match=says):
-        parse(values, Heads, "x")
+        parse_config(values, TrialHeads, "x")
 
 
 def test_a_gradient_needs_the_head_of_its_energy():
     values = {"heads": {"it": {}}, "targets": {"it": FORCES}, "model": {"conv": "painn"}}
     with pytest.raises(ConfigError, match="head 'it' is the gradient of 'energy', which has no he"):
-        parse(values, Heads, "x")
-    assert parse({**values, "heads": {"it": {"gradient": False}}}, Heads, "x")
+        parse_config(values, TrialHeads, "x")
+    assert parse_config({**values, "heads": {"it": {"gradient": False}}}, TrialHeads, "x")
 
 
 @pytest.mark.parametrize(
@@ -239,13 +241,13 @@ def test_a_gradient_needs_the_head_of_its_energy():
 )
 def test_a_conv_that_is_not_there(conv, says):
     with pytest.raises(ConfigError, match=says):
-        parse({"conv": conv}, ModelConfig, "trial.toml")
+        parse_config({"conv": conv}, ModelConfig, "trial.toml")
 
 
 def test_a_conv_whose_package_is_not_here():
     values = {"heads": {}, "targets": {}, "model": {"conv": "nowhere.module:Conv"}}
     with pytest.raises(ConfigError, match="'nowhere.module:Conv' is in package 'nowhere', which"):
-        parse(values, Heads, "trial.toml")
+        parse_config(values, TrialHeads, "trial.toml")
 
 
 def test_a_users_conv_is_named_without_being_imported():
@@ -258,7 +260,7 @@ def test_attention_heads_divide_the_width():
     with pytest.raises(
         ConfigError, match="attention_heads is 5, which does not divide features 64"
     ):
-        parse({"conv": "egnn", "attention": "gps", "attention_heads": 5}, ModelConfig, "x")
+        parse_config({"conv": "egnn", "attention": "gps", "attention_heads": 5}, ModelConfig, "x")
 
 
 def test_parameters_by_hand():
@@ -270,7 +272,7 @@ def test_parameters_by_hand():
     expected = 119 * 4 + 2 * (layer + 2 * 4) + head
     target = {"level": "graph", "shape": "scalar"}
     assert head_parameters(model, HeadConfig(hidden=5), target) == head
-    assert parameters(model, {"e": HeadConfig(hidden=5)}, {"e": target}) == expected
+    assert count_parameters(model, {"e": HeadConfig(hidden=5)}, {"e": target}) == expected
 
 
 @pytest.mark.parametrize("conv", list(CONV_SPECS))

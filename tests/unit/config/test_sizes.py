@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hydragnn_hpo.config.loading import dump, parse
-from hydragnn_hpo.config.sizes import draws, epoch_size
-from hydragnn_hpo.config.training import TrainConfig
+from hydragnn_hpo.config.epoch_size import count_draws, epoch_size
+from hydragnn_hpo.config.toml_files import dump_config, parse_config
+from hydragnn_hpo.config.training_config import TrainConfig
 from hydragnn_hpo.errors import ConfigError, DataError
 
 STATS = {
@@ -30,7 +30,7 @@ def training(**values):
 )
 def test_the_largest_set_is_drawn_once(counts, ratios):
     ratios = ratios[: len(counts)]
-    found = draws(counts, ratios, training())
+    found = count_draws(counts, ratios, training())
     largest = counts.index(max(counts))
     assert found[largest] == counts[largest]
     for count, ratio in zip(found, ratios, strict=True):
@@ -46,7 +46,7 @@ def test_the_largest_set_is_drawn_once(counts, ratios):
 def test_steps_of_an_epoch_are_full(counts, steps, batch):
     config = training(steps_per_epoch=steps, global_batch=batch)
     assume(min(counts) * steps * batch >= sum(counts))
-    found = draws(counts, [None] * len(counts), config)
+    found = count_draws(counts, [None] * len(counts), config)
     assert sum(found) == steps * batch
     for count, drawn in zip(counts, found, strict=True):
         assert abs(drawn - steps * batch * count / sum(counts)) < 1
@@ -54,16 +54,16 @@ def test_steps_of_an_epoch_are_full(counts, steps, batch):
 
 def test_a_set_of_which_an_epoch_has_no_graph_is_named():
     with pytest.raises(ConfigError, match="steps_per_epoch is 1: data set 2 would have no graph"):
-        draws([1000, 1], [None, None], training(steps_per_epoch=1, global_batch=5))
+        count_draws([1000, 1], [None, None], training(steps_per_epoch=1, global_batch=5))
 
 
 def test_every_graph_once_unless_something_else_is_asked_for():
-    assert draws([5, 3], [None, None], training()) is None
+    assert count_draws([5, 3], [None, None], training()) is None
 
 
 def test_a_set_without_training_graphs_is_named():
     with pytest.raises(DataError, match="data set 2 has no structure in its training split"):
-        draws([5, 0], [None, None], training())
+        count_draws([5, 0], [None, None], training())
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_there_is_one_way_to_say_how_large_a_step_is():
     for values in ({"global_batch": 8, "batch_atoms": 100}, {"batch_edges": 9, "batch_atoms": 9}):
         first, second = sorted(values, key=list(TrainConfig.model_fields).index)
         with pytest.raises(ConfigError, match=f"{first} and {second} exclude each other"):
-            parse(values, TrainConfig, "x")
+            parse_config(values, TrainConfig, "x")
     with pytest.raises(ConfigError, match="steps_per_epoch goes with global_batch"):
-        parse({"batch_atoms": 9, "steps_per_epoch": 2}, TrainConfig, "x")
+        parse_config({"batch_atoms": 9, "steps_per_epoch": 2}, TrainConfig, "x")
 
 
 @pytest.mark.parametrize("values", [{}, {"batch_atoms": 100}, {"batch_edges": 100}])
 def test_a_resolved_training_is_read_back(values):
     config = training(**values)
-    assert parse(tomllib.loads(dump(config)), TrainConfig, "x") == config
+    assert parse_config(tomllib.loads(dump_config(config)), TrainConfig, "x") == config

@@ -9,7 +9,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.io import write
 
-from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 

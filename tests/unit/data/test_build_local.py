@@ -17,8 +17,8 @@ from ase.build import bulk
 from ase.io import read, write
 from comparing import assert_same_store
 
-from hydragnn_hpo.config.data import SPLITS, CardConfig
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.data_config import SPLITS, CardConfig
+from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.data import build_local, convert_pieces
 from hydragnn_hpo.data.build_folder import hold_work_folder
 from hydragnn_hpo.data.build_local import BuildProgress, build_store, job_main
@@ -221,7 +221,7 @@ def pieces_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_store_in_pieces_is_that_of_all_graphs_at_once(card: Path, tmp_path: Path) -> None:
     # The obvious way: all structures in memory, one pass.
-    config = load(card, CardConfig)
+    config = load_config(card, CardConfig)
     frames = read(tmp_path / "tiny.extxyz", ":")
     file = tmp_path / "tiny.extxyz"
     rules = Rules(4.0, 0.1, config.targets)

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from ase.collections import g2
 
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.build_plan import find_file
 from hydragnn_hpo.data.readers.ase_file import read_ase_file
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.data.store_index import hash_file
 from hydragnn_hpo.data.store_parts import read_store
-from hydragnn_hpo.shipped import find, shipped
+from hydragnn_hpo.resources import find_resource, resource_path
 
-FOLDER = shipped("graph_datasets/g2_xtb.toml").parent
+FOLDER = resource_path("graph_datasets/g2_xtb.toml").parent
 CARDS = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
 
 
 @pytest.mark.parametrize("name", CARDS)
 def test_a_card_names_itself_and_its_origin(name: str) -> None:
-    card = load(find(name, "graph_datasets"), CardConfig)
+    card = load_config(find_resource(name, "graph_datasets"), CardConfig)
     assert card.name == name
     assert all([card.title, card.origin, card.licence, card.cite])
     assert all(file.sha256 for file in card.files)
@@ -36,7 +36,7 @@ def test_a_card_names_itself_and_its_origin(name: str) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("name", sorted(CARDS.keys() - {"g2_xtb"}))
 def test_the_public_files_are_those_of_the_cards(name: str, data_root: Path) -> None:
-    card = load(CARDS[name], CardConfig)
+    card = load_config(CARDS[name], CardConfig)
     for file in card.files:
         found = find_file(file.path, CARDS[name], {"HYDRAGNN_HPO_DATA": str(data_root)})
         assert hash_file(found) == file.sha256

@@ -11,8 +11,8 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 from structure_files import FIXTURES
 
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
 from hydragnn_hpo.data.card_template import path_from, render_card
 from hydragnn_hpo.data.convert_pieces import read_piece
@@ -29,7 +29,7 @@ BARE = {"trajectory"}
 
 
 def card_of(seen, folder):
-    return parse(tomllib.loads(render_card(seen, folder)), CardConfig, "made")
+    return parse_config(tomllib.loads(render_card(seen, folder)), CardConfig, "made")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_what_stands_in_a_file_stays_a_comment_or_a_value(tmp_path):
             rows.writerow([smiles, number * number % 7, number % 4, 1.5])
     seen = inspect_files([folder / "mols [x].csv"])
     text = render_card(seen, folder)
-    card = parse(tomllib.loads(text), CardConfig, "made")
+    card = parse_config(tomllib.loads(text), CardConfig, "made")
     assert [entry.path for entry in card.files] == ["mols [x].csv"]
     assert {target.key for target in card.targets.values()} == set(header[1:3])
     assert "\x1b" not in text

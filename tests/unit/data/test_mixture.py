@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.config.data import SPLITS, CardConfig, TargetConfig
-from hydragnn_hpo.config.mixture import MixedConfig, targets_of, united, united_targets
+from hydragnn_hpo.config.data_config import SPLITS, CardConfig, TargetConfig
+from hydragnn_hpo.config.data_mixture import MixedConfig, targets_of, unite_stats, unite_targets
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.mixture import Mixture, _without_edges, unite
@@ -148,7 +148,7 @@ def test_shared_targets_have_pooled_statistics(sets: list[Columns]) -> None:
 
 def test_sizes_add_up(sets: list[Columns]) -> None:
     sets[1].stats["cutoff"] = 4.0
-    stats = united([graphs.stats for graphs in sets], [PLAIN, PLAIN], ["charge"])
+    stats = unite_stats([graphs.stats for graphs in sets], [PLAIN, PLAIN], ["charge"])
     assert stats["num_graphs"] == 26
     assert stats["cutoff"] == 4.0
     assert stats["splits"]["train"] == sum((graphs.split == 0).sum() for graphs in sets)
@@ -222,17 +222,17 @@ def test_cards_speak_of_their_targets_in_our_units() -> None:
         return CardConfig(name="x", files=[{"path": "x"}], targets={"e": values})
 
     said = [targets_of(card("kcal/mol")), targets_of(card("eV"))]
-    assert united_targets(said, [PLAIN, PLAIN], ["e"])["e"]["unit"] == "eV"
+    assert unite_targets(said, [PLAIN, PLAIN], ["e"])["e"]["unit"] == "eV"
     said = [targets_of(card("eV", per_atom=True)), targets_of(card("eV"))]
     with pytest.raises(ConfigError, match="has unit eV/atom in one data set and eV in another"):
-        united_targets(said, [PLAIN, PLAIN], ["e"])
+        unite_targets(said, [PLAIN, PLAIN], ["e"])
 
 
 def test_degrees_are_known_at_every_cutoff_of_a_mixture(sets: list[Columns]) -> None:
     """Sets whose cutoffs have no number in common: 2.5 stands between, as the cube."""
     first = {**sets[0].stats, "cutoff": 4.0, "degree": {"3.0": 8.0, "4.0": 16.0}}
     second = {**sets[1].stats, "cutoff": 2.5, "degree": {"2.5": 2.0}}
-    found = united([first, second], [PLAIN, PLAIN], ["charge"])["degree"]
+    found = unite_stats([first, second], [PLAIN, PLAIN], ["charge"])["degree"]
     nodes = [one["nodes"]["total"] for one in (first, second)]
     assert found == {"2.5": pytest.approx(np.average([8.0 * (2.5 / 3.0) ** 3, 2.0], weights=nodes))}
 
@@ -252,12 +252,12 @@ TARGET = {"level": "graph", "shape": "scalar", "unit": "eV", "energy": "total"}
 )
 def test_nothing_is_mixed_by_accident(second: dict, shared: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        united_targets([{"e": TARGET}, {"e": second}], [PLAIN, PLAIN], shared)
+        unite_targets([{"e": TARGET}, {"e": second}], [PLAIN, PLAIN], shared)
 
 
 def test_derivatives_follow_their_energy() -> None:
     force = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "e"}
-    found = united_targets([{"e": TARGET, "f": force}], [MixedConfig(prefix="x_")])
+    found = unite_targets([{"e": TARGET, "f": force}], [MixedConfig(prefix="x_")])
     assert found["x_f"]["derived_from"] == "x_e"
 
 

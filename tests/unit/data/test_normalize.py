@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.normalize import RIDGE, fit_element_baseline, fit_target_stats

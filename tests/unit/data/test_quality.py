@@ -10,7 +10,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk, make_supercell, molecule
 
-from hydragnn_hpo.config.data import SPLITS, AttributeConfig, CardConfig, TargetConfig
+from hydragnn_hpo.config.data_config import SPLITS, AttributeConfig, CardConfig, TargetConfig
 from hydragnn_hpo.data import duplicates, store_index, store_parts
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.duplicates import (

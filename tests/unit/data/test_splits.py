@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hydragnn_hpo.config.data import SPLITS, SplitConfig
+from hydragnn_hpo.config.data_config import SPLITS, SplitConfig
 from hydragnn_hpo.data.splits import assign_splits, propose_shares, propose_split
 from hydragnn_hpo.errors import DataError
 

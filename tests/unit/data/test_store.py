@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from comparing import assert_same_arrays
 
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.columns import Columns, Names, columns_of
 from hydragnn_hpo.data.store_index import find_runs, read_index, read_stats
@@ -34,7 +34,7 @@ def stats_of(columns: Columns) -> dict[str, object]:
 
 
 def test_a_round_trip_is_bit_equal(columns: Columns, card: Path, tmp_path: Path) -> None:
-    write_store(tmp_path / "a.bp", [columns], stats_of(columns), load(card, CardConfig))
+    write_store(tmp_path / "a.bp", [columns], stats_of(columns), load_config(card, CardConfig))
     assert_same_arrays(read_store(tmp_path / "a.bp"), columns)
 
 
@@ -52,7 +52,7 @@ def test_reading_litters_nowhere(store: Path) -> None:
 def test_parts_of_several_hosts_are_one(columns: Columns, card: Path, tmp_path: Path) -> None:
     other = replace(columns, ids=Names.of(f"other {name}" for name in columns.ids))
     stats = stats_of(columns)
-    write_store(tmp_path / "two.bp", [columns, other], stats, load(card, CardConfig))
+    write_store(tmp_path / "two.bp", [columns, other], stats, load_config(card, CardConfig))
     both = read_store(tmp_path / "two.bp")
     assert both.num_graphs == 36
     assert list(both.ids) == [*columns.ids, *other.ids]
@@ -65,7 +65,7 @@ def test_graphs_without_edges_or_targets_are_stored(tmp_path: Path, card: Path, 
     from ase import Atoms
 
     columns = columns_of([graph(Atoms("Ar")), graph(Atoms("He"))], {})
-    write_store(tmp_path / "bare.bp", [columns], {"targets": {}}, load(card, CardConfig))
+    write_store(tmp_path / "bare.bp", [columns], {"targets": {}}, load_config(card, CardConfig))
     assert_same_arrays(read_store(tmp_path / "bare.bp"), columns)
 
 
@@ -77,7 +77,7 @@ def test_the_checksum_is_of_the_content(card: Path, store: Path, tmp_path: Path)
 
 
 def test_the_card_is_kept_resolved(store: Path, card: Path) -> None:
-    assert load(store / "card.toml", CardConfig) == load(card, CardConfig)
+    assert load_config(store / "card.toml", CardConfig) == load_config(card, CardConfig)
 
 
 def cut(file: Path) -> None:

@@ -8,7 +8,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from hydragnn_hpo.config.data import TargetConfig
+from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import DataError

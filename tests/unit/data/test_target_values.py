@@ -7,8 +7,8 @@ import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from hydragnn_hpo.config.data import AttributeConfig, CardConfig, TargetConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.data_config import AttributeConfig, CardConfig, TargetConfig
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
@@ -136,7 +136,7 @@ FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_fr
 
 def test_forces_and_stress_hang_on_a_total_energy() -> None:
     stress = {"level": "graph", "shape": "tensor", "unit": "GPa(stress)", "derived_from": "energy"}
-    card = parse(
+    card = parse_config(
         {**CARD, "targets": {**CARD["targets"], "f": FORCES, "s": stress}}, CardConfig, "c"
     )
     assert card.targets["f"].derived_from == card.targets["s"].derived_from == "energy"
@@ -155,4 +155,4 @@ def test_forces_and_stress_hang_on_a_total_energy() -> None:
 )
 def test_a_target_that_does_not_hang_together_is_refused(target: dict, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        parse({**CARD, "targets": {**CARD["targets"], "f": target}}, CardConfig, "c")
+        parse_config({**CARD, "targets": {**CARD["targets"], "f": target}}, CardConfig, "c")

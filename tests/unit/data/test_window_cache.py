@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from comparing import assert_same_columns
 
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.data import store_parts, window_cache
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
@@ -217,7 +217,7 @@ def opened(top: Path) -> int:
 def test_many_parts_take_few_descriptors(
     many_windows: Path, random_columns: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    card, stats = load(many_windows / "card.toml", CardConfig), read_stats(many_windows)
+    card, stats = load_config(many_windows / "card.toml", CardConfig), read_stats(many_windows)
     parts = [random_columns.take(np.array([row])) for row in range(60)]
     write_store(tmp_path / "parts.bp", parts, stats, card)
     monkeypatch.setattr(store_parts, "_MOST_OPEN", 8)

@@ -12,10 +12,10 @@ import torch
 from ase import Atoms
 from safetensors.numpy import save_file
 
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.data import SPLITS, CardConfig
-from hydragnn_hpo.config.loading import dump, parse
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.data_config import SPLITS, CardConfig
+from hydragnn_hpo.config.toml_files import dump_config, parse_config
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.open_store import open_store
@@ -25,7 +25,7 @@ from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.engine import Member, member_batches, pieces
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.precision import DTYPES
 
 CARD = {
@@ -62,7 +62,9 @@ CAMPAIGN: dict[str, object] = {
 
 
 def campaign_text(**ensemble: object) -> str:
-    return dump(parse({**CAMPAIGN, "ensemble": ensemble}, CampaignConfig, where="campaign"))
+    return dump_config(
+        parse_config({**CAMPAIGN, "ensemble": ensemble}, CampaignConfig, where="campaign")
+    )
 
 
 def molecule(rng: np.random.Generator) -> Atoms:
@@ -84,7 +86,7 @@ def molecule(rng: np.random.Generator) -> Atoms:
 
 def toy_columns(count: int = 60, seed: int = 0) -> tuple[Columns, CardConfig]:
     rng = np.random.default_rng(seed)
-    card = parse(CARD, CardConfig, where="card")
+    card = parse_config(CARD, CardConfig, where="card")
     rules = Rules(card.graphs.cutoff, card.graphs.min_distance, card.targets)
     graphs = [
         graph_of(molecule(rng), Place(Path("toy"), k + 1, f"m{k}"), rules) for k in range(count)
@@ -186,11 +188,11 @@ def write_trial(run: Path, columns: Columns, trial: str, number: int) -> None:
     config, folder = trial_config(trial, number), run / "trials" / trial
     (folder / "attempts/001").mkdir(parents=True)
     (folder / "checkpoints").mkdir()
-    (folder / "trial.toml").write_text(dump(config))
+    (folder / "trial.toml").write_text(dump_config(config))
     torch.manual_seed(number)
     dtype = DTYPES[config.training.precision]
     model = MultiHeadGNN(config.model, config.heads, columns.stats["targets"]).to(dtype)
-    checkpoint.write(folder / "checkpoints/best.safetensors", model.state_dict(), {})
+    checkpoint.write_checkpoint(folder / "checkpoints/best.safetensors", model.state_dict(), {})
     member = Member(trial, 1.0, model.eval(), config.model.cutoff, dtype)
     arrays = {}
     for split in ("val", "sel", "cal"):

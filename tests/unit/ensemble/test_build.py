@@ -16,7 +16,7 @@ from hydragnn_hpo.ensemble.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import DataError, RunError
 from hydragnn_hpo.report.parity import draw_parity
-from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.training import checkpoint
 
 Make = Callable[..., Path]
 
@@ -157,9 +157,9 @@ def test_no_candidates_is_one_sentence(make_run: Make, status: str) -> None:
 def test_weights_of_another_epoch_are_noticed(make_run: Make) -> None:
     run = make_run(trials=4)
     path = run / "trials/t0002/checkpoints/best.safetensors"
-    tensors, state = checkpoint.read(path)
+    tensors, state = checkpoint.read_checkpoint(path)
     tensors = {k: v + 0.1 if v.is_floating_point() else v for k, v in tensors.items()}
-    checkpoint.write(path, tensors, state)
+    checkpoint.write_checkpoint(path, tensors, state)
     with pytest.raises(RunError, match=r"t0002.*does not repeat the predictions"):
         build_ensemble(run)
 
@@ -167,9 +167,9 @@ def test_weights_of_another_epoch_are_noticed(make_run: Make) -> None:
 def test_weights_that_are_not_finite_are_refused(make_run: Make) -> None:
     run = make_run(trials=2)
     path = run / "trials/t0001/checkpoints/best.safetensors"
-    tensors, state = checkpoint.read(path)
+    tensors, state = checkpoint.read_checkpoint(path)
     next(iter(tensors.values())).fill_(torch.nan)
-    checkpoint.write(path, tensors, state)
+    checkpoint.write_checkpoint(path, tensors, state)
     with pytest.raises(Exception, match="not finite"):
         build_ensemble(run)
 

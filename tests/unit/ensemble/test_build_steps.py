@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from hydragnn_hpo.config.data import SPLITS, CardConfig
-from hydragnn_hpo.config.loading import dump, load
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.data_config import SPLITS, CardConfig
+from hydragnn_hpo.config.toml_files import dump_config, load_config
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.store_parts import write_store
@@ -20,8 +20,8 @@ from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_of
-from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_key
+from hydragnn_hpo.training import checkpoint
 
 Make = Callable[..., Path]
 
@@ -37,7 +37,7 @@ def change_labels(run: Path, *splits: str) -> None:
     store = run / "data/toy.bp"
     columns = open_store(store)
     assert isinstance(columns, Columns)
-    card, rng = load(store / "card.toml", CardConfig), np.random.default_rng(1)
+    card, rng = load_config(store / "card.toml", CardConfig), np.random.default_rng(1)
     chosen = np.isin(columns.split, [SPLITS.index(name) for name in splits])
     for name, values in columns.targets.items():
         rows = np.repeat(chosen, columns.num_nodes()) if name == "charge" else chosen
@@ -75,20 +75,20 @@ def predict_variances(run: Path, trials: list[str], predict_alone: Callable[...,
     columns = open_store(run / "data/toy.bp")
     for number, trial in enumerate(trials):
         folder = run / "trials" / trial
-        config = load(folder / "trial.toml", TrialConfig)
+        config = load_config(folder / "trial.toml", TrialConfig)
         heads = dict(config.heads)
         heads["energy"] = heads["energy"].model_copy(update={"loss": "nll"})
         config = config.model_copy(update={"heads": heads})
-        (folder / "trial.toml").write_text(dump(config))
+        (folder / "trial.toml").write_text(dump_config(config))
         torch.manual_seed(number)
         model = MultiHeadGNN(config.model, config.heads, columns.stats["targets"])
-        checkpoint.write(folder / "checkpoints/best.safetensors", model.state_dict(), {})
+        checkpoint.write_checkpoint(folder / "checkpoints/best.safetensors", model.state_dict(), {})
         member = Member(trial, {}, model.eval(), config.model.cutoff, torch.float32)
         arrays = {}
         for split in ("val", "sel", "cal"):
             arrays[f"{split}/index"] = columns.indices_of(split)
             for head, values in predict_alone(member, columns, arrays[f"{split}/index"]).items():
-                if head != variance_of("energy"):
+                if head != variance_key("energy"):
                     arrays[f"{split}/{head}"] = values
         save_file(arrays, folder / "attempts/001/predictions.safetensors")
 
@@ -106,7 +106,7 @@ def test_variances_that_members_predict_reach_sigma(
     noises = []
     for member in ensemble.members:
         said = predict_alone(member, columns, indices)
-        noises.append(said.get(variance_of("energy"), np.zeros((len(indices), 1))))
+        noises.append(said.get(variance_key("energy"), np.zeros((len(indices), 1))))
     assert sum(bool(noise.any()) for noise in noises) == 2
     head = ensemble.predict(columns, indices).heads["energy"]
     noise = sum(noises) / 3

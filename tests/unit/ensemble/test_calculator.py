@@ -14,7 +14,7 @@ from ase.md.verlet import VelocityVerlet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.config.data import AttributeConfig
+from hydragnn_hpo.config.data_config import AttributeConfig
 from hydragnn_hpo.ensemble.calculator import (
     EnsembleCalculator,
     SpreadExceeded,

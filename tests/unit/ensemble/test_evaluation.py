@@ -11,8 +11,8 @@ from ase.io import write
 from typer.testing import CliRunner
 
 from hydragnn_hpo.cli.main import app
-from hydragnn_hpo.config.data import CardConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
@@ -31,7 +31,7 @@ def manifest(built_zip: Path) -> Manifest:
 
 
 def card(**targets: Mapping[str, object]) -> CardConfig:
-    return parse(
+    return parse_config(
         {"name": "other", "files": [{"path": "x.xyz"}], "targets": targets}, CardConfig, "card"
     )
 

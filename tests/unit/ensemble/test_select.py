@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.config.counting import forward_flops
-from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.config.model_config import ModelConfig
+from hydragnn_hpo.config.model_size import forward_flops
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble

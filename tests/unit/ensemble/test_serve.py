@@ -261,7 +261,7 @@ def test_a_million_atoms_cost_nothing_but_their_bytes(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are counted: nobody looks at each, makes a structure of them, or seeks neighbours."""
-    monkeypatch.setattr(request_parsing, "parse", unwanted)
+    monkeypatch.setattr(request_parsing, "parse_config", unwanted)
     monkeypatch.setattr(serve, "graph_of", unwanted)
     body = (
         b'{"structures": [{"positions": [' + b"[0,0,0]," * 999_999 + b'[0,0,0]], "numbers": []}]}'

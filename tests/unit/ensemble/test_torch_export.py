@@ -18,8 +18,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from hydragnn_hpo.cli.main import app
-from hydragnn_hpo.config.data import AttributeConfig
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.data_config import AttributeConfig
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble

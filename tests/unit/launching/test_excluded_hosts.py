@@ -3,8 +3,8 @@
 import pytest
 
 from hydragnn_hpo.campaign.setup import open_run
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import load
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.excluded_hosts import (
     add_excluded,
@@ -12,7 +12,7 @@ from hydragnn_hpo.launching.excluded_hosts import (
     read_run_excluded,
     without_excluded,
 )
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 
 @pytest.fixture
@@ -61,6 +61,6 @@ def test_never_all_hosts_are_left_alone():
 
 def test_a_run_begins_where_a_doctor_was_before(path, tmp_path):
     add_excluded(path, {"n1": "slow"})
-    campaign = load(shipped("workflows/ci.toml"), CampaignConfig)
+    campaign = load_config(resource_path("workflows/ci.toml"), CampaignConfig)
     opened = open_run(campaign, tmp_path)
     assert read_run_excluded(opened.path) == {"n1": "slow"}

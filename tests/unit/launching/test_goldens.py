@@ -13,7 +13,7 @@ from hydragnn_hpo.launching.fleet.work import Work
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.profile_adapter import layout_of, near_devices
 from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments
-from hydragnn_hpo.placement.pool import Pool
+from hydragnn_hpo.placement.pool import SlotPool
 
 
 @pytest.mark.parametrize("name", known_profiles())
@@ -50,7 +50,7 @@ def test_no_two_trials_share_a_port_a_device_or_a_core(data):
     slots = {
         slot.name: slot for host in ADDRESSES for slot in golden_places.slots_of(profile, host)
     }
-    pool = Pool.of(slots, slot_order=profile.slot_order)
+    pool = SlotPool.of(slots, slot_order=profile.slot_order)
     ledger, running, number = Ledger(), {}, 0
     for width in data.draw(st.lists(st.integers(-3, 24), max_size=30)):
         if width <= 0 and running:  # one ends, and leaves room

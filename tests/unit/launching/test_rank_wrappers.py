@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hydragnn_hpo.shipped import shipped
+from hydragnn_hpo.resources import resource_path
 
 SHOWN = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 OURS = {"rocm": "ROCR_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
@@ -25,7 +25,7 @@ def run(tmp_path):
     """Give what a program behind a wrapper sees: environment, arguments, cores."""
 
     def wrapped(name, *arguments, code=0, **environment):
-        argv = ["sh", str(shipped(f"launch/rank/{name}.sh")), sys.executable, "-c", REPORT]
+        argv = ["sh", str(resource_path(f"launch/rank/{name}.sh")), sys.executable, "-c", REPORT]
         done = subprocess.run(
             [*argv, *arguments],
             env={"PATH": os.environ["PATH"], **environment},
@@ -122,10 +122,10 @@ def test_the_cores_are_those_of_the_device_and_not_of_the_rank(run):
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed.")
 def test_shellcheck_finds_nothing():
-    scripts = sorted(map(str, shipped("launch/rank").glob("*.sh")))
+    scripts = sorted(map(str, resource_path("launch/rank").glob("*.sh")))
     done = subprocess.run(
         ["shellcheck", "-x", "-s", "sh", *scripts],
         capture_output=True, text=True, timeout=60, check=False,
-        cwd=shipped("launch").parent,
+        cwd=resource_path("launch").parent,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

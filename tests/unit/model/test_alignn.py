@@ -8,11 +8,9 @@ from scipy.special import eval_legendre
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.alignn import SPEC, AlignnOptions
-from hydragnn_hpo.model.convs.alignn import AlignnConv
-from hydragnn_hpo.model.cutoff import envelope
-from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.gating import bent, gated_mean
-from hydragnn_hpo.model.sums import links_of, paired_links
+from hydragnn_hpo.model.convs.alignn import AlignnConv, gated_mean, silu_of_norm
+from hydragnn_hpo.model.edges import Edges, envelope
+from hydragnn_hpo.model.scatter import build_links, build_paired_links
 
 CUTOFF, REACH = 4.0, 3.0
 
@@ -33,9 +31,9 @@ def molecule(paired):
     vectors = positions[receiver] - positions[sender]
     if paired:
         order = torch.argsort(receiver, stable=True)
-        links, rows = paired_links(sender, receiver, order, 4), len(first)
+        links, rows = build_paired_links(sender, receiver, order, 4), len(first)
     else:
-        links, rows = links_of(sender, receiver, 4), len(sender)
+        links, rows = build_links(sender, receiver, 4), len(sender)
     lengths = vectors[:rows].norm(dim=1)
     basis = torch.stack((lengths.sin(), lengths.cos(), 1 / lengths), dim=1)
     weight = envelope(lengths, CUTOFF)[:, None]
@@ -105,7 +103,7 @@ def test_three_layers_equal_the_equations(paired, lines):
 
 def test_gated_mean_and_bent_norm_have_two_derivatives():
     torch.manual_seed(0)
-    links = links_of(torch.tensor([0, 1, 2, 2]), torch.tensor([1, 0, 0, 1]), 3)
+    links = build_links(torch.tensor([0, 1, 2, 2]), torch.tensor([1, 0, 0, 1]), 3)
     inputs = [torch.randn(n, w, requires_grad=True) for n, w in ((3, 2), (4, 2), (4, 1))]
 
     def mean(*inputs):
@@ -115,18 +113,20 @@ def test_gated_mean_and_bent_norm_have_two_derivatives():
     assert torch.autograd.gradgradcheck(mean, inputs)
     inputs = [torch.randn(*shape, requires_grad=True) for shape in ((4, 3), (3,), (3,))]
     expected = F.silu(F.layer_norm(inputs[0], (3,), *inputs[1:]))
-    torch.testing.assert_close(bent(*inputs), expected)
+    torch.testing.assert_close(silu_of_norm(*inputs), expected)
     wanted = torch.autograd.grad(expected.square().sum(), inputs)
     for twice in (False, True):
-        found = torch.autograd.grad(bent(*inputs).square().sum(), inputs, create_graph=twice)
+        found = torch.autograd.grad(
+            silu_of_norm(*inputs).square().sum(), inputs, create_graph=twice
+        )
         torch.testing.assert_close(found, wanted)
-    assert torch.autograd.gradcheck(bent, inputs)
-    assert torch.autograd.gradgradcheck(bent, inputs)
+    assert torch.autograd.gradcheck(silu_of_norm, inputs)
+    assert torch.autograd.gradgradcheck(silu_of_norm, inputs)
 
 
 def test_a_lone_neighbour_counts_half():
     """Gate and weight 1: the neighbour's value and the node's own silence, half and half."""
-    links = links_of(torch.tensor([0]), torch.tensor([1]), 2)
+    links = build_links(torch.tensor([0]), torch.tensor([1]), 2)
     found = gated_mean(
         torch.tensor([[3.0], [0.0]]), torch.tensor([[50.0]]), torch.ones(1, 1), links
     )

@@ -10,11 +10,10 @@ from scipy.special import eval_legendre, spherical_jn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.dimenetpp import SPEC, DimeNetPPOptions
-from hydragnn_hpo.model.angles import bessel_roots
 from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
-from hydragnn_hpo.model.cutoff import envelope
-from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.sums import links_of, paired_links
+from hydragnn_hpo.model.edges import Edges, envelope
+from hydragnn_hpo.model.scatter import build_links, build_paired_links
+from hydragnn_hpo.model.triplets import bessel_roots
 
 CUTOFF, REACH = 4.0, 3.0
 OPTIONS = DimeNetPPOptions(
@@ -38,9 +37,9 @@ def molecule(paired):
     vectors = positions[receiver] - positions[sender]
     if paired:
         order = torch.argsort(receiver, stable=True)
-        links, rows = paired_links(sender, receiver, order, 4), len(first)
+        links, rows = build_paired_links(sender, receiver, order, 4), len(first)
     else:
-        links, rows = links_of(sender, receiver, 4), len(sender)
+        links, rows = build_links(sender, receiver, 4), len(sender)
     lengths = vectors[:rows].norm(dim=1)
     basis = torch.stack((lengths.sin(), lengths.cos(), 1 / lengths), dim=1)
     weight = envelope(lengths, CUTOFF)[:, None]
@@ -110,7 +109,9 @@ def test_an_angle_matters_where_no_length_changes():
         sender, receiver = torch.tensor([0, 1, 1, 2]), torch.tensor([1, 0, 2, 1])
         directions = torch.stack((-ends[0], ends[0], ends[1], -ends[1]))
         one = torch.ones(4, 1)
-        edges = Edges(links_of(sender, receiver, 3), directions, one[:, 0], one.expand(4, 3), one)
+        edges = Edges(
+            build_links(sender, receiver, 3), directions, one[:, 0], one.expand(4, 3), one
+        )
         torch.manual_seed(0)
         conv = DimeNetPPConv(Dimensions(4, 3, CUTOFF), OPTIONS)
         return conv(torch.ones(3, 4), None, edges)[0]

@@ -7,11 +7,11 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.et import ETOptions
-from hydragnn_hpo.config.model import ModelConfig
-from hydragnn_hpo.model.attended import attended, scores
+from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.model.convs.et import ETConv
+from hydragnn_hpo.model.edge_attention import attention_sum, edge_scores
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.sums import links_of, paired_links
+from hydragnn_hpo.model.scatter import build_links, build_paired_links
 
 BONDS = torch.tensor([[0, 1], [2, 0], [0, 3], [2, 2], [0, 1]])
 """Sender and receiver: an image of node 2 itself, 0 and 1 joined twice, node 4 alone."""
@@ -22,8 +22,8 @@ def links(paired, bonds=BONDS):
     """Lay bonds out in pairs, or in an order without pairs."""
     sender, receiver = torch.cat((bonds, bonds.flip(1))).unbind(1)
     if paired:
-        return paired_links(sender, receiver, torch.argsort(receiver, stable=True), NODES)
-    return links_of(sender.flip(0), receiver.flip(0), NODES)
+        return build_paired_links(sender, receiver, torch.argsort(receiver, stable=True), NODES)
+    return build_links(sender.flip(0), receiver.flip(0), NODES)
 
 
 def drawn(*shape):
@@ -59,7 +59,7 @@ def test_scores_equal_a_loop_and_so_do_two_derivatives(made):
     whole = torch.stack(expected) if expected else torch.zeros(0, HEADS, dtype=torch.float64)
 
     def score(*given):
-        return scores(*given, found, HEADS)
+        return edge_scores(*given, found, HEADS)
 
     torch.testing.assert_close(score(*inputs), whole)
     assert gradcheck(score, inputs)
@@ -76,7 +76,7 @@ def test_attended_sums_equal_a_loop_and_so_do_two_derivatives(made):
         expected[i] += message.flatten()
 
     def attend(*given):
-        return attended(*given, found)
+        return attention_sum(*given, found)
 
     torch.testing.assert_close(attend(*inputs), expected)
     assert gradcheck(attend, inputs)

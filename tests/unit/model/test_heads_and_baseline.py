@@ -5,14 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.baseline import Baseline
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.model.heads import GraphHead, HeadPlan, NodeVectorHead
+from hydragnn_hpo.model.heads import GraphHead, HeadPlan, NodeVectorHead, TargetBaseline
 from hydragnn_hpo.model.pooling import pool_mean, pool_sum
-from hydragnn_hpo.model.trunk import Features
+from hydragnn_hpo.model.trunk import TrunkFeatures
 
 BY_NUMBER = [0.0] * 119
 BY_NUMBER[1], BY_NUMBER[8] = 0.5, -2.0
@@ -53,14 +52,14 @@ def test_pooling_by_hand():
 
 @pytest.mark.parametrize(("energy", "graph_shift"), [("total", -1.0), (None, -1.0 / 3)])
 def test_baseline_counts_elements_in_a_graph(energy, graph_shift):
-    baseline = Baseline(target(energy=energy), HeadConfig())
+    baseline = TargetBaseline(target(energy=energy), HeadConfig())
     found = baseline(torch.tensor([[0.0], [2.0]]), batch_of([1, 8, 1], [8]))
     expected = [[9.0 + graph_shift], [9.0 - 2.0 + 2.0 * 3.0]]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_baseline_of_nodes_is_their_own_element():
-    found = Baseline(target("node"), HeadConfig())(torch.ones(3, 1), batch_of([1, 8], [26]))
+    found = TargetBaseline(target("node"), HeadConfig())(torch.ones(3, 1), batch_of([1, 8], [26]))
     assert found.flatten().tolist() == [9.0 + 0.5 + 3.0, 9.0 - 2.0 + 3.0, 9.0 + 3.0]
 
 
@@ -72,13 +71,13 @@ def test_baseline_of_nodes_is_their_own_element():
     ],
 )
 def test_the_mean_alone(head, described):
-    found = Baseline(described, head)(torch.tensor([[0.5]]), batch_of([1, 8]))
+    found = TargetBaseline(described, head)(torch.tensor([[0.5]]), batch_of([1, 8]))
     assert found.item() == 10.0 + 0.5 * 4.0
 
 
 def test_a_target_without_spread_divides_by_one():
     described = target(fitted=False) | {"std": 0.0}
-    assert Baseline(described, HeadConfig()).std.item() == 1.0
+    assert TargetBaseline(described, HeadConfig()).std.item() == 1.0
 
 
 def graph_head(features, total=False, **settings):
@@ -88,7 +87,7 @@ def graph_head(features, total=False, **settings):
 
 
 def of(scalars, vectors=None, known=None):
-    return Features(scalars, vectors, None, None, known)
+    return TrunkFeatures(scalars, vectors, None, None, known)
 
 
 def test_graph_head_pools():
@@ -170,5 +169,5 @@ def test_a_name_that_torch_keeps_is_told(name):
 def test_a_large_total_energy_keeps_its_digits():
     # Steps of fp32 at 3e5 eV are 1/32 eV; the head adds a thousandth of the spread.
     described = target(energy="total") | {"elements": None, "mean": -300_000.0, "std": 1.0}
-    found = Baseline(described, HeadConfig())(torch.tensor([[1e-3]]), batch_of([1, 8]))
+    found = TargetBaseline(described, HeadConfig())(torch.tensor([[1e-3]]), batch_of([1, 8]))
     assert found.item() == pytest.approx(-300_000.0 + 1e-3, abs=1e-8)

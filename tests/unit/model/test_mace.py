@@ -11,12 +11,15 @@ from torch.autograd import gradcheck, gradgradcheck
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.degrees import pairs, paths, start
 from hydragnn_hpo.config.convs.mace import MACEOptions, Plan
-from hydragnn_hpo.config.model import ModelConfig
+from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.model.convs.mace import MACEConv
-from hydragnn_hpo.model.coupled import coupled
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.harmonics import coupling, harmonics
-from hydragnn_hpo.model.sums import links_of, paired_links
+from hydragnn_hpo.model.scatter import build_links, build_paired_links
+from hydragnn_hpo.model.tensor_product import (
+    coupled_sum,
+    coupling_coefficients,
+    spherical_harmonics,
+)
 
 EVERY = paths(3, 3, 3)
 BONDS = torch.tensor([[0, 1], [2, 0], [0, 3], [2, 2], [0, 1]])
@@ -38,21 +41,21 @@ def links(paired, bonds=BONDS):
     """Lay bonds out in pairs, or in an order without pairs."""
     sender, receiver = torch.cat((bonds, bonds.flip(1))).unbind(1)
     if paired:
-        return paired_links(sender, receiver, torch.argsort(receiver, stable=True), 5)
-    return links_of(sender.flip(0), receiver.flip(0), 5)
+        return build_paired_links(sender, receiver, torch.argsort(receiver, stable=True), 5)
+    return build_links(sender.flip(0), receiver.flip(0), 5)
 
 
 @pytest.mark.parametrize("ell", range(4))
 def test_harmonics_obey_the_addition_theorem(ell):
     a, b = directions(30), directions(30, seed=1)
-    found = (of(ell, harmonics(a, 3)) * of(ell, harmonics(b, 3))).sum(-1)
+    found = (of(ell, spherical_harmonics(a, 3)) * of(ell, spherical_harmonics(b, 3))).sum(-1)
     expected = (2 * ell + 1) * eval_legendre(ell, (a * b).sum(-1).numpy())
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=1e-12)
 
 
 def test_degree_one_is_x_y_z():
     a = directions(5)
-    torch.testing.assert_close(of(1, harmonics(a, 1)), math.sqrt(3) * a)
+    torch.testing.assert_close(of(1, spherical_harmonics(a, 1)), math.sqrt(3) * a)
 
 
 @pytest.mark.parametrize("path", EVERY)
@@ -62,8 +65,8 @@ def test_harmonics_of_one_direction_couple_to_harmonics(path):
     Source: Varshalovich et al. (1988), Quantum Theory of Angular Momentum, section 5.6.2.
     """
     one, two, three = path
-    around = harmonics(directions(20), 3)
-    matrix = torch.from_numpy(coupling(*path))
+    around = spherical_harmonics(directions(20), 3)
+    matrix = torch.from_numpy(coupling_coefficients(*path))
     found = torch.einsum("cab,ea,eb->ec", matrix, of(one, around), of(two, around))
     factor = abs(float(CG(one, 0, two, 0, three, 0).doit()))
     factor *= math.sqrt((2 * one + 1) * (2 * two + 1) / (2 * three + 1))
@@ -75,9 +78,9 @@ def test_couplings_turn_and_are_scaled(path):
     """Matrices of rotation come from the harmonics themselves."""
     turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64)).Q
     points = directions(60)
-    before, after = harmonics(points, 3), harmonics(points @ turn.T, 3)
+    before, after = spherical_harmonics(points, 3), spherical_harmonics(points @ turn.T, 3)
     one, two, three = (torch.linalg.lstsq(of(ell, before), of(ell, after)).solution for ell in path)
-    matrix = torch.from_numpy(coupling(*path))
+    matrix = torch.from_numpy(coupling_coefficients(*path))
     turned = torch.einsum("cab,Cc,Aa,Bb->CAB", matrix, three, one, two)
     torch.testing.assert_close(turned, matrix, rtol=0, atol=1e-10)
     rows = matrix.square().sum((1, 2))
@@ -87,7 +90,7 @@ def test_couplings_turn_and_are_scaled(path):
 @pytest.mark.parametrize("path", EVERY)
 def test_pairs_hold_every_product_that_counts(path):
     counts = set(pairs((path,)))
-    entries = torch.from_numpy(coupling(*path)).abs().amax(0).nonzero().tolist()
+    entries = torch.from_numpy(coupling_coefficients(*path)).abs().amax(0).nonzero().tolist()
     assert {(start(path[0]) + a, start(path[1]) + b) for a, b in entries} <= counts
     assert {(min(p), max(p)) for p in counts} == set(pairs((path,), same=True))
 
@@ -103,9 +106,9 @@ def test_coupled_sums_equal_a_loop_and_so_do_two_derivatives(paired, sent, arriv
     expected = torch.zeros(5, arrive, 2, dtype=torch.float64)
     for edge, (j, i) in enumerate(zip(made.sender.tolist(), made.receiver.tolist(), strict=True)):
         expected[i] += (mixing[edge] @ values[j]) * filters[edge % rows]
-    torch.testing.assert_close(coupled(*inputs, made), expected)
-    assert gradcheck(lambda *given: coupled(*given, made), inputs)
-    assert gradgradcheck(lambda *given: coupled(*given, made), inputs, fast_mode=True)
+    torch.testing.assert_close(coupled_sum(*inputs, made), expected)
+    assert gradcheck(lambda *given: coupled_sum(*given, made), inputs)
+    assert gradgradcheck(lambda *given: coupled_sum(*given, made), inputs, fast_mode=True)
 
 
 def geometry(paired=True):
@@ -124,7 +127,7 @@ def slow_products(conv, scalars, single):
         weights = product.weights(scalars).view(len(couplings), -1)
         made = [torch.zeros_like(single[path[2]]) for path in couplings]
         for row, (one, two, three) in enumerate(couplings):
-            matrix = torch.from_numpy(coupling(one, two, three))
+            matrix = torch.from_numpy(coupling_coefficients(one, two, three))
             met = torch.einsum("cab,af,bf->cf", matrix, terms[-1][one], single[two])
             made[row] = met * weights[row]
         top = conv.gather.plan.made(order)
@@ -150,13 +153,13 @@ def slow_layer(conv, scalars, state, edges):
         found = [[] for _ in gather.mix]
         for ((one, two), ends), weights in zip(plan.moments.items(), gather.weights, strict=True):
             for three in ends:
-                matrix = torch.from_numpy(coupling(one, two, three))
+                matrix = torch.from_numpy(coupling_coefficients(one, two, three))
                 total = scalars.new_zeros(2 * three + 1, scalars.shape[1])
                 for edge in (edges.receiver == node).nonzero().flatten().tolist():
                     row = edge % len(edges.pair_lengths)
                     radial = torch.nn.functional.silu(gather.radial(edges.pair_basis[row]))
                     strength = weights(radial) * edges.pair_envelope[row] * gather.scale
-                    around = of(two, harmonics(edges.directions[edge : edge + 1], 3))[0]
+                    around = of(two, spherical_harmonics(edges.directions[edge : edge + 1], 3))[0]
                     given = sent[one][edges.sender[edge]]
                     total = total + torch.einsum("cab,af,b->cf", matrix, given, around) * strength
                 found[three].append(total)

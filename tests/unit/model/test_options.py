@@ -6,14 +6,13 @@ import torch
 from torch import nn
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.counting import parameters
-from hydragnn_hpo.config.model import HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
+from hydragnn_hpo.config.model_size import count_parameters
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.dense import Padding
 from hydragnn_hpo.model.encodings import RandomWalkEncoding
-from hydragnn_hpo.model.norms import norm_of
-from hydragnn_hpo.model.pooling import AttentionPool, pool_max
-from hydragnn_hpo.model.repulsion import ZBL
+from hydragnn_hpo.model.gnn import ZBL
+from hydragnn_hpo.model.layers import build_norm
+from hydragnn_hpo.model.pooling import AttentionPool, Padding, pool_max
 
 ENERGY = {"energy": {"pool": "contributions"}}
 
@@ -27,18 +26,18 @@ def three(make):
 
 def test_norms_by_hand(three):
     values = torch.randn(8, 6, dtype=torch.float64)
-    layer = norm_of("layer", 6).double()(values, three)
+    layer = build_norm("layer", 6).double()(values, three)
     centred = values - values.mean(1, keepdim=True)
     expected = centred / (values.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(layer, expected)
-    rms = norm_of("rms", 6).double()(values, three)
+    rms = build_norm("rms", 6).double()(values, three)
     torch.testing.assert_close(rms, values / (values.square().mean(1, keepdim=True) + 1e-5).sqrt())
-    graph = norm_of("graph", 6).double()(values, three)
+    graph = build_norm("graph", 6).double()(values, three)
     for rows in (slice(0, 2), slice(2, 7), slice(7, 8)):
         one = values[rows]
         expected = (one - one.mean(0)) / (one.var(0, unbiased=False) + 1e-5).sqrt()
         torch.testing.assert_close(graph[rows], expected)
-    assert torch.equal(norm_of("none", 6)(values, three), values)
+    assert torch.equal(build_norm("none", 6)(values, three), values)
 
 
 def test_pools_by_hand(three):
@@ -129,7 +128,7 @@ def test_every_parameter_is_counted_and_gets_a_gradient(make, variant):
     net = make.net(HEADS, **variant).train()
     config = ModelConfig(conv="schnet", features=12, layers=2, basis_size=6, cutoff=4.0, **variant)
     heads = {name: HeadConfig(**values) for name, values in HEADS.items()}
-    assert sum(p.numel() for p in net.parameters()) == parameters(config, heads, make.targets)
+    assert sum(p.numel() for p in net.parameters()) == count_parameters(config, heads, make.targets)
     batch = make.batch(known(make, 1), known(make, 2))
     sum(values.sum() for values in net(batch).values()).backward()
     assert [name for name, p in net.named_parameters() if p.grad is None] == []

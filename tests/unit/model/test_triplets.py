@@ -9,10 +9,17 @@ import torch
 from scipy.special import eval_legendre, spherical_jn
 
 from hydragnn_hpo.config.convs.dimenetpp import chebyshev_terms
-from hydragnn_hpo.model.angles import SphericalBessel, bessel_roots, chebyshev, legendre
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.sums import links_of, paired_links
-from hydragnn_hpo.model.triplets import fan_of, fanned, triplets_of
+from hydragnn_hpo.model.scatter import build_links, build_paired_links
+from hydragnn_hpo.model.triplets import (
+    SphericalBessel,
+    bessel_roots,
+    chebyshev,
+    find_triplets,
+    legendre,
+    sort_triplet_weights,
+    triplet_sum,
+)
 
 CELL = np.array([[3.1, 0.0, 0.0], [0.4, 2.9, 0.0], [-0.3, 0.5, 3.3]])
 
@@ -39,11 +46,11 @@ def edges_of(found, num_nodes, paired):
     both = torch.cat((vectors, -vectors))
     if paired:
         order = torch.argsort(receiver, stable=True)
-        links, lengths = paired_links(sender, receiver, order, num_nodes), vectors.norm(dim=1)
+        links, lengths = build_paired_links(sender, receiver, order, num_nodes), vectors.norm(dim=1)
     else:
         mixed = torch.randperm(len(sender), generator=torch.Generator().manual_seed(0))
         both = both[mixed]
-        links, lengths = links_of(sender[mixed], receiver[mixed], num_nodes), both.norm(dim=1)
+        links, lengths = build_links(sender[mixed], receiver[mixed], num_nodes), both.norm(dim=1)
     return Edges(links, both / both.norm(dim=1, keepdim=True), lengths, lengths[:, None], lengths)
 
 
@@ -68,7 +75,7 @@ def by_hand(edges, reach):
 def test_triplets_equal_a_loop_with_images_of_a_node_itself(paired, reach, num_nodes):
     edges = edges_of(bonds(1, num_nodes), num_nodes, paired)
     expected = by_hand(edges, reach)
-    triplets = triplets_of(edges, reach)
+    triplets = find_triplets(edges, reach)
     links = triplets.links
     pairs = list(zip(links.sender.tolist(), links.receiver.tolist(), strict=True))
     assert len(set(pairs)) == len(pairs)
@@ -76,7 +83,7 @@ def test_triplets_equal_a_loop_with_images_of_a_node_itself(paired, reach, num_n
     wanted = torch.tensor([expected[pair] for pair in pairs], dtype=torch.float64)
     torch.testing.assert_close(triplets.cosines, wanted)
     assert len(expected) > 10 or reach < 3.0
-    order = links_of(links.sender, links.receiver, len(edges.sender))
+    order = build_links(links.sender, links.receiver, len(edges.sender))
     for found, sorted_ in zip(links.arrays, order.arrays, strict=True):
         assert torch.equal(found, sorted_)
 
@@ -84,7 +91,7 @@ def test_triplets_equal_a_loop_with_images_of_a_node_itself(paired, reach, num_n
 def test_a_simple_cubic_crystal_has_thirty_triplets_per_atom():
     """Six neighbours, all images of the atom itself: six edges in, six out, six turned round."""
     edges = edges_of(bonds(0, 1, 3.2, 3.0 * np.eye(3)), 1, True)
-    triplets = triplets_of(edges, 3.2)
+    triplets = find_triplets(edges, 3.2)
     counts = {c: int((triplets.cosines.round() == c).sum()) for c in (-1.0, 0.0, 1.0)}
     assert counts == {-1.0: 6, 0.0: 24, 1.0: 0}
 
@@ -92,17 +99,17 @@ def test_a_simple_cubic_crystal_has_thirty_triplets_per_atom():
 @pytest.mark.parametrize("paired", [True, False])
 def test_no_edges_give_no_triplets(paired):
     edges = edges_of([], 2, paired)
-    triplets = triplets_of(edges, 3.0)
+    triplets = find_triplets(edges, 3.0)
     assert triplets.links.num_nodes == 0
     values = torch.zeros(3, 0, 4, requires_grad=True)
-    found = fanned(values, fan_of(triplets.links, legendre(triplets.cosines, 3)))
+    found = triplet_sum(values, sort_triplet_weights(triplets.links, legendre(triplets.cosines, 3)))
     assert found.shape == (0, 4)
     found.sum().backward()
     assert values.grad.shape == values.shape
 
 
 def fan(size=3, width=4):
-    links = triplets_of(edges_of(bonds(2, 2, 2.7), 2, True), 2.6).links
+    links = find_triplets(edges_of(bonds(2, 2, 2.7), 2, True), 2.6).links
     torch.manual_seed(0)
     values = torch.randn(size, links.num_nodes, width, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(len(links.sender), size, dtype=torch.float64, requires_grad=True)
@@ -114,14 +121,16 @@ def test_fanned_sum_equals_a_loop():
     expected = torch.zeros(values.shape[1:], dtype=torch.float64)
     for t, (a, b) in enumerate(zip(links.sender, links.receiver, strict=True)):
         expected[b] += (weights[t, :, None] * values[:, a]).sum(0).detach()
-    torch.testing.assert_close(fanned(values, fan_of(links, weights)).detach(), expected)
+    torch.testing.assert_close(
+        triplet_sum(values, sort_triplet_weights(links, weights)).detach(), expected
+    )
 
 
 def test_fanned_sum_has_two_derivatives():
     links, values, weights = fan(2, 2)
 
     def curved(values, weights):
-        return fanned(values, fan_of(links, weights)).square()
+        return triplet_sum(values, sort_triplet_weights(links, weights)).square()
 
     assert torch.autograd.gradcheck(curved, (values, weights))
     assert torch.autograd.gradgradcheck(curved, (values, weights))

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.placement.planner import plan
-from hydragnn_hpo.placement.pool import Pool
-from hydragnn_hpo.placement.task import Outlook, Running, Task, duration
+from hydragnn_hpo.placement.pool import SlotPool
+from hydragnn_hpo.placement.task import PlanningContext, RunningTask, Task, format_duration
 
-PERFECT = Outlook(restart_seconds=1.0, efficiency_floor=0.9)
+PERFECT = PlanningContext(restart_seconds=1.0, efficiency_floor=0.9)
 """Trials here lose nothing by more ranks, unless they say so."""
 
 
@@ -21,7 +21,7 @@ def task(name, seconds, widths=(1, 2, 4, 8), **more):
 
 
 def pool(slots, taken=0):
-    machine = Pool({"h": range(slots)})
+    machine = SlotPool({"h": range(slots)})
     machine.claim(f"h:{index}" for index in range(taken))
     return machine
 
@@ -32,7 +32,7 @@ def widths(found):
 
 def running(name, seconds_left, width=1, *, measured=True, stoppable=True, **more):
     whole = task(name, seconds_left * width, **{"widths": (1, 2, 4, 8), **more})
-    return Running(replace(whole, measured=measured), width, seconds_left, stoppable)
+    return RunningTask(replace(whole, measured=measured), width, seconds_left, stoppable)
 
 
 def test_longest_first_one_slot_each():
@@ -88,7 +88,7 @@ def test_no_trial_is_wider_than_it_may_be():
 def test_no_trial_is_so_wide_that_it_wastes_too_much(floor, width):
     # Efficiency 1 / (1 + 0.3 (p - 1)): 0.77 on 2 ranks, 0.53 on 4.
     seconds = tuple(10.0 * (1 + 0.3 * (p - 1)) / p for p in (1, 2, 4))
-    outlook = Outlook(efficiency_floor=floor)
+    outlook = PlanningContext(efficiency_floor=floor)
     assert widths(plan([Task("a", (1, 2, 4), seconds)], [], pool(8), outlook)) == {"a": width}
 
 
@@ -237,7 +237,9 @@ def test_what_is_too_large_for_the_machine_is_held_with_a_reason_and_stops_nobod
     found = plan([task("a", 1.0, (16,)), task("b", 1.0, (1,))], [], pool(4), PERFECT)
     assert widths(found) == {"b": 1}
     assert found.held == {"a": "needs 16 slots, there are 4"}
-    assert plan([task("a", 1.0)], [], Pool({}), PERFECT).held == {"a": "needs 1 slots, there are 0"}
+    assert plan([task("a", 1.0)], [], SlotPool({}), PERFECT).held == {
+        "a": "needs 1 slots, there are 0"
+    }
 
 
 @pytest.mark.parametrize("seconds", [math.inf, math.nan])
@@ -252,7 +254,7 @@ def test_a_trial_without_a_price_is_held_and_one_that_runs_stops_nobody(seconds)
 
 def test_a_trial_that_needs_whole_devices_is_not_starved_by_those_that_share_them():
     # Two devices of two lanes, one lane of each taken: singles would keep both broken for ever.
-    machine = Pool({"h": range(4)})
+    machine = SlotPool({"h": range(4)})
     machine.claim(("h:0", "h:2"))
     busy = [running("x", 1.0, widths=(1,)), running("y", 2.0, widths=(1,))]
     waiting = [task("whole", 9.0, (1,), lanes=2), task("single", 3.0, (1,))]
@@ -269,7 +271,7 @@ def test_equal_trials_start_in_the_order_of_their_names():
 
 
 def test_a_trial_with_nothing_left_and_one_at_a_width_it_no_longer_has_are_harmless():
-    busy = [running("r", 0.0), Running(task("s", 8.0, (2, 4)), 1, 8.0)]
+    busy = [running("r", 0.0), RunningTask(task("s", 8.0, (2, 4)), 1, 8.0)]
     assert plan([task("a", 0.0)], busy, pool(4, taken=2), PERFECT).starts
 
 
@@ -278,7 +280,7 @@ def test_a_trial_with_nothing_left_and_one_at_a_width_it_no_longer_has_are_harml
     [(0.0, "0 s"), (99.0, "99 s"), (120.0, "2 min"), (6840.0, "1.9 h"), (360000.0, "4.2 days")],
 )
 def test_times_are_said_as_people_do(seconds, words):
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 tasks = st.builds(
@@ -306,14 +308,14 @@ tasks = st.builds(
     st.sampled_from((0, 0, 5)),
 )
 def test_plans_keep_to_what_there_is(waiting, begun, hosts, to_come):
-    machine = Pool({f"h{host}": range(8) for host in range(hosts)})
+    machine = SlotPool({f"h{host}": range(8) for host in range(hosts)})
     waiting = [replace(each, name=f"w{i}") for i, each in enumerate(waiting)]
     busy = []
     for number, (each, column, left) in enumerate(begun):
         width = each.widths[min(column, len(each.widths) - 1)]
         if machine.take(width, each.lanes):
-            busy.append(Running(replace(each, name=f"r{number}"), width, left))
-    outlook = Outlook(restart_seconds=2.0, more_to_come=to_come > 0, to_come=to_come)
+            busy.append(RunningTask(replace(each, name=f"r{number}"), width, left))
+    outlook = PlanningContext(restart_seconds=2.0, more_to_come=to_come > 0, to_come=to_come)
     free, names = machine.free, machine.free_names
     found = plan(waiting, busy, machine, outlook)
 
@@ -344,14 +346,16 @@ def test_a_decision_for_the_largest_machine_takes_few_calls():
     # All of Frontier, 2,000 trials queued, one that ended: `tests/benchmarks/placement.py` says
     # how long that takes. A third of the limits is needed; its slots are 75,264.
     waiting = [task(f"t{i:04}", 100.0 + i, [1 << k for k in range(13)]) for i in range(2000)]
-    machine = Pool({f"n{host:04}": range(8) for host in range(9408)})
+    machine = SlotPool({f"n{host:04}": range(8) for host in range(9408)})
     whole, took = counted(waiting, [], machine)
     assert took < 640_000
     by_name = {each.name: replace(each, measured=True) for each in waiting}
     busy = []
     for start in whole.starts[1:]:
         machine.claim(start.slots)
-        busy.append(Running(by_name[start.name], start.width, by_name[start.name].at(start.width)))
+        busy.append(
+            RunningTask(by_name[start.name], start.width, by_name[start.name].at(start.width))
+        )
     _, took = counted([replace(each, name=f"q{each.name}") for each in waiting], busy, machine)
     assert took < 140_000
 
@@ -359,14 +363,14 @@ def test_a_decision_for_the_largest_machine_takes_few_calls():
 def counted(waiting, busy, machine):
     """Give a plan and the calls it took."""
     found = []
-    outlook = Outlook(restart_seconds=60.0)
+    outlook = PlanningContext(restart_seconds=60.0)
     took = calls(lambda: found.append(plan(waiting, busy, machine, outlook)))
     return found[0], took
 
 
 def test_each_trial_has_its_place_in_one_allocation():
     """Alone it would take all 8 slots; 4 and 4 are of two allocations."""
-    both = Pool({"h@a": range(4), "h@b": range(4)})
+    both = SlotPool({"h@a": range(4), "h@b": range(4)})
     found = plan([task("t", 8.0)], [], both, PERFECT)
     assert widths(found) == {"t": 4}
     assert len({slot.partition("@")[2][0] for slot in found.starts[0].slots}) == 1
@@ -375,5 +379,5 @@ def test_each_trial_has_its_place_in_one_allocation():
     assert wide.held == {"t": "needs 8 slots, there are 4"}
 
     busy = running("r", 9.0, width=4)
-    found = plan([task("t", 80.0)], [busy], Pool({"h@b": range(2), "h@c": range(1)}), PERFECT)
+    found = plan([task("t", 80.0)], [busy], SlotPool({"h@b": range(2), "h@c": range(1)}), PERFECT)
     assert widths(found) == {"t": 2}, "what runs on an allocation that leaves disturbs nobody"

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.placement.pool import Pool
+from hydragnn_hpo.placement.pool import SlotPool
 
 FRONTIER = (0, 1, 6, 7, 2, 3, 4, 5)
 """Pairs {0,1} {6,7} {2,3} {4,5}, quads {0,1,6,7} {2,3,4,5}: ``reference/hpc.md``."""
 
 
 def machine(hosts, slots=8, **more):
-    return Pool({f"n{host}": range(slots) for host in range(hosts)}, **more)
+    return SlotPool({f"n{host}": range(slots) for host in range(hosts)}, **more)
 
 
 def on(host, *indices):
@@ -148,14 +148,14 @@ def test_a_copy_knows_nothing_of_what_happens_to_the_other():
 
 
 def test_an_empty_pool_gives_nothing():
-    pool = Pool.of(())
+    pool = SlotPool.of(())
     assert (pool.total, pool.free, pool.take(1), pool.idle_hosts) == (0, 0, None, ())
     pool.add_host("a", ("a:0", "a:1"))
     assert pool.take(2) == ("a:0", "a:1")
 
 
 def test_names_say_which_slots_a_host_has():
-    pool = Pool.of(("x:y:1", "x:y:0", "z:0"))
+    pool = SlotPool.of(("x:y:1", "x:y:0", "z:0"))
     assert pool.take(2) == ("x:y:0", "x:y:1")
     assert pool.take(1) == ("z:0",)
 
@@ -190,7 +190,7 @@ def test_no_slot_is_given_twice_and_all_come_back(order, hosts, slots, wishes):
 def two_allocations():
     """Three hosts in one allocation, two in another, four slots each."""
     hosts = ("n0@a", "n1@a", "n2@a", "n0@b", "n1@b")
-    return Pool({host: range(4) for host in hosts})
+    return SlotPool({host: range(4) for host in hosts})
 
 
 def test_no_trial_gets_slots_of_two_allocations():
@@ -207,7 +207,7 @@ def test_no_trial_gets_slots_of_two_allocations():
 
 
 def test_an_allocation_that_joins_is_another_one():
-    pool = Pool({"n0@a": range(2)})
+    pool = SlotPool({"n0@a": range(2)})
     for host in ("n0@b", "n1@b"):
         pool.add_host(host, [f"{host}:0", f"{host}:1"])
     assert (pool.total, pool.widest) == (6, 4)

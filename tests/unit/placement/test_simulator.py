@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.placement.bound import bound_of
+from hydragnn_hpo.placement.lower_bound import campaign_bound
 from hydragnn_hpo.placement.simulator import SimulatedWork, SimulationSettings, simulate
-from hydragnn_hpo.placement.task import Plan, Resize
+from hydragnn_hpo.placement.task import Plan, ResizeTask
 
 PAIR = SimulationSettings(
     hosts=1, slots_per_host=2, restart_seconds=2.0, checkpoint_every=10.0, tick=0.0, probe=0.1
@@ -70,7 +70,7 @@ def test_a_trial_that_is_asked_goes_on_to_its_next_checkpoint():
 
         found = plan(waiting, running, pool, replace(outlook, more_to_come=True, to_come=0))
         one = [each for each in running if each.task.measured and each.width == 1]
-        return Plan(found.starts, tuple(Resize(each.task.name, 2, "") for each in one))
+        return Plan(found.starts, tuple(ResizeTask(each.task.name, 2, "") for each in one))
 
     found = simulate([work("a", 100.0, (1, 2))], replace(PAIR, probe=0.12), decide=decide)
     assert bars(found, "a")[0] == (0.0, 20.0, 1, "training")
@@ -233,7 +233,7 @@ def test_every_slot_second_has_one_cause_and_no_slot_two_trials(
         assert failures or all(bar.what != "lost" for bar in found.bars)
     # The bound gives a trial one width: one that is widened on its way may beat it.
     if failures == 0.0 and wall == math.inf and not found.restarts:
-        assert found.makespan >= bound_of(works, setting.slots) * 0.9999
+        assert found.makespan >= campaign_bound(works, setting.slots) * 0.9999
 
 
 def lognormal_works(count, seed, sigma, widest):
@@ -258,7 +258,7 @@ def test_a_campaign_ends_close_to_the_bound(sigma, seed):
     works = lognormal_works(100, seed, sigma, 128)
     setting = SimulationSettings(hosts=32, slots_per_host=8, restart_seconds=20.0, tick=5.0)
     found = simulate(works, setting)
-    assert found.makespan / bound_of(works, setting.slots) < 1.25
+    assert found.makespan / campaign_bound(works, setting.slots) < 1.25
     assert found.restarts <= 1.2 * len(works)
 
 

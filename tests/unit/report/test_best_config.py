@@ -5,8 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hydragnn_hpo.config.loading import load, to_toml
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.toml_files import load_config, to_toml
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.export_formats import export
 
@@ -21,7 +21,7 @@ def test_the_best_trial_is_written_whole(made: SimpleNamespace, tmp_path: Path) 
     out = tmp_path / "best_config.toml"
     written = export(made.facts, "best", out)
     name = best_of(made.raw.trials)
-    config = load(out, TrialConfig)
+    config = load_config(out, TrialConfig)
     assert (config.trial, config.seed) == (name, derive_seed(0, name, "training"))
     assert config.training.epochs == 27
     plain = tomllib.loads(out.read_text())
@@ -38,7 +38,7 @@ def test_the_best_trial_is_written_whole(made: SimpleNamespace, tmp_path: Path) 
 
 def test_another_trial_may_be_chosen(made: SimpleNamespace, tmp_path: Path) -> None:
     export(made.facts, "best", tmp_path / "x.toml", trial="t0003")
-    assert load(tmp_path / "x.toml", TrialConfig).trial == "t0003"
+    assert load_config(tmp_path / "x.toml", TrialConfig).trial == "t0003"
 
 
 def test_what_the_trial_was_run_with_counts(made: SimpleNamespace, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_the_trial_was_run_with_counts(made: SimpleNamespace, tmp_path: Pat
         written = export(made.facts, "best", tmp_path / "second.toml", trial="t0002")
     finally:
         folder.config.unlink()
-    config, run = load(tmp_path / "second.toml", TrialConfig), made.run.path.resolve()
+    config, run = load_config(tmp_path / "second.toml", TrialConfig), made.run.path.resolve()
     assert config.seed == 99
     assert config.data[0].store == str(run / "data" / "else.bp")
     start = run / "trials" / "t0001" / "checkpoints" / "best.safetensors"

@@ -23,7 +23,7 @@ from optuna.distributions import (
 from optuna.trial import TrialState
 
 from hydragnn_hpo.cli.export_run import WAYS
-from hydragnn_hpo.config.search import ParameterConfig
+from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.errors import ConfigError, HydraError, RunError
 from hydragnn_hpo.report import export_formats
 from hydragnn_hpo.report.export_formats import FORMATS, export, folder_names, isolate_tracker

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_campaign import EFFECTS, make_campaign, planted
 
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import parse
-from hydragnn_hpo.config.search import ParameterConfig as Parameter
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.search_config import ParameterConfig as Parameter
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.importance import (
     SWARM_HALF_HEIGHT,
@@ -31,7 +31,7 @@ def campaign(space, *, seed=0):
         "space": space,
         "search": {"trials": 10, "rungs": [1], "finalists": 1},
     }
-    return parse(plain, CampaignConfig, "campaign")
+    return parse_config(plain, CampaignConfig, "campaign")
 
 
 def rows_of(config, count, of, key="mae", seed=0):

@@ -11,7 +11,7 @@ from made_campaign import make_campaign
 from safetensors.numpy import load_file
 from unit.report.independent_search import SEARCH
 
-from hydragnn_hpo.config.search import ParameterConfig
+from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.latency import read_latencies

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from hydragnn_hpo.config.search import ParameterConfig as Parameter
+from hydragnn_hpo.config.search_config import ParameterConfig as Parameter
 from hydragnn_hpo.report.surrogate import (
     AT_A_TIME,
     draw_uniform,

@@ -1,8 +1,8 @@
 """A run directory of a few events, written down by hand."""
 
 from hydragnn_hpo.campaign.journal import encode
-from hydragnn_hpo.config.campaign import CampaignConfig
-from hydragnn_hpo.config.loading import dump, parse
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.toml_files import dump_config, parse_config
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import read_facts
 
@@ -37,6 +37,6 @@ def facts_of(path, events, trials=4, rungs=(4, 8)):
         "search": {"trials": trials, "rungs": list(rungs), "initial": 1, "finalists": 1},
     }
     run = RunDir(path)
-    run.campaign.write_text(dump(parse(plain, CampaignConfig, "tiny")))
+    run.campaign.write_text(dump_config(parse_config(plain, CampaignConfig, "tiny")))
     run.journal.write_bytes(b"".join(map(encode, events)))
     return read_facts(run)

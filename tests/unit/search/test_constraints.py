@@ -4,9 +4,14 @@ import itertools
 
 import pytest
 
-from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.search.constraints import broken, check_room, completed, read_constraints
+from hydragnn_hpo.search.constraints import (
+    check_feasible_share,
+    complete_configuration,
+    find_broken_constraint,
+    read_constraints,
+)
 
 SPACE: Space = {
     "model.conv": ParameterConfig(choices=("gat", "schnet")),
@@ -92,10 +97,10 @@ def test_texts_and_numbers_do_not_mix(text: str) -> None:
 def test_the_first_broken_rule_is_named() -> None:
     texts = ["model.features > 8", "model.features > 16", "model.features > 24"]
     rules = read_constraints(texts, SPACE, TEMPLATE)
-    found = broken(rules, {"model.features": 16})
+    found = find_broken_constraint(rules, {"model.features": 16})
     assert found is not None
     assert found.text == texts[1]
-    assert broken(rules, {"model.features": 32}) is None
+    assert find_broken_constraint(rules, {"model.features": 32}) is None
 
 
 LISTED: Space = {
@@ -107,10 +112,10 @@ LISTED: Space = {
 def test_one_point_of_a_small_space_is_enough() -> None:
     # 8 * 40 is the only product of 320.
     product = "parallel.tensor * training.micro_batches"
-    check_room(LISTED, read_constraints([f"{product} == 320"], LISTED, {}))
+    check_feasible_share(LISTED, read_constraints([f"{product} == 320"], LISTED, {}))
     nothing = read_constraints([f"{product} > 320"], LISTED, {})
     with pytest.raises(ConfigError, match="leave 0 of 160 points"):
-        check_room(LISTED, nothing)
+        check_feasible_share(LISTED, nothing)
 
 
 def test_a_large_space_needs_more_than_a_sliver() -> None:
@@ -119,14 +124,14 @@ def test_a_large_space_needs_more_than_a_sliver() -> None:
         "a.y": ParameterConfig(low=0.0, high=1.0),
     }
     # Shares of the unit square: a triangle of 0.02, and one of 0.005.
-    check_room(space, read_constraints(["a.x + a.y <= 0.2"], space, {}))
+    check_feasible_share(space, read_constraints(["a.x + a.y <= 0.2"], space, {}))
     sliver = read_constraints(["a.x < 0.9", "a.x + a.y <= 0.1"], space, {})
     with pytest.raises(ConfigError, match=r"the narrowest, 'a.x \+ a.y <= 0.1', is met by"):
-        check_room(space, sliver)
+        check_feasible_share(space, sliver)
 
 
 def test_a_space_without_rules_is_not_looked_through() -> None:
-    check_room({"a.x": ParameterConfig(low=0, high=10**12)}, ())
+    check_feasible_share({"a.x": ParameterConfig(low=0, high=10**12)}, ())
 
 
 def test_values_are_completed_to_what_the_rules_allow() -> None:
@@ -138,13 +143,20 @@ def test_values_are_completed_to_what_the_rules_allow() -> None:
         "model.options.heads": 1,
         "training.warmup": 0.0,
     }
-    assert completed(SPACE, rules, {"model.features": 40}, plain) == {**plain, "model.features": 40}
+    assert complete_configuration(SPACE, rules, {"model.features": 40}, plain) == {
+        **plain,
+        "model.features": 40,
+    }
     # Of 8, 16, ... 48 three divides 24 and 48.
-    found = completed(SPACE, rules, {"model.options.heads": 3, "model.conv": "gat"}, plain)
+    found = complete_configuration(
+        SPACE, rules, {"model.options.heads": 3, "model.conv": "gat"}, plain
+    )
     assert found is not None
     assert found["model.features"] in (24, 48)
-    assert found == completed(SPACE, rules, {"model.options.heads": 3, "model.conv": "gat"}, plain)
-    assert completed(SPACE, rules, {"model.features": 64}, plain) is None
+    assert found == complete_configuration(
+        SPACE, rules, {"model.options.heads": 3, "model.conv": "gat"}, plain
+    )
+    assert complete_configuration(SPACE, rules, {"model.features": 64}, plain) is None
 
 
 def test_rules_agree_with_a_plain_loop_over_a_grid() -> None:

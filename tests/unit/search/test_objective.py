@@ -6,22 +6,22 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.config.loading import dump, parse
-from hydragnn_hpo.config.model import HeadConfig
-from hydragnn_hpo.config.search import SearchConfig
+from hydragnn_hpo.config.model_config import HeadConfig
+from hydragnn_hpo.config.search_config import SearchConfig
+from hydragnn_hpo.config.toml_files import dump_config, parse_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search.objective import (
     check_objective,
-    finite,
+    finite_or_none,
+    goal_label,
     goals,
-    layers,
-    named,
-    objective_of,
     pareto_front,
-    rank,
-    watched,
+    pareto_layers,
+    rank_points,
+    read_epoch_objective,
+    read_objective,
 )
-from hydragnn_hpo.training.trainer import objective_of as trained
+from hydragnn_hpo.training.trainer import compute_objective as trained
 
 RESULT = {
     "objective": 0.4,
@@ -56,7 +56,7 @@ SPREADS = {"gap": 1.5, "energy": 4.0}
     ],
 )
 def test_goals_are_read_from_a_result(objective, expected):
-    found = objective_of(objective, RESULT, SPREADS)
+    found = read_objective(objective, RESULT, SPREADS)
     assert found == (pytest.approx(expected) if expected is not None else None)
     assert isinstance(found, tuple) == isinstance(expected, tuple)
 
@@ -65,14 +65,14 @@ def test_a_table_over_all_heads_is_the_trainers_own_objective():
     weights = {"gap": 0.1, "energy": 2.0}
     heads = {name: HeadConfig(weight=weight) for name, weight in weights.items()}
     expected = trained(RESULT["val_mae"], SPREADS, heads)
-    assert objective_of(weights, RESULT, SPREADS) == pytest.approx(expected, rel=1e-14)
+    assert read_objective(weights, RESULT, SPREADS) == pytest.approx(expected, rel=1e-14)
 
 
 def test_stopping_rules_watch_the_first_goal():
     record = {"objective": 0.7, "val_mae": {"gap": 0.5}}
-    assert watched(("val_mae.gap", "parameters"), record) == 0.5
-    assert watched("weighted", record) == 0.7
-    assert watched("parameters", record) is None
+    assert read_epoch_objective(("val_mae.gap", "parameters"), record) == 0.5
+    assert read_epoch_objective("weighted", record) == 0.7
+    assert read_epoch_objective("parameters", record) is None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_goals_about_known_heads_and_any_number_pass():
         ("weighted", "joules"),
     ):
         check_objective(objective, ["gap"])
-    assert [named(goal) for goal in goals(("weighted", {"gap": 1.0, "energy": 0.5}))] == [
+    assert [goal_label(goal) for goal in goals(("weighted", {"gap": 1.0, "energy": 0.5}))] == [
         "weighted",
         "1 gap + 0.5 energy",
     ]
@@ -108,8 +108,10 @@ def test_goals_about_known_heads_and_any_number_pass():
     ["weighted", {"gap": 1.0}, ["weighted", "parameters"], ["parameters", {"gap": 2.0}]],
 )
 def test_objectives_survive_a_file(objective):
-    made = parse({"trials": 9, "rungs": [3], "objective": objective}, SearchConfig, where="test")
-    again = parse(tomllib.loads(dump(made)), SearchConfig, where="file")
+    made = parse_config(
+        {"trials": 9, "rungs": [3], "objective": objective}, SearchConfig, where="test"
+    )
+    again = parse_config(tomllib.loads(dump_config(made)), SearchConfig, where="file")
     assert again.objective == made.objective
 
 
@@ -140,17 +142,17 @@ def test_layers_are_peeled_one_by_one(coarse):
         front = {i for i in left if not any(dominates(points[j], points[i]) for j in left)}
         expected |= dict.fromkeys(front, layer)
         left, layer = left - front, layer + 1
-    assert layers(points) == [expected[i] for i in range(60)]
+    assert pareto_layers(points) == [expected[i] for i in range(60)]
 
 
 def test_nothing_has_no_front():
     assert pareto_front([]) == []
-    assert rank([]) == []
+    assert rank_points([]) == []
 
 
 def test_one_goal_is_ranked_by_value_and_then_by_age():
-    assert rank([0.3, 0.1, 0.3, 0.2]) == [1, 3, 0, 2]
-    assert rank([(0.3,), (0.1,)]) == [1, 0]
+    assert rank_points([0.3, 0.1, 0.3, 0.2]) == [1, 3, 0, 2]
+    assert rank_points([(0.3,), (0.1,)]) == [1, 0]
 
 
 def test_several_goals_are_ranked_by_front_and_then_by_loneliness():
@@ -158,17 +160,17 @@ def test_several_goals_are_ranked_by_front_and_then_by_loneliness():
     # (1, 8): 4 + 6 = 1.0 of (0,10)..(4,4); (4, 4): 4 + 5 from (1,8) to (5,3) = 0.9;
     # (5, 3): 6 + 4 = 1.0 from (4,4) to (10,0). The sixth lies behind (4, 4).
     points = [(4.0, 4.0), (5.0, 3.0), (1.0, 8.0), (0.0, 10.0), (10.0, 0.0), (4.0, 5.0)]
-    assert rank(points) == [3, 4, 1, 2, 0, 5]
+    assert rank_points(points) == [3, 4, 1, 2, 0, 5]
 
 
 def test_equal_points_keep_their_order():
-    assert rank([(1.0, 1.0)] * 4) == [0, 1, 2, 3]
+    assert rank_points([(1.0, 1.0)] * 4) == [0, 1, 2, 3]
     assert pareto_front([(1.0, 1.0)] * 3) == [0, 1, 2]
 
 
 def test_two_thousand_points_are_ranked_at_once():
     points = [point[:2] for point in points_of(2000, 1, coarse=False)]
-    order = rank(points)
+    order = rank_points(points)
     assert sorted(order) == list(range(2000))
     first = pareto_front(points)
     assert set(order[: len(first)]) == set(first)
@@ -185,4 +187,4 @@ def test_two_thousand_points_are_ranked_at_once():
     ],
 )
 def test_what_is_not_finite_is_a_failure(point, expected):
-    assert finite(point) == expected
+    assert finite_or_none(point) == expected

@@ -5,58 +5,64 @@ from collections.abc import Callable
 
 import pytest
 
-from hydragnn_hpo.search.rungs import Promotion, Rested, promotable, tail, together
+from hydragnn_hpo.search.rungs import (
+    Promotion,
+    RungResult,
+    promote_asynchronously,
+    promote_finalists,
+    promote_synchronously,
+)
 
 
 def rested(*objectives, first=0):
-    return [Rested(f"t{i}", y) for i, y in enumerate(objectives, start=first)]
+    return [RungResult(f"t{i}", y) for i, y in enumerate(objectives, start=first)]
 
 
 def test_nobody_goes_on_before_there_are_enough_to_compare():
-    assert promotable([rested(0.5, 0.1), []], [set(), set()], reduction=3) == []
+    assert promote_asynchronously([rested(0.5, 0.1), []], [set(), set()], reduction=3) == []
 
 
 def test_the_best_third_goes_on_at_once():
     results = [rested(0.5, 0.1, 0.3, 0.2, 0.4, 0.6), []]
-    found = promotable(results, [set(), set()], reduction=3)
+    found = promote_asynchronously(results, [set(), set()], reduction=3)
     assert found == [Promotion("t1", 0, 1), Promotion("t3", 0, 1)]
-    assert promotable(results, [{"t1"}, set()], reduction=3) == [Promotion("t3", 0, 1)]
+    assert promote_asynchronously(results, [{"t1"}, set()], reduction=3) == [Promotion("t3", 0, 1)]
 
 
 def test_who_went_on_early_keeps_a_seat_it_would_not_get_today():
     # t0 was best of three; now t3 and t4 are the best two of six.
     results = [rested(0.5, 0.6, 0.7, 0.1, 0.2, 0.9), []]
-    found = promotable(results, [{"t0"}, set()], reduction=3)
+    found = promote_asynchronously(results, [{"t0"}, set()], reduction=3)
     assert found == [Promotion("t3", 0, 1), Promotion("t4", 0, 1)]
 
 
 def test_failed_trials_count_as_the_worst():
     results = [rested(0.5, None, None), []]
-    assert promotable(results, [set(), set()], reduction=3) == [Promotion("t0", 0, 1)]
-    assert promotable([rested(None, None, None), []], [set(), set()], reduction=3) == []
+    assert promote_asynchronously(results, [set(), set()], reduction=3) == [Promotion("t0", 0, 1)]
+    assert promote_asynchronously([rested(None, None, None), []], [set(), set()], reduction=3) == []
 
 
 def test_the_highest_rung_comes_first():
     results = [rested(*[0.1 * i for i in range(9)]), rested(0.3, 0.1, 0.2), []]
-    found = promotable(results, [{"t0", "t1", "t2"}, set(), set()], reduction=3)
+    found = promote_asynchronously(results, [{"t0", "t1", "t2"}, set(), set()], reduction=3)
     assert found == [Promotion("t1", 1, 2)]
-    found = promotable(results, [set(), set(), set()], reduction=3)
+    found = promote_asynchronously(results, [set(), set(), set()], reduction=3)
     assert [(p.trial, p.from_rung) for p in found] == [("t1", 1), ("t0", 0), ("t1", 0), ("t2", 0)]
 
 
 def test_one_rung_promotes_nobody():
     results = [rested(0.3, 0.1, 0.2)]
-    assert promotable(results, [set()], reduction=2) == []
-    assert together(results, [set()], reduction=2, finalists=2) == []
-    assert tail(results, [set()], finalists=3) == []
+    assert promote_asynchronously(results, [set()], reduction=2) == []
+    assert promote_synchronously(results, [set()], reduction=2, finalists=2) == []
+    assert promote_finalists(results, [set()], finalists=3) == []
 
 
 def test_who_is_out_of_patience_passes_on_without_training():
     def second_rung(patience_ends_at):
-        tired = Rested("t2", patience_ends_at, final=True)
+        tired = RungResult("t2", patience_ends_at, final=True)
         first = [*rested(0.5, 0.6), tired, *rested(0.9, 0.9, 0.9, first=3)]
-        results = [first, [Rested("t0", 0.4), Rested("t9", 0.5)], []]
-        return promotable(results, [{"t0", "t9"}, set(), set()], reduction=3)
+        results = [first, [RungResult("t0", 0.4), RungResult("t9", 0.5)], []]
+        return promote_asynchronously(results, [{"t0", "t9"}, set(), set()], reduction=3)
 
     # It makes the second rung one of three, of whom one may go on; it may be that one itself.
     assert second_rung(0.45) == [Promotion("t0", 1, 2)]
@@ -65,62 +71,68 @@ def test_who_is_out_of_patience_passes_on_without_training():
 
 def test_several_goals_are_promoted_from_the_front():
     points = [(0.1, 9.0), (0.2, 8.0), (0.9, 0.9), (0.3, 9.5), (0.95, 8.5), (0.99, 9.9)]
-    results = [[Rested(f"t{i}", point) for i, point in enumerate(points)], []]
-    found = promotable(results, [set(), set()], reduction=2)
+    results = [[RungResult(f"t{i}", point) for i, point in enumerate(points)], []]
+    found = promote_asynchronously(results, [set(), set()], reduction=2)
     assert {promotion.trial for promotion in found} == {"t0", "t1", "t2"}
 
 
 def test_together_waits_until_all_rest_and_then_takes_as_many_as_needed():
     results = [rested(0.5, 0.1, 0.3, 0.2, 0.4, 0.6, 0.7, 0.8), [], []]
     nobody: list[set[str]] = [set(), set(), set()]
-    found = together(results, nobody, reduction=2, finalists=2)
+    found = promote_synchronously(results, nobody, reduction=2, finalists=2)
     assert [p.trial for p in found] == ["t1", "t3", "t2", "t4"]
     assert {(p.from_rung, p.to_rung) for p in found} == {(0, 1)}
-    found = together(results, nobody, reduction=4, finalists=3)
+    found = promote_synchronously(results, nobody, reduction=4, finalists=3)
     assert [p.trial for p in found] == ["t1", "t3", "t2"]
 
-    second = [Rested("t1", 0.05), Rested("t3", None), Rested("t2", 0.03), Rested("t4", 0.09)]
+    second = [
+        RungResult("t1", 0.05),
+        RungResult("t3", None),
+        RungResult("t2", 0.03),
+        RungResult("t4", 0.09),
+    ]
     gone = [{"t1", "t2", "t3", "t4"}, set(), set()]
-    found = together([results[0], second, []], gone, reduction=2, finalists=2)
+    found = promote_synchronously([results[0], second, []], gone, reduction=2, finalists=2)
     assert found == [Promotion("t2", 1, 2), Promotion("t1", 1, 2)]
 
 
 def test_two_rungs_together_are_the_finalists_at_once():
     results = [rested(0.5, 0.1, None, 0.2), []]
-    found = together(results, [set(), set()], reduction=3, finalists=2)
+    found = promote_synchronously(results, [set(), set()], reduction=3, finalists=2)
     assert found == [Promotion("t1", 0, 1), Promotion("t3", 0, 1)]
 
 
 @pytest.mark.parametrize(
-    "finish", [tail, lambda *args, **rest: together(*args, reduction=2, **rest)]
+    "finish",
+    [promote_finalists, lambda *args, **rest: promote_synchronously(*args, reduction=2, **rest)],
 )
 def test_a_finalist_that_failed_is_replaced(finish: Callable[..., list[Promotion]]):
-    results = [rested(0.5, 0.1, 0.3, 0.2), [Rested("t1", None), Rested("t3", 0.15)]]
+    results = [rested(0.5, 0.1, 0.3, 0.2), [RungResult("t1", None), RungResult("t3", 0.15)]]
     found = finish(results, [{"t1", "t3"}, set()], finalists=2)
     assert found == [Promotion("t2", 0, 1)]
 
 
 def test_the_tail_takes_the_furthest_first():
-    results = [rested(0.01, 0.1, 0.3, 0.2), [Rested("t2", 0.25), Rested("t1", 0.9)], []]
+    results = [rested(0.01, 0.1, 0.3, 0.2), [RungResult("t2", 0.25), RungResult("t1", 0.9)], []]
     gone = [{"t1", "t2"}, set(), set()]
-    found = tail(results, gone, finalists=3)
+    found = promote_finalists(results, gone, finalists=3)
     assert found == [Promotion("t2", 1, 2), Promotion("t1", 1, 2), Promotion("t0", 0, 2)]
 
 
 def test_the_tail_ends():
-    full = [rested(0.5, 0.1, 0.3), [Rested("t1", 0.05), Rested("t2", 0.2)]]
-    assert tail(full, [{"t1", "t2"}, set()], finalists=2) == []
-    few = [rested(0.5, None), [Rested("t0", 0.4)]]
-    assert tail(few, [{"t0"}, set()], finalists=6) == []
+    full = [rested(0.5, 0.1, 0.3), [RungResult("t1", 0.05), RungResult("t2", 0.2)]]
+    assert promote_finalists(full, [{"t1", "t2"}, set()], finalists=2) == []
+    few = [rested(0.5, None), [RungResult("t0", 0.4)]]
+    assert promote_finalists(few, [{"t0"}, set()], finalists=6) == []
     cancelled = [rested(0.5, 0.1), []]
-    assert tail(cancelled, [{"t1"}, set()], finalists=1) == [Promotion("t0", 0, 1)]
+    assert promote_finalists(cancelled, [{"t1"}, set()], finalists=1) == [Promotion("t0", 0, 1)]
 
 
 def test_in_the_tail_who_is_out_of_patience_holds_a_seat():
-    first = [Rested("t0", 0.1, final=True), *rested(0.2, 0.3, first=1)]
-    assert tail([first, []], [set(), set()], finalists=2) == [Promotion("t1", 0, 1)]
-    after = [Rested("t1", 0.15)]
-    assert tail([first, after], [{"t1"}, set()], finalists=2) == []
+    first = [RungResult("t0", 0.1, final=True), *rested(0.2, 0.3, first=1)]
+    assert promote_finalists([first, []], [set(), set()], finalists=2) == [Promotion("t1", 0, 1)]
+    after = [RungResult("t1", 0.15)]
+    assert promote_finalists([first, after], [{"t1"}, set()], finalists=2) == []
 
 
 def slowly(results, promoted, reduction):
@@ -157,11 +169,11 @@ class Played:
             if not idle:
                 return []
             size = {"reduction": self.reduction, "finalists": self.finalists}
-            return together(self.results, self.promoted, **size)
-        found = promotable(self.results, self.promoted, reduction=self.reduction)
+            return promote_synchronously(self.results, self.promoted, **size)
+        found = promote_asynchronously(self.results, self.promoted, reduction=self.reduction)
         assert set(found) == slowly(self.results, self.promoted, self.reduction)
         if idle and not found:
-            return tail(self.results, self.promoted, finalists=self.finalists)
+            return promote_finalists(self.results, self.promoted, finalists=self.finalists)
         return found
 
     def turn(self):
@@ -175,7 +187,7 @@ class Played:
         if self.running:
             trial, rung = self.running.pop(self.generator.randrange(len(self.running)))
             objective = None if self.generator.random() < 0.1 else self.generator.random()
-            self.results[rung].append(Rested(trial, objective))
+            self.results[rung].append(RungResult(trial, objective))
         return bool(self.running or self.waiting)
 
     def play(self):

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from hydragnn_hpo.config.search import ParameterConfig, Scalar, Space
+from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search import space
 
@@ -22,7 +22,7 @@ CHAIN: Space = {
 
 def test_conditions_hold_through_a_chain() -> None:
     values = {"model.conv": "schnet", "model.options.filters": 40, "training.warmup": 0.1}
-    assert space.active(CHAIN, values) == values
+    assert space.active_parameters(CHAIN, values) == values
 
 
 @pytest.mark.parametrize(
@@ -36,26 +36,26 @@ def test_what_hangs_on_an_inactive_key_is_inactive(
     changed: dict[str, Scalar], left: set[str]
 ) -> None:
     values = {"model.conv": "schnet", "model.options.filters": 40, "training.warmup": 0.1}
-    assert set(space.active(CHAIN, {**values, **changed})) == left
+    assert set(space.active_parameters(CHAIN, {**values, **changed})) == left
 
 
 def test_inactive_keys_take_one_canonical_value() -> None:
     one = {"model.conv": "egnn", "model.options.filters": 64, "training.warmup": 0.4}
     expected = {"model.options.filters": 8, "model.conv": "egnn", "training.warmup": 0.0}
-    assert space.canonical(CHAIN, one) == expected
-    assert space.canonical(CHAIN, {"model.conv": "egnn"}) == expected
+    assert space.canonical_values(CHAIN, one) == expected
+    assert space.canonical_values(CHAIN, {"model.conv": "egnn"}) == expected
 
 
 def test_an_active_key_without_a_value_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"'model.options.filters' is active but has no value"):
-        space.canonical(CHAIN, {"model.conv": "schnet"})
+        space.canonical_values(CHAIN, {"model.conv": "schnet"})
 
 
 def test_keys_ignore_order_and_survive_json() -> None:
     values: dict[str, Scalar] = {"model.layers": 3, "training.learning_rate": 0.00123456}
     turned = dict(reversed(json.loads(json.dumps(values)).items()))
-    assert space.key(values) == space.key(turned)
-    assert space.key(values) != space.key({**values, "model.layers": 4})
+    assert space.configuration_key(values) == space.configuration_key(turned)
+    assert space.configuration_key(values) != space.configuration_key({**values, "model.layers": 4})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_keys_ignore_order_and_survive_json() -> None:
 def test_snap_gives_the_nearest_allowed_value(
     parameter: ParameterConfig, raw: Scalar, expected: Scalar
 ) -> None:
-    found = space.snap(parameter, raw)
+    found = space.snap_value(parameter, raw)
     assert found == expected
     assert type(found) is type(expected)
 
@@ -85,12 +85,12 @@ def test_snap_gives_the_nearest_allowed_value(
 @pytest.mark.parametrize("raw", [math.nan, "fast", True])
 def test_snap_refuses_what_is_no_number(raw: Scalar) -> None:
     with pytest.raises(ConfigError, match="not a number"):
-        space.snap(ParameterConfig(low=1, high=9), raw)
+        space.snap_value(ParameterConfig(low=1, high=9), raw)
 
 
 def test_snap_refuses_an_unknown_choice() -> None:
     with pytest.raises(ConfigError, match=r"'gin' is none of the choices. Known: egnn, painn"):
-        space.snap(ParameterConfig(choices=("egnn", "painn")), "gin")
+        space.snap_value(ParameterConfig(choices=("egnn", "painn")), "gin")
 
 
 RANGES = [
@@ -113,12 +113,12 @@ def test_positions_lead_back_to_their_values(parameter: ParameterConfig) -> None
         assert (again, type(again)) == (value, type(value))
 
 
-COUNTABLE = [p for p in RANGES if not p.log and space.domain(p) is not None]
+COUNTABLE = [p for p in RANGES if not p.log and space.list_values(p) is not None]
 
 
 @pytest.mark.parametrize("parameter", COUNTABLE, ids=str)
 def test_equal_shares_of_positions_go_to_every_value(parameter: ParameterConfig) -> None:
-    values = space.domain(parameter)
+    values = space.list_values(parameter)
     assert values is not None
     total = 60 * len(values)
     counts = Counter(repr(space.value_at(parameter, (i + 0.5) / total)) for i in range(total))
@@ -137,7 +137,7 @@ def test_apply_makes_tables_and_leaves_the_template_alone() -> None:
         "heads.gap.weight": 2.0,
         "training.global_batch": 64,
     }
-    filled = space.apply(template, values)
+    filled = space.apply_values(template, values)
     assert filled == {
         "model": {"conv": "egnn", "features": 32, "options": {"filters": 16}},
         "heads": {"gap": {"weight": 2.0}},
@@ -151,9 +151,9 @@ def test_leaves_list_each_active_configuration_once() -> None:
         "model.options.filters": ParameterConfig(low=1, high=4, when={"model.conv": "schnet"}),
         "model.conv": ParameterConfig(choices=("schnet", "egnn", "painn")),
     }
-    listed = list(space.leaves(small))
+    listed = list(space.list_configurations(small))
     assert len(listed) == 4 + 1 + 1
-    assert len({space.key(values) for values in listed}) == 6
+    assert len({space.configuration_key(values) for values in listed}) == 6
 
 
 def when(**conditions: Scalar | tuple[Scalar, ...]) -> ParameterConfig:
@@ -184,14 +184,14 @@ CONV = ParameterConfig(choices=("egnn", "painn"))
 def test_check_refuses_a_space_that_cannot_be_searched(wrong: Space, sentence: str) -> None:
     template = {"model": {"basis": "bessel", "cutoff": 5.0}}
     with pytest.raises(ConfigError, match=sentence):
-        space.check(wrong, template)
+        space.check_space(wrong, template)
 
 
 def test_a_command_has_keys_of_its_own() -> None:
     own: Space = {"tensor": CONV, "launch.pipeline": CONV}
-    space.check(own, {"model": "gpt"}, parts=None)
+    space.check_space(own, {"model": "gpt"}, parts=None)
     with pytest.raises(ConfigError, match="'tensor' is no part of a trial"):
-        space.check(own, {"model": "gpt"})
+        space.check_space(own, {"model": "gpt"})
 
 
 def test_check_accepts_conditions_on_searched_and_on_fixed_keys() -> None:
@@ -200,4 +200,4 @@ def test_check_accepts_conditions_on_searched_and_on_fixed_keys() -> None:
         "model.basis_size": when(model_basis=("bessel", "gaussian")),
         "model.layers": when(model_cutoff=5),
     }
-    space.check(good, {"model": {"basis": "bessel", "cutoff": 5.0}})
+    space.check_space(good, {"model": {"basis": "bessel", "cutoff": 5.0}})

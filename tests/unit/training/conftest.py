@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.config.data import CardConfig, TargetConfig
-from hydragnn_hpo.config.loading import dump
-from hydragnn_hpo.config.trial import PlacementConfig, TrialConfig
+from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
+from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.trial_config import PlacementConfig, TrialConfig
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.layout import TrialDir
-from hydragnn_hpo.training.ranks.ddp import Ranks
+from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -124,14 +124,14 @@ class Bench:
 
     def configure(self, **settings):
         config = make_config(store=str(self.store), **settings)
-        self.trial.config.write_text(dump(config))
+        self.trial.config.write_text(dump_config(config))
         return config
 
     def place(self, attempt=1, epochs=4):
         folder = self.trial.attempt(attempt)
         folder.mkdir(parents=True)
         placement = PlacementConfig(attempt=attempt, epochs=epochs)
-        (folder / "placement.toml").write_text(dump(placement))
+        (folder / "placement.toml").write_text(dump_config(placement))
         return {"trial_dir": str(self.trial.path), "attempt": attempt}
 
 

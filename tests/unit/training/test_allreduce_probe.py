@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.training import allreduce_probe
-from hydragnn_hpo.training.ranks.ddp import Ranks
+from hydragnn_hpo.training.ddp import Ranks
 
 
 def report(rank, *, seconds, latency=1e-4, network="Socket", wrong=0):

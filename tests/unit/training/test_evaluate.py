@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.config.model import HeadConfig
+from hydragnn_hpo.config.model_config import HeadConfig
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.training import evaluate
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
-from hydragnn_hpo.training.trainer import objective_of
+from hydragnn_hpo.training.trainer import compute_objective
 
 HEADS = {"energy": {}, "charge": {}, "push": {}}
 
@@ -125,7 +125,7 @@ def test_ranks_that_meet_take_equally_many_batches(trainer, columns, monkeypatch
 
 def test_objective_by_hand():
     heads = {"a": HeadConfig(weight=3.0), "b": HeadConfig(weight=1.0)}
-    found = objective_of({"a": 0.4, "b": 6.0}, {"a": 2.0, "b": 3.0}, heads)
+    found = compute_objective({"a": 0.4, "b": 6.0}, {"a": 2.0, "b": 3.0}, heads)
     assert found == pytest.approx(0.75 * 0.2 + 0.25 * 2.0)
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.config.loading import dump, parse
-from hydragnn_hpo.config.trial import TrialConfig
+from hydragnn_hpo.config.toml_files import dump_config, parse_config
+from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
-from hydragnn_hpo.training.ranks.ddp import Ranks
+from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.trial import load_trial, rank_main
-from hydragnn_hpo.training.watching.guard import Diverged
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -76,14 +76,14 @@ def test_windows_from_disk_train_as_the_stage_does(train, store, tmp_path, monke
 @pytest.fixture
 def pair(bench, store):
     """A trial on two data sets with heads of both."""
-    values = tomllib.loads(dump(bench.configure(epochs=4)))
+    values = tomllib.loads(dump_config(bench.configure(epochs=4)))
     entries = [{"store": str(store), "ratio": 2.0}, {"store": str(store), "ratio": 1.0}]
     entries[1] |= {"prefix": "b_", "access": "windows"}
     values |= {"data": entries, "heads": {"energy": {}, "b_charge": {}}}
 
     def configure(**training):
         values["training"] |= training
-        bench.trial.config.write_text(dump(parse(values, TrialConfig, "x")))
+        bench.trial.config.write_text(dump_config(parse_config(values, TrialConfig, "x")))
         return bench
 
     return configure
@@ -157,9 +157,9 @@ def test_a_budget_of_atoms_trains(train, columns):
 
 
 def test_names_in_two_data_sets_are_refused_in_a_sentence(bench, store):
-    values = tomllib.loads(dump(bench.configure()))
+    values = tomllib.loads(dump_config(bench.configure()))
     values["data"] = [{"store": str(store)}, {"store": str(store)}]
-    bench.trial.config.write_text(dump(parse(values, TrialConfig, "x")))
+    bench.trial.config.write_text(dump_config(parse_config(values, TrialConfig, "x")))
     assert rank_main(bench.place()) == 1
     result = json.loads((bench.trial.attempt(1) / "result.json").read_text())
     assert result["reason"] == "bad_config"

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hydragnn_hpo.config.model import HeadConfig
-from hydragnn_hpo.training.loss import combine, head_sums
+from hydragnn_hpo.config.model_config import HeadConfig
+from hydragnn_hpo.training.loss import combine_losses, head_sums
 
 
 class Stub:
@@ -44,7 +44,7 @@ def test_components_of_a_vector_count_each(loss, expected):
 def test_combine_normalises_by_global_counts_and_weights():
     heads = {"a": HeadConfig(weight=3.0), "b": HeadConfig(weight=1.0)}
     sums = {"a": torch.tensor(8.0), "b": torch.tensor(10.0)}
-    total = combine(sums, {"a": 4.0, "b": 5.0}, heads, 1)
+    total = combine_losses(sums, {"a": 4.0, "b": 5.0}, heads, 1)
     assert total.item() == pytest.approx(0.75 * 8 / 4 + 0.25 * 10 / 5)
 
 
@@ -54,7 +54,7 @@ def test_shares_of_ranks_add_up_to_the_whole_step():
     counts = {"a": 6.0, "b": 9.0}
     shares = [{"a": 5.0, "b": 0.5}, {"a": 1.0, "b": 7.0}, {"a": 0.0, "b": 0.0}]
     parts = [
-        combine({n: torch.tensor(v) for n, v in share.items()}, counts, heads, 3).item()
+        combine_losses({n: torch.tensor(v) for n, v in share.items()}, counts, heads, 3).item()
         for share in shares
     ]
     assert sum(parts) / 3 == pytest.approx(2 / 3 * 6.0 / 6 + 1 / 3 * 7.5 / 9)
@@ -62,7 +62,7 @@ def test_shares_of_ranks_add_up_to_the_whole_step():
 
 def test_a_head_that_nobody_has_in_a_step_costs_nothing():
     heads = {"a": HeadConfig(), "b": HeadConfig()}
-    total = combine(
+    total = combine_losses(
         {"a": torch.tensor(3.0), "b": torch.tensor(0.0)}, {"a": 2.0, "b": 0.0}, heads, 1
     )
     assert total.item() == pytest.approx(0.75)
@@ -108,11 +108,11 @@ def test_learned_weights_by_hand():
     heads = {"a": HeadConfig(weight=3.0), "b": HeadConfig(weight=1.0)}
     sums = {"a": torch.tensor(8.0), "b": torch.tensor(0.0)}
     learned = torch.tensor([0.5, 2.0], requires_grad=True)
-    total = combine(sums, {"a": 4.0, "b": 0.0}, heads, 1, learned)
+    total = combine_losses(sums, {"a": 4.0, "b": 0.0}, heads, 1, learned)
     assert total.item() == pytest.approx(0.75 * (2.0 * math.exp(-0.5) + 0.5 * 0.5))
     total.backward()
     assert learned.grad[1].item() == 0.0, "a head that nobody has learns nothing"
     many = [
-        combine({n: v / 2 for n, v in sums.items()}, {"a": 4.0, "b": 0.0}, heads, 2, learned)
+        combine_losses({n: v / 2 for n, v in sums.items()}, {"a": 4.0, "b": 0.0}, heads, 2, learned)
     ] * 2
     assert (sum(many) / 2).item() == pytest.approx(total.item()), "ranks add up to the step"

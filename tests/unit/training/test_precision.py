@@ -7,20 +7,24 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
+from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.fit import Heads
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.angles import SphericalBessel
-from hydragnn_hpo.model.derivatives import forces_and_stress, strained
-from hydragnn_hpo.model.mlp import mlp
+from hydragnn_hpo.model.autocast import (
+    apply_with_float32_output,
+    apply_without_autocast,
+    unify_dtypes,
+)
+from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
+from hydragnn_hpo.model.layers import mlp
 from hydragnn_hpo.model.pooling import node_counts, pool_sum
-from hydragnn_hpo.model.precise import alike, ending_exactly, exactly
-from hydragnn_hpo.model.sums import add, applied, links_of
+from hydragnn_hpo.model.scatter import apply_function, build_links, sum_messages
+from hydragnn_hpo.model.triplets import SphericalBessel
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
-from hydragnn_hpo.training.precision import computing, set_products
-from hydragnn_hpo.training.start import build_model
+from hydragnn_hpo.training.initialize import build_model
+from hydragnn_hpo.training.precision import compute_dtype, set_matmul_precision
 
 CPU = torch.device("cpu")
 
@@ -38,7 +42,7 @@ def both(trainer, columns, count=24):
     found = []
     for precision in ("fp32", "bf16"):
         trainer.model.zero_grad()
-        with computing(precision, CPU):
+        with compute_dtype(precision, CPU):
             predicted = trainer.model(batch)
         loss = torch.zeros((), dtype=torch.float64)
         for values in predicted.values():
@@ -113,7 +117,7 @@ def test_training_and_evaluation_compute_in_bf16(train, columns):
         _, loss = trainer.stepper.losses(made, counts, last=True)
         errors = error_sums(trainer.model, trainer.feed, trainer.val)
         predictions = predict_split(trainer.model, trainer.feed, trainer.val)
-        with computing(precision, CPU):
+        with compute_dtype(precision, CPU):
             direct = trainer.model(trainer.feed.batch(trainer.val))
         np.testing.assert_allclose(predictions["energy"], direct["energy"].detach(), rtol=1e-6)
         assert loss.dtype in (torch.float32, torch.float64)
@@ -126,7 +130,7 @@ def test_training_and_evaluation_compute_in_bf16(train, columns):
 def test_a_graph_alone_is_the_same_within_bf16(train, columns):
     trainer = train(conv="painn", **plain() | {"precision": "bf16"})
     rows = np.arange(12)
-    with computing("bf16", CPU), torch.no_grad():
+    with compute_dtype("bf16", CPU), torch.no_grad():
         many = trainer.model(trainer.feed.batch(rows))["energy"]
         alone = torch.cat(
             [trainer.model(trainer.feed.batch(rows[i : i + 1]))["energy"] for i in rows]
@@ -144,23 +148,23 @@ def test_sums_over_a_graph_and_over_neighbours_do_not_stall():
     assert pool_sum(ones, Batch()).tolist() == [[1001.0] * 3]
     assert node_counts(ones, Batch()).tolist() == [[1001.0]]
     sender, receiver = torch.arange(1001), torch.zeros(1001, dtype=torch.long)
-    assert add(ones, links_of(sender, receiver, 1000))[0].tolist() == [1000.0] * 3
+    assert sum_messages(ones, build_links(sender, receiver, 1000))[0].tolist() == [1000.0] * 3
 
 
 def test_geometry_is_exact_under_autocast(columns):
     batch = make_batch(columns, np.arange(9), cutoff=3.5, dtype=torch.float32, targets=())
     batch = replace(batch, edge_shift=torch.full_like(batch.edge_shift, 1.001))
-    with computing("bf16", CPU):
-        moved, positions, strain = strained(batch)
+    with compute_dtype("bf16", CPU):
+        moved, positions, strain = attach_strain(batch)
         energy = 1.001 * moved.positions.sum()
         forces, _ = forces_and_stress(energy, positions, strain, batch, train=False)
     assert torch.equal(moved.positions, batch.positions)
     assert torch.equal(moved.edge_shift, batch.edge_shift)
     assert torch.equal(forces, torch.full_like(forces, -1.001))
     bessel, lengths = SphericalBessel(4, 3, 5.0), torch.linspace(0.5, 4.9, 40)
-    with computing("bf16", CPU):
+    with compute_dtype("bf16", CPU):
         rough = bessel(lengths)
-        product = exactly(torch.mm, torch.full((2, 2), 1.001), torch.eye(2))
+        product = apply_without_autocast(torch.mm, torch.full((2, 2), 1.001), torch.eye(2))
     assert torch.equal(rough, bessel(lengths))
     assert product.dtype is torch.float32
     assert product[0, 0] == torch.tensor(1.001)
@@ -169,20 +173,20 @@ def test_geometry_is_exact_under_autocast(columns):
 def test_the_last_map_of_a_head_is_exact():
     torch.manual_seed(0)
     chain, values = mlp((5, 4, 2)), torch.randn(9, 5)
-    with computing("bf16", CPU):
-        found = ending_exactly(chain, values)
+    with compute_dtype("bf16", CPU):
+        found = apply_with_float32_output(chain, values)
         hidden = chain[1](chain[0](values))
     assert hidden.dtype is torch.bfloat16
     assert torch.equal(found, chain[2](hidden.float()))
     assert found.dtype is torch.float32
-    assert torch.equal(ending_exactly(chain, values), chain(values))
+    assert torch.equal(apply_with_float32_output(chain, values), chain(values))
 
 
 def test_types_that_meet_become_alike():
     mixed = torch.ones(2, dtype=torch.bfloat16), torch.ones(2), torch.arange(2)
-    assert [t.dtype for t in alike(mixed)] == [torch.bfloat16, torch.bfloat16, torch.int64]
+    assert [t.dtype for t in unify_dtypes(mixed)] == [torch.bfloat16, torch.bfloat16, torch.int64]
     same = torch.ones(2), torch.ones(2, dtype=torch.float64)
-    assert alike(same) is same
+    assert unify_dtypes(same) is same
 
 
 class Product(torch.autograd.Function):
@@ -199,10 +203,12 @@ class Product(torch.autograd.Function):
 
 def test_functions_of_our_own_give_the_type_that_they_were_given():
     matrix = torch.full((2, 2), 1.001)
-    with computing("bf16", CPU):
+    with compute_dtype("bf16", CPU):
         assert (matrix @ matrix).dtype is torch.bfloat16
-        assert torch.equal(applied(Product, matrix, matrix), torch.full((2, 2), 2 * 1.001**2))
-        assert applied(Product, matrix, matrix.bfloat16()).dtype is torch.bfloat16
+        assert torch.equal(
+            apply_function(Product, matrix, matrix), torch.full((2, 2), 2 * 1.001**2)
+        )
+        assert apply_function(Product, matrix, matrix.bfloat16()).dtype is torch.bfloat16
         assert (matrix @ matrix).dtype is torch.bfloat16, "only inside"
 
 
@@ -220,13 +226,13 @@ def test_forces_are_refused_in_bf16():
     with pytest.raises(
         ConfigError, match=r"head 'forces' predicts forces.*bf16_derivatives = true"
     ):
-        parse(FORCES | {"training": {"precision": "bf16"}}, Heads, where="here")
+        parse_config(FORCES | {"training": {"precision": "bf16"}}, TrialHeads, where="here")
     for training in (
         {"precision": "bf16", "bf16_derivatives": True}, {"precision": "tf32"}, {}
     ):  # fmt: skip
-        parse(FORCES | {"training": training}, Heads, where="here")
+        parse_config(FORCES | {"training": training}, TrialHeads, where="here")
     direct = FORCES | {"heads": {"energy": {}, "forces": {"gradient": False}}}
-    parse(direct | {"training": {"precision": "bf16"}}, Heads, where="here")
+    parse_config(direct | {"training": {"precision": "bf16"}}, TrialHeads, where="here")
 
 
 def test_forces_in_bf16_where_they_are_wanted(train, columns):
@@ -244,7 +250,7 @@ def test_forces_in_bf16_where_they_are_wanted(train, columns):
 
 def test_recomputing_changes_nothing_in_bf16(train, columns):
     config = train(conv="painn", **plain() | {"precision": "bf16"}).config
-    from hydragnn_hpo.training.ranks.recompute import recompute_rounds
+    from hydragnn_hpo.training.parallel import recompute_rounds
 
     found = []
     for again in (False, True):
@@ -252,7 +258,7 @@ def test_recomputing_changes_nothing_in_bf16(train, columns):
         if again:
             recompute_rounds(model.trunk)
         batch = make_batch(columns, np.arange(9), cutoff=3.5, dtype=torch.float32, targets=())
-        with computing("bf16", CPU):
+        with compute_dtype("bf16", CPU):
             predicted = model(batch)
         sum(values.sum() for values in predicted.values()).backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
@@ -261,10 +267,10 @@ def test_recomputing_changes_nothing_in_bf16(train, columns):
 
 def test_products_are_rounded_with_tf32_alone():
     for precision, kind in (("tf32", "tf32"), ("fp32", "ieee"), ("bf16", "ieee"), ("fp64", "ieee")):
-        set_products(precision)
+        set_matmul_precision(precision)
         assert torch.backends.cuda.matmul.fp32_precision == kind
     for precision in ("fp32", "tf32", "fp64"):
-        with computing(precision, CPU):
+        with compute_dtype(precision, CPU):
             assert not torch.is_autocast_enabled("cpu")
 
 

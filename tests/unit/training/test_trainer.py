@@ -7,14 +7,12 @@ import pytest
 import torch
 
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training import looks
+from hydragnn_hpo.training import checkpoint, parallel, sync_points
 from hydragnn_hpo.training import trainer as module
-from hydragnn_hpo.training.checkpoints import checkpoint
-from hydragnn_hpo.training.checkpoints.background import Background
+from hydragnn_hpo.training.checkpoint import BackgroundJob
+from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.evaluate import error_sums
-from hydragnn_hpo.training.optimizers.schedule import Schedule
-from hydragnn_hpo.training.ranks import parallel
-from hydragnn_hpo.training.watching.guard import Diverged
+from hydragnn_hpo.training.lr_schedule import LearningRateSchedule
 
 
 def go():
@@ -79,7 +77,7 @@ def test_best_epoch_is_kept_not_the_last(train, tmp_path, ema):
     mae = {name: sums[row, 0] / sums[row, 1] for row, name in enumerate(trainer.heads)}
     assert mae == pytest.approx(epochs(trainer)[best - 1]["val_mae"], rel=1e-12)
     assert mae == pytest.approx(trainer.progress.best_val, rel=1e-12)
-    tensors, state = checkpoint.read(tmp_path / "best.safetensors")
+    tensors, state = checkpoint.read_checkpoint(tmp_path / "best.safetensors")
     assert state["progress"]["best_epoch"] == best
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(tensors[name], value), name
@@ -97,7 +95,7 @@ def test_validation_leaves_the_live_weights_alone(train):
 
 def test_patience_ends_the_training(train, monkeypatch):
     course = iter([0.9, 0.8, 0.85, 0.8, 0.81, 0.1, 0.1])
-    monkeypatch.setattr(module, "objective_of", lambda *_: next(course))
+    monkeypatch.setattr(module, "compute_objective", lambda *_: next(course))
     trainer = train(epochs=50, patience=3)
     assert trainer.run(50, go) == "go"
     assert trainer.out_of_patience
@@ -107,8 +105,8 @@ def test_patience_ends_the_training(train, monkeypatch):
 @pytest.fixture
 def look_always(monkeypatch):
     """Look up after every step, and write checkpoints before the training goes on."""
-    monkeypatch.setattr(looks, "SECONDS", 0.0)
-    monkeypatch.setattr(Background, "start", lambda self, job: job())
+    monkeypatch.setattr(sync_points, "SECONDS", 0.0)
+    monkeypatch.setattr(BackgroundJob, "start", lambda self, job: job())
 
 
 def test_a_stop_is_obeyed_at_the_end_of_the_epoch(train, tmp_path, look_always):
@@ -193,7 +191,7 @@ def test_the_course_of_the_learning_rate_is_laid_over_the_full_budget(train):
     told = [r["learning_rate"] for r in epochs(trainer)]
     config = trainer.config.training
     assert trainer.total_steps == 40
-    assert told == [Schedule(config, 40, 7).rate(step) for step in (3, 7, 11)]
+    assert told == [LearningRateSchedule(config, 40, 7).rate(step) for step in (3, 7, 11)]
 
 
 def test_records_say_the_training_loss_over_the_whole_epoch(train, columns):

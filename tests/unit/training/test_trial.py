@@ -12,15 +12,21 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from hydragnn_hpo.config.loading import load
-from hydragnn_hpo.config.trial import DISK_FULL, FILES_AWAY, INTERRUPTED, PEER_LOST, PlacementConfig
+from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.trial_config import (
+    DISK_FULL,
+    FILES_AWAY,
+    INTERRUPTED,
+    PEER_LOST,
+    PlacementConfig,
+)
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
 from hydragnn_hpo.files import storage
-from hydragnn_hpo.records import read_records
+from hydragnn_hpo.metrics_log import read_records
+from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training import trial as module
-from hydragnn_hpo.training.checkpoints import checkpoint
+from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.trial import _reason, load_trial, rank_main, run_by_hand
-from hydragnn_hpo.training.watching.guard import Diverged
 
 
 def result_of(bench, attempt=1):
@@ -45,7 +51,7 @@ def test_a_completed_trial(bench, columns):
     assert result["objective"] == best["objective"]
     assert result["val_mae"] == best["val_mae"]
     assert result["train_seconds"] > 0
-    _, state = checkpoint.read(bench.trial.best)
+    _, state = checkpoint.read_checkpoint(bench.trial.best)
     assert state["seed"] == config.seed
     kinds = [r["record"] for r in records_of(bench)]
     assert kinds[:4] == ["start", "ready", "memory", "first_step"]
@@ -168,14 +174,14 @@ def test_a_control_file_that_says_nothing_ends_nothing(bench, content):
 def test_a_signal_interrupts_between_two_steps(bench, monkeypatch):
     bench.configure(epochs=9)
     spec = bench.place(epochs=9)
-    real = module._record
+    real = module._write_record
 
     def kick(writer, board, kind, **values):
         real(writer, board, kind, **values)
         if kind == "first_step":
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(module, "_record", kick)
+    monkeypatch.setattr(module, "_write_record", kick)
     assert rank_main(spec) == INTERRUPTED
     told = records_of(bench)
     assert [r["record"] for r in told][-3:] == ["first_step", "checkpoint", "obeyed"]
@@ -245,7 +251,7 @@ def test_by_hand_makes_its_own_attempts_at_the_full_budget(bench):
     assert code == 0
     assert "completed after epoch 2, val MAE energy " in sentence
     assert " eV, charge " in sentence
-    placement = load(bench.trial.attempt(1) / "placement.toml", PlacementConfig)
+    placement = load_config(bench.trial.attempt(1) / "placement.toml", PlacementConfig)
     assert (placement.attempt, placement.epochs, placement.width) == (1, 2, 1)
     assert run_by_hand(bench.trial)[0] == 0, "a finished trial only predicts again"
     assert records_of(bench, 2)[1]["reached"] == 2
@@ -322,6 +328,6 @@ def test_a_lost_peer_is_no_failure(bench, monkeypatch):
     def lost(*_):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
 
-    monkeypatch.setattr(module, "join", lost)
+    monkeypatch.setattr(module, "join_ranks", lost)
     assert rank_main(spec) == PEER_LOST
     assert not (bench.trial.attempt(1) / "result.json").exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.launching.ray import inside
 from hydragnn_hpo.launching.slurm.allocation import Allocation
 

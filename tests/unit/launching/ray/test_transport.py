@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hydragnn_hpo.config.campaign import MachineConfig
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.launching.fleet.transport import Call, News
 from hydragnn_hpo.launching.ray import transport as module

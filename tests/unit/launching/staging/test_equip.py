@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.config.campaign import MachineConfig
-from hydragnn_hpo.config.loading import parse
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import resolve_machine
 from hydragnn_hpo.config.site import ContainerConfig, SiteConfig
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.fleet.transport import agent_argv
 from hydragnn_hpo.launching.staging.container import binds_of, contained
@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_bound_is_said(programs, image, tmp_path):
 
 def test_software_comes_one_way_and_only_where_it_can(tmp_path):
     with pytest.raises(ConfigError, match="drop one of them"):
-        parse({"pack": "a", "container": "b"}, MachineConfig, "[machine]")
+        parse_config({"pack": "a", "container": "b"}, MachineConfig, "[machine]")
     for backend in ("local", "ray", "steps", "mpiexec"):
         with pytest.raises(ConfigError, match=f"does not work with the backend '{backend}'"):
             check_software(MachineConfig(backend=backend, pack="a"), SITE, tmp_path)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hydragnn_hpo.config.loading import parse
 from hydragnn_hpo.config.machine import ProfileConfig, find_profile
+from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.launching.submit.order import Order
 from hydragnn_hpo.launching.submit.script import Content
 
@@ -40,6 +40,6 @@ def profile() -> Callable[..., ProfileConfig]:
         values = find_profile("generic-slurm").model_dump()
         values |= changes
         values["batch"] = values["batch"] | (batch or {})
-        return parse(values, ProfileConfig, "test")
+        return parse_config(values, ProfileConfig, "test")
 
     return make

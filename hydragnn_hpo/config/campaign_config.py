@@ -1,0 +1,175 @@
+"""A whole campaign, from data to ensemble: the file a user writes. Read by ``campaign``."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from hydragnn_hpo.config.command_config import RESERVED, CommandConfig
+from hydragnn_hpo.config.data_config import Name
+from hydragnn_hpo.config.data_mixture import AnyDataSets, MixedConfig, check_ratios
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.search_config import SearchConfig, Space
+
+
+class CampaignDataConfig(MixedConfig):
+    """One data set of a campaign. Read by the ``build`` job."""
+
+    card: str
+    """Name of a shipped card, or path of a card (relative to the campaign file)."""
+
+
+class EnsembleConfig(Config):
+    """How the winners become one predictor. Read by ``ensemble.build``."""
+
+    members: PositiveInt = 6
+    """Members of the top-K ensemble, and the most that greedy selection takes; it takes at least 4
+    where there are 4."""
+
+    method: Literal["auto", "greedy", "top"] = "auto"
+    """Which is kept: the K best on ``val``, equally weighted, or greedy selection on ``sel``.
+    ``auto``: greedy where ``sel`` holds at least 300 independent groups of structures."""
+
+    per_head: bool = True
+    """Whether greedy selection weighs the members for each head by itself; else all heads share
+    one set of weights."""
+
+    rounds: PositiveInt = 12
+    """Draws of the greedy selection, with replacement."""
+
+    reseed: NonNegativeInt = 0
+    """How many of the best trials are trained once more, with new seeds and to the full budget,
+    before members are chosen: candidates that cost no search. 3 to 5 are usual."""
+
+    price: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Part of the loss on ``sel`` that a doubling of the operations per structure must save, so
+    that greedy selection takes cheap members: 0.01 gives up 1 % of the loss for half the cost."""
+
+    intervals: Literal["all", "size", "chemistry"] = "all"
+    """Whether kinds of structures have intervals of their own: a third each by number of atoms, or
+    by the anions among the elements; kinds with few groups in ``cal`` take the intervals of all."""
+
+    licence: str = ""
+    """Licence of the ensemble itself, as ``CC-BY-4.0``; the data's is in its card."""
+
+
+class MachineConfig(Config):
+    """What runs the trials. Read by ``campaign.backends``."""
+
+    backend: Literal["local", "slurm", "ray", "steps", "mpiexec"] = "local"
+    """``local``: this computer. ``slurm``: the allocation we are in, by one step of agents.
+    ``ray``: a Ray cluster. ``steps``, ``mpiexec``: a job step of Slurm, or an ``mpiexec``, for
+    every trial."""
+
+    slots: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Ranks at a time on each host; 0: one per GPU, or per processor core where there is no GPU."""
+
+    hosts: NonNegativeInt = 0
+    """Hosts to use; 0: all there are."""
+
+    lanes: PositiveInt = 1
+    """Slots that share one GPU: trials whose predicted memory fits their share run side by side."""
+
+    address: str | None = None
+    """Of the Ray cluster to join; a new one is started inside the allocation if left out."""
+
+    interface: str | None = None
+    """Network interface on which ranks of several hosts meet; found if left out."""
+
+    shared_files: bool = True
+    """Whether all hosts see the run directory; if not, agents carry code, data and results."""
+
+    profile: str | None = None
+    """Machine profile: a shipped name or a path; describes this computer if left out."""
+
+    pack: Annotated[str, Field(min_length=1)] | None = None
+    """Packed environment (``hydragnn-hpo pack``) that every host of a Slurm allocation unpacks on
+    its own disk, so that no rank imports from a shared file system."""
+
+    container: Annotated[str, Field(min_length=1)] | None = None
+    """Image file in which agents and ranks run, by the profile's ``container.command``."""
+
+    lease_seconds: Annotated[float, Field(ge=1.0)] = 10.0
+    """A rank whose lease was not renewed for so long ends itself. For allocations that share a
+    campaign (``--join``) 60 if left out: the next controller comes 30 s after one that is lost."""
+
+    sample_seconds: Annotated[float, Field(ge=0.0)] = 30.0
+    """Every host tells what its counters of energy, devices and load say so often; 0: never. Jobs
+    of ``steps`` and ``mpiexec`` have no agent that could."""
+
+    max_width: PositiveInt = 64
+    """Widest trial, in ranks."""
+
+    @model_validator(mode="after")
+    def _software_comes_one_way(self) -> Self:
+        if self.pack and self.container:
+            raise ValueError("software comes by 'pack' or in a 'container': drop one of them.")
+        return self
+
+
+class CampaignConfig(Config):
+    """A campaign. Read by ``campaign.loop.controller``."""
+
+    name: Name
+    """Name of the campaign; its run directory is ``runs/NAME`` unless given."""
+
+    seed: NonNegativeInt = 0
+    """Everything random derives from this (Law 5)."""
+
+    data: AnyDataSets[CampaignDataConfig] = ()
+    """The data sets: one ``[[data]]`` table for each; none beside a command."""
+
+    shared: tuple[Name, ...] = ()
+    """Targets that several data sets have in common, under one name and one head."""
+
+    trial: dict[str, Any] = {}
+    """Values common to all trials: ``model``, ``heads``, ``training``, ``parallel``; whatever a
+    command reads."""
+
+    space: Space
+    """Searched keys."""
+
+    search: SearchConfig
+    """Brain, number of trials, rungs."""
+
+    ensemble: EnsembleConfig = EnsembleConfig()
+    """Selection."""
+
+    machine: MachineConfig = MachineConfig()
+    """Local resources."""
+
+    command: CommandConfig | None = None
+    """What a trial runs, if not one of our own trainings."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_card(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and {"files", "targets"} <= set(values):
+            raise ValueError(
+                "is a card, which says what data are; a campaign says what is searched: "
+                "'hydragnn-hpo init CARD --out search.toml' writes one."
+            )
+        return values
+
+    @model_validator(mode="after")
+    def _trial_has_only_known_parts(self) -> Self:
+        if self.command is not None:
+            return self._command_goes_alone()
+        if not self.data:
+            raise ValueError("'data' is missing; add it.")
+        check_ratios(self.data)
+        extra = set(self.trial) - {"model", "heads", "training", "parallel"}
+        if extra:
+            raise ValueError(
+                f"unknown key 'trial.{sorted(extra)[0]}'. Known: heads, model, parallel, training."
+            )
+        return self
+
+    def _command_goes_alone(self) -> Self:
+        if self.ensemble.reseed:
+            raise ValueError("ensemble.reseed is for trainings of ours: a command has no ensemble.")
+        if self.data:
+            raise ValueError("a campaign has either [[data]] or a [command]: drop one.")
+        for key in (key for key in RESERVED if key in self.trial or key in self.space):
+            raise ValueError(f"'{key}' of a trial is written by the campaign: rename yours.")
+        return self

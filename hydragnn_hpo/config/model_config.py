@@ -1,0 +1,189 @@
+"""The multi-headed GNN without torch. Built by ``model.gnn``."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions, user
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.toml_files import validation_sentence
+from hydragnn_hpo.errors import unknown
+
+MAX_ELEMENT = 118
+"""Every element has an embedding (Law 8)."""
+
+
+class HeadConfig(Config):
+    """How one target is predicted. Read by ``model.heads`` and ``training.loss``."""
+
+    weight: PositiveFloat = 1.0
+    """Weight of this head in the loss and in the objective."""
+
+    loss: Literal["mae", "mse", "huber", "nll", "beta_nll"] = "huber"
+    """Loss in units of the target's standard deviation; Huber bends at 1. With ``nll`` (Gaussian)
+    and ``beta_nll`` the head predicts its own variance as well."""
+
+    beta: NonNegativeFloat = 0.5
+    """Of ``beta_nll``: each error counts by its variance to this power, from 0 (the plain
+    likelihood) to 1 (as in a mean square error).
+    Source: Seitzer et al. (2022), arXiv:2203.09168."""
+
+    kind: Literal["mlp", "conv"] = "mlp"
+    """Node-level scalars only: ``conv`` puts one more round of message passing of the head's own
+    before its MLP."""
+
+    layers: PositiveInt = 2
+    """Linear maps from node features to the prediction."""
+
+    hidden: PositiveInt | None = None
+    """Width between them; the trunk's width if left out."""
+
+    baseline: Literal["elements", "mean"] = "elements"
+    """What the head starts from: one number per element (scalars only), or the mean alone."""
+
+    pool: Literal["mean", "sum", "max", "attention", "contributions"] = "mean"
+    """How a graph head gathers its nodes: ``mean``, ``sum``, ``max`` or learned ``attention`` of
+    features before its MLP, or per-node ``contributions`` after it: their mean, or their sum for
+    total energies."""
+
+    branch: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]*$")] = ""
+    """Graph heads of one branch share the MLP of ``model.shared_layers``. Give the heads of each
+    data set a branch of their own where several data sets train one trunk."""
+
+    gradient: bool | None = None
+    """Predict forces or stress by differentiating the head of their energy; the default where the
+    card says ``derived_from``. ``false`` predicts forces directly, from vectors of the trunk."""
+
+    @property
+    def has_variance(self) -> bool:
+        """Whether the head predicts a variance beside its number."""
+        return self.loss in ("nll", "beta_nll")
+
+
+class ModelConfig(Config):
+    """The trunk. Read by ``model.gnn``."""
+
+    conv: str
+    """Name of the message-passing layer, see ``CONVS``, or a class of your own as
+    ``my_pkg.my_module:MyConv``."""
+
+    features: PositiveInt = 64
+    """Channels per node."""
+
+    layers: Annotated[int, Field(gt=0, le=1000)] = 3
+    """Rounds of message passing."""
+
+    cutoff: PositiveFloat = 5.0
+    """Longest edge used, in angstrom; at most the store's cutoff."""
+
+    max_neighbors: PositiveInt | None = None
+    """Cap on the neighbours of a node: whole shells up to about so many, see ``data.cap``. The
+    energy jumps where neighbours change places, so there are no forces with it."""
+
+    basis: Literal["bessel", "gaussian"] = "bessel"
+    """Radial functions that expand an edge's length."""
+
+    basis_size: PositiveInt = 16
+    """Number of radial functions."""
+
+    norm: Literal["layer", "rms", "graph", "none"] = "layer"
+    """Norm before each round: over the channels of a node (``layer``, ``rms``), over the nodes of
+    a graph (``graph``), or none. Norms over a batch would break Laws 1 and 7."""
+
+    attention: Literal["none", "gps"] = "none"
+    """``gps``: every round also lets all nodes of a graph attend to each other, in parallel with
+    the conv. Source: Rampasek et al. (2022), arXiv:2205.12454."""
+
+    attention_heads: PositiveInt = 4
+    """Heads of the global attention; a divisor of ``features``."""
+
+    encoding: Literal["none", "laplacian", "random_walk"] = "none"
+    """Where a node stands in its graph, added to its embedding: eigenvectors of the Laplacian
+    (kept in the store, see the card), or chances to come back in a random walk."""
+
+    encoding_size: PositiveInt = 8
+    """Eigenvectors, or steps of the walk."""
+
+    attributes: tuple[str, ...] = ()
+    """Known properties of whole structures (charge, spin) that the model is told."""
+
+    conditioning: Literal["concat", "film", "fuse"] = "film"
+    """How it is told: beside the embedding of every node (``concat``), as a scale and a shift in
+    every round (``film``), or beside the pooled features of graph heads (``fuse``)."""
+
+    shared_layers: NonNegativeInt = 0
+    """Linear maps that the graph heads of one branch share, before their own."""
+
+    repulsion: Literal["none", "zbl"] = "none"
+    """``zbl``: add the screened repulsion of nuclei to energies, so that atoms that come closer
+    than any in the data push each other off."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the conv; those left out take their defaults."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_options(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "conv" not in values:
+            return values
+        name = str(values["conv"])
+        if user.is_user_conv(name):
+            user.check_name(name)
+            return values
+        if name not in CONV_SPECS:
+            raise ValueError(unknown("conv", name, CONV_SPECS))
+        schema = CONV_SPECS[name].options
+        try:
+            options = schema.model_validate(values.get("options", {}))
+        except ValidationError as error:
+            raise ValueError(
+                f"options of conv '{name}': {validation_sentence(error, schema)}"
+            ) from error
+        return {**values, "options": options.model_dump(exclude_none=True)}
+
+    @model_validator(mode="after")
+    def _widths_fit(self) -> Self:
+        if self.attention != "none" and self.features % self.attention_heads:
+            raise ValueError(
+                f"attention_heads is {self.attention_heads}, which does not divide features "
+                f"{self.features}: choose a divisor."
+            )
+        self.spec.check(self.dimensions(vectors=False)[0], self.conv_options)
+        return self
+
+    @property
+    def spec(self) -> ConvSpec:
+        """The conv's entry in the table of specs."""
+        return user.SPEC if user.is_user_conv(self.conv) else CONV_SPECS[self.conv]
+
+    @property
+    def conv_options(self) -> Config:
+        """The conv's options as their own config."""
+        return self.spec.options.model_validate(self.options)
+
+    def dimensions(self, vectors: bool, degree: float = 12.0) -> tuple[Dimensions, ...]:
+        """Give what each layer is built from.
+
+        Args:
+            vectors: whether a head reads the state after the last layer.
+            degree: mean number of neighbours in the training data.
+        """
+        return tuple(
+            Dimensions(
+                self.features,
+                self.basis_size,
+                self.cutoff,
+                degree,
+                layer=layer,
+                state_is_read=vectors or layer + 1 < self.layers,
+            )
+            for layer in range(self.layers)
+        )

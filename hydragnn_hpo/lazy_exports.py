@@ -1,0 +1,52 @@
+"""Public faces of rooms whose names are imported on first use.
+
+A room's ``__init__.py`` lists its public names as imports under ``TYPE_CHECKING``. Type checkers
+read them as they stand; at run time each happens when the name is first asked for. So
+``from hydragnn_hpo.data import Batch`` loads one module rather than a whole room, the command
+line answers at once, and a host agent loads neither pydantic nor torch.
+"""
+
+import ast
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+
+def lazy_exports(package: str, file: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that imports its public names on first use.
+
+    Args:
+        package: dotted name of the package, its ``__name__``.
+        file: path of its ``__init__.py``, its ``__file__``.
+
+    Returns:
+        A function from a public name to its object; it raises ``AttributeError`` for others.
+    """
+    homes: dict[str, str] = {}
+
+    def load(name: str) -> Any:
+        if not homes:
+            homes.update(read_exports(file))
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        value = getattr(importlib.import_module(homes[name]), name)
+        setattr(importlib.import_module(package), name, value)
+        return value
+
+    return load
+
+
+def read_exports(file: str) -> dict[str, str]:
+    """Return the module that defines each public name of a package.
+
+    Args:
+        file: path of the package's ``__init__.py``.
+
+    Returns:
+        Dotted module by name, from the imports under ``TYPE_CHECKING``.
+    """
+    with open(file, encoding="utf-8") as source:
+        tree = ast.parse(source.read())
+    guarded = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for block in guarded for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module or "" for node in imports for alias in node.names}

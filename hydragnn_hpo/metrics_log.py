@@ -1,0 +1,62 @@
+"""Structured records: the only way a number leaves a running trial (Law 2).
+
+A record is one flat JSON object per line with a ``record`` kind and a ``time`` (seconds
+since the epoch). Values carry their unit in a ``units`` object of the first record.
+"""
+
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.files import storage
+
+
+def replace_nonfinite(value: Any) -> Any:
+    """Replace NaN and infinity by None, all the way down, so that the line is JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: replace_nonfinite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [replace_nonfinite(item) for item in value]
+    return value
+
+
+class RecordWriter:
+    """Append records to ``metrics.jsonl``, one line each."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file for appending; it is created with mode 0600."""
+        self.path = path
+        with storage(path):
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, record: str, time: float, **values: Any) -> None:
+        """Append one record; the whole line goes out in one write."""
+        line = json.dumps(
+            replace_nonfinite({"record": record, "time": time, **values}), allow_nan=False
+        )
+        content = line.encode() + b"\n"
+        with storage(self.path):
+            if os.write(self._descriptor, content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self) -> None:
+        """Make everything durable and close."""
+        with storage(self.path):
+            os.fsync(self._descriptor)
+        os.close(self._descriptor)
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the whole records of a file; a torn last line is left out."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)

@@ -1,0 +1,491 @@
+"""Sums, largest and smallest values over the neighbours of each node, and their gradients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from hydragnn_hpo.model.autocast import unify_dtypes, without_autocast
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Which node each edge leaves and enters, and the edges in the order of both."""
+
+    sender: Tensor
+    """Node that sends, [E]."""
+    receiver: Tensor
+    """Node that receives, [E]."""
+    by_receiver: Tensor
+    """Edges in the order of their receivers, [E]."""
+    receiver_starts: Tensor
+    """Where each receiver's edges begin in that order, and the end, [N + 1]."""
+    by_sender: Tensor
+    """Edges in the order of their senders, [E]."""
+    sender_starts: Tensor
+    """Where each sender's edges begin in that order, and the end, [N + 1]."""
+
+    @property
+    def arrays(self) -> tuple[Tensor, ...]:
+        """Give the tensors in the order of the fields."""
+        return (
+            self.sender,
+            self.receiver,
+            self.by_receiver,
+            self.receiver_starts,
+            self.by_sender,
+            self.sender_starts,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return self.receiver_starts.shape[0] - 1
+
+
+def build_paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_nodes: int) -> Links:
+    """Give the links of edges in pairs: row p + E / 2 is row p turned round.
+
+    Args:
+        sender: node that sends, in pairs, [E].
+        receiver: node that receives, in pairs, [E].
+        order: edges in the order of their receivers, [E].
+        num_nodes: N.
+    """
+    nodes = torch.arange(num_nodes + 1, device=receiver.device)
+    starts = torch.searchsorted(receiver.index_select(0, order), nodes)
+    return build_sorted_links(sender, receiver, order, starts)
+
+
+def build_sorted_links(sender: Tensor, receiver: Tensor, order: Tensor, starts: Tensor) -> Links:
+    """Give the links of edges in pairs where it is known at which row each node's begin."""
+    half = order.shape[0] // 2
+    turned = torch.where(order < half, order + half, order - half)
+    return Links(sender, receiver, order, starts, turned, starts)
+
+
+def build_links(sender: Tensor, receiver: Tensor, num_nodes: int) -> Links:
+    """Give the links of any edges."""
+    nodes = torch.arange(num_nodes + 1, device=receiver.device)
+    ends: list[Tensor] = []
+    for index in (receiver, sender):
+        order = torch.argsort(index, stable=True)
+        ends += [order, torch.searchsorted(index.index_select(0, order), nodes)]
+    return Links(sender, receiver, *ends)
+
+
+def gather_nodes(values: Tensor, links: Links, end: str) -> Tensor:
+    """Give each edge the row of its ``sender`` or ``receiver``: [N, ...] to [E, ...]."""
+    s, r, by_r, r_starts, by_s, s_starts = links.arrays
+    ends = (s, by_s, s_starts) if end == "sender" else (r, by_r, r_starts)
+    return apply_function(_GatherNodes, values, *ends)
+
+
+def sum_messages(messages: Tensor, links: Links) -> Tensor:
+    """Sum the messages that each node receives: [E, ...] to [N, ...]."""
+    _, r, by_r, r_starts, _, _ = links.arrays
+    return apply_function(_SumMessages, messages, r, by_r, r_starts)
+
+
+def sum_ends(receiver: Tensor, sender: Tensor, pair: Tensor | None, links: Links) -> Tensor:
+    """Add what both ends and the pair bring to each edge: ``a_i + b_j + c_ij``, [E, F].
+
+    Args:
+        receiver: of the node that receives, [N, F].
+        sender: of the node that sends, [N, F].
+        pair: of both edges of a pair, [E / 2, F], or of edges, [E, F].
+        links: the edges.
+    """
+    pair = receiver.new_zeros(0, receiver.shape[1]) if pair is None else pair
+    return apply_function(_SumEnds, receiver, sender, pair, *links.arrays)
+
+
+def filter_senders(values: Tensor, filters: Tensor, links: Links) -> Tensor:
+    """Give each edge what its sender says through a filter: ``filter_ij * value_j``, [E, F].
+
+    Args:
+        values: of the nodes, [N, F].
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        links: the edges.
+    """
+    return apply_function(_FilterSenders, values, filters, *links.arrays)
+
+
+def multiply_by_filters(messages: Tensor, filters: Tensor) -> Tensor:
+    """Multiply messages of edges, [E, F], by filters of pairs, [E / 2, F], or of edges."""
+    if not messages.shape[0]:
+        return messages * filters
+    return (messages.view(-1, *filters.shape[:1], messages.shape[1]) * filters).view_as(messages)
+
+
+def filtered_sum(values: Tensor, filters: Tensor, links: Links) -> Tensor:
+    """Sum what neighbours send through filters: ``out_i = sum_j filter_ij * value_j``.
+
+    Args:
+        values: of the nodes, [N, F] or [N, C, F].
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        links: the edges.
+
+    Returns:
+        [N, F] or [N, C, F].
+    """
+    return apply_function(_FilteredSum, values, filters, *links.arrays)
+
+
+def outer_sum(messages: Tensor, components: Tensor, links: Links) -> Tensor:
+    """Sum outer products: ``out_i = sum_j components_ij x message_ij``.
+
+    Args:
+        messages: of the edges, [E, F].
+        components: of the edges, [E, C]: a direction, spherical harmonics.
+        links: the edges.
+
+    Returns:
+        [N, C, F]; no array of E * C * F is made.
+    """
+    _, r, by_r, r_starts, _, _ = links.arrays
+    return apply_function(_OuterSum, messages, components, r, by_r, r_starts)
+
+
+def apply_function(function: type[Function], *inputs: Tensor) -> Tensor:
+    """Apply an autograd function to tensors; those of several types are made alike before.
+
+    Inside there is no autocast, which has other rules on GPUs than on CPUs: a function gives the
+    type that it was given, and finds the same in its backward pass.
+    """
+    with without_autocast(inputs[0]):
+        result: Tensor = function.apply(*unify_dtypes(inputs))  # type: ignore[no-untyped-call]
+    return result
+
+
+def reverse_links(links: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Give the arrays of links with senders and receivers exchanged."""
+    s, r, by_r, r_starts, by_s, s_starts = links
+    return r, s, by_s, s_starts, by_r, r_starts
+
+
+def segment_sum(
+    values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None = None
+) -> Tensor:
+    """Sum the rows of each segment: torch's quickest kernel for it, on CPUs and GPUs."""
+    shape = (starts.shape[0] - 1, *values.shape[1:])
+    if not values.numel():
+        return values.new_zeros(shape)
+    rows = values.reshape(values.shape[0], -1)
+    found: Tensor = torch.embedding_bag(rows, order, starts, False, 0, False, weights, True)[0]
+    return found.view(shape)
+
+
+def gather_rows(values: Tensor, index: Tensor) -> Tensor:
+    """Gather rows; as a matrix, which torch copies many times faster than other layouts."""
+    if values.dim() <= 2:
+        whole = values if values.stride(-1) == 1 else values.contiguous()
+        return whole.index_select(0, index)
+    matrix = values.flatten(1).contiguous()
+    return matrix.index_select(0, index).view(-1, *values.shape[1:])
+
+
+class _GatherNodes(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, order: Tensor, starts: Tensor) -> Tensor:
+        ctx.save_for_backward(index, order, starts)
+        return gather_rows(values, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return apply_function(_SumMessages, grad, *ctx.saved_tensors), None, None, None
+
+
+class _SumMessages(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, order: Tensor, starts: Tensor) -> Tensor:
+        ctx.save_for_backward(index, order, starts)
+        return segment_sum(values, order, starts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return apply_function(_GatherNodes, grad, *ctx.saved_tensors), None, None, None
+
+
+class _SumEnds(Function):
+    @staticmethod
+    def forward(ctx: Any, receiver: Tensor, sender: Tensor, pair: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(*links)
+        ctx.shape = pair.shape
+        rows = gather_rows(receiver, links[1]).add_(gather_rows(sender, links[0]))
+        if pair.shape[0]:
+            rows.view(-1, *pair.shape).add_(pair)
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        s, r, by_r, r_starts, by_s, s_starts = ctx.saved_tensors
+        to_receiver = to_sender = to_pair = None
+        if ctx.needs_input_grad[0]:
+            to_receiver = apply_function(_SumMessages, grad, r, by_r, r_starts)
+        if ctx.needs_input_grad[1]:
+            to_sender = apply_function(_SumMessages, grad, s, by_s, s_starts)
+        if ctx.needs_input_grad[2]:
+            halves = grad.view(-1, *ctx.shape) if ctx.shape[0] else grad.new_zeros(1, *ctx.shape)
+            to_pair = halves[0] + halves[1] if halves.shape[0] == 2 else halves.sum(0)
+        return to_receiver, to_sender, to_pair, *[None] * 6
+
+
+def scale_rows(rows: Tensor, filters: Tensor) -> Tensor:
+    """Multiply the rows of edges by filters of edges or of pairs, in place."""
+    if rows.shape[0]:
+        rows.view(-1, *filters.shape).mul_(filters)
+    return rows
+
+
+class _FilterSenders(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, filters, *links)
+        return scale_rows(gather_rows(values, links[0]), filters)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, filters, s, _, _, _, by_s, s_starts = ctx.saved_tensors
+        to_values = to_filters = None
+        if ctx.needs_input_grad[0]:
+            to_values = apply_function(
+                _SumMessages, multiply_by_filters(grad, filters), s, by_s, s_starts
+            )
+        if ctx.needs_input_grad[1]:
+            product = grad * apply_function(_GatherNodes, values, s, by_s, s_starts)
+            to_filters = product.view(-1, *filters.shape).sum(0) if grad.shape[0] else filters * 0.0
+        return to_values, to_filters, *[None] * 6
+
+
+def _components(values: Tensor) -> tuple[Tensor, ...]:
+    """Take components apart: one after the other they stay in the processor's cache."""
+    return values.unbind(1) if values.dim() == 3 else (values,)
+
+
+class _FilteredSum(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, filters, *links)
+        sender, _, order, starts, _, _ = links
+        found = [
+            segment_sum(scale_rows(gather_rows(each, sender), filters), order, starts)
+            for each in _components(values)
+        ]
+        return torch.stack(found, dim=1) if values.dim() == 3 else found[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, filters, *links = ctx.saved_tensors
+        if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
+            return *_filtered_sum_gradients_fused(values, filters, grad, links), *[None] * 6
+        needed = ctx.needs_input_grad[:2]
+        return *filtered_sum_gradients(values, filters, grad, links, needed), *[None] * 6
+
+
+def filtered_sum_gradients(
+    values: Tensor,
+    filters: Tensor,
+    grad: Tensor,
+    links: Sequence[Tensor],
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Give the gradients of ``filtered`` in a way that can be differentiated again."""
+    to_values = to_filters = None
+    if needed[0]:
+        to_values = apply_function(_FilteredSum, grad, filters, *reverse_links(links))
+    if needed[1]:
+        to_filters = apply_function(_FilterGradient, values, grad, filters, *links)
+    return to_values, to_filters
+
+
+def _filtered_sum_gradients_fused(
+    values: Tensor, filters: Tensor, grad: Tensor, links: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Give the gradients of ``filtered``, gathering that of the result once for both."""
+    to_values, to_filters = [], torch.zeros_like(filters)
+    for value, slope in zip(_components(values), _components(grad), strict=True):
+        met = gather_rows(slope, links[1])
+        add_products(to_filters, gather_rows(value, links[0]), met)
+        to_values.append(segment_sum(scale_rows(met, filters), links[4], links[5]))
+    return torch.stack(to_values, dim=1) if values.dim() == 3 else to_values[0], to_filters
+
+
+def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
+    """Add the products of two arrays of edges to an array of pairs, in place."""
+    if rows.shape[0]:
+        pairs = zip(rows.view(-1, *total.shape), others.view(-1, *total.shape), strict=True)
+        for half, other in pairs:
+            total.addcmul_(half, other)
+
+
+class _FilterGradient(Function):
+    """Gradient of ``filtered`` for its filters: ``value_j * grad_i``, summed over pairs."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, grad, *links)
+        total = torch.zeros_like(like)
+        for value, slope in zip(_components(values), _components(grad), strict=True):
+            add_products(total, gather_rows(value, links[0]), gather_rows(slope, links[1]))
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+        values, grad, *links = ctx.saved_tensors
+        to_values = apply_function(_FilteredSum, grad, second, *reverse_links(links))
+        to_grad = apply_function(_FilteredSum, values, second, *links)
+        return to_values, to_grad, None, *[None] * 6
+
+
+class _OuterSum(Function):
+    @staticmethod
+    def forward(ctx: Any, messages: Tensor, components: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(messages, components, *links)
+        _, order, starts = links
+        weights = components.index_select(0, order).t().contiguous()
+        if not weights.shape[0]:
+            return messages.new_zeros(starts.shape[0] - 1, 0, messages.shape[1])
+        return torch.stack([segment_sum(messages, order, starts, each) for each in weights], dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        messages, components, *links = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:2]
+        return *outer_sum_gradients(messages, components, grad, links, needed), None, None, None
+
+
+def outer_sum_gradients(
+    messages: Tensor,
+    components: Tensor,
+    grad: Tensor,
+    links: Sequence[Tensor],
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Give the gradients of ``spread``; ``links`` are receiver, its order and starts."""
+    to_messages = to_components = None
+    arrived = [apply_function(_GatherNodes, each, *links) for each in grad.unbind(1)]
+    if needed[0]:
+        to_messages = torch.zeros_like(messages)
+        for each, rows in zip(torch.split(components, 1, dim=1), arrived, strict=True):
+            to_messages = torch.addcmul(to_messages, each, rows)
+    if needed[1]:
+        to_components = torch.stack([(messages * rows).sum(1) for rows in arrived], dim=1)
+    return to_messages, to_components
+
+
+def segment_max(messages: Tensor, links: Links) -> Tensor:
+    """Give the largest message that each node receives, or 0 where none is above.
+
+    The floor makes a message of size 0 the same as none, so that nothing jumps when
+    a neighbour whose message is weighted by its envelope comes or goes.
+
+    Args:
+        messages: of the edges, [E, F].
+        links: the edges.
+
+    Returns:
+        [N, F], >= 0. Neighbours that say the same share the gradient, so that atoms that are
+        alike feel alike; a message at or below 0 has none.
+    """
+    return _segment_extreme(messages, links, "amax")
+
+
+def segment_min(messages: Tensor, links: Links) -> Tensor:
+    """Give the smallest message that each node receives, or 0 where none is below, [N, F]."""
+    return _segment_extreme(messages, links, "amin")
+
+
+def _segment_extreme(messages: Tensor, links: Links, reduction: str) -> Tensor:
+    found: Tensor = _SegmentExtreme.apply(  # type: ignore[no-untyped-call]
+        messages, reduction, *links.arrays
+    )
+    return found
+
+
+class _SegmentExtreme(Function):
+    @staticmethod
+    def forward(ctx: Any, messages: Tensor, reduction: str, *links: Tensor) -> Tensor:
+        receiver, starts = links[1], links[3]
+        found = messages.new_zeros(starts.shape[0] - 1, messages.shape[1])
+        where = receiver.unsqueeze(1).expand_as(messages)
+        found.scatter_reduce_(0, where, messages, reduction)
+        ctx.save_for_backward(messages, found, *links)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        messages, found, *arrays = ctx.saved_tensors
+        links = Links(*arrays)
+        with torch.no_grad():
+            hits = found.index_select(0, links.receiver).eq_(messages)
+            ties = sum_messages(hits, links)
+            share = (found != 0) / ties.clamp_(min=1.0)
+        return gather_nodes(grad * share, links, "receiver").mul_(hits), None, *[None] * 6
+
+
+def weighted_sum(values: Tensor, weights: Tensor, links: Links) -> Tensor:
+    """Sum what neighbours are by weights of the edges: ``out_i = sum_j weight_ij * value_j``.
+
+    Args:
+        values: of the nodes, [N, F]; head h owns the h-th of H equal parts of the channels.
+        weights: of the edges, [E, H], or one for both edges of a pair, [P, H].
+        links: the edges.
+
+    Returns:
+        [N, F].
+    """
+    return apply_function(_WeightedSum, values, weights, *links.arrays)
+
+
+class _WeightedSum(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weights: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, weights, *links)
+        sender, _, order, starts, _, _ = links
+        shape = (starts.shape[0] - 1, values.shape[1])
+        if not order.shape[0]:
+            return values.new_zeros(shape)
+        index = sender.index_select(0, order)
+        both = torch.cat((weights,) * (order.shape[0] // weights.shape[0]))
+        by_head = both.t().index_select(1, order)
+        heads = values.view(values.shape[0], weights.shape[1], -1).transpose(0, 1).contiguous()
+        found = [
+            torch.embedding_bag(head, index, starts, False, 0, False, weight, True)[0]
+            for head, weight in zip(heads, by_head, strict=True)
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, weights, *links = ctx.saved_tensors
+        to_values = to_weights = None
+        if ctx.needs_input_grad[0]:
+            to_values = apply_function(_WeightedSum, grad, weights, *reverse_links(links))
+        if ctx.needs_input_grad[1]:
+            to_weights = apply_function(_WeightGradient, values, grad, weights, *links)
+        return to_values, to_weights, *[None] * 6
+
+
+class _WeightGradient(Function):
+    """Gradient of ``weighted`` for its weights: products of rows, summed over channels."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
+        ctx.save_for_backward(values, grad, *links)
+        if not links[0].shape[0]:
+            return torch.zeros_like(like)
+        sent = values.contiguous().index_select(0, links[0])
+        rows = sent.mul_(grad.contiguous().index_select(0, links[1]))
+        ones = rows.new_ones(rows.shape[1] // like.shape[1])
+        return rows.view(-1, len(ones)).mv(ones).view(-1, *like.shape).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+        values, grad, *links = ctx.saved_tensors
+        to_values = apply_function(_WeightedSum, grad, second, *reverse_links(links))
+        to_grad = apply_function(_WeightedSum, values, second, *links)
+        return to_values, to_grad, None, *[None] * 6

@@ -1,0 +1,306 @@
+"""Prices of trials: first by formula, then corrected by all that ran; counts of failures."""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, NonNegativeInt, ValidationError
+
+from hydragnn_hpo.config.machine import ProfileConfig, find_profile
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.search_config import Scalar
+from hydragnn_hpo.config.toml_files import validation_sentence
+from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.files import read_json, write_json
+from hydragnn_hpo.placement.price import CommandQuote, Price, Quote
+from hydragnn_hpo.placement.ridge import Ridge
+from hydragnn_hpo.placement.workload import Stats, epoch_workload
+
+PRIOR, WORTH = 0.05, 4.0
+"""Share of trials that fail as long as nobody knows, and how many trials that belief is worth."""
+
+MOST = 0.95
+"""Nothing is certain to fail."""
+
+
+class FailureModel:
+    """Counts ends and failures by what may have caused them."""
+
+    def __init__(self) -> None:
+        """Nothing has ended."""
+        self.counts: dict[str, list[int]] = {}
+        self._lent: dict[str, list[int]] = {}
+
+    @property
+    def ends(self) -> int:
+        """Number of trials that ended."""
+        return self.counts.get("all", [0])[0]
+
+    def put(self, causes: tuple[str, ...], *, failed: bool) -> None:
+        """Take in how a trial ended."""
+        for cause in ("all", *causes):
+            _count(self.counts, cause, 1, int(failed))
+
+    def lend(self, counts: Mapping[str, tuple[int, int]]) -> None:
+        """Take in what somebody else counted, which is not ours to hand on."""
+        for cause, (ends, failures) in counts.items():
+            _count(self._lent, cause, ends, failures)
+
+    def rate(self, cause: str) -> float:
+        """Give the share that failed, smoothed."""
+        own, lent = self.counts.get(cause, [0, 0]), self._lent.get(cause, [0, 0])
+        return (own[1] + lent[1] + WORTH * PRIOR) / (own[0] + lent[0] + WORTH)
+
+    def fails(self, causes: tuple[str, ...]) -> float:
+        """Give the probability of failure: each cause multiplies the odds that all trials have."""
+        whole, found = self.rate("all"), self.rate("all")
+        for cause in causes:
+            found *= self.rate(cause) / whole
+        return min(found, MOST)
+
+
+def _count(counts: dict[str, list[int]], cause: str, ends: int, failures: int) -> None:
+    known = counts.get(cause, [0, 0])
+    counts[cause] = [known[0] + ends, known[1] + failures]
+
+
+def failure_causes(config: TrialConfig) -> tuple[str, ...]:
+    """Name what may make a trial fail: its conv, and its learning rate within half a decade."""
+    decade = round(2 * math.log10(config.training.learning_rate)) / 2
+    return (f"conv:{config.model.conv}", f"rate:1e{decade:g}")
+
+
+def probability_above(expected: float, limit: float, sigma: float) -> float:
+    """Give the probability that something lognormal is above a limit.
+
+    Args:
+        expected: its median.
+        limit: may be infinite.
+        sigma: standard deviation of its logarithm.
+    """
+    if math.isinf(limit):
+        return 0.0
+    return 0.5 * math.erfc(math.log(limit / expected) / (sigma * math.sqrt(2.0)))
+
+
+Values = Mapping[str, Scalar]
+
+SECONDS_PRIORS = {
+    "machine": 0.7,
+    "width": 0.15,
+    "conv": 0.4,
+    "flops": 0.15,
+    "steps": 0.1,
+    "value": 0.5,
+}
+"""How far the logarithm of a time may be off: by the machine's speed, per doubling of the width, by
+the conv, per e-fold of operations and steps, by a command's value."""
+
+MEMORY_PRIORS = {"machine": 0.2, "conv": 0.25, "value": 0.5}
+
+NOISE = 0.15
+"""Spread of the logarithm of what trials that look alike take; corrected by what ran."""
+
+OWN_NOISE = 0.05
+"""The same for the next epochs of one trial."""
+
+BEYOND = 1.2
+"""What found no memory is taken to need so many times what there is."""
+
+EPOCHS = 5
+"""A trial's own time is the median of so many epochs, the latest at each width."""
+
+FORMAT = 1
+"""Of the file."""
+
+
+def _is_known(feature: str) -> str:
+    if feature.split(":")[0] not in SECONDS_PRIORS:
+        raise ValueError(f"unknown feature '{feature}'")
+    return feature
+
+
+_Row = tuple[dict[Annotated[str, AfterValidator(_is_known)], float], float]
+
+
+class _SavedCostModel(Config):
+    """What a cost model learned, as its file holds it."""
+
+    format: Literal[1]
+    seconds: list[_Row]
+    memory: list[_Row]
+    ends: dict[str, tuple[NonNegativeInt, NonNegativeInt]]
+
+
+@dataclass
+class _TrialFeatures:
+    """What is known of one trial."""
+
+    trial: TrialConfig | Values
+    """Kept, so that no other object gets its identity."""
+    quote: Quote | CommandQuote
+    causes: tuple[str, ...]
+    epochs: dict[int, deque[float]] = field(default_factory=dict)
+    """Its latest epochs by width, seconds."""
+    price: Price | None = None
+    """As it was last asked for."""
+    version: tuple[int, ...] = ()
+    """What was known then."""
+
+
+class CostModel:
+    """Prices trials; learns from those that ran.
+
+    A trial is told apart by its object, so hand in the same one each time. Not what ran decides on
+    another machine, only ratios: each machine has its own factor and slope with the width.
+    """
+
+    def __init__(
+        self, stats: Stats, profile: ProfileConfig | None = None, *, max_width: int = 64
+    ) -> None:
+        """Know formulas only.
+
+        Args:
+            stats: statistics of the data, as in ``stats.json``.
+            profile: the machine; this computer if left out.
+            max_width: most ranks of a trial.
+        """
+        self.stats, self.max_width = stats, max_width
+        self.profile = profile or find_profile()
+        self._times = Ridge(SECONDS_PRIORS, NOISE)
+        self._bytes = Ridge(MEMORY_PRIORS, NOISE)
+        self._chances = FailureModel()
+        self._seen: dict[int, _TrialFeatures] = {}
+
+    def price(self, config: TrialConfig) -> Price:
+        """Price a trial by all that is known now."""
+        return self._priced(self._trial(config))
+
+    def price_values(self, values: Values, widths: tuple[int, ...] = (1,)) -> Price:
+        """Price a command, of which nothing but its searched values is known.
+
+        Args:
+            values: searched values.
+            widths: ranks it may have, rising.
+        """
+        return self._priced(self._command(values, widths))
+
+    def observe(self, config: TrialConfig, width: int, seconds: float) -> None:
+        """Take in the seconds of one epoch, training and validation, at some width."""
+        self._learn(self._trial(config), width, seconds)
+
+    def observe_values(self, values: Values, width: int, seconds: float) -> None:
+        """Take in the seconds of one epoch of a command."""
+        self._learn(self._command(values, (width,)), width, seconds)
+
+    def observe_memory(self, config: TrialConfig, width: int, size: float) -> None:
+        """Take in the most bytes that a rank took, ``peak_bytes`` of its record."""
+        quote = self._trial(config).quote
+        if size > 0.0:
+            ratio = math.log(size / quote.bytes(width))
+            self._bytes.put((id(config), width), _for_memory(quote.features), ratio)
+
+    def observe_end(self, config: TrialConfig, reason: str | None) -> None:
+        """Take in how a trial ended: why it failed, or None if it did not.
+
+        A trial that found no memory at its narrowest took more than there is.
+        """
+        seen = self._trial(config)
+        full = reason == "out_of_memory"
+        self._chances.put(seen.causes, failed=reason is not None and not full)
+        if full and math.isfinite(self.profile.memory_bytes):
+            width = seen.quote.widths[0]
+            least = max(self.profile.memory_bytes, seen.quote.bytes(width))
+            self.observe_memory(config, width, BEYOND * least)
+
+    def save(self, path: Path) -> None:
+        """Write what was learned here; what was lent stays with those who learned it."""
+        content = {
+            "format": FORMAT,
+            "seconds": self._times.rows(),
+            "memory": self._bytes.rows(),
+            "ends": self._chances.counts,
+        }
+        write_json(path, content)
+
+    def load(self, path: Path) -> None:
+        """Borrow what another campaign learned, on this machine or another one.
+
+        Raises:
+            StorageError: the file cannot be read, or is none of ours.
+        """
+        try:
+            saved = _SavedCostModel.model_validate(read_json(path))
+        except ValidationError as error:
+            raise StorageError(
+                f"{path}: holds no costs of this version "
+                f"({validation_sentence(error, _SavedCostModel)}); leave it out."
+            ) from error
+        self._times.lend(saved.seconds)
+        self._bytes.lend(saved.memory)
+        self._chances.lend(saved.ends)
+        for seen in self._seen.values():
+            seen.version = ()
+
+    @property
+    def _slope(self) -> str:
+        return f"width:{self.profile.name}"
+
+    def _trial(self, config: TrialConfig) -> _TrialFeatures:
+        """Give what is known of a trial, after a first look if it is new."""
+        if id(config) not in self._seen:
+            quote = Quote(epoch_workload(config, self.stats), self.profile, self.max_width)
+            self._seen[id(config)] = _TrialFeatures(config, quote, failure_causes(config))
+        return self._seen[id(config)]
+
+    def _command(self, values: Values, widths: tuple[int, ...]) -> _TrialFeatures:
+        if id(values) not in self._seen:
+            quote = CommandQuote(values, self.profile, widths)
+            self._seen[id(values)] = _TrialFeatures(values, quote, ("command",))
+        return self._seen[id(values)]
+
+    def _learn(self, seen: _TrialFeatures, width: int, seconds: float) -> None:
+        if not seconds > 0.0:
+            return
+        epochs = seen.epochs.setdefault(width, deque(maxlen=EPOCHS))
+        settled = len(epochs) == EPOCHS
+        epochs.append(seconds)
+        seen.version = ()
+        if not settled:
+            ratio = statistics.median(epochs) / seen.quote.seconds(width)
+            features = seen.quote.features | {self._slope: math.log2(width)}
+            self._times.put((id(seen.trial), width), features, math.log(ratio))
+
+    def _priced(self, seen: _TrialFeatures) -> Price:
+        version = (self._times.version, self._bytes.version, self._chances.ends)
+        if seen.price is None or seen.version != version:
+            seen.price, seen.version = self._made(seen), version
+        return seen.price
+
+    def _made(self, seen: _TrialFeatures) -> Price:
+        quote, memory = seen.quote, _for_memory(seen.quote.features)
+        limit, factor = self.profile.memory_bytes, math.exp(self._bytes.predict(memory))
+        fits = [width for width in quote.widths if factor * quote.bytes(width) <= limit]
+        widths = tuple(fits) or quote.widths[-1:]
+        full = probability_above(factor * quote.bytes(widths[0]), limit, self._bytes.sigma(memory))
+        own = {width: statistics.median(epochs) for width, epochs in seen.epochs.items()}
+        return Price(
+            quote=quote,
+            widths=widths,
+            factor=math.exp(self._times.predict(quote.features)),
+            slope=self._times.coefficient(self._slope),
+            memory_factor=factor,
+            sigma=OWN_NOISE if own else self._times.sigma(quote.features),
+            fails=1.0 - (1.0 - self._chances.fails(seen.causes)) * (1.0 - full),
+            own=own,
+        )
+
+
+def _for_memory(features: Mapping[str, float]) -> dict[str, float]:
+    """Leave out what memory does not depend on beyond its formula."""
+    return {name: value for name, value in features.items() if name.split(":")[0] in MEMORY_PRIORS}

@@ -1,0 +1,68 @@
+"""Text that comes from others and is shown to people: no orders to a terminal in it."""
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+_KEPT = {"\n", "\t"}
+_REFUSED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Control, format (also those that turn the direction of writing), half characters, and ends
+of lines that only some programs know."""
+
+
+def find_unprintable(value: Any) -> str | None:
+    """Give the first text, also of a key, that holds a control character."""
+    if isinstance(value, str):
+        return None if escape_controls(value) == value else value
+    if isinstance(value, Mapping):
+        parts = [part for pair in value.items() for part in pair]
+    elif isinstance(value, (list, tuple)):
+        parts = list(value)
+    else:
+        return None
+    return next((found for part in parts if (found := find_unprintable(part)) is not None), None)
+
+
+def sanitize_values(value: Any) -> Any:
+    """Give plain data with its control characters spelt out, all the way down."""
+    if isinstance(value, str):
+        return escape_controls(value)
+    if isinstance(value, Mapping):
+        return {sanitize_values(key): sanitize_values(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [sanitize_values(item) for item in value]
+    return value
+
+
+def escape_controls(text: str) -> str:
+    r"""Spell out control characters.
+
+    >>> shown("\x1b[2Jred")
+    '\\x1b[2Jred'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if _is_plain(c) else ascii(c)[1:-1] for c in text)
+
+
+def sanitize_line(text: str) -> str:
+    r"""Spell out control characters, and put what stood in several lines into one.
+
+    >>> one_line("a\n b\tc")
+    'a b c'
+    """
+    return " ".join(escape_controls(text).split())
+
+
+def escape_line(text: Any) -> str:
+    r"""Return any value as one escaped ASCII line, for sentences and comments.
+
+    >>> print(escape_line("a\n\u00fc"))
+    a\n\u00fc
+    """
+    return json.dumps(str(text), ensure_ascii=True)[1:-1]
+
+
+def _is_plain(character: str) -> bool:
+    return character in _KEPT or unicodedata.category(character) not in _REFUSED

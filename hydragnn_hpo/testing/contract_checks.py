@@ -1,0 +1,232 @@
+"""Laws of ranks, files and precision: what a conv gives, keeps, and learns from.
+
+Shapes: N nodes, C components, F features.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
+from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, outputs, worst
+from hydragnn_hpo.testing.sample_structures import (
+    Structure,
+    batch_of,
+    empty_batch,
+    molecule,
+    random_structure,
+)
+
+SINGLE = 1e-4
+"""What fp32 may differ from fp64, relative."""
+
+
+def _samples() -> tuple[Structure, ...]:
+    return random_structure(1), random_structure(2, 5, periodic=True)
+
+
+def contract(subject: ConvUnderTest) -> Measurement:
+    """Look at what the layers give, in both precisions, without checking any law."""
+    faults: list[str] = []
+    for dtype in (torch.float64, torch.float32):
+        trunk = subject.build(dtype=dtype).trunk
+        edges = trunk.edges(batch_of(_samples(), dtype))
+        generator = torch.Generator().manual_seed(0)
+        scalars = torch.randn(
+            edges.num_nodes, subject.features, generator=generator, dtype=torch.float64
+        ).to(dtype)
+        state = None
+        for layer, conv in enumerate(trunk.convs):
+            answer = conv(scalars, state, edges)
+            if not (isinstance(answer, tuple) and len(answer) == 2):
+                given = type(answer).__name__
+                return Measurement(1, 0, detail=f"layer {layer} gives no pair but a {given}")
+            change, state = answer
+            faults += [
+                f"layer {layer}: {f}" for f in _contract_error(change, scalars, "the change")
+            ]
+            if subject.vectors:
+                faults += [f"layer {layer}: {f}" for f in _vector_error(state, scalars)]
+            if faults:
+                return Measurement(len(faults), 0, detail="; ".join(faults[:2]))
+    return Measurement(0, 0)
+
+
+def _contract_error(value: object, like: Tensor, what: str) -> list[str]:
+    if not isinstance(value, Tensor):
+        return [f"{what} is no tensor but a {type(value).__name__}"]
+    faults = []
+    if value.shape != like.shape:
+        faults.append(f"{what} is {list(value.shape)} instead of [N, F] = {list(like.shape)}")
+    if value.dtype != like.dtype:
+        faults.append(f"{what} is {value.dtype} where the scalars are {like.dtype}")
+    if not torch.isfinite(value).all():
+        faults.append(f"{what} holds numbers that are not finite")
+    return faults
+
+
+def _vector_error(state: object, scalars: Tensor) -> list[str]:
+    if not isinstance(state, Tensor):
+        return [f"the state is no tensor [N, C, F] but a {type(state).__name__}"]
+    nodes, features = scalars.shape
+    if state.dim() != 3 or state.shape[::2] != (nodes, features) or state.shape[1] < 3:
+        return [f"the state is {list(state.shape)} instead of [N, C, F] with C of 3 or more"]
+    faults = _contract_error(state, state.to(scalars.dtype), "the state")
+    return faults if state[:, :3].abs().max() > 0 else [*faults, "the vectors are all zero"]
+
+
+def _train_steps(net: MultiHeadGNN, batch: Batch) -> tuple[list[str], list[str]]:
+    """Give the parameters that get no gradient, and those whose gradient is not finite."""
+    net.zero_grad(set_to_none=True)
+    loss = torch.stack([value.double().square().sum() for value in net(batch).values()]).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    named = list(net.named_parameters())
+    missing = [name for name, each in named if each.grad is None]
+    bad = [n for n, p in named if p.grad is not None and not torch.isfinite(p.grad).all()]
+    return missing, bad
+
+
+def _heads(subject: ConvUnderTest) -> Sequence[tuple[str, ...]]:
+    """Give the heads of two nets: nobody reads the last state, somebody does."""
+    return (("energy",), ("arrow",)) if subject.vectors else (("energy",),)
+
+
+def _few(faults: Sequence[str]) -> str:
+    more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+    return "; ".join(faults[:3]) + more
+
+
+def every_parameter(subject: ConvUnderTest) -> Measurement:
+    """Look for parameters that a loss does not reach."""
+    faults = []
+    for names in _heads(subject):
+        missing, bad = _train_steps(subject.build(targets=names), batch_of(_samples()))
+        faults += [f"no gradient for {name} (loss of {names[0]})" for name in missing]
+        faults += [f"gradient of {name} is not finite" for name in bad]
+    return Measurement(len(faults), 0, detail=_few(faults))
+
+
+def _share(subject: ConvUnderTest, batch: Batch, *, zero: bool) -> Measurement:
+    """Learn from a batch that lacks something; what no batch reaches is not counted again."""
+    faults = []
+    for names in _heads(subject):
+        net = subject.build(targets=names)
+        never, _ = _train_steps(net, batch_of(_samples()))
+        missing, bad = _train_steps(net, batch)
+        faults += [f"no gradient for {name}" for name in missing if name not in never]
+        faults += [f"gradient of {name} is not finite" for name in bad]
+        named = [(n, p.grad) for n, p in net.named_parameters() if p.grad is not None]
+        moved = [name for name, slope in named if zero and name not in bad and slope.any()]
+        faults += [f"gradient of {name} is not zero" for name in moved]
+    return Measurement(len(faults), 0, detail=_few(faults))
+
+
+def no_edges(subject: ConvUnderTest) -> Measurement:
+    """Learn from atoms that all are alone."""
+    far = molecule([1, 8], [[0.0, 0.0, 0.0], [30.0, 0.0, 0.0]])
+    return _share(subject, batch_of([molecule([26], [[0.0, 0.0, 0.0]]), far]), zero=False)
+
+
+def empty_share(subject: ConvUnderTest) -> Measurement:
+    """Learn from no graph at all: gradients must be there, and zero."""
+    return _share(subject, empty_batch(), zero=True)
+
+
+def single_precision(subject: ConvUnderTest) -> Measurement:
+    """Compare fp32 with fp64."""
+    net = subject.build(dtype=torch.float32)
+    net.load_state_dict(subject.net.state_dict())
+    found = outputs(net, batch_of(_samples(), torch.float32))
+    return Measurement(worst(found, subject.predict(_samples())), SINGLE)
+
+
+def same_seed(subject: ConvUnderTest) -> Measurement:
+    """Build twice with one seed."""
+    first, second = (dict(_tensors(subject.build(seed=5))) for _ in range(2))
+    wrong = [n for n in first if n not in second or not torch.equal(first[n], second[n])]
+    return Measurement(len(wrong), 0, detail=f"differ: {_few(wrong)}" if wrong else "")
+
+
+def _tensors(net: MultiHeadGNN) -> Iterator[tuple[str, Tensor]]:
+    yield from net.named_parameters()
+    yield from net.named_buffers()
+
+
+def no_memory(subject: ConvUnderTest) -> Measurement:
+    """Predict one batch twice, and another in between."""
+    first, *others = _samples()
+    before = subject.predict([first])
+    subject.predict(others)
+    return Measurement(worst(subject.predict([first]), before), 0.0)
+
+
+def round_trip(subject: ConvUnderTest) -> Measurement:
+    """Save the weights without pickle and load them into a net of another seed."""
+    weights = subject.net.state_dict()
+    strange = [name for name, value in weights.items() if not isinstance(value, Tensor)]
+    if strange:
+        return Measurement(len(strange), 0, detail=f"not a tensor: {_few(strange)}")
+    saved = save({name: value.contiguous().clone() for name, value in weights.items()})
+    other = subject.build(seed=11)
+    other.load_state_dict(load(saved))
+    batch = batch_of(_samples())
+    return Measurement(worst(outputs(other, batch), outputs(subject.net, batch)), 0.0)
+
+
+CHECKS = (
+    ConvCheck(
+        "contract",
+        "a layer gives the change of the scalars, [N, F], and its state",
+        "See hydragnn_hpo/model/convs/__init__.py for what a conv gets and gives; make new tensors "
+        "with scalars.new_zeros, so that they are of the same type.",
+        contract,
+    ),
+    ConvCheck(
+        "parameters",
+        "every parameter of every layer gets a gradient",
+        "DDP waits for each of them: build no parameter that forward does not use, and none that "
+        "only feeds a state where dimensions.state_is_read is false.",
+        every_parameter,
+    ),
+    ConvCheck(
+        "no edges",
+        "a batch without edges gives finite gradients to all parameters",
+        "Do not skip the layer when there are no edges: operations on zero rows are fine.",
+        no_edges,
+    ),
+    ConvCheck(
+        "empty batch",
+        "a batch without graphs gives zero gradients to all parameters",
+        "Do not skip the layer when there are no nodes, and take no mean or maximum over all rows.",
+        empty_share,
+    ),
+    ConvCheck(
+        "float32",
+        "float32 gives what float64 gives",
+        "Look for divisions by small numbers and differences of large ones.",
+        single_precision,
+    ),
+    ConvCheck(
+        "seed",
+        "one seed gives the same weights",
+        "Draw initial weights from torch's generator, not from numpy or random (Law 5).",
+        same_seed,
+    ),
+    ConvCheck(
+        "repeat",
+        "the same batch gives the same answer again, in training mode",
+        "Draw no random numbers in forward, dropout included, and keep nothing between calls "
+        "(Laws 1 and 5).",
+        no_memory,
+    ),
+    ConvCheck(
+        "state dict",
+        "weights saved as plain tensors give the same answer elsewhere",
+        "Make tensors parameters or buffers (register_buffer), and write no get_extra_state.",
+        round_trip,
+    ),
+)

@@ -1,0 +1,199 @@
+"""The conv under test, and nets around it.
+
+Shapes: N nodes, E edges, F features.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from hydragnn_hpo.config.convs import CONV_SPECS
+from hydragnn_hpo.config.convs.user import UserOptions
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
+from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.toml_files import validation_sentence
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.model.conv_registry import find_conv
+from hydragnn_hpo.model.convs import CONVS
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_of
+
+LAYERS, BASIS_SIZE = 3, 8
+SHAKE = 0.05
+"""Random numbers of this size are added to all parameters, so that what was initialised with
+zeros speaks as well."""
+
+TARGETS: dict[str, dict[str, Any]] = {
+    "energy": {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0},
+    "charge": {"level": "node", "shape": "scalar", "mean": 0.0, "std": 1.0},
+    "arrow": {"level": "node", "shape": "vector", "mean": 0.0, "std": 1.0},
+}
+"""What the nets predict; arrows only where the conv carries vectors."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConvUnderTest:
+    """A conv class with its options."""
+
+    conv: type[nn.Module]
+    """The class."""
+    options: Config
+    """Its options, checked."""
+    name: str
+    """What it is called in the report."""
+    vectors: bool
+    """Whether its state holds vectors."""
+    forces: bool
+    """Whether it is meant for forces by differentiation."""
+    exports: bool
+    """Whether torch.export can follow it: the number of rows it makes depends on no values."""
+    features: int
+    """Channels per node."""
+
+    @cached_property
+    def net(self) -> MultiHeadGNN:
+        """The net that most checks look at, in fp64."""
+        return self.build()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of what the net can predict."""
+        return tuple(TARGETS) if self.vectors else ("energy", "charge")
+
+    def config(self, layers: int = LAYERS) -> ModelConfig:
+        """Give the trunk around it, with one of our own convs in its place."""
+        return ModelConfig(
+            conv="painn" if self.vectors else "schnet",
+            features=self.features,
+            layers=layers,
+            cutoff=CUTOFF,
+            basis_size=BASIS_SIZE,
+        )
+
+    def build(
+        self,
+        *,
+        seed: int = 3,
+        dtype: torch.dtype = torch.float64,
+        targets: Sequence[str] | None = None,
+        layers: int = LAYERS,
+    ) -> MultiHeadGNN:
+        """Build a net in training mode; its parameters depend on the seed alone.
+
+        A class needs no name that can be imported: it may stand in a notebook or a function.
+        """
+        names = self.targets if targets is None else targets
+        heads = {name: HeadConfig(pool="contributions") for name in names}
+        config = self.config(layers)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = MultiHeadGNN(config, heads, {name: TARGETS[name] for name in names})
+            torch.manual_seed(seed)
+            places = config.dimensions("arrow" in names)
+            net.trunk.convs = nn.ModuleList(self.conv(each, self.options) for each in places)
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter.add_(SHAKE * torch.randn_like(parameter))
+        net.trunk.has_vectors = self.vectors
+        return net.to(dtype).train()
+
+    def predict(self, structures: Sequence[Structure]) -> dict[str, Tensor]:
+        """Predict in fp64."""
+        return outputs(self.net, batch_of(structures))
+
+
+def outputs(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
+    """Predict everything a net can, without gradients."""
+    with torch.no_grad():
+        found: dict[str, Tensor] = net(batch)
+    return found
+
+
+def deviation(found: Tensor, expected: Tensor) -> float:
+    """Give the largest difference, relative to the largest expected number or 1."""
+    if found.shape != expected.shape:
+        return float("inf")
+    if not found.numel():
+        return 0.0
+    scale = 1.0 + expected.abs().max()
+    return float((found.to(expected.dtype) - expected).abs().max() / scale)
+
+
+def worst(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Give the largest deviation of all outputs; not a number if one is none."""
+    each = torch.tensor([deviation(found[name], expected[name]) for name in expected])
+    return float(each.max())
+
+
+def make_conv_under_test(
+    conv: str | type[nn.Module],
+    options: Mapping[str, Any] | Config | None = None,
+    *,
+    features: int = 16,
+) -> ConvUnderTest:
+    """Find a conv and check its options.
+
+    Args:
+        conv: a class, the name of one of ours, or ``my_pkg.my_module:MyConv``.
+        options: of the conv; those left out take their defaults.
+        features: channels per node.
+
+    Raises:
+        ConfigError: there is no such conv, it is no torch module, or an option is wrong.
+    """
+    found = find_conv(conv) if isinstance(conv, str) else conv
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise ConfigError(f"{conv!r} is no class of torch modules: give the class of a conv.")
+    ours = next((name for name, each in CONVS.items() if each is found), None)
+    spec: Any = found if ours is None else CONV_SPECS[ours]
+    name = conv if isinstance(conv, str) else ours or found.__qualname__
+    schema = _options_class(found, name) if ours is None else spec.options
+    subject = ConvUnderTest(
+        conv=found,
+        options=_checked(options, schema, name),
+        name=name,
+        vectors=bool(getattr(spec, "vectors", False)),
+        forces=bool(getattr(spec, "forces", True)),
+        exports=bool(getattr(found, "exports", True)),
+        features=features,
+    )
+    if ours is not None:
+        _check_widths(subject, ours)
+    return subject
+
+
+def _check_widths(subject: ConvUnderTest, name: str) -> None:
+    """Refuse options of one of ours that do not go with the widths."""
+    try:
+        CONV_SPECS[name].check(subject.config().dimensions(False)[0], subject.options)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _options_class(found: type[nn.Module], name: str) -> type[Config]:
+    """Give the settings of a user's conv."""
+    schema = getattr(found, "Options", UserOptions)
+    if not (inspect.isclass(schema) and issubclass(schema, Config)):
+        raise ConfigError(
+            f"conv '{name}': its Options are no class of settings: derive them from "
+            "hydragnn_hpo.config.schema.Config."
+        )
+    return schema
+
+
+def _checked(options: Mapping[str, Any] | Config | None, schema: type[Config], name: str) -> Config:
+    if isinstance(options, Config):
+        return options
+    try:
+        return schema.model_validate(options or {})
+    except ValidationError as error:
+        raise ConfigError(
+            f"options of conv '{name}': {validation_sentence(error, schema)}"
+        ) from error

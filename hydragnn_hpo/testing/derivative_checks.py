@@ -1,0 +1,214 @@
+"""Laws of derivatives: right, twice, smooth at the cutoff, finite where directions cancel.
+
+Shapes: N nodes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
+from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, outputs
+from hydragnn_hpo.testing.sample_structures import (
+    CUTOFF,
+    Structure,
+    add_isolated_atom,
+    batch_graphs,
+    batch_of,
+    molecule,
+    random_structure,
+    symmetric_sites,
+)
+
+STEP = 1e-5
+"""Of finite differences: angstrom, or the unit of a parameter."""
+
+SAME_SLOPE = 1e-6
+"""What finite differences with this step may be off, relative."""
+
+FLAT = 1e-3
+"""Slopes below this are compared as if they were this large."""
+
+THIRD_POWER = 7.0
+"""Halving the distance to the cutoff divides what falls as its third power by 8, as its square
+by 4."""
+
+NOISE = 1e-13
+"""A jump below this cannot be told from rounding."""
+
+
+def _samples() -> Batch:
+    return batch_of([random_structure(5), random_structure(6, 4, periodic=True)])
+
+
+def _energy(net: MultiHeadGNN, batch: Batch, positions: Tensor) -> Tensor:
+    found: Tensor = net(replace(batch, positions=positions), ["energy"])["energy"].sum()
+    return found
+
+
+def _slope(energy: Tensor, positions: Tensor) -> Tensor:
+    """Differentiate so that the result can be differentiated again; 0 if nothing depends."""
+    if not energy.requires_grad:
+        return torch.zeros_like(positions)
+    (found,) = torch.autograd.grad(energy, positions, create_graph=True, allow_unused=True)
+    return torch.zeros_like(positions) if found is None else found
+
+
+def _directions(like: Tensor, count: int) -> list[Tensor]:
+    """Give random directions of unit length."""
+    generator = torch.Generator().manual_seed(1)
+    drawn = [torch.randn(like.shape, generator=generator, dtype=like.dtype) for _ in range(count)]
+    return [each / each.norm() for each in drawn]
+
+
+def gradient(subject: ConvUnderTest) -> Measurement:
+    """Compare the energy's gradient with finite differences."""
+    batch = _samples()
+    positions = batch.positions.clone().requires_grad_(True)
+    slope = _slope(_energy(subject.net, batch, positions), positions).detach()
+    found = []
+    with torch.no_grad():
+        for way in _directions(positions, 3):
+            sides = [_energy(subject.net, batch, positions + s * way) for s in (STEP, -STEP)]
+            expected = (sides[0] - sides[1]) / (2 * STEP)
+            found.append(((slope * way).sum() - expected).abs() / (FLAT + expected.abs()))
+    return Measurement(float(torch.stack(found).max()), SAME_SLOPE)
+
+
+def _force_loss(net: MultiHeadGNN, batch: Batch, positions: Tensor) -> Tensor:
+    (weight,) = _directions(positions, 1)
+    return (_slope(_energy(net, batch, positions), positions) * weight).sum()
+
+
+def force_training(subject: ConvUnderTest) -> Measurement:
+    """Compare the gradient of a loss of forces with finite differences."""
+    net, batch = subject.build(), _samples()
+    positions = batch.positions.clone().requires_grad_(True)
+    inputs = [positions, *net.parameters()]
+    loss = _force_loss(net, batch, positions)
+    slopes = torch.autograd.grad(loss, inputs, allow_unused=True)
+    worst = 0.0
+    for some in (inputs[:1], inputs[1:]):
+        given = [s for s, each in zip(slopes, inputs, strict=True) if any(each is i for i in some)]
+        ways = [_directions(each, 1)[0] for each in some]
+        analytic = sum(
+            float((s * way).sum()) for s, way in zip(given, ways, strict=True) if s is not None
+        )
+        sides = []
+        for sign in (1.0, -1.0):
+            _step(some, ways, sign * STEP)
+            sides.append(float(_force_loss(net, batch, positions).detach()))
+            _step(some, ways, -sign * STEP)
+        expected = (sides[0] - sides[1]) / (2 * STEP)
+        off = abs(analytic - expected) / (FLAT + abs(expected))
+        worst = off if off > worst or off != off else worst
+    return Measurement(worst, SAME_SLOPE)
+
+
+def _step(values: Sequence[Tensor], ways: Sequence[Tensor], length: float) -> None:
+    with torch.no_grad():
+        for value, way in zip(values, ways, strict=True):
+            value.add_(length * way)
+
+
+def cutoff(subject: ConvUnderTest) -> Measurement:
+    """Take away a bond shortly before it reaches the cutoff, with few and many others."""
+    crowd = random_structure(7, 4)
+    ratios = []
+    for others in (molecule([6], [[0.0, 0.0, 0.0]]), crowd):
+        jumps = [_jump(subject, others, CUTOFF - left) for left in (0.01, 0.005)]
+        quiet = jumps[1] <= NOISE
+        ratios.append(float("inf") if quiet else jumps[0] / jumps[1])
+    return Measurement(float(np.min(ratios)), THIRD_POWER, at_most=False)
+
+
+def _jump(subject: ConvUnderTest, others: Structure, distance: float) -> float:
+    """Tell how much the outputs change without the bond of the first atom to a new one.
+
+    A hydrogen half way keeps both of them from being alone.
+    """
+    first, way = others.positions[0], np.array([0.6, 0.0, 0.8])
+    places = [*others.positions, first + 0.5 * CUTOFF * way, first + distance * way]
+    whole = molecule([*others.numbers, 1, 8], places)
+    bond = (0, len(others.numbers) + 1)
+    pair = [batch_graphs([whole.graph(without=each)]) for each in (None, bond)]
+    with_it, without = (outputs(subject.net, each) for each in pair)
+    changes = [(with_it[name] - without[name]).abs().sum() for name in with_it]
+    return float(torch.stack([change.double() for change in changes]).sum())
+
+
+def _bad_numbers(subject: ConvUnderTest, structures: Sequence[Structure]) -> Measurement:
+    """Count outputs and gradients that are not finite, also those of forces."""
+    net, batch = subject.build(), batch_of(structures)
+    positions = batch.positions.clone().requires_grad_(True)
+    found: dict[str, Tensor] = net(replace(batch, positions=positions))
+    bad = [name for name, value in found.items() if not torch.isfinite(value).all()]
+    slope = _slope(found["energy"].sum(), positions)
+    bad += [] if torch.isfinite(slope).all() else ["forces"]
+    squares = [value.double().square().sum() for value in found.values()]
+    loss = torch.stack([*squares, slope.square().sum() * float(subject.forces)]).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    bad += _not_finite(net)
+    return Measurement(len(bad), 0, detail=f"not finite: {', '.join(bad[:4])}" if bad else "")
+
+
+def _not_finite(net: nn.Module) -> list[str]:
+    return [
+        f"gradient of {name}"
+        for name, each in net.named_parameters()
+        if each.grad is not None and not torch.isfinite(each.grad).all()
+    ]
+
+
+def isolated_atom(subject: ConvUnderTest) -> Measurement:
+    """Predict a structure with an atom that has no neighbour."""
+    return _bad_numbers(subject, [add_isolated_atom(8), molecule([26], [[0.0, 0.0, 0.0]])])
+
+
+def symmetric_site(subject: ConvUnderTest) -> Measurement:
+    """Predict structures where directions around an atom cancel and angles are 180 degrees."""
+    return _bad_numbers(subject, symmetric_sites())
+
+
+CHECKS = (
+    ConvCheck(
+        "cutoff",
+        "outputs have two continuous derivatives at the cutoff",
+        "Multiply every message by the envelope, and let counts, means and softmaxes over "
+        "neighbours use sums of it: sum(w * m) / (1 + sum(w)) (Law 8).",
+        cutoff,
+    ),
+    ConvCheck(
+        "gradient",
+        "the gradient of the energy equals finite differences",
+        "Look for detach, no_grad, rounding, or a wrong backward of a function of your own.",
+        gradient,
+        needs="forces",
+    ),
+    ConvCheck(
+        "force training",
+        "the gradient of a loss of forces equals finite differences",
+        "Every operation must be twice differentiable: write the backward of a function of your "
+        "own out of operations that have a gradient.",
+        force_training,
+        needs="forces",
+    ),
+    ConvCheck(
+        "isolated atom",
+        "an atom without neighbours: finite numbers and gradients",
+        "Divide by 1 + sum(w), and write norms as sqrt(x**2 + small): the gradient of sqrt is "
+        "infinite at 0.",
+        isolated_atom,
+    ),
+    ConvCheck(
+        "symmetric site",
+        "cancelling directions, straight angles: finite numbers and gradients",
+        "Write norms as sqrt(x**2 + small), and use cosines instead of acos.",
+        symmetric_site,
+    ),
+)

@@ -1,0 +1,158 @@
+"""Small structures that laws are tried on.
+
+Shapes: N nodes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hydragnn_hpo.data.batch import Batch, make_batch
+from hydragnn_hpo.data.columns import columns_of
+from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.neighbors import find_edges
+
+CUTOFF = 4.0
+"""Longest edge in angstrom."""
+
+NEAREST = 0.9
+"""Random atoms are at least so far apart, images included, in angstrom."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """Atoms in space or in a crystal."""
+
+    numbers: NDArray[np.int16]
+    """Atomic numbers, [N]."""
+    positions: Array
+    """In angstrom, [N, 3]."""
+    cell: Array
+    """Lattice vectors as rows in angstrom, [3, 3]; zeros where there are none."""
+    periodic: bool = False
+    """Whether the structure repeats along its lattice vectors."""
+
+    def turned(self, matrix: Array) -> "Structure":
+        """Turn or mirror everything by an orthogonal matrix."""
+        return replace(self, positions=self.positions @ matrix.T, cell=self.cell @ matrix.T)
+
+    def moved(self, shift: Array) -> "Structure":
+        """Move all atoms by [3], or each by its own [N, 3], in angstrom."""
+        return replace(self, positions=self.positions + shift)
+
+    def reordered(self, order: NDArray[np.int64]) -> "Structure":
+        """Count the atoms in another order."""
+        return replace(self, numbers=self.numbers[order], positions=self.positions[order])
+
+    def doubled(self) -> "Structure":
+        """Give the same crystal with two cells along the first lattice vector as one."""
+        return Structure(
+            np.tile(self.numbers, 2),
+            np.vstack((self.positions, self.positions + self.cell[0])),
+            np.vstack((2 * self.cell[:1], self.cell[1:])),
+            self.periodic,
+        )
+
+    def graph(self, without: tuple[int, int] | None = None) -> Graph:
+        """Find the edges, and leave out those between two atoms."""
+        pbc = np.full(3, self.periodic)
+        edges, shift = find_edges(self.positions, self.cell, pbc, CUTOFF)
+        if without is not None:
+            keep = (np.sort(edges, axis=1) != np.sort(without)).any(axis=1)
+            edges, shift = edges[keep], shift[keep]
+        return Graph("x", self.numbers, self.positions, self.cell, pbc, edges, shift, {}, "x", None)
+
+
+SKEWED = np.array([[3.8, 0.0, 0.0], [0.8, 4.2, 0.0], [-0.5, 0.6, 4.9]])
+"""A cell with an edge shorter than the cutoff: atoms see images of themselves, in angstrom."""
+
+
+def random_structure(seed: int, num_nodes: int = 6, *, periodic: bool = False) -> Structure:
+    """Throw atoms of four elements into a box, or into a skewed cell."""
+    random = np.random.default_rng(seed)
+    images = [np.zeros(3)]
+    if periodic:
+        images = [np.array(steps) @ SKEWED for steps in product((-1, 0, 1), repeat=3)]
+    box = SKEWED if periodic else 3.6 * np.eye(3)
+    positions = np.empty((0, 3))
+    while len(positions) < num_nodes:
+        candidate = random.random(3) @ box
+        apart = [np.linalg.norm(positions - candidate - image, axis=1) for image in images]
+        if (np.array(apart) > NEAREST).all():
+            positions = np.vstack((positions, candidate))
+    numbers = random.choice([1, 6, 8, 26], num_nodes).astype(np.int16)
+    return Structure(numbers, positions, SKEWED if periodic else np.zeros((3, 3)), periodic)
+
+
+def molecule(numbers: Sequence[int], positions: Sequence[Sequence[float] | Array]) -> Structure:
+    """Give atoms at given positions in angstrom, in free space."""
+    places = np.array(positions, dtype=np.float64).reshape(-1, 3)
+    return Structure(np.array(numbers, dtype=np.int16), places, np.zeros((3, 3)))
+
+
+def add_isolated_atom(seed: int) -> Structure:
+    """Give a molecule, and one atom far away from it that has no edge."""
+    near = random_structure(seed, 4)
+    return Structure(
+        np.append(near.numbers, np.int16(26)),
+        np.vstack((near.positions, [[30.0, 0.0, 0.0]])),
+        near.cell,
+    )
+
+
+def symmetric_sites() -> tuple[Structure, ...]:
+    """Give a straight molecule and a cubic crystal: directions around a site cancel exactly."""
+    straight = molecule([8, 6, 8], [[-1.16, 0, 0], [0, 0, 0], [1.16, 0, 0]])
+    cubic = Structure(np.array([26], np.int16), np.zeros((1, 3)), 2.87 * np.eye(3), True)
+    return straight, cubic
+
+
+def batch_of(
+    structures: Sequence[Structure], dtype: torch.dtype = torch.float64, *, paired: bool = True
+) -> Batch:
+    """Batch structures, their edges in pairs or in the order of the store."""
+    return batch_graphs([structure.graph() for structure in structures], dtype, paired=paired)
+
+
+def batch_graphs(
+    graphs: Sequence[Graph], dtype: torch.dtype = torch.float64, *, paired: bool = True
+) -> Batch:
+    """Batch graphs, their edges in pairs or in the order of the store."""
+    columns = columns_of(graphs, {})
+    return make_batch(columns, range(len(graphs)), cutoff=CUTOFF, dtype=dtype, pairs=paired)
+
+
+def shuffled_edges(batch: Batch, seed: int) -> Batch:
+    """Give the same edges in a random order, as single ones."""
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(batch.edge_index.shape[1]))
+    return replace(
+        batch,
+        edge_index=batch.edge_index[:, order],
+        edge_shift=batch.edge_shift[order],
+        pairs=None,
+    )
+
+
+def empty_batch(dtype: torch.dtype = torch.float64) -> Batch:
+    """Give the share of a rank that got no graph."""
+    one = batch_of([random_structure(0, 2)], dtype)
+    assert one.pairs is not None
+    assert one.cell is not None
+    return replace(
+        one,
+        numbers=one.numbers[:0],
+        positions=one.positions[:0],
+        edge_index=one.edge_index[:, :0],
+        edge_shift=one.edge_shift[:0],
+        graph_of_node=one.graph_of_node[:0],
+        num_graphs=0,
+        graph_index=one.graph_index[:0],
+        cell=one.cell[:0],
+        pairs=one.pairs[:, :0],
+    )

@@ -1,0 +1,171 @@
+"""Laws of space and of batches: turned, mirrored, moved, reordered, repeated, together.
+
+Shapes: N nodes.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+
+from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
+from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, deviation, outputs, worst
+from hydragnn_hpo.testing.sample_structures import (
+    Array,
+    Structure,
+    batch_of,
+    random_structure,
+    shuffled_edges,
+)
+
+EXACT = 1e-9
+"""What rounding may do in fp64, relative."""
+
+SPEAKS = 1e-6
+"""Less than this says nothing."""
+
+TURN: Array = Rotation.from_euler("zyx", [0.3, -1.1, 2.0]).as_matrix()
+MIRROR: Array = np.diag([1.0, 1.0, -1.0])
+
+
+def _samples() -> tuple[Structure, ...]:
+    """Give a molecule and a crystal."""
+    return random_structure(1), random_structure(2, 5, periodic=True)
+
+
+def _turned(subject: ConvUnderTest, matrix: Array) -> Measurement:
+    found = []
+    for sample in _samples():
+        expected = subject.predict([sample])
+        if "arrow" in expected:
+            expected["arrow"] = expected["arrow"] @ torch.from_numpy(matrix.T.copy())
+        found.append(worst(subject.predict([sample.turned(matrix)]), expected))
+    return Measurement(float(np.max(found)), EXACT)
+
+
+def rotation(subject: ConvUnderTest) -> Measurement:
+    """Turn structures."""
+    return _turned(subject, TURN)
+
+
+def reflection(subject: ConvUnderTest) -> Measurement:
+    """Mirror structures."""
+    return _turned(subject, MIRROR @ TURN)
+
+
+def translation(subject: ConvUnderTest) -> Measurement:
+    """Move structures, and each atom of a crystal by lattice vectors of its own."""
+    free, crystal = _samples()
+    steps = np.random.default_rng(4).integers(-2, 3, (len(crystal.numbers), 3))
+    pairs = (
+        (free, free.moved(np.array([3.7, -21.0, 0.4]))),
+        (crystal, crystal.moved(steps @ crystal.cell + np.array([0.3, 0.2, -0.1]))),
+    )
+    found = [worst(subject.predict([after]), subject.predict([before])) for before, after in pairs]
+    return Measurement(float(np.max(found)), EXACT)
+
+
+def _rows(predicted: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    """Pick rows of what is predicted per node."""
+    return {n: v if n == "energy" else v[rows] for n, v in predicted.items()}
+
+
+def node_order(subject: ConvUnderTest) -> Measurement:
+    """Count the atoms in another order."""
+    found = []
+    for sample in _samples():
+        order = np.random.default_rng(0).permutation(len(sample.numbers))
+        expected = _rows(subject.predict([sample]), torch.from_numpy(order))
+        found.append(worst(subject.predict([sample.reordered(order)]), expected))
+    return Measurement(float(np.max(found)), EXACT)
+
+
+def edge_order(subject: ConvUnderTest) -> Measurement:
+    """List the edges in another order, and not in pairs."""
+    batch = batch_of(_samples())
+    found = outputs(subject.net, shuffled_edges(batch, 5))
+    return Measurement(worst(found, outputs(subject.net, batch)), EXACT)
+
+
+def together(subject: ConvUnderTest) -> Measurement:
+    """Predict structures in one batch and one by one, in training mode."""
+    samples = [random_structure(s, 2 + s, periodic=bool(s % 2)) for s in range(1, 5)]
+    alone = [subject.predict([sample]) for sample in samples]
+    expected = {name: torch.cat([each[name] for each in alone]) for name in alone[0]}
+    return Measurement(worst(subject.predict(samples), expected), EXACT)
+
+
+def supercell(subject: ConvUnderTest) -> Measurement:
+    """Take two cells of a crystal as one."""
+    small = random_structure(4, 4, periodic=True)
+    rows = torch.arange(len(small.numbers)).repeat(2)
+    expected = _rows(subject.predict([small]), rows)
+    return Measurement(worst(subject.predict([small.doubled()]), expected), EXACT)
+
+
+def images(subject: ConvUnderTest) -> Measurement:
+    """Take the images of a crystal away."""
+    crystal = random_structure(4, 4, periodic=True)
+    free = replace(crystal, cell=np.zeros((3, 3)), periodic=False)
+    energies = [subject.predict([each])["energy"] for each in (crystal, free)]
+    return Measurement(deviation(*energies), SPEAKS, at_most=False)
+
+
+CHECKS = (
+    ConvCheck(
+        "rotation",
+        "a turned structure has the same scalars, and turned vectors",
+        "Let scalars see only lengths, scalar products and cross products' lengths, never the x, y "
+        "or z of a direction, and act on the channels of vectors by linear maps without bias.",
+        rotation,
+    ),
+    ConvCheck(
+        "reflection",
+        "a mirrored structure has the same scalars, and mirrored vectors",
+        "Look for a cross product or a triple product: it gives a pseudovector or a pseudoscalar; "
+        "use it in pairs.",
+        reflection,
+    ),
+    ConvCheck(
+        "translation",
+        "moving a structure, or atoms by lattice vectors, changes nothing",
+        "Use edges.directions and edges.pair_lengths only; they do not depend on where atoms are "
+        "written down, but the order of edges does.",
+        translation,
+    ),
+    ConvCheck(
+        "node order",
+        "the order of atoms does not matter",
+        "Gather by sums, means or maxima over neighbours; a node's number must not enter.",
+        node_order,
+    ),
+    ConvCheck(
+        "edge order",
+        "the order of edges does not matter, in pairs or not",
+        "Gather with edges.filtered, edges.add or edges.spread, and repeat what belongs to pairs "
+        "with edges.both.",
+        edge_order,
+    ),
+    ConvCheck(
+        "batch",
+        "predictions are the same alone and in any batch, in training mode",
+        "Nothing may see two graphs at once: no BatchNorm, no mean or maximum over all nodes "
+        "(Laws 1 and 7).",
+        together,
+    ),
+    ConvCheck(
+        "supercell",
+        "two cells of a crystal taken as one give the same per atom",
+        "Treat an edge from an atom to its own image like any other, and scale by no count of "
+        "nodes (Law 8).",
+        supercell,
+    ),
+    ConvCheck(
+        "images",
+        "periodic images of neighbours change the energy",
+        "Let messages of neighbours reach the change of the scalars.",
+        images,
+    ),
+)

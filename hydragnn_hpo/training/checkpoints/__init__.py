@@ -1,1 +1,0 @@
-"""What a training keeps, so that it can go on elsewhere."""

@@ -1,1 +1,0 @@
-"""Steps that fit into the memory of a rank."""

@@ -1,0 +1,370 @@
+"""Micro-batches: into how many pieces a step is cut so that it fits into memory."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hydragnn_hpo.config.epoch_size import mean_degree
+from hydragnn_hpo.config.memory_model import FULL, HEAP, pass_bytes, weight_copies
+from hydragnn_hpo.config.model_size import angle_cutoff
+from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data.batch_sampler import BatchSampler
+from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.load_balance import balance_load
+from hydragnn_hpo.files import read_json, write_json
+from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.evaluate import BatchFeed
+from hydragnn_hpo.training.memory import (
+    is_out_of_memory,
+    limit_bytes,
+    measure_peak_bytes,
+    release_memory,
+)
+from hydragnn_hpo.training.stepper import Stepper
+
+logger = logging.getLogger(__name__)
+
+KEPT = "micro.json"
+"""File in a trial's ``checkpoints`` that says in how many pieces its steps have to be taken."""
+
+
+class TooManyGraphs(Exception):
+    """A step did not fit after others had got some of it: next time in more pieces."""
+
+
+class MicroBatches:
+    """Cuts shares, makes their batches, and cuts further where memory runs out."""
+
+    def __init__(self, feed: BatchFeed, pieces: int | None) -> None:
+        """Begin with a number of pieces that was asked for, or with one."""
+        self.feed, self.asked, self.pieces = feed, pieces, pieces or 1
+        self.folder: Path | None = None
+        self.changed: Callable[[int], None] = lambda pieces: None
+
+    def cut(self, indices: np.ndarray) -> list[np.ndarray]:
+        """Give this rank's share of a step in pieces of equal cost, the cheapest last.
+
+        It is in the last that gradients are sent, and what is sent cannot be taken back. Some
+        are empty if there are few graphs.
+        """
+        return self.split(self.feed.share(indices), self.pieces)
+
+    def split(self, mine: np.ndarray, pieces: int) -> list[np.ndarray]:
+        """Give this rank's graphs in so many pieces."""
+        if pieces == 1:
+            return [mine]
+        costs = self.feed.costs[mine]
+        found = sorted(balance_load(costs, pieces), key=lambda piece: -costs[piece].sum())
+        return [mine[piece] for piece in found]
+
+    def made(self, indices: np.ndarray) -> list[Batch]:
+        """Make the batches of a step in this process's memory."""
+        return [self.feed.made(piece) for piece in self.cut(indices)]
+
+    def ahead(self, indices: np.ndarray) -> list[Batch]:
+        """Make them before their turn; none where there is no room for them yet."""
+        try:
+            return self.made(indices)
+        except MemoryError:
+            return []
+
+    def through(
+        self,
+        indices: np.ndarray,
+        batches: list[Batch],
+        stepper: Stepper,
+        take: Callable[[Sequence[Batch]], Tensor],
+    ) -> Tensor:
+        """Take a step in as many pieces as it needs.
+
+        Args:
+            indices: the graphs of all ranks.
+            batches: what was made of them, perhaps when a step still had fewer pieces.
+            stepper: knows how far a step has come.
+            take: lets it take the step.
+
+        Returns:
+            What ``take`` gives.
+
+        Raises:
+            Halved: it has to be taken in more pieces by all ranks, from the last checkpoint.
+            MemoryError: it does not fit in any number of pieces.
+        """
+        while True:
+            try:
+                if len(batches) != self.pieces:
+                    batches = self.made(indices)
+                return take(batches)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                said = str(error) or "no memory left"
+            # Only here, where the error no longer holds them, are the step's tensors free.
+            self._cut_further(batches, stepper, said)
+            batches = []
+            release_memory(self.feed.ranks.device)
+
+    def _cut_further(self, batches: list[Batch], stepper: Stepper, said: str) -> None:
+        """Find more pieces for a step that did not fit."""
+        stepper.optimizer.zero_grad(set_to_none=True)
+        if stepper.bound == "weights":
+            raise MemoryError(
+                "there is no memory for the update of the weights, which micro-batches cannot "
+                f"help: take a smaller model, or shard it with parallel.shard ({said})"
+            )
+        piece = batches[stepper.piece] if stepper.piece < len(batches) else None
+        if piece is not None and piece.num_graphs <= 1:
+            raise MemoryError(f"{too_large_graph_error(piece)} ({said})")
+        self.more(2 * self.pieces)
+        logger.warning("a step did not fit into the memory: now in %d pieces", self.pieces)
+        if stepper.bound == "gradients":
+            raise TooManyGraphs(
+                f"a step did not fit into the memory while its gradients were sent; it goes on "
+                f"from the last checkpoint, in {self.pieces} pieces"
+            )
+
+    def more(self, pieces: int) -> None:
+        """Take every step in more pieces from now on, also after a restart."""
+        self.pieces = pieces
+        self.keep()
+        self.changed(pieces)
+
+    def keep(self) -> None:
+        """Write down in how many pieces later attempts have to take their steps.
+
+        They do so even if there is more memory by then: sums in another order differ in the last
+        digit, and a resumed trial equals an unbroken one.
+        """
+        if self.folder is None or self.pieces == 1:
+            return
+        world = self.feed.ranks.data_world
+        pieces = max(self.pieces, read_known_pieces(self.folder, world))
+        write_json(self.folder / KEPT, {"pieces": pieces, "shares": world})
+
+
+def read_known_pieces(folder: Path, world: int) -> int:
+    """Give the pieces that a trial's steps were found to need, for ``world`` shares of a step."""
+    path = folder / KEPT
+    if not path.exists():
+        return 1
+    kept = read_json(path)
+    return max(-(-int(kept["pieces"]) * int(kept["shares"]) // world), 1)
+
+
+def too_large_graph_error(piece: Batch) -> str:
+    """Say that a graph, or what stays when there is none, is too large."""
+    if not piece.num_graphs:
+        return "there is no memory left for an empty piece of a step: take a smaller model"
+    return (
+        f"structure {int(piece.graph_index[0])} of {len(piece.numbers)} atoms and "
+        f"{piece.edge_index.shape[1]} edges does not fit into the memory alone: take a smaller "
+        "model or cutoff, parallel.recompute, or ranks with more memory"
+    )
+
+
+Bytes = NDArray[np.float64]
+
+LITTLE = 0.25
+"""Below this share of the memory nothing is rehearsed."""
+
+COSTLIEST = 4
+"""Steps of an epoch whose shares are looked at."""
+
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """What was found about a trial's steps, on one rank."""
+
+    pieces: int
+    """Micro-batches of every step, on all ranks."""
+    estimated_bytes: int
+    """What this rank is expected to take: weights, optimizer, and the costliest piece."""
+    probed_bytes: int | None
+    """What a rehearsal took, if there was one, in as many pieces as were expected before it."""
+    limit_bytes: int
+    """What it may take."""
+
+
+def fit_to_memory(
+    config: TrialConfig,
+    order: BatchSampler,
+    micro: MicroBatches,
+    stepper: Stepper,
+    folder: Path | None,
+) -> MemoryFit:
+    """Choose in how many pieces every rank takes its share of a step; every rank calls this.
+
+    Weights, optimizer and random numbers stay as they are.
+
+    Args:
+        config: the trial.
+        order: which graphs are in which step.
+        micro: is told the number of pieces.
+        stepper: takes the steps.
+        folder: of checkpoints, and of what earlier attempts found.
+
+    Raises:
+        Halved: a rehearsal that all ranks held together ran out of memory.
+        MemoryError: not even one graph fits.
+    """
+    ranks, free, micro.folder = micro.feed.ranks, micro.asked is None, folder
+    known = max(read_known_pieces(folder, ranks.data_world) if folder else 1, micro.pieces)
+    need, limit = _measure_need(config, order, micro, stepper)
+    pieces = max(need.pieces(FULL * limit) if free else 1, known)
+    crowded = free and need.bytes(pieces) > LITTLE * limit
+    micro.pieces, rehearse = _largest(ranks, pieces, crowded)
+    taken = None
+    if crowded or (rehearse and stepper.net.together):
+        before = micro.pieces
+        taken = rehearse_step(need, stepper)
+        least = known if micro.pieces == before else micro.pieces
+        pieces = max(need.pieces(FULL * limit) if free else 1, least)
+    if rehearse:
+        (micro.pieces,) = _largest(ranks, pieces)
+    if ranks.first:
+        micro.keep()
+    probed = None if taken is None else int(need.fixed) + taken
+    return MemoryFit(micro.pieces, int(need.bytes(micro.pieces)), probed, limit)
+
+
+def _largest(ranks: Ranks, *values: int) -> list[int]:
+    """Return the largest of each value over all ranks."""
+    return [int(value) for value in ranks.most(torch.tensor(values, device=ranks.device)).tolist()]
+
+
+def _measure_need(
+    config: TrialConfig, order: BatchSampler, micro: MicroBatches, stepper: Stepper
+) -> tuple["StepMemory", int]:
+    """Return what the costliest step needs, and the limit in bytes."""
+    device = micro.feed.ranks.device
+    held = _local_bytes(stepper.net.model.parameters())
+    fixed = held * weight_copies(config.training, cpu=device.type == "cpu")
+    return StepMemory(config, order, micro, fixed=fixed), limit_bytes(device, held, os.environ)
+
+
+class StepMemory:
+    """What the costliest step of the first epoch takes on this rank."""
+
+    def __init__(
+        self, config: TrialConfig, order: BatchSampler, micro: MicroBatches, *, fixed: float
+    ) -> None:
+        """Look for that step; ``fixed`` bytes are taken whatever the step."""
+        feed, self.micro, self.fixed, self.factor = micro.feed, micro, fixed, 1.0
+        heap = HEAP if feed.ranks.device.type == "cpu" else 1.0
+        self.of_graphs = heap * graph_bytes(config, feed.graphs)
+        steps = order.steps(0)
+        sums = np.array([self.of_graphs[step].sum() for step in steps])
+        found = [feed.share(steps[at]) for at in np.argsort(-sums)[:COSTLIEST]]
+        self.share = max(found, key=lambda rows: float(self.of_graphs[rows].sum()))
+        """The graphs of this rank."""
+
+    def costliest(self, pieces: int) -> NDArray[np.int64]:
+        """Give the graphs of the piece that takes the most, of so many."""
+        cut = self.micro.split(self.share, pieces)
+        return max(cut, key=lambda rows: float(self.of_graphs[rows].sum()))
+
+    def bytes(self, pieces: int) -> float:
+        """Estimate what a step takes in so many pieces."""
+        piece = float(self.of_graphs[self.costliest(pieces)].sum())
+        return self.fixed + self.factor * piece
+
+    def pieces(self, room: float) -> int:
+        """Give the smallest number of pieces that fits, or as many as there are graphs."""
+        whole = self.factor * float(self.of_graphs[self.share].sum())
+        pieces = max(int(whole / max(room - self.fixed, 1.0)), 1)
+        while pieces < len(self.share) and self.bytes(pieces) > room:
+            pieces = max(pieces + 1, int(1.1 * pieces))
+        return max(min(pieces, len(self.share)), 1)
+
+
+def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
+    """Go forth and back through the costliest piece, and correct the estimate by what it took.
+
+    Where it does not fit it is cut, once more and again.
+
+    Returns:
+        Bytes that the pass took; None where this system does not tell.
+
+    Raises:
+        Halved: it did not fit on a net that all ranks must go through together.
+        MemoryError: not even one graph fits.
+    """
+    micro, net = need.micro, stepper.net
+    while True:
+        rows, said = need.costliest(micro.pieces), ""
+        try:
+            taken = measure_peak_bytes(
+                partial(_run_backward_pass, stepper, micro, rows), net.ranks.device
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            said = str(error) or "no memory left"
+        if not said:
+            break
+        if len(rows) <= 1:
+            raise MemoryError(f"{too_large_graph_error(micro.feed.made(rows))} ({said})")
+        micro.more(2 * micro.pieces)
+        if net.together:
+            raise TooManyGraphs(f"a rehearsed step did not fit: next time in {micro.pieces} pieces")
+    expected = float(need.of_graphs[rows].sum())
+    if taken and expected:
+        need.factor = taken / expected
+    return taken
+
+
+def _run_backward_pass(stepper: Stepper, micro: MicroBatches, rows: NDArray[np.int64]) -> None:
+    """Make a batch, and compute gradients that nobody uses or sends."""
+    net, device = stepper.net, stepper.net.ranks.device
+    counts = dict.fromkeys(stepper.heads, 1.0)
+    net.model.train()
+    cards = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cards), net.sending(net.together):
+        _, loss = stepper.losses(micro.feed.made(rows), counts, last=net.together)
+        if net.together:  # shards are gathered and gradients scattered in hooks of this
+            torch.autograd.backward(loss)
+            stepper.optimizer.zero_grad(set_to_none=True)
+        else:
+            learned = [p for p in net.model.parameters() if p.requires_grad]
+            torch.autograd.grad(loss, learned, allow_unused=True)
+
+
+def _local_bytes(parameters: Any) -> int:
+    """Give the bytes of this rank's part of some parameters."""
+    own: list[Tensor] = [p.to_local() if hasattr(p, "to_local") else p for p in parameters]
+    return sum(each.numel() * each.element_size() for each in own)
+
+
+def graph_bytes(config: TrialConfig, graphs: GraphSet) -> Bytes:
+    """Estimate what each graph takes at the peak of a forward and backward pass, in bytes, [G]."""
+    model, stats = config.model, graphs.stats
+    nodes, stored = graphs.num_nodes().astype(np.float64), graphs.num_edges()
+    most = nodes * (model.max_neighbors or np.inf)
+    edges = np.minimum(stored * _share_of_edges_within(stats, model.cutoff), most)
+    part = pass_bytes(config, stats.get("targets", {}))
+    total = part.node * nodes + part.edge * edges + part.square * nodes**2
+    angle = angle_cutoff(model)
+    if angle is not None:
+        degree = np.minimum(stored * _share_of_edges_within(stats, angle), most) / np.maximum(
+            nodes, 1
+        )
+        total += part.triplet * nodes * degree * np.maximum(degree - 1.0, 0.0)
+    return np.asarray(total, dtype=np.float64)
+
+
+def _share_of_edges_within(stats: Mapping[str, Any], radius: float) -> float:
+    """Estimate which share of the stored edges is no longer than some angstrom."""
+    whole = float(stats.get("cutoff", radius))
+    if "degree" not in stats:
+        return min(radius / whole, 1.0) ** 3
+    return min(mean_degree(stats, radius) / max(mean_degree(stats, whole), 1e-9), 1.0)

@@ -1,0 +1,346 @@
+"""Optimizers: AdamW, Adam, SGD, LAMB and Muon, also over sharded weights."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.training.dtensors import (
+    as_dtensor,
+    distribute_like,
+    gather_dtensor,
+    has_dtensors,
+    local_gradients,
+    local_part,
+)
+
+
+class Lamb(Optimizer):
+    """Layer-wise adaptive moments.
+
+    Groups with ``adapt`` scale Adam's step, decay included, to the length of the parameter itself;
+    the others (norms, biases, embeddings) take Adam's step as it is, as in the authors' own code:
+    what starts at 0 would hardly move.
+    Source: You et al. (2020), arXiv:1904.00962, algorithm 2, with the identity for phi.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        """Hold the parameters; groups may name ``weight_decay`` and ``adapt``."""
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True}
+        super().__init__(groups, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step; parameters without a gradient stay."""
+        assert closure is None
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                self._advance(parameters, group)
+
+    def _advance(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Move some parameters at once: what this rank holds of them, by the lengths of all."""
+        (beta1, beta2), grads = group["betas"], local_gradients(parameters)
+        states = [self._state(parameter) for parameter in parameters]
+        counts = [int(state["step"].add_(1)) for state in states]
+        means = [local_part(state["exp_avg"]) for state in states]
+        squares = [local_part(state["exp_avg_sq"]) for state in states]
+        weights = [local_part(parameter) for parameter in parameters]
+        torch._foreach_lerp_(means, grads, 1.0 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, 1.0 - beta2)
+        spreads = torch._foreach_div(squares, [1.0 - beta2**count for count in counts])
+        torch._foreach_sqrt_(spreads)
+        torch._foreach_add_(spreads, group["eps"])
+        ways = torch._foreach_div(means, [1.0 - beta1**count for count in counts])
+        torch._foreach_div_(ways, spreads)
+        torch._foreach_add_(ways, weights, alpha=group["weight_decay"])
+        if group["adapt"]:
+            for parameter, weight, way in zip(parameters, weights, ways, strict=True):
+                way.mul_(_trust_ratio(_length(weight, parameter), _length(way, parameter)))
+        torch._foreach_add_(weights, ways, alpha=-group["lr"])
+
+    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        return state
+
+
+def _length(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """Give the length of a tensor that is spread over ranks as a parameter is."""
+    return gather_dtensor(torch.linalg.vector_norm(as_dtensor(tensor, parameter)))
+
+
+def _trust_ratio(size: Tensor, step: Tensor) -> Tensor:
+    """Give by how much a step is scaled to the size of its weight; 1 where one of them is 0."""
+    return torch.where((size > 0) & (step > 0), size / step, 1.0)
+
+
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+"""Coefficients of the iteration; steepest at 0. Source: kellerjordan.github.io/posts/muon."""
+
+_ROUNDS = 5
+
+
+class Muon(Optimizer):
+    """Two optimizers in one: groups with ``matrices`` take orthogonal steps, others AdamW's.
+
+    Steps of matrices are as long, in the root mean square, as AdamW's usually are, so that one
+    learning rate and one decay serve both. The iteration runs in the weights' own type: torch's
+    Muon rounds to bf16, where a gradient's last digit, which depends on the number of ranks,
+    would become its third (Law 1).
+    Source: Jordan et al. (2024), kellerjordan.github.io/posts/muon; Liu et al. (2025),
+    arXiv:2502.16982, eq. 4 for the length.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        momentum: float,
+        nesterov: bool,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        """Hold the parameters; groups name ``matrices`` and ``weight_decay``."""
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": 0.0,
+            "matrices": False,
+        }
+        super().__init__(groups, defaults)
+        for group in self.param_groups:
+            group["fused"] = True  # Tells torch to keep the count of steps where parameters are.
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step; parameters without a gradient stay."""
+        assert closure is None
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            (self._turn if group["matrices"] else self._adamw)(parameters, group)
+
+    def _turn(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        """Move matrices along their momentum made orthogonal."""
+        keep, ways = group["momentum"], []
+        for parameter, grad in zip(matrices, local_gradients(matrices), strict=True):
+            state = self.state[parameter]
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            mean = local_part(state["momentum_buffer"]).lerp_(grad, 1.0 - keep)
+            way = grad.lerp(mean, keep) if group["nesterov"] else mean
+            ways.append(gather_dtensor(as_dtensor(way, parameter)))
+        for parameter, way in zip(matrices, _orthogonalize_groups(ways), strict=True):
+            length = 0.2 * math.sqrt(max(way.shape))
+            weight, mine = local_part(parameter), local_part(distribute_like(way, parameter))
+            weight.mul_(1.0 - group["lr"] * group["weight_decay"])
+            weight.add_(mine, alpha=-group["lr"] * length)
+
+    def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Move what is no matrix as AdamW does."""
+        states = [self._state(parameter) for parameter in parameters]
+        beta1, beta2 = group["betas"]
+        adamw(
+            [local_part(parameter) for parameter in parameters],
+            local_gradients(parameters),
+            [local_part(state["exp_avg"]) for state in states],
+            [local_part(state["exp_avg_sq"]) for state in states],
+            [],
+            [state["step"] for state in states],
+            foreach=False,
+            fused=True,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        return state
+
+
+def _orthogonalize_groups(matrices: list[Tensor]) -> list[Tensor]:
+    """Make matrices orthogonal, those of one shape in one go."""
+    by_shape: dict[torch.Size, list[int]] = {}
+    for number, matrix in enumerate(matrices):
+        by_shape.setdefault(matrix.shape, []).append(number)
+    found = list(matrices)
+    for numbers in by_shape.values():
+        made = orthogonalize(torch.stack([matrices[number] for number in numbers]))
+        for number, matrix in zip(numbers, made.unbind(0), strict=True):
+            found[number] = matrix
+    return found
+
+
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Bring all singular values near 1 (0.7 to 1.2), and keep the singular vectors.
+
+    Args:
+        matrices: [n, A, B].
+
+    Returns:
+        [n, A, B]; 0 where a matrix is 0.
+
+    Source: kellerjordan.github.io/posts/muon, five steps of a quintic Newton-Schulz iteration.
+    """
+    upright = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if upright else matrices
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
+    for _ in range(_ROUNDS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
+    return x.mT if upright else x
+
+
+_OUTPUTS = 2
+"""Most numbers that a head's last map gives: a prediction and its variance."""
+
+
+class ParameterGroups(NamedTuple):
+    """The parameters of a model that learn, by what optimizers do with them."""
+
+    matrices: list[nn.Parameter]
+    """Weights of linear maps from many channels to many."""
+    outputs: list[nn.Parameter]
+    """Weights of linear maps to one or two numbers: outputs of heads, gates, scores."""
+    free: list[nn.Parameter]
+    """Norms, biases, embeddings and the like: never decayed."""
+
+
+def sort_parameters(model: nn.Module) -> ParameterGroups:
+    """Sort the parameters of a model that learn, in the model's own order."""
+    found = ParameterGroups([], [], [])
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
+            if not (isinstance(module, nn.Linear) and name == "weight"):
+                found.free.append(parameter)
+            elif min(parameter.shape) <= _OUTPUTS:
+                found.outputs.append(parameter)
+            else:
+                found.matrices.append(parameter)
+    return found
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """Build an optimizer; weights of linear maps decay, norms, biases and embeddings do not.
+
+    Parameters may be spread over ranks: the optimizer's state is then spread like them.
+    """
+    return _MAKERS[config.optimizer](model, config)
+
+
+def _groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+    """Part what decays, in the order of the model, from what does not."""
+    found = sort_parameters(model)
+    linear = {id(p) for p in (*found.matrices, *found.outputs)}
+    decayed = [p for p in model.parameters() if id(p) in linear]
+    return [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": found.free, "weight_decay": 0.0},
+    ]
+
+
+def _kernel_options(model: nn.Module) -> dict[str, Any]:
+    """Choose torch's quickest kernels; what is spread over ranks is moved one by one."""
+    parts = has_dtensors(model.parameters())
+    return {"fused": False, "foreach": False} if parts else {"fused": True}
+
+
+class _LocalShards:
+    """Works on what this rank holds of each tensor: every number of it goes its own way.
+
+    A ``DTensor`` says the same, and takes some hundred microseconds per operation to find out.
+    """
+
+    def _init_group(self, group: dict[str, Any], *lists: list[Any]) -> bool:
+        is_complex: bool = super()._init_group(group, *lists)  # type: ignore[misc]
+        for tensors in lists:
+            tensors[:] = [local_part(tensor) for tensor in tensors]
+        return is_complex
+
+
+class ShardedAdamW(_LocalShards, torch.optim.AdamW):
+    """AdamW for weights that are spread over ranks."""
+
+
+class ShardedAdam(_LocalShards, torch.optim.Adam):
+    """Adam for weights that are spread over ranks."""
+
+
+def _adaptive(config: TrainConfig) -> dict[str, Any]:
+    betas = config.beta1, config.beta2
+    return {"lr": config.learning_rate, "betas": betas, "eps": config.epsilon}
+
+
+def _adamw(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    kind = ShardedAdamW if has_dtensors(model.parameters()) else torch.optim.AdamW
+    return kind(_groups(model, config), **_adaptive(config), fused=True)
+
+
+def _adam(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    kind = ShardedAdam if has_dtensors(model.parameters()) else torch.optim.Adam
+    return kind(_groups(model, config), **_adaptive(config), fused=True)
+
+
+def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        _groups(model, config),
+        lr=config.learning_rate,
+        momentum=config.momentum,
+        nesterov=config.nesterov and config.momentum > 0,
+        **_kernel_options(model),
+    )
+
+
+def _lamb(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    decayed, free = _groups(model, config)
+    return Lamb([decayed, {**free, "adapt": False}], **_adaptive(config))
+
+
+def _muon(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    found, decay = sort_parameters(model), config.weight_decay
+    groups: list[dict[str, Any]] = [
+        {"params": found.matrices, "weight_decay": decay, "matrices": True},
+        {"params": found.outputs, "weight_decay": decay},
+        {"params": found.free},
+    ]
+    return Muon(groups, momentum=config.momentum, nesterov=config.nesterov, **_adaptive(config))
+
+
+_MAKERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "adam": _adam,
+    "sgd": _sgd,
+    "lamb": _lamb,
+    "muon": _muon,
+}

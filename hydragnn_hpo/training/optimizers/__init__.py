@@ -1,1 +1,0 @@
-"""Who makes steps of gradients, and how long they are."""

@@ -1,1 +1,0 @@
-"""The ranks of one trial: how they meet, and how they share one model."""

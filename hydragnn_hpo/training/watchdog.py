@@ -1,0 +1,242 @@
+"""Names the rank that the others wait for, where torch would only say that time ran out.
+
+Every rank puts a mark where all can read it: the store in which the ranks met. Whoever has not
+moved for too long reads the marks, says who is behind, and ends.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch import nn
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from hydragnn_hpo.config.trial_config import STALE
+from hydragnn_hpo.training.ddp import Ranks, collective_seconds
+from hydragnn_hpo.training.timers import EpochTimers
+
+logger = logging.getLogger(__name__)
+
+MARK_SECONDS = 5.0
+"""How often a rank says where it is, at most."""
+
+READERS = 4
+"""Ranks that read all marks: with thousands of ranks, all reading all would last for minutes."""
+
+ANSWER_SECONDS = 5.0
+"""How long the store may take to answer; it lives in rank 0 where ranks did not meet in a file."""
+
+_NO_ANSWER = "and rank 0, which keeps the marks of all, does not answer"
+
+PHASES = (
+    "start", "look", "val", "checkpoint", "data", "forward", "backward", "update", "predict", "end",
+)  # fmt: skip
+"""What a rank is doing, in the order in which it does so after as many steps."""
+
+
+@dataclass(frozen=True)
+class ProgressMark:
+    """Where a rank was when it last spoke."""
+
+    step: int
+    phase: str
+    moved: float
+    """When it got there, seconds since 1970."""
+    spoke: float
+    """When it said so."""
+
+    def text(self) -> str:
+        """Write it down for the store."""
+        return f"{self.step} {self.phase} {self.moved:.3f} {self.spoke:.3f}"
+
+    @classmethod
+    def of(cls, text: str) -> "ProgressMark":
+        """Read what ``text`` wrote."""
+        step, phase, moved, spoke = text.split()
+        return cls(int(step), phase, float(moved), float(spoke))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Give how far it is: the same for all who wait for each other."""
+        return self.step, PHASES.index(self.phase) if self.phase in PHASES else 0
+
+
+class Watchdog:
+    """A thread that only sleeps, looks at two numbers, and writes a mark."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        store: Store,
+        at: Callable[[], tuple[int, str, int]],
+        *,
+        limit: float,
+        end: Callable[[int], Any] = os._exit,
+    ) -> None:
+        """Prepare it; ``start`` starts it.
+
+        Args:
+            ranks: this rank among the others.
+            store: where all ranks can read.
+            at: gives step, phase and a number that changes with every move.
+            limit: seconds without a move that are too many.
+            end: ends the process with an exit code.
+        """
+        self.ranks, self.store, self.at = ranks, store, at
+        self.limit, self.end = limit, end
+        self.every = min(MARK_SECONDS, limit / 4)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Watch from now on, over a way to the store that only this thread uses."""
+        self.store = self.store.clone()  # type: ignore[attr-defined]
+        self.store.set_timeout(timedelta(seconds=ANSWER_SECONDS))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; the process goes on unwatched."""
+        self._stop.set()
+        self._thread.join(timeout=2 * ANSWER_SECONDS)
+
+    def _watch(self) -> None:
+        step, phase, moves = self.at()
+        moved = time.time(), time.monotonic()
+        self._say(ProgressMark(step, phase, moved[0], moved[0]))
+        while not self._stop.wait(self.every):
+            step, phase, now = self.at()
+            if now != moves:
+                moves, moved = now, (time.time(), time.monotonic())
+            self._say(ProgressMark(step, phase, moved[0], time.time()))
+            if time.monotonic() - moved[1] > self.limit:
+                self._give_up()
+                return
+
+    def _say(self, mark: ProgressMark) -> None:
+        try:
+            self.store.set(_key(self.ranks.rank), mark.text())
+        except Exception as error:  # the store may be gone for a while, or with its host
+            logger.debug("no mark could be left: %s", error)
+
+    def _give_up(self) -> None:
+        """Say who is behind and end: nobody else will."""
+        answers: list[str] = []
+        asking = threading.Thread(target=lambda: answers.append(self._sentence()), daemon=True)
+        asking.start()  # some calls of the store wait for an answer for ever
+        asking.join(ANSWER_SECONDS)
+        sentence = answers[0] if answers else _NO_ANSWER
+        logger.error(
+            "rank %d has not moved for %g s, %s; ending with code %d.",
+            self.ranks.rank,
+            self.limit,
+            sentence,
+            STALE,
+        )
+        if self.ranks.first:  # the others may be reading marks that end with this process
+            time.sleep(self.every)
+        logging.shutdown()
+        self.end(STALE)
+
+    def _sentence(self) -> str:
+        try:
+            return self._read()
+        except Exception as error:
+            return f"{_NO_ANSWER} ({error})"
+
+    def _read(self) -> str:
+        if self.store.add("watchdog/readers", 1) > READERS:
+            return f"as {READERS} ranks have said before, who also name the one behind"
+        marks = {}
+        for rank in range(self.ranks.world):
+            if self.store.check([_key(rank)]):
+                marks[rank] = ProgressMark.of(self.store.get(_key(rank)).decode())
+        return name_stragglers(marks, self.ranks.world, now=time.time(), every=self.every)
+
+
+def start_watchdog(
+    ranks: Ranks, model: nn.Module, meter: EpochTimers, step: Callable[[], int]
+) -> None:
+    """Watch this rank to the end of its process, if there are others that it can wait for.
+
+    Args:
+        ranks: this rank among the others.
+        model: each of its forward passes is a move, so that a long validation is no standstill.
+        meter: knows what is being done.
+        step: gives the steps taken.
+    """
+    if ranks.store is None:
+        return
+    model.register_forward_pre_hook(lambda *_: meter.moved())
+    Watchdog(
+        ranks,
+        ranks.store,
+        lambda: (step(), meter.phase, meter.moves),
+        limit=collective_seconds(),
+    ).start()
+
+
+def name_stragglers(
+    marks: Mapping[int, ProgressMark], world: int, *, now: float, every: float
+) -> str:
+    """Name the ranks that are behind, and where the others wait for them.
+
+    Args:
+        marks: by rank, as far as there are any.
+        world: number of ranks.
+        now: seconds since 1970.
+        every: seconds between two marks of a rank.
+
+    Returns:
+        The end of a sentence.
+    """
+    silent = [r for r in range(world) if r not in marks or now - marks[r].spoke > 3 * every + 1.0]
+    speaking = [mark.place for rank, mark in marks.items() if rank not in silent]
+    front = max(speaking, default=(0, 0))
+    behind = [r for r in range(world) if r in silent or marks[r].place < front]
+    waiting = [rank for rank in range(world) if rank not in behind]
+    said = [_where(rank, marks.get(rank), rank in silent, now) for rank in behind[:8]]
+    if len(behind) > 8:
+        said.append(f"{len(behind) - 8} more are behind")
+    if not behind:
+        return f"and all ranks wait for each other {_describe_mark(marks[0])}: look at the network"
+    if waiting:
+        said.append(
+            f"{_names(waiting)} {_verb(waiting, 'wait')} {_describe_mark(marks[waiting[0]])}"
+        )
+    return "; ".join(said)
+
+
+def _where(rank: int, mark: ProgressMark | None, silent: bool, now: float) -> str:
+    if mark is None:
+        return f"rank {rank} has never said where it is"
+    since = f"is {_describe_mark(mark)} for {now - mark.moved:.0f} s"
+    return f"rank {rank} {since}{' and is stopped or gone' if silent else ''}"
+
+
+def _describe_mark(mark: ProgressMark) -> str:
+    return f"at step {mark.step} ({mark.phase})"
+
+
+def _verb(ranks: Sequence[int], verb: str) -> str:
+    return verb if len(ranks) > 1 else f"{verb}s"
+
+
+def _names(ranks: Sequence[int]) -> str:
+    """Name ranks, neighbours as a range: ``ranks 0-2, 5``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    words = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs]
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words)}"
+
+
+def _key(rank: int) -> str:
+    return f"watchdog/{rank}"

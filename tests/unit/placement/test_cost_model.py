@@ -1,0 +1,218 @@
+"""What a cost model learns, keeps and hands on."""
+
+import json
+import math
+import statistics
+from itertools import product
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.placement.cost_model import CostModel, probability_above
+from hydragnn_hpo.placement.price import estimate_bytes
+from hydragnn_hpo.placement.workload import epoch_workload
+
+CONVS = {"egnn": 1.8, "painn": 0.6, "schnet": 1.0, "gin": 2.5}
+"""Factors that only a look at what ran can tell."""
+
+
+def truth(costs, trial, width, random=None):
+    """A machine that is 3 times slower, worse in large nets and at large widths than formulas."""
+    price = costs.price(trial)
+    factor = 3.0 * CONVS[trial.model.conv] * (trial.model.features / 32) ** 0.2 * width**0.1
+    noise = math.exp(0.05 * random.standard_normal()) if random else 1.0
+    return factor * noise * price.quote.seconds(width)
+
+
+@pytest.fixture
+def trials(make_trial):
+    """48 unlike trials in a random order, each with a width."""
+    made = [
+        make_trial(conv, features=features, layers=layers, batch=batch)
+        for conv, features, layers, batch in product(CONVS, (16, 32, 64), (2, 4), (16, 64))
+    ]
+    random = np.random.default_rng(3)
+    return [(made[n], int(random.choice([1, 2, 4]))) for n in random.permutation(len(made))]
+
+
+def errors(costs, pairs, correct=True):
+    for trial, width in pairs:
+        price = costs.price(trial)
+        said = price.epoch_seconds(width) if correct else price.quote.seconds(width)
+        yield abs(math.log(said / truth(costs, trial, width)))
+
+
+def test_corrected_prices_are_five_times_better_after_a_quarter_of_the_trials(
+    machine, stats, trials
+):
+    random = np.random.default_rng(0)
+    costs = CostModel(stats, machine)
+    for trial, width in trials[:12]:
+        costs.observe(trial, width, truth(costs, trial, width, random))
+    rest = trials[12:]
+    before, after = (statistics.median(errors(costs, rest, correct)) for correct in (False, True))
+    assert before > 1.0, "a factor of three, and those of the convs"
+    assert after < before / 5
+    assert statistics.median(costs.price(trial).sigma for trial, _ in rest) < 0.4
+
+
+def test_an_epoch_gone_wrong_is_not_held_against_others(machine, stats, make_trial):
+    costs, trial, other = CostModel(stats, machine), make_trial(), make_trial(features=24)
+    for _ in range(3):
+        costs.observe(trial, 1, 2.0 * costs.price(trial).quote.seconds(1))
+    before = costs.price(other).factor
+    costs.observe(trial, 1, 100.0 * costs.price(trial).quote.seconds(1))
+    assert costs.price(other).factor == before
+
+
+def test_a_trials_own_time_counts_at_once_among_many(machine, stats, make_trial):
+    costs = CostModel(stats, machine)
+    made = [make_trial(features=features) for features in range(4, 84)]
+    for trial in made:
+        costs.price(trial)
+        costs.observe(trial, 1, costs.price(trial).quote.seconds(1))
+    for features in range(84, 90):  # not each is worth a new fit
+        last = make_trial(features=features)
+        assert not costs.price(last).measured
+        costs.observe(last, 1, 5.0)
+        assert costs.price(last).epoch_seconds(1) == pytest.approx(5.0)
+
+
+def test_widths_are_corrected_too(machine, stats, trials):
+    costs = CostModel(stats, machine)
+    for trial, width in trials[:40]:
+        costs.observe(trial, width, truth(costs, trial, width))
+    price, trial = costs.price(trials[-1][0]), trials[-1][0]
+    slope = price.epoch_seconds(4) / price.epoch_seconds(1)
+    assert slope == pytest.approx(truth(costs, trial, 4) / truth(costs, trial, 1), rel=0.1)
+
+
+def test_what_was_saved_is_known_again(machine, stats, trials, tmp_path):
+    costs = CostModel(stats, machine)
+    for trial, width in trials[:12]:
+        costs.observe(trial, width, truth(costs, trial, width))
+        costs.observe_memory(trial, width, 1.3 * costs.price(trial).quote.bytes(width))
+        costs.observe_end(trial, "diverged" if trial.model.conv == "gin" else None)
+    costs.save(tmp_path / "cost.json")
+    again = CostModel(stats, machine)
+    again.load(tmp_path / "cost.json")
+    for trial, width in trials[12:]:
+        old, new = costs.price(trial), again.price(trial)
+        assert new.epoch_seconds(width) == pytest.approx(old.epoch_seconds(width))
+        assert new.memory(width) == pytest.approx(old.memory(width))
+        assert (new.sigma, new.fails) == pytest.approx((old.sigma, old.fails))
+    assert not again.price(trials[0][0]).measured, "a trial of another campaign"
+    again.save(tmp_path / "own.json")
+    assert json.loads((tmp_path / "own.json").read_text())["seconds"] == [], "only what is its own"
+
+
+def test_another_machine_lends_ratios_and_keeps_its_speed(machine, stats, trials, tmp_path):
+    old = CostModel(stats, machine)
+    for trial, width in trials:
+        old.observe(trial, width, truth(old, trial, width))
+    old.save(tmp_path / "cost.json")
+    new = CostModel(stats, machine.model_copy(update={"name": "faster"}))
+    new.load(tmp_path / "cost.json")
+    pairs = [(trial, 1) for trial, _ in trials]
+    first, rest = pairs[0], pairs[1:]
+    assert math.exp(statistics.mean(errors(new, rest))) > 2, "its speed is not that of the other"
+    new.observe(*first, 0.2 * truth(new, *first))
+    for trial, width in rest:
+        said = new.price(trial).epoch_seconds(width)
+        assert said == pytest.approx(0.2 * truth(new, trial, width), rel=0.25), "one was enough"
+
+
+def test_a_file_that_is_none_of_ours(tmp_path, machine, stats):
+    path = tmp_path / "cost.json"
+    for content in ({"format": 9}, [], {"format": 1, "seconds": [[{"x:y": 1.0}, 2.0]]}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(StorageError, match=r"cost.json: holds no costs of this version"):
+            CostModel(stats, machine).load(path)
+
+
+def test_memory_is_corrected_by_what_was_taken(machine, stats, make_trial):
+    costs = CostModel(stats, machine)
+    trials = [make_trial(features=f, layers=n) for f in (16, 32, 48, 64) for n in (2, 3)]
+    for trial in trials[:7]:
+        costs.observe_memory(trial, 1, 1.5 * costs.price(trial).quote.bytes(1))
+    last = trials[7]
+    expected = 1.5 * estimate_bytes(epoch_workload(last, stats), machine, 1)
+    assert costs.price(last).memory(1) == pytest.approx(expected, rel=0.06)
+
+
+def test_out_of_memory_makes_large_trials_suspect(machine, stats, make_trial):
+    trial = make_trial(micro_batches=1)
+    need = estimate_bytes(epoch_workload(trial, stats), machine, 1)
+    little = machine.model_copy(update={"memory_gb": 1.6 * need / 1e9})
+    costs, alike = CostModel(stats, little, max_width=1), make_trial(micro_batches=1)
+    before = costs.price(alike).fails
+    for _ in range(3):
+        costs.observe_end(make_trial(micro_batches=1), "out_of_memory")
+    after = costs.price(alike)
+    assert after.fails > before
+    assert after.memory(1) > 1.6 * need, "more than there is"
+    small = costs.price(make_trial(micro_batches=8, features=4))
+    assert small.fails == pytest.approx(0.2 / 7, abs=1e-3), "three that did not fail by their conv"
+
+
+def test_failures_by_hand(machine, stats, make_trial):
+    """Four of five gins diverged, none of five painns; the prior is worth 4 trials at 5 %."""
+    costs = CostModel(stats, machine)
+    kept = []
+    for conv, failed in [("gin", n < 4) for n in range(5)] + [("painn", False)] * 5:
+        kept.append(make_trial(conv, learning_rate=1e-3))
+        costs.observe_end(kept[-1], "diverged" if failed else None)
+    gin, painn, all_, none = (4.2 / 9), (0.2 / 9), (4.2 / 14), (0.2 / 4)
+    for conv, rate, expected in [
+        ("gin", 1e-3, gin),  # all had this rate: it says nothing
+        ("painn", 1e-3, painn),
+        ("painn", 1.1e-3, painn),
+        ("egnn", 1e-3, none),
+        ("gin", 1e-1, gin * none / all_),
+    ]:
+        found = costs.price(make_trial(conv, learning_rate=rate)).fails
+        assert found == pytest.approx(expected), (conv, rate)
+
+
+def test_chance_of_being_above_a_limit():
+    assert probability_above(1.0, 1.0, 0.3) == pytest.approx(0.5)
+    assert probability_above(1.0, math.exp(0.3), 0.3) == pytest.approx(
+        0.1587, abs=1e-4
+    )  # one sigma
+    assert probability_above(1.0, math.inf, 0.3) == 0.0
+
+
+def test_commands_are_priced_by_their_values(machine):
+    """A law in three values, of which the price only sees their names."""
+    costs = CostModel({}, machine)
+    found = []
+
+    def takes(values, width):
+        factor = {"small": 1.0, "large": 4.0}[values["size"]]
+        return 20.0 * factor * (1 + values["pipeline"]) ** 0.5 * width**-0.8
+
+    every = [
+        ({"size": size, "pipeline": pipeline, "fused": fused}, width)
+        for size, pipeline, fused, width in product(
+            ("small", "large"), (1, 2, 4, 8), (True, False), (1, 2, 4)
+        )
+    ]
+    random = np.random.default_rng(0)
+    order = [every[n] for n in random.permutation(len(every))]
+    assert costs.price_values(order[0][0], (1, 2)).widths == (1, 2)
+    for values, width in order[:24]:
+        costs.observe_values(values, width, takes(values, width))
+    for values, width in order[24:]:
+        price = costs.price_values(values, (1, 2, 4))
+        found.append(abs(math.log(price.epoch_seconds(width) / takes(values, width))))
+    assert statistics.median(found) < 0.15, "a factor of 4 and of 3 between them"
+
+
+def test_prices_are_kept_while_nothing_new_is_known(machine, stats, make_trial):
+    costs, one, other = CostModel(stats, machine), make_trial(), make_trial(features=24)
+    assert costs.price(one) is costs.price(one)
+    before = costs.price(other)
+    costs.observe(one, 1, 100.0)
+    assert costs.price(other).factor > before.factor
+    assert costs.price(other) is costs.price(other)

@@ -1,0 +1,314 @@
+"""Checkpoints: what goes in comes out, and damage is told in a sentence."""
+
+import json
+import struct
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.training import checkpoint, sync_points
+from hydragnn_hpo.training.checkpoint import (
+    BackgroundJob,
+    find_newest_checkpoint,
+    prune_checkpoints,
+)
+
+
+def test_round_trip_with_state(tmp_path):
+    path = tmp_path / "last.safetensors"
+    tensors = {
+        "a": torch.randn(3, 4, dtype=torch.float64).T,
+        "b": torch.tensor(7.0),
+        "same": torch.arange(5),
+    }
+    tensors["shared"] = tensors["same"]
+    state = {"progress": {"epoch": 3, "best": 0.1 + 0.2, "nothing": None}, "seed": 5, "u": "\u00e5"}
+    checkpoint.write_checkpoint(path, tensors, state)
+    found, said = checkpoint.read_checkpoint(path)
+    assert said == state
+    assert found.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.safetensors"]
+
+
+def test_no_pickle_inside(tmp_path):
+    path = tmp_path / "x.safetensors"
+    checkpoint.write_checkpoint(path, {"a": torch.ones(2)}, {"k": 1})
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    assert json.loads(header["__metadata__"]["state"]) == {"k": 1}
+    assert len(content) == 8 + length + 8
+
+
+@pytest.mark.parametrize("damage", ["cut", "header", "empty", "missing", "folder"])
+def test_damage_is_a_sentence(tmp_path, damage):
+    path = tmp_path / "last.safetensors"
+    checkpoint.write_checkpoint(path, {"a": torch.ones(100)}, {})
+    content = path.read_bytes()
+    if damage == "cut":
+        path.write_bytes(content[:-7])
+    elif damage == "header":
+        path.write_bytes(b"\xff" * 8 + content[8:])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+        if damage == "folder":
+            path.mkdir()
+    with pytest.raises(StorageError, match=r"last.safetensors: cannot be read as a checkpoint \("):
+        checkpoint.read_checkpoint(path)
+
+
+def steps(model, optimizer, count):
+    for number in range(count):
+        optimizer.zero_grad()
+        model(torch.full((4, 3), number + 1.0)).square().sum().backward()
+        optimizer.step()
+
+
+def test_optimizer_goes_on_bit_for_bit(tmp_path):
+    def fresh():
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+        return model, torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+
+    model, optimizer = fresh()
+    steps(model, optimizer, 3)
+    path = tmp_path / "last.safetensors"
+    tensors = checkpoint.add_prefix("model", model.state_dict())
+    checkpoint.write_checkpoint(path, tensors | checkpoint.optimizer_tensors(optimizer, model), {})
+    steps(model, optimizer, 3)
+
+    again, restored = fresh()
+    read, _ = checkpoint.read_checkpoint(path)
+    again.load_state_dict(checkpoint.strip_prefix("model", read))
+    checkpoint.load_optimizer(restored, again, read)
+    steps(again, restored, 3)
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+    ours, theirs = optimizer.state_dict(), restored.state_dict()
+    assert ours["param_groups"] == theirs["param_groups"]
+    for index, values in ours["state"].items():
+        for name, value in values.items():
+            assert torch.equal(value, theirs["state"][index][name]), name
+
+
+def test_names_under_a_prefix_do_not_mix():
+    tensors = {"model/a": torch.ones(1), "modelling/a": torch.zeros(1), "best/model/a": None}
+    assert checkpoint.strip_prefix("model", tensors) == {"a": tensors["model/a"]}
+    assert checkpoint.strip_prefix("best", checkpoint.add_prefix("best", {"x/y": 1})) == {"x/y": 1}
+
+
+def go():
+    return "go"
+
+
+def test_a_job_runs_beside_us_and_the_next_waits_for_it():
+    background, gate, order = BackgroundJob(), threading.Event(), []
+    background.start(lambda: (gate.wait(60), order.append("first")))
+    assert background.busy
+    assert order == []
+    threading.Timer(0.05, gate.set).start()
+    background.start(lambda: order.append("second"))
+    background.wait()
+    assert order == ["first", "second"]
+    assert not background.busy
+
+
+def test_what_a_job_raised_meets_who_comes_next_once():
+    background = BackgroundJob()
+
+    def fails():
+        raise StorageError("full")
+
+    for meet in (background.wait, lambda: background.start(int)):
+        background.start(fails)
+        with pytest.raises(StorageError, match="full"):
+            meet()
+        background.wait()
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Hold every file back until the gate is opened; tells what was asked for."""
+    gate, asked, real = threading.Event(), [], checkpoint.write_pieces
+
+    def write(path, pieces):
+        asked.append(path.name)
+        assert gate.wait(60)
+        real(path, pieces)
+
+    monkeypatch.setattr(checkpoint, "write_pieces", write)
+    yield gate, asked
+    gate.set()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(train, tmp_path, slow, monkeypatch):
+    monkeypatch.setattr(sync_points, "SECONDS", 0.0)
+    gate, asked = slow
+    trainer = train(epochs=3, checkpoint_seconds=0.0)
+
+    def signal():
+        if trainer.progress.step == 6:
+            gate.set()
+        return "go"
+
+    trainer.run(3, signal, tmp_path)
+    saved = [r["step"] for r in trainer.records if r["record"] == "checkpoint"]
+    assert saved[0] == 1
+    assert saved[1] >= 6, "while one is being written, no other begins"
+    assert saved[-1] == 12, "the last one always happens"
+    assert asked[0] == "last.safetensors", "in the first epoch nothing is the best yet"
+    assert asked.index("best.safetensors") < asked.index("last.safetensors", 1)
+
+
+def test_a_checkpoint_holds_what_was_when_it_was_asked_for(train, tmp_path, slow):
+    gate, _ = slow
+    trainer = train(epochs=3, ema=0.5, checkpoint_seconds=1e6)
+    trainer.run(1, go)
+    before = {name: v.clone() for name, v in trainer.saver.learned.tensors().items()}
+    with trainer.saver:
+        trainer._save(tmp_path)
+        for batches in trainer.order.steps(1):
+            trainer._step(batches, trainer.micro.ahead(batches))
+        trainer.progress.best_val["energy"] = 99.0
+        gate.set()
+    tensors, state = checkpoint.read_checkpoint(tmp_path / "last.safetensors")
+    assert {"model", "optimizer", "average", "best"} == {name.split("/")[0] for name in tensors}
+    for name, value in before.items():
+        assert torch.equal(tensors[name], value), name
+    assert (state["progress"]["epoch"], state["progress"]["step"]) == (1, 4)
+    assert state["progress"]["best_val"]["energy"] != 99.0
+    assert (state["made_by"]["world"], state["made_by"]["device"]) == (1, "cpu")
+    assert state["made_by"]["torch"] == torch.__version__
+
+
+def test_large_models_are_saved_more_rarely(train):
+    saver, now = train().saver, [0.0]
+    saver.clock, saver.every, saver.held = lambda: now[0], 10.0, 2.0
+    saver._began = 0.0
+    due = []
+    for seconds in (9.0, 11.0, 39.0, 41.0):
+        now[0] = seconds
+        due.append(saver.due)
+    assert due == [False, False, False, True], "2 s in 40 s are 5 %"
+    saver.held, now[0] = 0.1, 11.0
+    assert saver.due
+
+
+def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatch):
+    asked, real = [], checkpoint.write_pieces
+    monkeypatch.setattr(
+        checkpoint, "write_pieces", lambda p, c: (asked.append(p.stem), real(p, c))[1]
+    )
+    course = iter([0.9, 0.95, 0.8, 0.85])
+    monkeypatch.setattr("hydragnn_hpo.training.trainer.compute_objective", lambda *_: next(course))
+    trainer = train(epochs=4, checkpoint_seconds=1e6)
+    for epoch in range(1, 5):
+        trainer.run(epoch, go, tmp_path)
+    assert asked == ["best", "last", "last", "best", "last", "last"]
+
+
+def test_the_state_of_the_optimizer_is_named_by_weights(train):
+    trainer = train(epochs=1)
+    trainer.run(1, go)
+    names = {name for name in trainer.saver.learned.tensors() if name.startswith("optimizer/")}
+    weights = [name for name, _ in trainer.model.named_parameters()]
+    assert names == {
+        f"optimizer/{name}/{key}" for name in weights for key in ("exp_avg", "exp_avg_sq", "step")
+    }
+
+
+def test_an_optimizer_with_other_groups_takes_the_state_over(train, tmp_path):
+    first = train(epochs=2)
+    first.run(1, go, tmp_path)
+    second = train(epochs=2)
+    groups = second.optimizer.param_groups
+    groups[0]["params"], groups[1]["params"] = groups[1]["params"], groups[0]["params"]
+    groups[0]["weight_decay"], groups[1]["weight_decay"] = (
+        groups[1]["weight_decay"],
+        groups[0]["weight_decay"],
+    )
+    second.resume(tmp_path)
+    for trainer in (first, second):
+        trainer.run(2, go)
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_nothing_is_written_twice_at_one_step(train, tmp_path):
+    trainer = train(epochs=1)
+    trainer.run(1, go, tmp_path)
+    trainer.save(tmp_path)
+    again = train(epochs=1)
+    again.resume(tmp_path)
+    again.save(tmp_path)
+    told = [r["step"] for t in (trainer, again) for r in t.records if r["record"] == "checkpoint"]
+    assert told == [4]
+
+
+@pytest.mark.parametrize("epochs", [2, 4])
+def test_a_full_disk_is_told_at_the_next_checkpoint_or_at_the_end(
+    train, tmp_path, monkeypatch, epochs
+):
+    def full(path, pieces):
+        raise StorageError(f"{path}: cannot be written (No space left on device)")
+
+    trainer = train(epochs=epochs, checkpoint_seconds=0.0)
+    trainer.run(1, go)
+    monkeypatch.setattr(checkpoint, "write_pieces", full)
+    with pytest.raises(StorageError, match=r"best.safetensors: cannot be written \(No space"):
+        trainer.run(epochs, go, tmp_path)
+    assert trainer.progress.epoch <= 2
+    assert not [r for r in trainer.records if r["record"] == "checkpoint"]
+
+
+def test_the_first_error_counts(train, tmp_path, monkeypatch, caplog):
+    def full(path, pieces):
+        raise StorageError("full")
+
+    monkeypatch.setattr(checkpoint, "write_pieces", full)
+    trainer = train(epochs=1)
+    with pytest.raises(ValueError, match="another"), trainer.saver:  # noqa: PT012
+        trainer._save(tmp_path)
+        raise ValueError("another")
+    assert "the last checkpoint failed too: full" in caplog.text
+
+
+def pointer(folder, name, step):
+    (folder / "last.json").write_text(json.dumps({"folder": name, "progress": {"step": step}}))
+    (folder / name).mkdir(exist_ok=True)
+
+
+@pytest.mark.parametrize(("whole", "parts", "newest"), [(5, 4, "last.safetensors"), (4, 5, "a")])
+def test_the_newest_counts_where_a_kill_left_two(tmp_path, whole, parts, newest):
+    assert find_newest_checkpoint(tmp_path) is None
+    checkpoint.write_checkpoint(tmp_path / "last.safetensors", {}, {"progress": {"step": whole}})
+    pointer(tmp_path, "a", parts)
+    path, state = find_newest_checkpoint(tmp_path)
+    assert (path.name, state["progress"]["step"]) == (newest, 5)
+
+
+def test_parts_that_do_not_count_are_removed(tmp_path):
+    for name in ("sharded-000000004", "sharded-000000005", "sharded-000000006"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").touch()
+    pointer(tmp_path, "sharded-000000005", 5)
+    (tmp_path / "micro.json").touch()
+    prune_checkpoints(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"sharded-000000005", "last.json", "micro.json"}
+    (tmp_path / "last.json").unlink()
+    prune_checkpoints(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"micro.json"}
+
+
+def test_a_pointer_to_nothing_is_told_in_a_sentence(train, tmp_path):
+    pointer(tmp_path, "sharded-000000005", 5)
+    with pytest.raises(StorageError, match=r"sharded-000000005: cannot be read as a checkpoint \("):
+        train().resume(tmp_path)

@@ -1,0 +1,91 @@
+"""Whether reading, feeding or computing is the bottleneck; nothing is written or learned."""
+
+import pytest
+import torch
+
+from hydragnn_hpo.training import io_benchmark as module
+from hydragnn_hpo.training.io_benchmark import IoBenchmark, measure_trainer, split_seconds
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(module, "FEWEST", 4)
+
+
+class Clock:
+    """Goes on by a little whenever it is read, and by what ``slow`` costs."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        self.now += 1e-4
+        return self.now
+
+    def slow(self, function, seconds):
+        def run(*words, **more):
+            self.now += seconds
+            return function(*words, **more)
+
+        return run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def test_what_a_way_leaves_out_costs_the_difference():
+    parts = split_seconds({"real": 10.0, "cached": 6.0, "synthetic": 5.5})
+    assert parts == {"computing": 5.5, "feeding": 0.5, "reading and batching": 4.0}
+    assert split_seconds({"cached": 5.0, "synthetic": 5.5}) == {"computing": 5.5, "feeding": 0.0}
+
+
+def test_slow_reading_is_found(train, monkeypatch, clock):
+    trainer = train()
+    monkeypatch.setattr(trainer.micro, "ahead", clock.slow(trainer.micro.ahead, 0.06))
+    found = measure_trainer(trainer, ("real", "cached", "synthetic"))
+    assert found.bottleneck == "reading and batching"
+    assert found.parts["reading and batching"] == pytest.approx(0.06, abs=1e-3)
+    assert found.sentence.startswith("The bottleneck is reading and batching: ")
+
+
+def test_slow_computing_is_found(train, monkeypatch, clock):
+    trainer = train()
+    monkeypatch.setattr(trainer.stepper, "take", clock.slow(trainer.stepper.take, 0.06))
+    found = measure_trainer(trainer, ("real", "cached", "synthetic"))
+    assert found.bottleneck == "computing"
+    assert found.parts["computing"] > 0.06
+    assert found.graphs_per_second["real"] < 7 / 0.06
+
+
+def test_nothing_is_learned_counted_or_recorded(train):
+    trainer = train(ema=0.9, heads={"energy": {"loss": "mse"}, "charge": {}})
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    found = measure_trainer(trainer, ("real", "cached", "synthetic"))
+    assert found.steps == 12
+    assert set(found.seconds) == {"real", "cached", "synthetic"}
+    assert all(torch.equal(value, before[n]) for n, value in trainer.model.state_dict().items())
+    assert trainer.progress.step == 0
+    assert trainer.records == []
+
+
+def test_each_way_measures_what_leaves_out_more(train):
+    assert set(measure_trainer(train(), ("cached", "synthetic")).parts) == {"computing", "feeding"}
+    alone = measure_trainer(train(), ("synthetic",))
+    assert set(alone.seconds) == {"synthetic"}
+    assert "--io real" in alone.sentence
+
+
+def test_time_is_limited(train, monkeypatch):
+    monkeypatch.setattr(module, "SECONDS", 0.3)
+    monkeypatch.setattr(module, "FEWEST", 10**6)
+    assert 0 < measure_trainer(train(), ("synthetic",)).steps < 10**6
+
+
+def test_the_sentence_names_the_largest_part():
+    parts = {"computing": 1.0, "feeding": 3.0, "reading and batching": 0.0}
+    found = IoBenchmark(2, 9, {"real": 4.0}, {"real": 1.0}, parts)
+    assert found.sentence.startswith("The bottleneck is feeding: 75% of a step. ")
+    assert found.as_json()["bottleneck"] == "feeding"

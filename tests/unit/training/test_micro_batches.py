@@ -1,0 +1,264 @@
+"""Micro-batches change memory and nothing else, also where memory runs out in the middle."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from hydragnn_hpo.campaign.outcome import EndedAttempt, read_outcome
+from hydragnn_hpo.config.trial_config import HALVED, PEER_LOST
+from hydragnn_hpo.files import write_json
+from hydragnn_hpo.metrics_log import read_records
+from hydragnn_hpo.training import stepper as stepping
+from hydragnn_hpo.training.memory import CPU_IS_FULL
+from hydragnn_hpo.training.micro_batches import MicroBatches, TooManyGraphs, read_known_pieces
+from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.trial import rank_main, run_by_hand
+
+pytestmark = pytest.mark.slow  # all together they take longer than most rooms
+
+FULL = {
+    "gpu": torch.OutOfMemoryError("CUDA out of memory."),
+    "cpu": RuntimeError(f"[enforce fail at alloc_cpu.cpp:119] . {CPU_IS_FULL}: you tried ..."),
+    "python": MemoryError(),
+}
+
+
+def go():
+    return "go"
+
+
+def weights(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def difference(one, other):
+    return float((weights(one) - weights(other)).abs().max())
+
+
+@pytest.fixture
+def full_at(monkeypatch):
+    """Let memory run out in the given calls of a pass, counted from 0; tells which were made."""
+
+    def arm(calls, error=FULL["gpu"], *, of="backward"):
+        made = []
+
+        def counted(work):
+            def called(*arguments, **options):
+                made.append(len(made))
+                if made[-1] in calls:
+                    raise error
+                return work(*arguments, **options)
+
+            return called
+
+        if of == "backward":
+            monkeypatch.setattr(torch.autograd, "backward", counted(torch.autograd.backward))
+        else:
+            monkeypatch.setattr(stepping, "head_sums", counted(stepping.head_sums))
+        return made
+
+    return arm
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 4, 9])
+def test_pieces_hold_the_share_once_and_the_last_is_the_cheapest(train, pieces):
+    trainer = train(micro_batches=pieces)
+    rows = trainer.order.steps(0)[0]
+    cut = trainer.micro.cut(rows)
+    assert len(cut) == pieces
+    assert sorted(np.concatenate(cut).tolist()) == sorted(rows.tolist())
+    costs = [trainer.feed.costs[piece].sum() for piece in cut]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[0] - costs[-1] <= trainer.feed.costs[rows].max(), "as the longest first must"
+
+
+@pytest.mark.parametrize("pieces", [4, 9])
+def test_accumulation_never_changes_the_mathematics(train, pieces):
+    """24 graphs in steps of 7: with 9 pieces some are empty in every step."""
+    settings = {"ema": 0.9, "clip_norm": 0.3, "balance": "uncertainty", "epochs": 5}
+    whole = train(micro_batches=1, **settings)
+    cut = train(micro_batches=pieces, **settings)
+    for trainer in (whole, cut):
+        trainer.run(5, go)
+    assert whole.progress.step == 20
+    assert 0 < difference(whole, cut) < 1e-12
+    assert cut.progress.best_val == pytest.approx(whole.progress.best_val, rel=1e-12)
+    told = [[r["loss"] for r in t.records if r["record"] == "epoch"] for t in (whole, cut)]
+    for one, other in zip(*told, strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+
+
+@pytest.mark.parametrize("error", FULL.values(), ids=FULL)
+@pytest.mark.parametrize("of", ["forward", "backward"])
+def test_a_step_that_does_not_fit_is_taken_again_in_more_pieces(train, full_at, error, of):
+    undisturbed = train()
+    undisturbed.run(2, go)
+    trainer = train()
+    made = full_at({2, 4}, error, of=of)  # in the third step, and in the second piece of it again
+    trainer.run(2, go)
+    assert trainer.micro.pieces == 4
+    assert len(made) == 2 + 1 + 2 + 6 * 4
+    assert trainer.progress.step == 8
+    assert 0 < difference(trainer, undisturbed) < 1e-12
+    changes = [r["pieces"] for r in trainer.records if r["record"] == "memory"]
+    assert changes == [1, 2, 4]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_batches_made_ahead_are_cut_again(train, full_at, monkeypatch, depth):
+    undisturbed = train()
+    undisturbed.run(2, go)
+    monkeypatch.setattr(Trainer, "_depth", lambda _: depth)
+    trainer = train()
+    full_at({1})
+    taken, take = [], trainer.stepper.take
+    trainer.stepper.take = lambda indices, batches, **where: (
+        taken.append(len(batches)),
+        take(indices, batches, **where),
+    )[1]
+    trainer.run(2, go)
+    assert taken == [1, 1, *[2] * 7], "the second step twice"
+    assert difference(trainer, undisturbed) < 1e-12
+
+
+def test_no_room_to_make_batches_ahead_waits_for_their_turn(train, monkeypatch):
+    undisturbed = train()
+    undisturbed.run(1, go)
+    trainer, made = train(), MicroBatches.made
+
+    def full_once(micro, indices):
+        monkeypatch.setattr(MicroBatches, "made", made)
+        raise MemoryError
+
+    monkeypatch.setattr(MicroBatches, "made", full_once)
+    trainer.run(1, go)
+    assert torch.equal(weights(trainer), weights(undisturbed))
+
+
+def test_other_errors_are_no_lack_of_memory(train, full_at):
+    trainer = train()
+    full_at({1}, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    with pytest.raises(RuntimeError, match="mat1"):
+        trainer.run(1, go)
+    assert trainer.micro.pieces == 1
+
+
+def test_a_graph_that_is_too_large_alone_ends_the_trial_with_its_size(train, full_at, columns):
+    trainer = train()
+    full_at(range(1000))
+    with pytest.raises(MemoryError) as found:
+        trainer.run(1, go)
+    first = trainer.order.steps(0)[0]
+    assert trainer.micro.pieces == 4, "of 7 graphs in 4 pieces the largest is alone"
+    costliest = first[np.argmax(trainer.feed.costs[first])]
+    nodes, edges = (
+        columns.num_nodes()[costliest],
+        trainer.feed.made([costliest]).edge_index.shape[1],
+    )
+    assert str(found.value).startswith(
+        f"structure {costliest} of {nodes} atoms and {edges} edges does not fit into the memory "
+        "alone: take a smaller model"
+    )
+    assert str(found.value).endswith("(CUDA out of memory.)")
+
+
+def test_no_memory_for_the_update_is_told_as_that(train, monkeypatch):
+    trainer = train()
+
+    def full(*_):
+        raise FULL["gpu"]
+
+    monkeypatch.setattr(trainer.optimizer, "step", full)
+    with pytest.raises(MemoryError, match="no memory for the update of the weights, .* shard"):
+        trainer.run(1, go)
+    assert trainer.micro.pieces == 1
+
+
+def test_what_was_found_is_kept_for_the_next_attempt(train, full_at, tmp_path):
+    trainer = train()
+    full_at({0, 1})
+    trainer.run(1, go, tmp_path)
+    assert json.loads((tmp_path / "micro.json").read_text()) == {"pieces": 4, "shares": 1}
+    again = train()
+    assert again.resume(tmp_path)
+    again.run(2, go, tmp_path)
+    assert again.micro.pieces == 4
+    assert [r["pieces"] for r in again.records if r["record"] == "memory"] == [4]
+
+
+@pytest.mark.parametrize(("shares", "pieces"), [(1, 8), (2, 4), (3, 3), (4, 2), (8, 1), (100, 1)])
+def test_pieces_at_another_width_keep_their_size(tmp_path, shares, pieces):
+    """4 pieces of each of 2 shares are 8 eighths of a step."""
+    assert read_known_pieces(tmp_path, shares) == 1
+    write_json(tmp_path / "micro.json", {"pieces": 4, "shares": 2})
+    assert read_known_pieces(tmp_path, shares) == pieces
+
+
+def result_of(bench, attempt):
+    return json.loads((bench.trial.attempt(attempt) / "result.json").read_text())
+
+
+def test_a_trial_that_ran_out_of_memory_says_its_pieces(bench, full_at):
+    bench.configure(epochs=2)
+    full_at({3})
+    assert rank_main(bench.place(epochs=2)) == 0
+    result = result_of(bench, 1)
+    assert result["status"] == "completed"
+    assert result["micro_batches"] == 2
+    assert 50e6 < result["peak_bytes"] < 1e12, "of this process, whatever ran in it before"
+    told = read_records(bench.trial.attempt(1) / "metrics.jsonl")
+    (fitted, changed) = [r for r in told if r["record"] == "memory"]
+    assert (fitted["pieces"], fitted["probed_bytes"], changed["pieces"]) == (1, None, 2)
+    assert 0 < fitted["estimated_bytes"] < fitted["limit_bytes"]
+
+
+def test_a_structure_too_large_fails_the_trial_as_out_of_memory(bench, full_at):
+    bench.configure(epochs=2)
+    full_at(range(1000))
+    assert rank_main(bench.place(epochs=2)) == 1
+    result = result_of(bench, 1)
+    assert (result["status"], result["reason"]) == ("failed", "out_of_memory")
+    assert "does not fit into the memory alone" in result["message"]
+
+
+def test_a_step_that_cannot_be_taken_back_interrupts_the_trial(bench, monkeypatch):
+    """By hand: the same command goes on, in more pieces."""
+    bench.configure(epochs=2)
+    take = stepping.Stepper.take
+
+    def half_sent(stepper, *arguments, **where):
+        if where["step"] == 2:
+            stepper.bound = "gradients"
+            raise FULL["gpu"]
+        return take(stepper, *arguments, **where)
+
+    monkeypatch.setattr(stepping.Stepper, "take", half_sent)
+    code, said = run_by_hand(bench.trial)
+    assert code == HALVED
+    assert said.endswith("interrupted; run the same command again to go on.")
+    assert read_known_pieces(bench.trial.checkpoints, 1) == 2
+    assert not (bench.trial.attempt(1) / "result.json").exists()
+    monkeypatch.setattr(stepping.Stepper, "take", take)
+    code, said = run_by_hand(bench.trial)
+    assert (code, result_of(bench, 2)["micro_batches"]) == (0, 2)
+
+
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_the_campaign_takes_it_as_resized(tmp_path, restarts):
+    codes = (PEER_LOST, HALVED)
+    ended = read_outcome(EndedAttempt(tmp_path, codes, restarts=restarts, max_restarts=3))
+    assert ended == {"outcome": "interrupted", "reason": "resized"}
+
+
+def test_half_sent_is_an_error_of_its_own(train, monkeypatch):
+    trainer = train()
+
+    def half_sent(stepper, *_, **__):
+        stepper.bound = "gradients"
+        raise FULL["cpu"]
+
+    monkeypatch.setattr(stepping.Stepper, "take", half_sent)
+    with pytest.raises(TooManyGraphs, match="goes on from the last checkpoint, in 2 pieces"):
+        trainer.run(1, go)
