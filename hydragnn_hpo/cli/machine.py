@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption
-from hydragnn_hpo.config.machine import PROFILES, Profile, ProfileConfig
-from hydragnn_hpo.config.site import cores_of
 from hydragnn_hpo.resources import resource_path
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+    from hydragnn_hpo.config.machine import Profile, ProfileConfig
 
 DEFAULT = "default"
 """Origin of a value that no file gives."""
@@ -23,7 +23,7 @@ HEADING = {"name", "description", "source", "checked", "extends"}
 """What is shown above and below the table of values."""
 
 
-def plain(profile: Profile) -> dict[str, Any]:
+def plain(profile: "Profile") -> dict[str, Any]:
     """Return a profile as plain data: values, where each is from, what is doubtful."""
     values = profile.config.model_dump(mode="json", exclude={"extends"})
     origins = {place: profile.origins.get(place) for place, _ in leaves(values)}
@@ -47,11 +47,13 @@ def leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 def short(path: Path) -> str:
     """Return the name by which a user knows a file: shipped ones from ``launch`` on."""
+    from hydragnn_hpo.config.machine import PROFILES
+
     ours = path.resolve().parent == resource_path(PROFILES).resolve()
     return f"{PROFILES}/{path.name}" if ours else str(path)
 
 
-def heading(profile: Profile) -> str:
+def heading(profile: "Profile") -> str:
     """Print the machine, and the files of its profile."""
     from rich.markup import escape
 
@@ -61,7 +63,7 @@ def heading(profile: Profile) -> str:
     return f"{first}\n[dim]{escape(chain)}; checked {config.checked}[/]"
 
 
-def values_table(profile: Profile) -> "Table":
+def values_table(profile: "Profile") -> "Table":
     """Lay out what is set and from where, table by table of the file."""
     from rich.markup import escape
 
@@ -81,7 +83,7 @@ def values_table(profile: Profile) -> "Table":
     return table
 
 
-def _origin(profile: Profile, place: str) -> str:
+def _origin(profile: "Profile", place: str) -> str:
     """Name the file of a value, as shortly as the chain allows."""
     if (file := profile.origins.get(place)) is None:
         return DEFAULT
@@ -93,14 +95,16 @@ def _is_set(value: Any) -> bool:
     return value not in (None, "", [], {}, 0)
 
 
-def unset(profile: Profile) -> list[str]:
+def unset(profile: "Profile") -> list[str]:
     """Return the keys that hold nothing."""
     values = profile.config.model_dump(mode="json", exclude=HEADING)
     return [place for place, value in leaves(values) if not _is_set(value)]
 
 
-def slots_table(config: ProfileConfig) -> "Table":
+def slots_table(config: "ProfileConfig") -> "Table":
     """Lay out what is near to what on a host."""
+    from hydragnn_hpo.config.site import cores_of
+
     layout = config.layout
     columns = ("slot", "device", "cores", "mask", "NUMA", "interface")
     table = _table(columns, right=("slot", "device", "mask", "NUMA"))
@@ -121,7 +125,7 @@ def _nth(values: Sequence[object], index: int, otherwise: str = "") -> str:
     return str(values[index]) if values else otherwise
 
 
-def list_table(profiles: Sequence[ProfileConfig]) -> "Table":
+def list_table(profiles: "Sequence[ProfileConfig]") -> "Table":
     """Lay out the profiles that ship."""
     from rich.markup import escape
 
