@@ -21,7 +21,7 @@ from hydragnn_hpo.launching.rank_environment import (
     make_rank_environments,
 )
 from hydragnn_hpo.launching.slots import find_seats, lay_out
-from hydragnn_hpo.launching.slurm.transport import step_argv
+from hydragnn_hpo.launching.slurm.slurm_transport import step_argv
 from hydragnn_hpo.placement.pool import SlotPool
 from hydragnn_hpo.resources import resource_path
 

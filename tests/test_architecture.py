@@ -18,8 +18,8 @@ PACKAGE = ROOT / "hydragnn_hpo"
 SHIPPED = ("graph_datasets", "workflows", "launch")
 
 GROUND = {
-    *(
-        "errors",
+    *("errors", "units", "log", "metrics_log", "resources", "files", "layout", "walltime"),
+    *("config", "sanitize", "http_service", "host_info", "lazy_exports", "__init__"),
         "units",
         "log",
         "metrics_log",

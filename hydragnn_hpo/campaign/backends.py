@@ -96,13 +96,13 @@ def _local(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backe
 
 
 def _slurm(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.slurm.backend import SlurmBackend
+    from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
 
     return SlurmBackend(machine, run_dir=run, preload=preload)
 
 
 def _ray(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.ray.backend import RayBackend
+    from hydragnn_hpo.launching.ray.ray_backend import RayBackend
 
     return RayBackend(machine, run_dir=run, preload=preload)
 

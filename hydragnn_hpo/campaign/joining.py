@@ -30,7 +30,7 @@ from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import passes, storage, write_text
 from hydragnn_hpo.launching.fleet.visit import Visit
 from hydragnn_hpo.launching.job import Backend
-from hydragnn_hpo.launching.slurm.backend import SlurmBackend, hold
+from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend, hold
 from hydragnn_hpo.layout import RunDir
 
 TURN_SECONDS = 0.2
@@ -59,7 +59,7 @@ def patient(machine: MachineConfig) -> MachineConfig:
     return machine.model_copy(update={"lease_seconds": LEASE_SECONDS})
 
 
-class Seat:
+class AllocationLease:
     """The right of one process to bring an allocation's hosts: two would replace each other's."""
 
     def __init__(self, run: Path, allocation: str) -> None:
@@ -101,7 +101,7 @@ class Seat:
                 self._path.unlink()
 
 
-class Member:
+class AllocationMember:
     """One allocation of several that serve a campaign."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Member:
         self.config = config.model_copy(update={"machine": machine})
         self.run = run
         self.transport = hold(machine, run.path, environment, one_of_many=True)
-        self._seat = Seat(run.path, self.transport.allocation)
+        self._seat = AllocationLease(run.path, self.transport.allocation)
         self._visit = Visit(self.transport, run.path)
         self._served = False
         self._until = self.transport.ends_at - LAST_SECONDS

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.command_config import filled
+from hydragnn_hpo.config.command_config import fill_arguments
 from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.epoch_size import epoch_size
@@ -171,7 +171,7 @@ def settle(config: CampaignConfig, source: Path) -> CampaignConfig:
         return config.model_copy(update={"data": tuple(data)})
     check_search(config, parts=None)
     here = {"here": source.parent.resolve()}
-    command = config.command.model_copy(update={"argv": filled(config.command.argv, here)})
+    command = config.command.model_copy(update={"argv": fill_arguments(config.command.argv, here)})
     return config.model_copy(update={"command": command})
 
 

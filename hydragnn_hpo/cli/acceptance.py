@@ -463,7 +463,7 @@ def _on_cores(site: Acceptance) -> bool:
 def _launch(site: Acceptance, command: Sequence[str], ranks: int) -> list[str]:
     """Return the command that starts a rank on each of the first hosts, or all on this one."""
     from hydragnn_hpo.launching.launchers.mpiexec import find_mpiexec
-    from hydragnn_hpo.launching.slurm.transport import step_argv
+    from hydragnn_hpo.launching.slurm.slurm_transport import step_argv
 
     hosts = site.hosts.able[:ranks]
     if site.hosts.kind == "slurm" and len(hosts) == ranks:
@@ -551,7 +551,7 @@ def _run(site: Acceptance, name: str, argv: Sequence[str], *, check: bool = True
     Raises:
         StepFailed: it did not end in time or, if ``check``, not with 0.
     """
-    from hydragnn_hpo.launching.slurm.transport import step_environment
+    from hydragnn_hpo.launching.slurm.slurm_transport import step_environment
 
     log = site.folder / f"{name}.log"
     environment = step_environment(os.environ, math.inf) if argv[0] == "srun" else None
@@ -617,7 +617,7 @@ def _print(
     as_json: bool,
     path: Path,
 ) -> None:
-    from hydragnn_hpo.cli.doctor import findings_table
+    from hydragnn_hpo.cli.doctor_command import findings_table
     from hydragnn_hpo.cli.tables import console
 
     if as_json:

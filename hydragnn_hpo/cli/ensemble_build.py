@@ -77,7 +77,7 @@ def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
     """Let the run's campaign train its best again, and build the ensemble at its end."""
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign.setup import open_run
-    from hydragnn_hpo.cli.run import alone, fitting_cards
+    from hydragnn_hpo.cli.run_command import alone, fitting_cards
     from hydragnn_hpo.config.campaign_config import CampaignConfig
     from hydragnn_hpo.config.toml_files import load_config
     from hydragnn_hpo.errors import ConfigError

@@ -10,26 +10,26 @@ from typing import Annotated
 import typer
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.cli import batch, dataset, ensemble, machine
-from hydragnn_hpo.cli.check_layer import check_layer
-from hydragnn_hpo.cli.compare import compare
-from hydragnn_hpo.cli.control import add_trials, cancel, pause, retry, stop
-from hydragnn_hpo.cli.dashboard import dashboard
-from hydragnn_hpo.cli.doctor import doctor
-from hydragnn_hpo.cli.export_run import export
-from hydragnn_hpo.cli.importance import importance
-from hydragnn_hpo.cli.init import init
-from hydragnn_hpo.cli.leaderboard import leaderboard
-from hydragnn_hpo.cli.pack import pack
-from hydragnn_hpo.cli.plan import plan
-from hydragnn_hpo.cli.predict import predict
-from hydragnn_hpo.cli.reference import reference
-from hydragnn_hpo.cli.report import report
-from hydragnn_hpo.cli.run import run
-from hydragnn_hpo.cli.serve import serve
-from hydragnn_hpo.cli.status import status
-from hydragnn_hpo.cli.submit import submit
-from hydragnn_hpo.cli.trial import trial
+from hydragnn_hpo.cli import batch_command, dataset_command, ensemble_command, machine_command
+from hydragnn_hpo.cli.check_layer_command import check_layer
+from hydragnn_hpo.cli.compare_command import compare
+from hydragnn_hpo.cli.control_commands import add_trials, cancel, pause, retry, stop
+from hydragnn_hpo.cli.dashboard_command import dashboard
+from hydragnn_hpo.cli.doctor_command import doctor
+from hydragnn_hpo.cli.export_command import export
+from hydragnn_hpo.cli.importance_command import importance
+from hydragnn_hpo.cli.init_command import init
+from hydragnn_hpo.cli.leaderboard_command import leaderboard
+from hydragnn_hpo.cli.pack_command import pack
+from hydragnn_hpo.cli.plan_command import plan
+from hydragnn_hpo.cli.predict_command import predict
+from hydragnn_hpo.cli.reference_command import reference
+from hydragnn_hpo.cli.report_command import report
+from hydragnn_hpo.cli.run_command import run
+from hydragnn_hpo.cli.serve_command import serve
+from hydragnn_hpo.cli.status_command import status
+from hydragnn_hpo.cli.submit_command import submit
+from hydragnn_hpo.cli.trial_command import trial
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.sanitize import escape_controls
 
@@ -62,10 +62,10 @@ app.command()(pack)
 app.command()(trial)
 app.command("check-layer")(check_layer)
 app.command()(reference)
-app.add_typer(dataset.app, name="dataset", help="Build and look at graph stores.")
-app.add_typer(batch.app, name="batch", hidden=True)
-app.add_typer(ensemble.app, name="ensemble", help="Build and look at ensembles.")
-app.add_typer(machine.app, name="machine", help="Look at machine profiles.")
+app.add_typer(dataset_command.app, name="dataset", help="Build and look at graph stores.")
+app.add_typer(batch_command.app, name="batch", hidden=True)
+app.add_typer(ensemble_command.app, name="ensemble", help="Build and look at ensembles.")
+app.add_typer(machine_command.app, name="machine", help="Look at machine profiles.")
 
 
 def _version(wanted: bool) -> None:

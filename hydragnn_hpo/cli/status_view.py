@@ -375,7 +375,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Column:
+class StatusColumn:
     """A column of the running trials."""
 
     title: str
@@ -415,7 +415,7 @@ def _running(status: Status, page: Page, room: int) -> list[Text]:
     return lines
 
 
-def _columns(rows: Sequence[RunningTrial], *, hosts: bool) -> list[Column]:
+def _columns(rows: Sequence[RunningTrial], *, hosts: bool) -> list[StatusColumn]:
     def column(
         title: str,
         leaves: int,
@@ -423,8 +423,10 @@ def _columns(rows: Sequence[RunningTrial], *, hosts: bool) -> list[Column]:
         *,
         right: bool = True,
         style: str = "",
-    ) -> Column:
-        return Column(title, tuple(sanitize_line(cell(row)) for row in rows), leaves, right, style)
+    ) -> StatusColumn:
+        return StatusColumn(
+            title, tuple(sanitize_line(cell(row)) for row in rows), leaves, right, style
+        )
 
     columns = [
         column("trial", 0, lambda row: row.trial, right=False, style="bold"),
@@ -453,7 +455,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _fit(columns: Sequence[Column], width: int) -> dict[str, int]:
+def _fit(columns: Sequence[StatusColumn], width: int) -> dict[str, int]:
     """Return the widths of the columns that stay, with room for a bar where there can be."""
     widths = {column.title: column.width for column in columns}
     for column in sorted((c for c in columns if c.leaves), key=lambda c: -c.leaves):
@@ -469,7 +471,7 @@ def _fit(columns: Sequence[Column], width: int) -> dict[str, int]:
 
 
 def _row(
-    columns: Sequence[Column],
+    columns: Sequence[StatusColumn],
     widths: Mapping[str, int],
     number: int,
     signs: Signs,

@@ -50,7 +50,7 @@ class CommandConfig(Config):
         return self
 
 
-def filled(argv: tuple[str, ...], fields: Mapping[str, object]) -> tuple[str, ...]:
+def fill_arguments(argv: tuple[str, ...], fields: Mapping[str, object]) -> tuple[str, ...]:
     """Put values in place of the fields that are known now; others stay as they are."""
 
     def value(found: re.Match[str]) -> str:

@@ -41,7 +41,7 @@ def place(text: str) -> str:
     return text
 
 
-def filled(text: str, environment: Mapping[str, str]) -> str:
+def fill_path(text: str, environment: Mapping[str, str]) -> str:
     """Fill the variables of a path in: ``$USER`` and ``${USER}``, and nothing else.
 
     Raises:

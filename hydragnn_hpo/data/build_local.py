@@ -21,7 +21,7 @@ from hydragnn_hpo.data.build_folder import (
     remove_work_folder,
 )
 from hydragnn_hpo.data.build_merge import finish_store, merge_pieces, split_windows, write_host_part
-from hydragnn_hpo.data.build_plan import Plan, make_plan
+from hydragnn_hpo.data.build_plan import BuildPlan, make_plan
 from hydragnn_hpo.data.convert_pieces import Record, Tell, finish_piece, read_record
 from hydragnn_hpo.data.store_parts import WINDOW, refuse_foreign_folder
 from hydragnn_hpo.errors import HydraError, JobError, answer_of
@@ -49,7 +49,7 @@ class BuildProgress:
 
 
 def convert_all(
-    plan: Plan,
+    plan: BuildPlan,
     work: Path,
     out: Path,
     *,
@@ -88,14 +88,14 @@ def convert_all(
     return [records[number] for number in range(len(plan.pieces))]
 
 
-def report_begin(progress: Callable[[int], None] | None, plan: Plan, work: Path) -> None:
+def report_begin(progress: Callable[[int], None] | None, plan: BuildPlan, work: Path) -> None:
     """Report to a ``BuildProgress`` what there is to do."""
     if isinstance(progress, BuildProgress):
         before = [read_record(piece, work) for piece in plan.pieces]
         progress.begin(plan.total, sum(record.read for record in before if record))
 
 
-def check_bad_limit(plan: Plan, records: Iterable[Record], out: Path) -> None:
+def check_bad_limit(plan: BuildPlan, records: Iterable[Record], out: Path) -> None:
     """Stop a build as soon as it is certain that too many structures are bad.
 
     Raises:
@@ -113,7 +113,9 @@ def _count_processes(pieces: int, processes: int | None) -> int:
     return max(1, min(processes, pieces))
 
 
-def _finish_pieces(plan: Plan, work: Path, count: int, tell: Tell) -> Iterator[tuple[int, Record]]:
+def _finish_pieces(
+    plan: BuildPlan, work: Path, count: int, tell: Tell
+) -> Iterator[tuple[int, Record]]:
     """Finish pieces, here or in workers, and give each one's record."""
     if count == 1:
         for piece in plan.pieces:
@@ -129,7 +131,7 @@ def _finish_pieces(plan: Plan, work: Path, count: int, tell: Tell) -> Iterator[t
 class _Workers:
     """Some child processes; use it in a ``with``."""
 
-    def __init__(self, plan: Plan, work: Path, count: int) -> None:
+    def __init__(self, plan: BuildPlan, work: Path, count: int) -> None:
         self.plan = plan
         self._todo: queue.SimpleQueue[int] = queue.SimpleQueue()
         # What is read whole takes longest, so it comes first.

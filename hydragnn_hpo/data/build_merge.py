@@ -16,7 +16,7 @@ from hydragnn_hpo.data.build_folder import (
     refuse_bad_structures,
     write_quarantine,
 )
-from hydragnn_hpo.data.build_plan import Plan
+from hydragnn_hpo.data.build_plan import BuildPlan
 from hydragnn_hpo.data.columns import (
     PERS,
     Arrays,
@@ -31,7 +31,7 @@ from hydragnn_hpo.data.convert_pieces import Record, read_chunk, read_names
 from hydragnn_hpo.data.normalize import fit_attribute_stats, fit_target_stats
 from hydragnn_hpo.data.splits import TEST, assign_splits
 from hydragnn_hpo.data.statistics import SizeTally
-from hydragnn_hpo.data.store_index import Column
+from hydragnn_hpo.data.store_index import StoreColumn
 from hydragnn_hpo.data.store_parts import describe_columns, write_index, write_part
 from hydragnn_hpo.data.structure import Place
 from hydragnn_hpo.errors import DataError
@@ -69,7 +69,7 @@ class StoreLayout:
     """Statistics of splits and targets."""
 
 
-def merge_pieces(plan: Plan, records: Sequence[Record], work: Path, out: Path) -> StoreLayout:
+def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Path) -> StoreLayout:
     """Lay out a store whose pieces are all finished.
 
     Args:
@@ -118,7 +118,7 @@ def keep_graphs(arrays: Arrays, rows: NDArray[np.int64], levels: Mapping[str, st
 
 
 def _plan_windows(
-    plan: Plan, records: Sequence[Record], work: Path
+    plan: BuildPlan, records: Sequence[Record], work: Path
 ) -> tuple[tuple[PlannedWindow, ...], list[BadStructure]]:
     """Return the windows of the store, and the structures whose id another one has already."""
     chunks = [
@@ -168,7 +168,7 @@ def _find_repeated_ids(
     return twins
 
 
-def _sort_bad(plan: Plan, bad: Sequence[BadStructure]) -> list[BadStructure]:
+def _sort_bad(plan: BuildPlan, bad: Sequence[BadStructure]) -> list[BadStructure]:
     """Sort bad structures as they stand in the card's files."""
     files: dict[str, int] = {}
     for piece in plan.pieces:
@@ -262,7 +262,7 @@ class WrittenPart:
     """Of its part, for the index."""
     windows: NDArray[np.int64]
     """Its rows of ``windows.npy``."""
-    columns: tuple[Column, ...]
+    columns: tuple[StoreColumn, ...]
     tally: SizeTally
 
 

@@ -26,7 +26,7 @@ from hydragnn_hpo.data.build_merge import (
     split_windows,
     write_host_part,
 )
-from hydragnn_hpo.data.build_plan import Plan, make_plan
+from hydragnn_hpo.data.build_plan import BuildPlan, make_plan
 from hydragnn_hpo.data.convert_pieces import Record, finish_piece
 from hydragnn_hpo.data.mpi_ranks import HostGroups, group_by_host
 from hydragnn_hpo.data.store_parts import WINDOW, refuse_foreign_folder
@@ -77,7 +77,7 @@ def build_with_ranks(
     hosts = group_by_host(comm)
     with _disable_ase_mpi(), ExitStack() as held, ExitStack() as placed:
 
-        def begin() -> tuple[Plan, Path]:
+        def begin() -> tuple[BuildPlan, Path]:
             refuse_foreign_folder(out)
             made = make_plan(card_path, files, window)
             work = held.enter_context(hold_work_folder(out))
@@ -150,7 +150,7 @@ def _catch_error(comm: Any, act: Callable[[], T]) -> tuple[T | None, HydraError 
         return None, JobError(f"MPI rank {comm.rank} failed ({type(error).__name__}: {error}).")
 
 
-def _make_layout(comm: Any, hosts: HostGroups, plan: Plan, work: Path, out: Path) -> Any:
+def _make_layout(comm: Any, hosts: HostGroups, plan: BuildPlan, work: Path, out: Path) -> Any:
     """Convert all pieces and lay the store out; the first rank of each host has the layout."""
     found = run_everywhere(comm, lambda: _convert(comm, plan, work))
     made: list[StoreLayout] = []
@@ -166,7 +166,7 @@ def _make_layout(comm: Any, hosts: HostGroups, plan: Plan, work: Path, out: Path
     return hosts.leaders.bcast(made[0] if made else None) if hosts.leaders else None
 
 
-def _convert(comm: Any, plan: Plan, work: Path) -> dict[int, Record]:
+def _convert(comm: Any, plan: BuildPlan, work: Path) -> dict[int, Record]:
     """Finish every piece that is this rank's turn, unless another rank has failed."""
     records: dict[int, Record] = {}
     bad = 0
@@ -186,7 +186,7 @@ def _convert(comm: Any, plan: Plan, work: Path) -> dict[int, Record]:
 
 
 def _write_own_part(
-    hosts: HostGroups, layout: StoreLayout, folder: Path, work: Path, plan: Plan
+    hosts: HostGroups, layout: StoreLayout, folder: Path, work: Path, plan: BuildPlan
 ) -> WrittenPart | None:
     """Write this host's part, if this rank leads it and there is something left for it."""
     if not hosts.leaders:

@@ -44,7 +44,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """All pieces of a build."""
 
     card: CardConfig
@@ -61,14 +61,14 @@ class Plan:
         return {"card": card, "pieces": pieces, "window": self.window, "total": self.total}
 
 
-def parse_plan(content: Mapping[str, Any]) -> Plan:
+def parse_plan(content: Mapping[str, Any]) -> BuildPlan:
     """Read what ``Plan.to_json`` has written."""
     pieces = [Piece(**{**piece, "path": Path(piece["path"])}) for piece in content["pieces"]]
     card = CardConfig.model_validate(content["card"])
-    return Plan(card, tuple(pieces), int(content["window"]), content["total"])
+    return BuildPlan(card, tuple(pieces), int(content["window"]), content["total"])
 
 
-def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Plan:
+def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> BuildPlan:
     """Find and check the files of a card and cut them into pieces.
 
     Args:
@@ -101,7 +101,7 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Pla
         for start, stop in _cut_file(count, window):
             stamp = _digest([decided, start, stop])
             pieces.append(Piece(len(pieces), number, path, start, stop, prefix, stamp))
-    return Plan(card, tuple(pieces), window, total)
+    return BuildPlan(card, tuple(pieces), window, total)
 
 
 def make_source(card: CardConfig, entry: int, path: Path) -> Source:

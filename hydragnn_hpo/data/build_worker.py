@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
-from hydragnn_hpo.data.build_plan import Plan, parse_plan
+from hydragnn_hpo.data.build_plan import BuildPlan, parse_plan
 from hydragnn_hpo.data.convert_pieces import finish_piece
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
@@ -30,7 +30,7 @@ def main() -> None:
         _say(answers, answer)
 
 
-def _answer(plan: Plan, number: int, work: Path, answers: TextIO) -> dict[str, Any]:
+def _answer(plan: BuildPlan, number: int, work: Path, answers: TextIO) -> dict[str, Any]:
     """Finish a piece and say how it went."""
     untold = 0
 

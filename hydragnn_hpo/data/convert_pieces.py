@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
 from hydragnn_hpo.data.build_folder import BadStructure, chunk_path, record_path
-from hydragnn_hpo.data.build_plan import Piece, Plan, make_source
+from hydragnn_hpo.data.build_plan import BuildPlan, Piece, make_source
 from hydragnn_hpo.data.columns import Arrays, Names, arrays_of, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.readers import reader_of
@@ -142,7 +142,7 @@ class Record:
     chunks: tuple[Chunk, ...]
 
 
-def finish_piece(plan: Plan, number: int, work: Path, tell: Tell) -> tuple[Record, bool]:
+def finish_piece(plan: BuildPlan, number: int, work: Path, tell: Tell) -> tuple[Record, bool]:
     """Convert a piece unless a build before has done so.
 
     Returns:
@@ -160,7 +160,7 @@ def finish_piece(plan: Plan, number: int, work: Path, tell: Tell) -> tuple[Recor
     return convert_piece(plan, piece, work, tell), True
 
 
-def convert_piece(plan: Plan, piece: Piece, work: Path, tell: Tell) -> Record:
+def convert_piece(plan: BuildPlan, piece: Piece, work: Path, tell: Tell) -> Record:
     """Read, check and convert the structures of a piece, window by window."""
     graphs: list[Graph] = []
     numbers: list[int] = []

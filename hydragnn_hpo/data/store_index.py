@@ -30,7 +30,7 @@ _SMALL = 1 << 26
 
 
 @dataclass(frozen=True)
-class Column:
+class StoreColumn:
     """One array of a store."""
 
     name: str
@@ -42,7 +42,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Part:
+class StorePart:
     """What one host has written."""
 
     folder: Path
@@ -59,8 +59,8 @@ class Index:
     folder: Path
     checksum: str
     """SHA-256 over the checksums of all windows and the statistics: equal content, equal sum."""
-    columns: tuple[Column, ...]
-    parts: tuple[Part, ...]
+    columns: tuple[StoreColumn, ...]
+    parts: tuple[StorePart, ...]
     windows: NDArray[np.int64]
     """For each window its size in graphs, nodes, edges and characters, then the CRC-32 of each
     column, [W, 4 + columns]."""
@@ -158,11 +158,12 @@ def read_index(path: Path) -> Index:
 
 def _index(path: Path, content: dict[str, Any]) -> Index:
     columns = tuple(
-        Column(c["name"], np.dtype(c["dtype"]), tuple(c["shape"]), c["per"])
+        StoreColumn(c["name"], np.dtype(c["dtype"]), tuple(c["shape"]), c["per"])
         for c in content["columns"]
     )
     parts = tuple(
-        Part(path / str(p["name"]), int(p["windows"]), tuple(p["files"])) for p in content["parts"]
+        StorePart(path / str(p["name"]), int(p["windows"]), tuple(p["files"]))
+        for p in content["parts"]
     )
     shape = (sum(part.windows for part in parts), len(PERS) + len(columns))
     table = _table(path / "windows.npy", shape)
@@ -206,7 +207,7 @@ def read_checked_stats(index: Index) -> dict[str, Any]:
     return dict(index.stats)
 
 
-def check_files(store: Path, part: Part, *, whole: bool = False) -> None:
+def check_files(store: Path, part: StorePart, *, whole: bool = False) -> None:
     """Check the files of a part before ADIOS2 opens them.
 
     Sizes are compared always, contents of small files too: a bit flip in metadata shows nowhere
@@ -249,7 +250,7 @@ def hash_file(file: Path) -> str:
         raise StorageError(f"{file}: cannot be read ({error.strerror}).") from error
 
 
-def columns_to_json(columns: Iterable[Column]) -> list[dict[str, Any]]:
+def columns_to_json(columns: Iterable[StoreColumn]) -> list[dict[str, Any]]:
     """Describe columns for ``index.json``."""
     return [
         {"name": c.name, "dtype": c.dtype.name, "shape": list(c.shape), "per": c.per}

@@ -31,8 +31,8 @@ from hydragnn_hpo.data.columns import (
 )
 from hydragnn_hpo.data.store_index import (
     VERSION,
-    Column,
     Index,
+    StoreColumn,
     check_files,
     columns_to_json,
     compute_store_checksum,
@@ -60,7 +60,7 @@ def write_part(
     folder: Path,
     number: int,
     windows: Iterable[Arrays],
-    columns: Sequence[Column],
+    columns: Sequence[StoreColumn],
     sizes: NDArray[np.int64],
 ) -> tuple[dict[str, Any], NDArray[np.int64]]:
     """Write one part.
@@ -99,7 +99,7 @@ def write_part(
 
 
 def _write(
-    part: Path, windows: Iterable[Arrays], columns: Sequence[Column], sizes: NDArray[np.int64]
+    part: Path, windows: Iterable[Arrays], columns: Sequence[StoreColumn], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Write the blocks and give their checksums, [W, columns]."""
     import adios2
@@ -133,7 +133,7 @@ def _write(
     return checksums
 
 
-def _block(array: NDArray[Any], column: Column) -> NDArray[Any]:
+def _block(array: NDArray[Any], column: StoreColumn) -> NDArray[Any]:
     """Return one window of a column as ADIOS2 can take it."""
     assert array.dtype == column.dtype, column.name
     assert array.shape[1:] == column.shape, column.name
@@ -228,7 +228,7 @@ class WindowReader:
         begin = int(np.searchsorted(self._first, first, side="right")) - 1
         return range(begin, int(np.searchsorted(self._first, last, side="left")))
 
-    def _rows(self, number: int, column: Column, offset: int, count: int) -> NDArray[Any]:
+    def _rows(self, number: int, column: StoreColumn, offset: int, count: int) -> NDArray[Any]:
         """Read a run of rows of one part."""
         start = [offset, *[0] * len(column.shape)]
         try:
@@ -254,7 +254,7 @@ class WindowReader:
         self._open[number] = self._open.pop(number)  # the latest comes last
         return self._open[number]
 
-    def _check(self, column: Column, rows: NDArray[Any], first: int, last: int) -> None:
+    def _check(self, column: StoreColumn, rows: NDArray[Any], first: int, last: int) -> None:
         """Compare each window with its checksum."""
         starts = self.index.starts[first : last + 1, PERS.index(column.per)]
         place = len(PERS) + self.index.columns.index(column)
@@ -264,7 +264,7 @@ class WindowReader:
                 number = int(np.searchsorted(self._first, window, side="right")) - 1
                 raise self._altered(number, column)
 
-    def _altered(self, number: int, column: Column) -> DataError:
+    def _altered(self, number: int, column: StoreColumn) -> DataError:
         part = self.index.parts[number].folder
         return DataError(f"{part}: column '{column.name}' was altered; build the store again.")
 
@@ -306,17 +306,17 @@ def write_store(
         return write_index(folder, columns, entries, np.vstack(tables), stats, card)
 
 
-def describe_columns(arrays: Arrays, levels: Mapping[str, str]) -> tuple[Column, ...]:
+def describe_columns(arrays: Arrays, levels: Mapping[str, str]) -> tuple[StoreColumn, ...]:
     """Describe the columns of a store by the arrays of one window."""
     return tuple(
-        Column(name, array.dtype, array.shape[1:], row_kind(name, levels))
+        StoreColumn(name, array.dtype, array.shape[1:], row_kind(name, levels))
         for name, array in arrays.items()
     )
 
 
 def write_index(
     folder: Path,
-    columns: Sequence[Column],
+    columns: Sequence[StoreColumn],
     entries: Sequence[dict[str, Any]],
     windows: NDArray[np.int64],
     stats: dict[str, Any],

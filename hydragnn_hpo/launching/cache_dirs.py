@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hydragnn_hpo.config.path_templates import FIELD, filled
+from hydragnn_hpo.config.path_templates import FIELD, fill_path
 from hydragnn_hpo.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def local_place(wanted: str | None, environment: Mapping[str, str]) -> Path | No
     if wanted is None:
         return None
     try:
-        path = Path(filled(wanted, environment))
+        path = Path(fill_path(wanted, environment))
     except ConfigError as error:
         logger.warning("the profile's scratch %s", error)
         return None

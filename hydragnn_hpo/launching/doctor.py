@@ -34,7 +34,7 @@ from hydragnn_hpo.launching.host_probe import AnswerCollector, ProbeRequest, hos
 from hydragnn_hpo.launching.launchers.mpiexec import find_mpiexec, pbs_hosts
 from hydragnn_hpo.launching.slurm.allocation import Allocation, ask, unusable
 from hydragnn_hpo.launching.slurm.hostlist import expand
-from hydragnn_hpo.launching.slurm.transport import step_argv, step_environment
+from hydragnn_hpo.launching.slurm.slurm_transport import step_argv, step_environment
 from hydragnn_hpo.launching.staging.software import import_path
 
 _ASK_SECONDS = 20.0

@@ -1,10 +1,4 @@
-"""The dashboard: the report of a run, kept up to date in a browser on this computer.
-
-One thread follows the journal and makes each section again when its turn has come. The page polls
-``/news`` and fetches the sections that have changed. Access is as Law 10 demands: loopback only,
-and a cookie that only a link gives. A link holds a key that works once; it sets the cookie and
-redirects to the page, so that neither history nor address bar keep a secret.
-"""
+"""The facts of a run directory that grows; each line of its journal is read once."""
 
 import asyncio
 import contextlib
@@ -20,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -29,14 +24,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from hydragnn_hpo.campaign.journal import JournalReplaced
+from hydragnn_hpo.campaign.event_store import JournalFold, require_campaign
+from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced
 from hydragnn_hpo.campaign.lease import alive
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.http_service import listen, serve_on
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.facts import Facts, read_facts
+from hydragnn_hpo.report.facts import Facts, TrialFacts, facts_of, read_facts, update_trials
 from hydragnn_hpo.report.html_report import error_section, render_report, report_title
-from hydragnn_hpo.report.live_facts import LiveFacts
 from hydragnn_hpo.report.page import (
     RenderedSection,
     Title,
@@ -46,6 +41,49 @@ from hydragnn_hpo.report.page import (
     render_section,
 )
 from hydragnn_hpo.report.sections import SECTIONS, MakeSection
+
+
+class LiveFacts:
+    """Follows a run directory; opens nothing for writing."""
+
+    def __init__(self, run: RunDir) -> None:
+        """Start before the first line of the journal."""
+        self.run = run
+        self._following, self._reckoning = JournalFollower(run.journal), JournalFold()
+        self._events: list[Event] = []
+        self._trials: dict[str, TrialFacts] = {}
+
+    def mark(self) -> tuple[object, ...]:
+        """Return a value that changes when there is something new to read."""
+        return tuple(map(_stamp, (self.run.campaign, self.run.journal, self._ensemble)))
+
+    @property
+    def _ensemble(self) -> Path:
+        return self.run.report / "ensemble.json"
+
+    def read(self) -> Facts:
+        """Read what is new; facts that were returned before change, too.
+
+        Raises:
+            JournalReplaced: another journal stands in its place: start with a new object.
+            RunError: there is no campaign, or its journal is damaged.
+        """
+        require_campaign(self.run)
+        new = list(self._following.read_new())
+        for event in new:
+            self._reckoning.apply(event)
+        self._events += new
+        update_trials(self._trials, self._reckoning.state, new)
+        return facts_of(self.run, tuple(self._events), self._reckoning, self._trials)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
 
 logger = logging.getLogger(__name__)
 

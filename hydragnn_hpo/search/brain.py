@@ -5,12 +5,12 @@ from typing import Any, Protocol
 
 from hydragnn_hpo.config.search_config import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.search.brains.deephyper_brain import DeepHyperBrain
+from hydragnn_hpo.search.brains.optuna_brain import OptunaBrain
+from hydragnn_hpo.search.brains.random_brain import RandomBrain
+from hydragnn_hpo.search.brains.sobol_brain import SobolBrain
 from hydragnn_hpo.search.constraints import read_constraints
-from hydragnn_hpo.search.deephyper_brain import DeepHyperBrain
 from hydragnn_hpo.search.objective import Point
-from hydragnn_hpo.search.optuna_brain import OptunaBrain
-from hydragnn_hpo.search.random_brain import RandomBrain
-from hydragnn_hpo.search.sobol import SobolBrain
 from hydragnn_hpo.search.space import order_by_conditions
 
 

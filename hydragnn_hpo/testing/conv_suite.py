@@ -13,8 +13,13 @@ from torch import nn
 
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.errors import ConfigError, unknown
-from hydragnn_hpo.testing import compile_checks, contract_checks, derivative_checks, symmetry_checks
 from hydragnn_hpo.testing.check_report import CheckFinding, CheckReport, ConvCheck
+from hydragnn_hpo.testing.checks import (
+    compile_checks,
+    contract_checks,
+    derivative_checks,
+    symmetry_checks,
+)
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, make_conv_under_test
 
 FIRST = "contract"

@@ -28,9 +28,8 @@ from hydragnn_hpo.training.ddp import Ranks, allreduce_tensors
 from hydragnn_hpo.training.divergence import DivergenceGuard
 from hydragnn_hpo.training.evaluate import error_sums, make_feed
 from hydragnn_hpo.training.initialize import build_model
-from hydragnn_hpo.training.lr_schedule import LearningRateSchedule
 from hydragnn_hpo.training.micro_batches import MicroBatches, fit_to_memory
-from hydragnn_hpo.training.optim import make_optimizer
+from hydragnn_hpo.training.optim import LearningRateSchedule, make_optimizer
 from hydragnn_hpo.training.parallel import parallelize
 from hydragnn_hpo.training.precision import set_matmul_precision
 from hydragnn_hpo.training.stepper import Stepper

@@ -1,15 +1,13 @@
-"""One trial: its directory in, ``result.json`` and predictions out.
-
-The directory: ``trial.toml`` - ``attempts/NNN/`` with ``placement.toml``, ``metrics.jsonl``,
-``log``, ``result.json``, ``predictions.safetensors`` - ``checkpoints/`` - ``control``.
-"""
+"""What is asked of a rank: to go on, to stop, to leave a checkpoint and end."""
 
 import errno
 import functools
 import logging
 import os
+import signal
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +50,59 @@ from hydragnn_hpo.training.evaluate import predict_split
 from hydragnn_hpo.training.memory import is_out_of_memory, keep_freed_memory, peak_bytes
 from hydragnn_hpo.training.micro_batches import TooManyGraphs
 from hydragnn_hpo.training.profiler import EpochProfiler, ProfilePlan
-from hydragnn_hpo.training.stop_signals import StopSignals
 from hydragnn_hpo.training.sync_points import Signal
 from hydragnn_hpo.training.tensorboard_writer import TensorBoardWriter, check_tensorboard
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.watchdog import start_watchdog
+from hydragnn_hpo.walltime import WallTime
 
 logger = logging.getLogger(__name__)
+
+
+class StopSignals:
+    """Listens to signals; on rank 0 also to the clock and to the file ``control``."""
+
+    def __init__(self, trial: TrialDir, environment: Mapping[str, str] = os.environ) -> None:
+        """Listen from now on.
+
+        Raises:
+            ConfigError: the environment names no sensible end of the allocation.
+        """
+        self.control, self.interrupted = trial.control, False
+        self.reason: str | None = None
+        self.first = environment.get("RANK", "0") == "0"
+        self.walltime = WallTime.of(environment)
+        self.needs: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+        """Gives the seconds of the last checkpoint, and those between two looks."""
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._interrupt)
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        self.interrupted = True
+        self.reason = "walltime"
+
+    def signal(self) -> Signal:
+        """Give what is asked now; ``reason`` says why."""
+        if self.interrupted:
+            return "interrupt"
+        if self.first and self.walltime.near(*self.needs()):
+            self.reason = "walltime"
+            return "interrupt"
+        if self.first and self.control.exists():
+            return self._wish()
+        return "go"
+
+    def _wish(self) -> Signal:
+        """Read ``control``; a file that a person is just writing must not end the trial."""
+        try:
+            content = read_json(self.control)
+        except StorageError as error:
+            logger.warning("%s", error)
+            return "go"
+        wish = content.get("wish") if isinstance(content, dict) else None
+        self.reason = "paused" if wish == "yield" else self.reason
+        return "stop" if wish == "stop" else "interrupt" if wish == "yield" else "go"
+
 
 AWAY_SECONDS = 20.0
 """Before a rank whose file server is away gives its slot back: others would fare no better."""

@@ -35,9 +35,9 @@ from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.neighbors import find_edges
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.loss import combine_losses, head_sums
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.optim import make_optimizer
+from hydragnn_hpo.training.stepper import combine_losses, head_sums
 
 BATCH, CUTOFF = 32, 5.0
 FEATURES, LAYERS, BASIS = 64, 3, 16

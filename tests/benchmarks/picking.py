@@ -19,9 +19,15 @@ from record import finish
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.open_store import open_store
-from hydragnn_hpo.ensemble.descriptors import compute_descriptors, mean_distance
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.pick import PickRequest, copy_graph, pick_structures, score_structures
+from hydragnn_hpo.ensemble.pick import (
+    PickRequest,
+    compute_descriptors,
+    copy_graph,
+    mean_distance,
+    pick_structures,
+    score_structures,
+)
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.resources import resource_path
 

@@ -41,8 +41,8 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.training.ddp import Ranks, join_ranks
-from hydragnn_hpo.training.loss import combine_losses, head_sums
 from hydragnn_hpo.training.memory import keep_freed_memory
+from hydragnn_hpo.training.stepper import combine_losses, head_sums
 from hydragnn_hpo.training.trainer import Trainer
 
 ALONE = Ranks(0, 1, torch.device("cpu"))

@@ -20,8 +20,8 @@ from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Backend, Event, Job
 from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 from hydragnn_hpo.launching.ray import membership
-from hydragnn_hpo.launching.ray.backend import RayBackend
-from hydragnn_hpo.launching.slurm.backend import SlurmBackend
+from hydragnn_hpo.launching.ray.ray_backend import RayBackend
+from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
 
 HERE = Path(__file__).parent
 SECONDS = 150.0
@@ -609,7 +609,7 @@ from typing import Any
 sys.path.insert(0, sys.argv[1])
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.ray.backend import RayBackend
+from hydragnn_hpo.launching.ray.ray_backend import RayBackend
 folder, preload = Path(sys.argv[2]), tuple(filter(None, sys.argv[3:]))
 jobs = {"stubborn": "rank_targets:stubborn"}
 backend = LocalBackend(slots=2, run_dir=folder, jobs=jobs, preload=preload, lease_seconds=3600.0)

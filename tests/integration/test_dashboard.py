@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from made_campaign import make_campaign, scored_by_conv
 
-from hydragnn_hpo.cli.dashboard import write_redirect
+from hydragnn_hpo.cli.dashboard_command import write_redirect
 from hydragnn_hpo.layout import RunDir
 
 CHROMIUM = Path("/usr/bin/chromium")

@@ -29,7 +29,7 @@ from hydragnn_hpo.launching.orphan_processes import (
     host_tag,
     run_tag,
 )
-from hydragnn_hpo.launching.slurm.backend import SlurmBackend
+from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
 from hydragnn_hpo.launching.wire.package import TOP
 from hydragnn_hpo.layout import TrialDir
 

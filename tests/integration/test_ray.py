@@ -25,12 +25,12 @@ from hydragnn_hpo.launching.orphan_processes import (
 )
 from hydragnn_hpo.launching.ray import cluster as ray_cluster_module
 from hydragnn_hpo.launching.ray import membership
-from hydragnn_hpo.launching.ray.backend import RayBackend
 from hydragnn_hpo.launching.ray.cluster import CLUSTER, StartedCluster, missing
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
 from hydragnn_hpo.launching.ray.inside import LOGS
 from hydragnn_hpo.launching.ray.member import member_argv
 from hydragnn_hpo.launching.ray.membership import Membership
+from hydragnn_hpo.launching.ray.ray_backend import RayBackend
 
 pytestmark = pytest.mark.slow
 TARGETS = Path(__file__).parents[1] / "contracts"
@@ -243,7 +243,7 @@ import sys
 from pathlib import Path
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.ray.backend import RayBackend
+from hydragnn_hpo.launching.ray.ray_backend import RayBackend
 address, folder, token = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 machine = MachineConfig(backend="ray", address=address, hosts=2, lease_seconds=60)
 kinds = {"sleep": "rank_targets:sleep"}

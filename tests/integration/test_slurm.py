@@ -23,7 +23,7 @@ from hydragnn_hpo.launching.orphan_processes import (
     host_tag,
     run_tag,
 )
-from hydragnn_hpo.launching.slurm.backend import SlurmBackend
+from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
 
 pytestmark = pytest.mark.slow
 

@@ -226,7 +226,7 @@ def test_a_job_that_may_not_submit_goes_on_alone(hpo, run, slurm, monkeypatch):
 def test_a_job_that_nobody_wrote_down_is_the_next_of_its_chain(hpo, run, slurm, monkeypatch):
     """Its predecessor was lost between the queue and the record."""
     assert submit(hpo, run).code == 0
-    monkeypatch.setattr("hydragnn_hpo.cli.batch.RECORD_SECONDS", 0.0)
+    monkeypatch.setattr("hydragnn_hpo.cli.batch_command.RECORD_SECONDS", 0.0)
     assert batch(hpo, monkeypatch, "150", "begin", run, "--script", "001.sh").code == 0
     links = {job.id: job.link for job in JobRecords(run).jobs()}
     assert links == {"101": 1, "150": 2, "102": 3}
@@ -304,7 +304,7 @@ def test_allocations_outlast_the_loss_of_their_controller(hpo, run, slurm):
 def test_a_task_that_nobody_wrote_down_is_followed_by_one_task(hpo, run, slurm, monkeypatch):
     """The script asks for the whole array: without its number each task queued all once more."""
     assert submit(hpo, run, "--allocations", "2").code == 0
-    monkeypatch.setattr("hydragnn_hpo.cli.batch.RECORD_SECONDS", 0.0)
+    monkeypatch.setattr("hydragnn_hpo.cli.batch_command.RECORD_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         patch.setenv("SLURM_ARRAY_JOB_ID", "150")
         patch.setenv("SLURM_ARRAY_TASK_ID", "2")

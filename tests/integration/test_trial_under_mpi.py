@@ -85,7 +85,7 @@ ONE_FAILS = """
 import sys
 import time
 from pathlib import Path
-from hydragnn_hpo.cli.trial import trial
+from hydragnn_hpo.cli.trial_command import trial
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.training.trainer import Trainer
 step = Trainer._step

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.command_config import CommandConfig, filled
+from hydragnn_hpo.config.command_config import CommandConfig, fill_arguments
 from hydragnn_hpo.launching.agent.tether import tethered
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.rank_environment import visibility
@@ -89,7 +89,7 @@ def rank_main(spec: dict[str, Any]) -> int:
         _spread(spec["slots"])
         environment = _for_all(environment, spec["slots"])
     heard: list[int] = []
-    code = _run(filled(command.argv, fields), folder, environment, command.timeout, heard)
+    code = _run(fill_arguments(command.argv, fields), folder, environment, command.timeout, heard)
     if code and not (folder / "result.json").exists():
         until = time.monotonic() + _LATE_SECONDS
         while signal.SIGTERM not in heard and time.monotonic() < until:

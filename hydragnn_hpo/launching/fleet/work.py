@@ -14,7 +14,7 @@ from hydragnn_hpo.launching.jsonl_tail import end_of
 
 
 @dataclass
-class Part:
+class HostRanks:
     """The ranks of a job on one host."""
 
     ranks: tuple[int, ...]
@@ -22,12 +22,12 @@ class Part:
     pids: list[int | None] = field(default_factory=list)
 
 
-def _split(slots: Sequence[str]) -> dict[str, Part]:
+def _split(slots: Sequence[str]) -> dict[str, HostRanks]:
     """Group ranks by host, the host of rank 0 first."""
     ranks: dict[str, list[int]] = {}
     for rank, slot in enumerate(slots):
         ranks.setdefault(slot.rpartition(":")[0], []).append(rank)
-    return {host: Part(tuple(found)) for host, found in ranks.items()}
+    return {host: HostRanks(tuple(found)) for host, found in ranks.items()}
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Work:
     meet: tuple[str, int, str] | None = None
     """Address, port and interface where its ranks meet, once chosen."""
 
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, HostRanks] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
     first: int | None = None
     error: str | None = None

@@ -171,10 +171,10 @@ class Driver:
         """Occupy what a job is going to occupy."""
         try:
             if left := {host for host, _ in slots} - self._nodes.keys():
-                raise groups.Refused(f"{min(left)} has left the Ray cluster.")
+                raise groups.PlacementRefused(f"{min(left)} has left the Ray cluster.")
             bundles = [groups.Bundle(self._nodes[host], wanted) for host, wanted in slots]
             devices = await self._groups.reserve(job, bundles, patience=patience)
-        except (groups.Refused, ray.exceptions.RayError) as error:
+        except (groups.PlacementRefused, ray.exceptions.RayError) as error:
             self._groups.release(job)
             self._tell("refused", job=job, reason=str(error).strip())
         else:

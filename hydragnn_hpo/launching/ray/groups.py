@@ -33,7 +33,7 @@ class Bundle:
     """``CPU`` and, where it has one, ``GPU``."""
 
 
-class Refused(Exception):
+class PlacementRefused(Exception):
     """A job does not get what it should occupy; the message says why."""
 
 
@@ -66,7 +66,7 @@ class Groups:
         self._wanted.add(job)
         await self._rest(nodes)
         if job not in self._wanted:
-            raise Refused("it was given up.")
+            raise PlacementRefused("it was given up.")
         group = placement_group(
             [dict(bundle.resources) for bundle in bundles],
             strategy="PACK",
@@ -77,9 +77,9 @@ class Groups:
         deadline = time.monotonic() + patience
         while (state := table_of(group)["state"]) != "CREATED":
             if state == "REMOVED":
-                raise Refused("it was given up.")
+                raise PlacementRefused("it was given up.")
             if time.monotonic() > deadline:
-                raise Refused(
+                raise PlacementRefused(
                     f"its slots were not free on the Ray cluster for {patience:g} s: "
                     "others use them."
                 )
@@ -119,14 +119,14 @@ def _see_feasible(bundles: Sequence[Bundle]) -> None:
     wanted: dict[tuple[str, str], float] = {}
     for bundle in bundles:
         if bundle.node not in there:
-            raise Refused(f"the Ray cluster has no host {bundle.node} any more.")
+            raise PlacementRefused(f"the Ray cluster has no host {bundle.node} any more.")
         for resource, amount in bundle.resources.items():
             key = (bundle.node, resource)
             wanted[key] = wanted.get(key, 0.0) + amount
     for (node, resource), amount in wanted.items():
         total = there[node].get(resource, 0.0)
         if amount > total + 1e-6:
-            raise Refused(
+            raise PlacementRefused(
                 f"it wants {amount:g} {resource} of Ray host {node}, which has {total:g}."
             )
 

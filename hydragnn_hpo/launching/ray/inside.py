@@ -17,7 +17,7 @@ from hydragnn_hpo.launching.ray.cluster import StartedCluster
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
 from hydragnn_hpo.launching.ray.member import member_argv
 from hydragnn_hpo.launching.slurm.allocation import Allocation
-from hydragnn_hpo.launching.slurm.transport import step_argv, step_environment
+from hydragnn_hpo.launching.slurm.slurm_transport import step_argv, step_environment
 from hydragnn_hpo.launching.wire.protocol import FOLDER
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from string import Template
 from hydragnn_hpo.host_info import create_private, private_folder
 from hydragnn_hpo.launching.staging.unpack import (
     ENV,
-    Refused,
+    ArchiveRefused,
     checksum_of,
     is_whole,
     open_plain,
@@ -62,16 +62,16 @@ def software_folder(place: str, environment: Mapping[str, str]) -> Path:
     try:
         named = Template(place).substitute(environment)
     except (KeyError, ValueError) as error:
-        raise Refused(f"{place}: names {error}, which this host does not have.") from None
+        raise ArchiveRefused(f"{place}: names {error}, which this host does not have.") from None
     if not _SAFE.fullmatch(named) or not named.startswith("/"):
-        raise Refused(f"{named!r}: scripts cannot lie there; choose another scratch folder.")
+        raise ArchiveRefused(f"{named!r}: scripts cannot lie there; choose another scratch folder.")
     ours = private_folder(Path(named))
     try:
         if not create_private(ours):
-            raise Refused(f"{ours}: is not a folder that only you can enter; remove it.")
+            raise ArchiveRefused(f"{ours}: is not a folder that only you can enter; remove it.")
         (ours / "software").mkdir(exist_ok=True)
     except OSError as error:
-        raise Refused(f"{ours}: cannot be written ({error.strerror}).") from None
+        raise ArchiveRefused(f"{ours}: cannot be written ({error.strerror}).") from None
     return ours / "software"
 
 
@@ -130,9 +130,11 @@ def _fetch(shared: Path, local: Path, checksum: str) -> None:
             shutil.copyfileobj(source, file, 4 << 20)
     except OSError as error:
         local.unlink(missing_ok=True)
-        raise Refused(f"{shared}: cannot be copied to {local.parent} ({error.strerror}).") from None
+        raise ArchiveRefused(
+            f"{shared}: cannot be copied to {local.parent} ({error.strerror})."
+        ) from None
     if wrong := _received(local, checksum):
-        raise Refused(f"{wrong}; pack it again.")
+        raise ArchiveRefused(f"{wrong}; pack it again.")
 
 
 def _archive(folder: Path, checksum: str, broadcast: str, shared: str) -> Path:
@@ -143,7 +145,7 @@ def _archive(folder: Path, checksum: str, broadcast: str, shared: str) -> Path:
         if not (wrong := _received(path, checksum)):
             return path
     if not shared:
-        raise Refused(f"{wrong}.")
+        raise ArchiveRefused(f"{wrong}.")
     local = folder / f".{checksum[:SHORT]}.archive"
     _fetch(Path(shared), local, checksum)
     return local
@@ -214,7 +216,7 @@ def main(argv: list[str]) -> int:
     began, error, target = time.monotonic(), "", Path()
     try:
         target = ready(asked.place, asked.checksum, asked.broadcast, asked.shared)
-    except (Refused, OSError) as reason:
+    except (ArchiveRefused, OSError) as reason:
         error = str(reason)
     if asked.what == "start" and not error:
         _start(target, asked.old_prefix, argv[ours + 1 :])

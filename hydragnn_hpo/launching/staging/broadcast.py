@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hydragnn_hpo.config.path_templates import filled
+from hydragnn_hpo.config.path_templates import fill_path
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.slurm.allocation import Allocation, ask_again, unusable
-from hydragnn_hpo.launching.slurm.transport import step_argv, step_environment
+from hydragnn_hpo.launching.slurm.slurm_transport import step_argv, step_environment
 from hydragnn_hpo.launching.staging.pack import SUFFIXES, Pack
 from hydragnn_hpo.launching.staging.software import ROOT, arrival_argv
 
@@ -63,7 +63,7 @@ def broadcast_target(pack: Pack, place: str, environment: Mapping[str, str]) -> 
     if _OF_THE_HOST in place or shutil.which("sbcast") is None:
         return None
     suffix = next(end for end in SUFFIXES if pack.path.name.endswith(end))
-    return f"{filled(place, environment)}/.hydragnn-hpo-{pack.checksum[:16]}{suffix}"
+    return f"{fill_path(place, environment)}/.hydragnn-hpo-{pack.checksum[:16]}{suffix}"
 
 
 def deliver(delivery: Delivery, allocation: Allocation) -> Allocation:

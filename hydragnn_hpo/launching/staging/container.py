@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hydragnn_hpo.config.path_templates import filled
+from hydragnn_hpo.config.path_templates import fill_path
 from hydragnn_hpo.config.site import ContainerConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.staging.software import Software
@@ -53,7 +53,7 @@ def binds_of(
     """Give the folders that ranks need: the run, scratch, raw data, and ``/sys`` for counters."""
     found = [run_dir, Path("/sys")]
     if scratch is not None:
-        found.append(Path(filled(scratch, environment)))
+        found.append(Path(fill_path(scratch, environment)))
     if data := environment.get(_DATA):
         found.append(Path(data))
     return found

@@ -39,7 +39,7 @@ _SCRIPT = 1 << 20
 """Longer files in ``bin`` are no scripts."""
 
 
-class Refused(StorageError):
+class ArchiveRefused(StorageError):
     """An archive, or a place for it, will not do."""
 
 
@@ -68,12 +68,14 @@ def _decompressed(file: BufferedReader) -> Iterator[IO[bytes]]:
             yield stream  # type: ignore[misc]
         return
     if magic != b"\x28\xb5\x2f\xfd":
-        raise Refused("is neither gzip nor zstd")
+        raise ArchiveRefused("is neither gzip nor zstd")
     os.lseek(file.fileno(), 0, os.SEEK_SET)
     try:
         process = subprocess.Popen(["zstd", "-dcq"], stdin=file, stdout=subprocess.PIPE)
     except OSError:
-        raise Refused("needs the program 'zstd', which this host lacks: pack as .tar.gz") from None
+        raise ArchiveRefused(
+            "needs the program 'zstd', which this host lacks: pack as .tar.gz"
+        ) from None
     with process:
         assert process.stdout is not None
         try:
@@ -81,7 +83,7 @@ def _decompressed(file: BufferedReader) -> Iterator[IO[bytes]]:
         finally:
             process.stdout.close()
     if process.returncode:
-        raise Refused(f"is damaged (zstd ended with code {process.returncode})")
+        raise ArchiveRefused(f"is damaged (zstd ended with code {process.returncode})")
 
 
 class _Tree:
@@ -97,24 +99,24 @@ class _Tree:
         """Write one member; ``most`` bytes may come in all."""
         name = PurePosixPath(member.name)
         if name.is_absolute() or ".." in name.parts or name.parts[:1] not in ((ENV,), (BASE,)):
-            raise Refused(f"holds {member.name!r}, which would lie elsewhere")
+            raise ArchiveRefused(f"holds {member.name!r}, which would lie elsewhere")
         self._folder(name.parent)
         path = self.root / name
         if member.issym():
             if member.linkname.startswith("/"):
-                raise Refused(f"holds {member.name!r}, which leads to {member.linkname!r}")
+                raise ArchiveRefused(f"holds {member.name!r}, which leads to {member.linkname!r}")
             os.symlink(member.linkname, path)
             self._links.append(path)
         elif member.isreg() and content is not None:
             self.bytes += member.size
             if self.bytes > most:
-                raise Refused(f"holds more than the {most} bytes that it tells")
+                raise ArchiveRefused(f"holds more than the {most} bytes that it tells")
             mode = 0o755 if member.mode & 0o100 else 0o644
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 shutil.copyfileobj(content, file, 1 << 20)
             os.utime(path, (member.mtime, member.mtime))
         else:
-            raise Refused(f"holds {member.name!r}, which is neither a file nor a link")
+            raise ArchiveRefused(f"holds {member.name!r}, which is neither a file nor a link")
         self.files += 1
 
     def _folder(self, name: PurePosixPath) -> None:
@@ -129,24 +131,26 @@ class _Tree:
         root = os.path.realpath(self.root)
         for link in self._links:
             if not os.path.realpath(link).startswith(f"{root}/"):
-                raise Refused(f"holds {str(link.relative_to(self.root))!r}, which leads out of it")
+                raise ArchiveRefused(
+                    f"holds {str(link.relative_to(self.root))!r}, which leads out of it"
+                )
 
 
 def _manifest(tar: tarfile.TarFile) -> dict[str, Any]:
     first = tar.next()
     if first is None or first.name != MANIFEST or first.size > _MOST_MANIFEST or not first.isreg():
-        raise Refused("does not begin with its manifest")
+        raise ArchiveRefused("does not begin with its manifest")
     content = tar.extractfile(first)
     assert content is not None
     told = json.loads(content.read())
     wanted = {"files": int, "bytes": int, "prefix": str, "home": str, "python": str}
     wanted |= {"base": str, "executable": str, "system_site": bool}
     if not isinstance(told, dict) or told.get("format") != FORMAT:
-        raise Refused(f"is not of format {FORMAT}: pack it again")
+        raise ArchiveRefused(f"is not of format {FORMAT}: pack it again")
     if any(not isinstance(told.get(key), kind) for key, kind in wanted.items()):
-        raise Refused("has a manifest that lacks something: pack it again")
+        raise ArchiveRefused("has a manifest that lacks something: pack it again")
     if not re.fullmatch(r"python[0-9.]+", told["executable"]):
-        raise Refused(f"names an interpreter {told['executable']!r}")
+        raise ArchiveRefused(f"names an interpreter {told['executable']!r}")
     return told
 
 
@@ -156,7 +160,7 @@ def _extract(file: BufferedReader, work: Path) -> dict[str, Any]:
         told = _manifest(tar)
         free = os.statvfs(work)
         if told["bytes"] > (room := free.f_bavail * free.f_frsize):
-            raise Refused(f"needs {told['bytes']} bytes, {room} are free")
+            raise ArchiveRefused(f"needs {told['bytes']} bytes, {room} are free")
         tree = _Tree(work)
         for member in tar:
             if member.name != MANIFEST:
@@ -164,7 +168,7 @@ def _extract(file: BufferedReader, work: Path) -> dict[str, Any]:
         while stream.read(1 << 20):  # the checksum of the compression comes last
             pass
     if (tree.files, tree.bytes) != (told["files"], told["bytes"]):
-        raise Refused(f"ends after {tree.files} of {told['files']} files")
+        raise ArchiveRefused(f"ends after {tree.files} of {told['files']} files")
     tree.check_links()
     return told
 
@@ -180,16 +184,16 @@ def unpack(archive: Path, target: Path, checksum: str) -> None:
     try:
         with open_plain(archive) as file:
             if checksum_of(file) != checksum:
-                raise Refused("has another checksum")
+                raise ArchiveRefused("has another checksum")
             work.mkdir(mode=0o700)
             told = _extract(file, work)
         _settle(work, target, told)
         _write_whole(work)
         shutil.rmtree(target, ignore_errors=True)
         os.rename(work, target)
-    except (Refused, tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
-        said = error if isinstance(error, Refused) else f"cannot be unpacked ({error})"
-        raise Refused(f"{archive}: {said}.") from None
+    except (ArchiveRefused, tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
+        said = error if isinstance(error, ArchiveRefused) else f"cannot be unpacked ({error})"
+        raise ArchiveRefused(f"{archive}: {said}.") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -205,10 +209,10 @@ def _settle(work: Path, target: Path, told: dict[str, Any]) -> None:
         home = target / BASE / "bin"
         program = work / BASE / "bin" / name
         if not program.is_file():
-            raise Refused(f"lacks its interpreter {name}")
+            raise ArchiveRefused(f"lacks its interpreter {name}")
         _find_library_beside(program, f"{told['base']}/lib".encode())
     elif not os.access(home / name, os.X_OK):
-        raise Refused(f"wants {home / name}, which this host does not have")
+        raise ArchiveRefused(f"wants {home / name}, which this host does not have")
     scripts = work / ENV / "bin"
     scripts.mkdir(parents=True, exist_ok=True)
     (scripts / name).symlink_to(home / name if told["home"] else f"../../{BASE}/bin/{name}")

@@ -13,7 +13,7 @@ import pytest
 
 from hydragnn_hpo.campaign import lease as lease_module
 from hydragnn_hpo.campaign.event_store import EventStore
-from hydragnn_hpo.campaign.joining import Seat
+from hydragnn_hpo.campaign.joining import AllocationLease
 from hydragnn_hpo.campaign.lease import AWAY_SECONDS, Lease, Taken, alive, left
 from hydragnn_hpo.errors import RunError, StorageError
 
@@ -96,18 +96,18 @@ def test_who_leaves_says_why_and_who_is_killed_does_not(tmp_path):
 
 
 def test_an_allocation_has_one_seat(tmp_path):
-    first = Seat(tmp_path, "12")
+    first = AllocationLease(tmp_path, "12")
     with pytest.raises(
         Taken, match=f"allocation 12 works for it already, by process {os.getpid()}"
     ):
-        Seat(tmp_path, "12")
-    Seat(tmp_path, "13").release()
+        AllocationLease(tmp_path, "12")
+    AllocationLease(tmp_path, "13").release()
     first.release()
-    Seat(tmp_path, "12").release()
+    AllocationLease(tmp_path, "12").release()
 
 
 def test_of_two_that_take_a_seat_at_once_the_first_gives_way(tmp_path, monkeypatch):
-    first = Seat(tmp_path, "12")
+    first = AllocationLease(tmp_path, "12")
     (file,) = (tmp_path / "controller" / "allocations").iterdir()
     file.write_text(json.dumps({"pid": 1, "host": "other"}))
     monkeypatch.setattr(first, "_touched", -1e9)
@@ -118,7 +118,7 @@ def test_of_two_that_take_a_seat_at_once_the_first_gives_way(tmp_path, monkeypat
 
 
 def test_the_name_of_an_allocation_leads_nowhere_else(tmp_path):
-    Seat(tmp_path, "../../x$(y)")
+    AllocationLease(tmp_path, "../../x$(y)")
     (file,) = (tmp_path / "controller" / "allocations").iterdir()
     assert file.name == "..%2F..%2Fx%24%28y%29.lease"
 
@@ -152,7 +152,7 @@ def test_the_number_of_a_process_that_another_has_now_holds_nothing(tmp_path):
 
 
 def test_a_seat_outlasts_a_file_server_that_is_away(tmp_path, monkeypatch):
-    seat = Seat(tmp_path, "12")
+    seat = AllocationLease(tmp_path, "12")
 
     def away(path):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -162,4 +162,4 @@ def test_a_seat_outlasts_a_file_server_that_is_away(tmp_path, monkeypatch):
         patch.setattr(os, "utime", away)
         seat.renew()
     with pytest.raises(Taken):
-        Seat(tmp_path, "12")
+        AllocationLease(tmp_path, "12")

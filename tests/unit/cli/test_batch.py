@@ -6,7 +6,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from hydragnn_hpo.cli import batch
+from hydragnn_hpo.cli import batch_command
 from hydragnn_hpo.cli.main import app
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import storage
@@ -25,8 +25,8 @@ def away(tmp_path, monkeypatch):
                 with storage(tmp_path):
                     raise OSError(code, os.strerror(code))
 
-        monkeypatch.setattr(batch, "PAUSES", (0.0, 0.0))
-        monkeypatch.setattr(batch, f"_{step}", fail)
+        monkeypatch.setattr(batch_command, "PAUSES", (0.0, 0.0))
+        monkeypatch.setattr(batch_command, f"_{step}", fail)
         option = ("--script", "1.sh") if step == "begin" else ("--code", "75")
         done = CliRunner().invoke(app, ["batch", step, str(tmp_path), *option])
         return done, len(taken)
@@ -55,7 +55,7 @@ def test_a_damaged_run_is_looked_at_once(monkeypatch, tmp_path):
         taken.append(True)
         raise RunError("events.jsonl: line 3 is damaged.")
 
-    monkeypatch.setattr(batch, "_begin", damaged)
+    monkeypatch.setattr(batch_command, "_begin", damaged)
     done = CliRunner().invoke(app, ["batch", "begin", str(tmp_path), "--script", "1.sh"])
     assert isinstance(done.exception, RunError)
     assert taken == [True]

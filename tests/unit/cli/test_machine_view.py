@@ -4,7 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
-from hydragnn_hpo.cli.machine import app, plain
+from hydragnn_hpo.cli.machine_command import app, plain
 from hydragnn_hpo.config.machine import known_profiles, read_profile
 
 

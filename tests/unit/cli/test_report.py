@@ -7,7 +7,7 @@ import pytest
 from made_campaign import make_campaign
 from typer.testing import CliRunner
 
-from hydragnn_hpo.cli import run as run_command
+from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.main import app
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir

@@ -5,7 +5,7 @@ import sys
 import pytest
 from made_campaign import make_campaign
 
-from hydragnn_hpo.cli import run
+from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.tables import not_learned
 from hydragnn_hpo.config.toml_files import to_toml
 from hydragnn_hpo.layout import RunDir
@@ -22,7 +22,7 @@ from hydragnn_hpo.layout import RunDir
 def test_the_next_command_can_be_typed_as_it_stands(monkeypatch, on_path, called, said):
     monkeypatch.setattr("shutil.which", lambda name: on_path)
     monkeypatch.setattr("sys.argv", [called, "run"])
-    assert run._program() == said
+    assert run_command._program() == said
 
 
 def test_what_was_not_learned_is_said():
@@ -41,11 +41,11 @@ def test_the_next_command_names_a_file_that_is_there(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "campaign.toml").write_text(to_toml(campaign))
     opened = RunDir(tmp_path / "run")
-    assert run._own_file(opened) == "YOUR_STRUCTURES"
+    assert run_command._own_file(opened) == "YOUR_STRUCTURES"
     (tmp_path / "my data.xyz").write_text("1\n\nH 0 0 0\n")
-    assert run._own_file(opened) == "'my data.xyz'"
+    assert run_command._own_file(opened) == "'my data.xyz'"
     (tmp_path / "x.toml").write_text(to_toml(card | {"structure_column": "my cif"}))
-    assert run._own_file(opened) == "'my data.xyz' --structure-column 'my cif'"
+    assert run_command._own_file(opened) == "'my data.xyz' --structure-column 'my cif'"
 
 
 def test_brackets_in_the_name_of_a_run_are_no_markup(tmp_path, capsys):
@@ -54,5 +54,5 @@ def test_brackets_in_the_name_of_a_run_are_no_markup(tmp_path, capsys):
     (opened.report / "report.html").write_text("a page")
     figures = {"utilization": 0.5, "trials": 3, "attempts": 3, "wide_attempts": 0}
     figures |= {"first_step_seconds": None, "cold_start_seconds": None}
-    run._print(opened, {"ensemble": None, "figures": figures})
+    run_command._print(opened, {"ensemble": None, "figures": figures})
     assert f"Report: {opened.report / 'report.html'} (open it" in capsys.readouterr().out

@@ -3,7 +3,7 @@
 import pytest
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.command_config import filled
+from hydragnn_hpo.config.command_config import fill_arguments
 from hydragnn_hpo.config.toml_files import dump_config, parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
 
@@ -48,5 +48,5 @@ def test_what_makes_no_sense_is_refused(changes, said):
 
 def test_only_known_fields_are_filled_in_and_values_are_never_read_again():
     argv = ("{trial}", '--json={"a": {"b": 1}}', "x{width}y{width}", "{epochs}")
-    found = filled(argv, {"trial": "a {width}", "width": 2})
+    found = fill_arguments(argv, {"trial": "a {width}", "width": 2})
     assert found == ("a {width}", '--json={"a": {"b": 1}}', "x2y2", "{epochs}")

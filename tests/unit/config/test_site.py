@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.config.path_templates import filled
+from hydragnn_hpo.config.path_templates import fill_path
 from hydragnn_hpo.config.site import (
     Directive,
     Interface,
@@ -89,9 +89,9 @@ def test_what_is_no_such_thing_is_refused(kind, text):
 
 def test_variables_of_a_path_are_filled_in():
     known = {"USER": "ada", "JOB": "12"}
-    assert filled("/mnt/bb/$USER", known) == "/mnt/bb/ada"
-    assert filled("${USER}/$JOB-x", {"USER": "/home/ada", "JOB": "12"}) == "/home/ada/12-x"
-    assert filled("/tmp", {}) == "/tmp"
+    assert fill_path("/mnt/bb/$USER", known) == "/mnt/bb/ada"
+    assert fill_path("${USER}/$JOB-x", {"USER": "/home/ada", "JOB": "12"}) == "/home/ada/12-x"
+    assert fill_path("/tmp", {}) == "/tmp"
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_variables_of_a_path_are_filled_in():
 )
 def test_what_cannot_be_filled_in_is_refused(text, environment, says):
     with pytest.raises(ConfigError, match=says):
-        filled(text, environment)
+        fill_path(text, environment)
 
 
 def test_what_was_filled_in_is_not_filled_in_again():
-    assert filled("/x/$A", {"A": "$B", "B": "secret"}) == "/x/$B"
+    assert fill_path("/x/$A", {"A": "$B", "B": "secret"}) == "/x/$B"
 
 
 FRONTIER = {

@@ -23,7 +23,7 @@ from hydragnn_hpo.data import build_local, convert_pieces
 from hydragnn_hpo.data.build_folder import hold_work_folder
 from hydragnn_hpo.data.build_local import BuildProgress, build_store, job_main
 from hydragnn_hpo.data.build_merge import StoreLayout, split_windows
-from hydragnn_hpo.data.build_plan import Piece, Plan, find_file, make_plan
+from hydragnn_hpo.data.build_plan import BuildPlan, Piece, find_file, make_plan
 from hydragnn_hpo.data.columns import arrays_of, columns_of
 from hydragnn_hpo.data.convert_pieces import Record, Tell, read_graphs
 from hydragnn_hpo.data.normalize import fit_target_stats
@@ -210,7 +210,7 @@ def pieces_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note the number of every piece that is converted in this process."""
     seen: list[int] = []
 
-    def noting(plan: Plan, piece: Piece, work: Path, tell: Tell) -> Record:
+    def noting(plan: BuildPlan, piece: Piece, work: Path, tell: Tell) -> Record:
         seen.append(piece.number)
         return real(plan, piece, work, tell)
 

@@ -5,8 +5,12 @@ import pytest
 import torch
 
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.ensemble.edge_pairs import arrange_in_pairs, cut_to_cutoff, squared_lengths
-from hydragnn_hpo.ensemble.engine import batches_by_key
+from hydragnn_hpo.ensemble.engine import (
+    arrange_in_pairs,
+    batches_by_key,
+    cut_to_cutoff,
+    squared_lengths,
+)
 from hydragnn_hpo.model.edges import pair_vectors
 from tests.unit.ensemble.conftest import toy_columns
 

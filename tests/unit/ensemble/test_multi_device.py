@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
 from hydragnn_hpo.ensemble.engine import EagerEngine
-from hydragnn_hpo.ensemble.inference import Ensemble, device_of, devices_of, load_ensemble
-from hydragnn_hpo.ensemble.multi_device import MultiDeviceEngine, assign_members
+from hydragnn_hpo.ensemble.inference import (
+    Ensemble,
+    MultiDeviceEngine,
+    assign_members,
+    device_of,
+    devices_of,
+    load_ensemble,
+)
 from hydragnn_hpo.errors import ConfigError
 
 

@@ -17,7 +17,7 @@ from ase import Atoms
 from fastapi import FastAPI
 from processes import SECONDS, until
 
-from hydragnn_hpo.cli.serve import serve as command
+from hydragnn_hpo.cli.serve_command import serve as command
 from hydragnn_hpo.ensemble import request_parsing, serve
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.request_parsing import Limits

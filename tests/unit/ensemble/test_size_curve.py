@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hydragnn_hpo.ensemble.build import build_ensemble
+from hydragnn_hpo.ensemble.build import MOST, build_ensemble, compute_size_curves, errors_alone
 from hydragnn_hpo.ensemble.select import ScoredHead, greedy_order
-from hydragnn_hpo.ensemble.size_curve import MOST, compute_size_curves, errors_alone
 
 Make = Callable[..., Path]
 

@@ -15,7 +15,7 @@ from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launchers.launcher import wrapped
 from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
 from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
-from hydragnn_hpo.launching.slurm.transport import step_argv
+from hydragnn_hpo.launching.slurm.slurm_transport import step_argv
 
 HOSTILE = [
     "a b",

@@ -175,7 +175,7 @@ def test_two_ranks_divide_this_host():
     mask = sorted(os.sched_getaffinity(0))
     if len(mask) < 2:
         pytest.skip("there is one core.")
-    code = "import os, sys; from hydragnn_hpo.cli.predict import find_own_rank\n"
+    code = "import os, sys; from hydragnn_hpo.cli.predict_command import find_own_rank\n"
     code += "find_own_rank()\n"
     code += "print(os.environ['OMP_NUM_THREADS'], *sorted(os.sched_getaffinity(0)))\n"
     code += "print(*sys.modules, sep='\\n', file=sys.stderr)"

@@ -8,8 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.et import ETOptions
 from hydragnn_hpo.config.model_config import ModelConfig
-from hydragnn_hpo.model.convs.et import ETConv
-from hydragnn_hpo.model.edge_attention import attention_sum, edge_scores
+from hydragnn_hpo.model.convs.et import ETConv, attention_sum, edge_scores
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import build_links, build_paired_links
 

@@ -22,11 +22,11 @@ from hydragnn_hpo.report.dashboard import (
     CLOSED_POLICY,
     HEADERS,
     AccessKeys,
+    LiveFacts,
     LiveReport,
     make_dashboard,
 )
 from hydragnn_hpo.report.facts import read_facts
-from hydragnn_hpo.report.live_facts import LiveFacts
 from hydragnn_hpo.report.page_blocks import Number, Numbers, Section
 
 PORT = 4321

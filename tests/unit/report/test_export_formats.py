@@ -22,7 +22,7 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 
-from hydragnn_hpo.cli.export_run import WAYS
+from hydragnn_hpo.cli.export_command import WAYS
 from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.errors import ConfigError, HydraError, RunError
 from hydragnn_hpo.report import export_formats

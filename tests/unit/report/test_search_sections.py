@@ -14,11 +14,10 @@ from unit.report.independent_search import SEARCH
 from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import Facts, read_facts
-from hydragnn_hpo.report.latency import read_latencies
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Table
 from hydragnn_hpo.report.sections import SECTIONS, parallel
 from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
-from hydragnn_hpo.report.sections.pareto import pareto_places
+from hydragnn_hpo.report.sections.pareto import pareto_places, read_latencies
 from hydragnn_hpo.report.surrogate import fill_inactive, grid_values, partial_dependence
 from hydragnn_hpo.report.trial_scores import short_names, wide
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.config.model_config import HeadConfig
-from hydragnn_hpo.training.loss import combine_losses, head_sums
+from hydragnn_hpo.training.stepper import combine_losses, head_sums
 
 
 class Stub:

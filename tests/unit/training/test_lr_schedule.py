@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.config.training_config import TrainConfig
-from hydragnn_hpo.training.lr_schedule import LearningRateSchedule
+from hydragnn_hpo.training.optim import LearningRateSchedule
 
 
 def course(total, config, graphs_per_step=32.0):

@@ -19,7 +19,7 @@ from hydragnn_hpo.training.parallel import (
     parallelize,
     recompute_rounds,
 )
-from hydragnn_hpo.training.tensor_parallel import find_linear_pairs
+from hydragnn_hpo.training.sharded import find_linear_pairs
 
 
 @pytest.mark.parametrize(

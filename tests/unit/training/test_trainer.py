@@ -12,7 +12,7 @@ from hydragnn_hpo.training import trainer as module
 from hydragnn_hpo.training.checkpoint import BackgroundJob
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.evaluate import error_sums
-from hydragnn_hpo.training.lr_schedule import LearningRateSchedule
+from hydragnn_hpo.training.optim import LearningRateSchedule
 
 
 def go():

@@ -12,7 +12,7 @@ import pytest
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.launching.fleet.transport import Call, News
-from hydragnn_hpo.launching.ray import transport as module
+from hydragnn_hpo.launching.ray import ray_transport as module
 from hydragnn_hpo.launching.ray.cluster import missing
 from hydragnn_hpo.launching.ray.inside import Ground, find_ground
 from hydragnn_hpo.launching.ray.member import head_argv, member_argv, persist

@@ -9,7 +9,7 @@ import pytest
 from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.launching.slurm import allocation
 from hydragnn_hpo.launching.slurm.allocation import Allocation, unusable
-from hydragnn_hpo.launching.slurm.transport import step_argv
+from hydragnn_hpo.launching.slurm.slurm_transport import step_argv
 
 
 @pytest.fixture

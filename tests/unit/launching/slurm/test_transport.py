@@ -10,7 +10,7 @@ from processes import SECONDS
 from hydragnn_hpo.launching.fleet.transport import Call
 from hydragnn_hpo.launching.slurm import allocation as slurm
 from hydragnn_hpo.launching.slurm.allocation import Allocation
-from hydragnn_hpo.launching.slurm.transport import SlurmTransport
+from hydragnn_hpo.launching.slurm.slurm_transport import SlurmTransport
 from hydragnn_hpo.launching.wire.door import DoorPlate
 
 

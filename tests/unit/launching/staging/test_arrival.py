@@ -16,7 +16,7 @@ import pytest
 
 from hydragnn_hpo.launching.staging import arrival
 from hydragnn_hpo.launching.staging.arrival import ready, settled_environment
-from hydragnn_hpo.launching.staging.unpack import Refused
+from hydragnn_hpo.launching.staging.unpack import ArchiveRefused
 
 ROOT = Path(__file__).parents[4]
 ARRIVAL = (sys.executable, "-S", "-P", "-m", "hydragnn_hpo.launching.staging.arrival")
@@ -94,7 +94,9 @@ def test_a_partial_file_is_refused_and_removed(tmp_path, shared, checksum, how):
     sent.write_bytes(shared.read_bytes())
     damage(sent, how)
 
-    with pytest.raises(Refused, match="did not come" if how == "missing" else "not what was sent"):
+    with pytest.raises(
+        ArchiveRefused, match="did not come" if how == "missing" else "not what was sent"
+    ):
         ready(str(place), checksum, str(sent))
 
     assert not sent.exists()
@@ -106,9 +108,9 @@ def test_a_partial_file_is_refused_and_removed(tmp_path, shared, checksum, how):
 
 def test_a_shared_archive_that_is_damaged_leaves_nothing(tmp_path, shared, checksum):
     damage(shared, "short")
-    with pytest.raises(Refused, match="pack it again"):
+    with pytest.raises(ArchiveRefused, match="pack it again"):
         ready(str(tmp_path / "place"), checksum, "", str(shared))
-    with pytest.raises(Refused, match="cannot be copied"):
+    with pytest.raises(ArchiveRefused, match="cannot be copied"):
         ready(str(tmp_path / "place"), checksum, "", str(tmp_path / "nowhere"))
     assert unpacked(tmp_path / "place") == []
 
@@ -120,7 +122,7 @@ def test_what_a_sweeper_took_parts_of_is_unpacked_again(tmp_path, shared, checks
     (target / "env/__pycache__/file.pyc").touch()
     (target / "env/file").unlink()
 
-    with pytest.raises(Refused, match="nothing was sent"):
+    with pytest.raises(ArchiveRefused, match="nothing was sent"):
         ready(place, checksum)
     assert ready(place, checksum, "", str(shared)) == target
     assert (target / "env/file").exists()
@@ -208,7 +210,7 @@ def test_nothing_of_another_environment_is_found():
     ],
 )
 def test_a_place_that_will_not_do_is_said(place, said):
-    with pytest.raises(Refused, match=said.replace("(", "\\(")):
+    with pytest.raises(ArchiveRefused, match=said.replace("(", "\\(")):
         arrival.software_folder(place, {"HOME": "/root"})
 
 
@@ -216,7 +218,7 @@ def test_a_folder_that_others_can_enter_is_not_used(tmp_path):
     folder = tmp_path / f"hydragnn-hpo-{os.getuid()}"
     folder.mkdir()
     folder.chmod(0o755)
-    with pytest.raises(Refused, match="only you can enter"):
+    with pytest.raises(ArchiveRefused, match="only you can enter"):
         arrival.software_folder(str(tmp_path), {})
 
 

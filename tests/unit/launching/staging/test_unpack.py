@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.launching.staging.unpack import Refused, unpack
+from hydragnn_hpo.launching.staging.unpack import ArchiveRefused, unpack
 
 GOOD = {
     "format": 1,
@@ -56,7 +56,7 @@ def packed(file: Path, *members, told: dict | None = None, python: bool = True) 
 def refused(tmp_path: Path, file: Path, checksum: str) -> str:
     """Give the sentence; neither the target nor anything beside it may be there."""
     before = sorted(path for path in tmp_path.rglob("*"))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ArchiveRefused) as caught:
         unpack(file, tmp_path / "target", checksum)
     assert sorted(path for path in tmp_path.rglob("*")) == before
     return str(caught.value)

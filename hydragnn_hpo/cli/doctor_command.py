@@ -14,7 +14,7 @@ import typer
 
 from hydragnn_hpo.cli.acceptance import MINUTES, Acceptance, accept
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
-from hydragnn_hpo.cli.run import ContainerOption, PackOption
+from hydragnn_hpo.cli.run_command import ContainerOption, PackOption
 from hydragnn_hpo.cli.words import count
 from hydragnn_hpo.launching.doctor_findings import ORDER, Finding, State, worst
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
-from hydragnn_hpo.cli.run import ContainerOption, MachineOption, RunOption
+from hydragnn_hpo.cli.run_command import ContainerOption, MachineOption, RunOption
 from hydragnn_hpo.launching.submit.order import MOST_JOBS, Order, check_order, wall_seconds
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def submit(
 
 def _settled(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
     """Read and check a campaign as ``run`` does."""
-    from hydragnn_hpo.cli.run import fitting_cards, settled
+    from hydragnn_hpo.cli.run_command import fitting_cards, settled
     from hydragnn_hpo.config.machine import find_profile
     from hydragnn_hpo.data.build_plan import find_files
     from hydragnn_hpo.errors import ConfigError

@@ -12,11 +12,11 @@ from typing import Any
 
 from hydragnn_hpo.config.search_config import Scalar, Space
 from hydragnn_hpo.layout import derive_seed
+from hydragnn_hpo.search.brains.sobol_brain import spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, finite_or_none, rank_points
 from hydragnn_hpo.search.proposal_history import ProposalHistory
 from hydragnn_hpo.search.quiet_optuna import quiet_optuna
-from hydragnn_hpo.search.sobol import spread_points
 from hydragnn_hpo.search.space import (
     active_parameters,
     choice_index,

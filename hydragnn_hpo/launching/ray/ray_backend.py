@@ -13,9 +13,9 @@ from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, Job, Slot
 from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.ray.inside import find_ground
+from hydragnn_hpo.launching.ray.ray_transport import RayTransport
 from hydragnn_hpo.launching.ray.reservations import Reservations
 from hydragnn_hpo.launching.ray.shares import shares
-from hydragnn_hpo.launching.ray.transport import RayTransport
 
 _SLICE = 0.02
 """Seconds between two looks for the cluster's answer, while a job waits for it."""

@@ -193,14 +193,14 @@ def _join(
     Raises:
         RunError: our hosts are not wanted there.
     """
-    from hydragnn_hpo.campaign.joining import Member
+    from hydragnn_hpo.campaign.joining import AllocationMember
     from hydragnn_hpo.campaign.lease import Taken
     from hydragnn_hpo.campaign.shutdown import ShutdownRequest
     from hydragnn_hpo.files import read_json
     from hydragnn_hpo.launching.submit.chain import DRAINED
 
     pause = ShutdownRequest()
-    with pause.handle_signals(), Member(config, opened) as member:
+    with pause.handle_signals(), AllocationMember(config, opened) as member:
         while (course := member.serve(pause, partial(typer.echo, err=True))) == "free":
             try:
                 make = member.backend

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.request_parsing import Limits
     from hydragnn_hpo.http_service import Token
 
-
 HostOption = Annotated[str, typer.Option(help="Address; loopback unless told.")]
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")]
 TokenFileOption = Annotated[

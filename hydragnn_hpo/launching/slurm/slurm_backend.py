@@ -10,7 +10,7 @@ from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD
 from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.slurm.allocation import Allocation
-from hydragnn_hpo.launching.slurm.transport import SlurmTransport
+from hydragnn_hpo.launching.slurm.slurm_transport import SlurmTransport
 from hydragnn_hpo.launching.staging.equip import equip
 
 

@@ -1,0 +1,331 @@
+"""The work of ``init``: inspect data, write a card and a campaign that fits the time, show both."""
+
+import contextlib
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hydragnn_hpo.campaign.campaign_template import (
+    HeadHints,
+    choose_convs,
+    choose_heads,
+    render_campaign,
+)
+from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
+from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
+from hydragnn_hpo.cli.estimate_stats import estimate_stats, scale_stats
+from hydragnn_hpo.cli.tables import console
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.config.toml_files import load_config, parse_config
+from hydragnn_hpo.data.card_template import count_noun, render_card
+from hydragnn_hpo.data.inspect import Inspection, inspect_files
+from hydragnn_hpo.data.unit_inference import UNKNOWN
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.launching.slots import detect_slots
+from hydragnn_hpo.resources import find_resource, resource_path
+from hydragnn_hpo.sanitize import escape_line
+
+MINUTES = 10.0
+"""Default time for the campaign of a data file."""
+
+LATE = 1.5
+"""Factor over the wanted time from which a campaign is said to take too long."""
+
+_CERTAINTY = {"guessed": " (guessed)", "unknown": " (not known)"}
+
+
+@dataclass(frozen=True)
+class InitRequest:
+    """What the user wants searched."""
+
+    convs: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class InitResult:
+    """A card and a campaign, and what they are made from."""
+
+    found: Inspection
+    card: Path
+    card_text: str
+    campaign: Path
+    campaign_text: str
+    heads: tuple[str, ...]
+    budget: SearchBudget
+    seconds: float
+    """Time of the search in the simulation."""
+    minutes: float
+    """Time that it may take."""
+
+
+def is_card(arguments: Sequence[str]) -> bool:
+    """Check whether the arguments name a card: a TOML file, or a shipped one."""
+    if len(arguments) != 1:
+        return False
+    path = Path(arguments[0])
+    if path.exists():
+        return path.suffix.lower() == ".toml"
+    known = {entry.stem for entry in resource_path("graph_datasets").glob("*.toml")}
+    return path.suffix == ".toml" or arguments[0] in known or path.parts[:1] == ("graph_datasets",)
+
+
+def parse_units(options: Sequence[str]) -> dict[str, str]:
+    """Parse units of the form ``NAME=UNIT``.
+
+    Raises:
+        ConfigError: one is not of this form.
+    """
+    units = {}
+    for option in options:
+        name, sign, unit = option.rpartition("=")
+        if not sign or not name or not unit:
+            raise ConfigError(f"--unit {option}: is not of the form NAME=UNIT, as energy=Hartree.")
+        units[name.strip()] = unit.strip()
+    return units
+
+
+def init_from_card(name: str, request: InitRequest) -> str:
+    """Render a campaign for a card; with a time it fits into that."""
+    path = find_resource(name, "graph_datasets")
+    card_path = str(Path(name).resolve()) if Path(name).is_file() else name
+    card = load_config(path, CardConfig)
+    if request.minutes is None:
+        return render_campaign(card, card_path, request.convs, request.targets)
+    stats = estimate_stats(path, [Path(f"{card.name}.bp")], None).stats
+    return _fit_campaign(card, card_path, stats, request, HeadHints())[0]
+
+
+def init_from_files(
+    paths: Sequence[Path], request: InitRequest, units: Mapping[str, str], folder: Path
+) -> InitResult:
+    """Inspect data, and render a card and a campaign.
+
+    Args:
+        paths: of data files or folders.
+        request: what the user wants searched.
+        units: of properties, as given by the user.
+        folder: where card and campaign will lie.
+
+    Raises:
+        ConfigError: an option makes no sense, or the files exist.
+        DataError: the data cannot be read, or hold nothing to learn.
+    """
+    if folder.suffix.lower() == ".toml":
+        raise ConfigError(f"--out {folder}: data files get a card and a campaign: name a folder.")
+    with _show_activity("reading structures"):
+        found = inspect_files(paths, units)
+    card_path = _check_free(folder / f"{found.name}.toml")
+    campaign_path = _check_free(folder / f"{found.name}_search.toml")
+    text = render_card(found, folder)
+    card = _parse_card(text, card_path)
+    hints = _make_hints(found)
+    heads = choose_heads(card, request.targets, hints)
+    stats = scale_stats(found.geometry.stats, found.sample.total, card)
+    minutes = request.minutes or MINUTES
+    with _show_activity("pricing trials"):
+        campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)
+    return InitResult(
+        found,
+        card_path,
+        text,
+        campaign_path,
+        campaign,
+        heads=heads,
+        budget=budget,
+        seconds=forecast.simulated.makespan,
+        minutes=minutes,
+    )
+
+
+def write_files(texts: Mapping[Path, str]) -> None:
+    """Write all files or none; overwrite none.
+
+    Raises:
+        ConfigError: one exists.
+        StorageError: one cannot be written.
+    """
+    for path in texts:
+        _check_free(path)
+    written: list[Path] = []
+    try:
+        for path, text in texts.items():
+            with storage(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
+            written.append(path)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _check_free(path: Path) -> Path:
+    if path.exists():
+        raise ConfigError(
+            f"{path}: is there already; remove it, or choose another place with --out."
+        )
+    return path
+
+
+def _parse_card(text: str, path: Path) -> CardConfig:
+    """Parse the rendered card; a unit that only the user knows counts as eV for the prices."""
+    values: dict[str, Any] = tomllib.loads(text)
+    for target in values["targets"].values():
+        target["unit"] = "eV" if target["unit"] == UNKNOWN else target["unit"]
+    return parse_config(values, CardConfig, where=str(path))
+
+
+def _make_hints(found: Inspection) -> HeadHints:
+    targets = found.proposals.targets
+    return HeadHints(
+        frozenset(target.name for target in targets if target.extensive),
+        {t.name: t.why[-1] if t.why else "left to you" for t in targets if not t.head},
+    )
+
+
+def _fit_campaign(
+    card: CardConfig,
+    card_path: str,
+    stats: Mapping[str, Any],
+    request: InitRequest,
+    hints: HeadHints,
+) -> tuple[str, Forecast, SearchBudget]:
+    """Render a campaign that fits into a time on this machine."""
+    able = choose_convs(card, choose_heads(card, request.targets, hints), request.convs)
+
+    def render(budget: SearchBudget) -> str:
+        return render_campaign(
+            card, card_path, request.convs, request.targets, budget=budget, hints=hints
+        )
+
+    def make(budget: SearchBudget) -> CampaignConfig:
+        return parse_config(tomllib.loads(render(budget)), CampaignConfig, where="first campaign")
+
+    machine = ForecastMachine(find_profile(None), 1, len(detect_slots()))
+    seconds = 60.0 * (request.minutes or MINUTES)
+    budget, forecast = fit_budget(make, machine, stats, able, seconds)
+    return render(budget), forecast, budget
+
+
+@contextlib.contextmanager
+def _show_activity(what: str) -> Iterator[None]:
+    """Show on a terminal that something is being done."""
+    if not sys.stdout.isatty():
+        yield
+        return
+    with Console().status(what):
+        yield
+
+
+def show_result(result: InitResult, *, dry_run: bool) -> None:
+    """Print what was found, what is proposed, what to check, and what comes next."""
+    out, proposals = console(), result.found.proposals
+    _print_line(out, _describe_files(result.found))
+    _print_line(out, _describe_geometry(result.found))
+    out.print(_tabulate_targets(result))
+    for name, why in proposals.left_out:
+        _print_line(out, f"left out: {escape_line(name)[:60]} {why}")
+    for warning in result.found.warnings:
+        _print_line(out, f"WARNING: {warning}", style="yellow")
+    for line in _explain_units(result):
+        _print_line(out, line, style="yellow")
+    for line in _describe_search(result):
+        _print_line(out, line)
+    if dry_run:
+        _print_line(out, f"would write {result.card} and {result.campaign}")
+        return
+    written = f"{result.card} (what the data are) and {result.campaign} (what is searched)"
+    _print_line(out, f"wrote {written}")
+    if not any(target.unit.name == UNKNOWN for target in proposals.targets):
+        _print_line(out, "next:", style="bold")
+        _print_line(out, f"  hydragnn-hpo run {shlex.quote(str(result.campaign))}")
+
+
+def _print_line(out: Console, text: str, style: str | None = None) -> None:
+    """Print text that may come from a file; markup in it has no effect."""
+    out.print(escape_line(text).replace('\\"', '"'), style=style, markup=False, highlight=False)
+
+
+def _describe_files(found: Inspection) -> str:
+    sample = found.sample
+    more = f" and {len(found.files) - 1} more" if len(found.files) > 1 else ""
+    read = len(sample.structures) + sample.bad
+    about = "" if sample.exact else "about "
+    how = "all read" if read == sample.total else f"{read:,} of them read"
+    return f"{found.files[0].path}{more}: {about}{sample.total:,} structures ({how})"
+
+
+def _describe_geometry(found: Inspection) -> str:
+    geometry = found.geometry
+    fewest, median, most = geometry.sizes
+    elements = " ".join(geometry.elements[:24]) + (" ..." if len(geometry.elements) > 24 else "")
+    return (
+        f"{fewest} to {most} atoms (median {median}), {geometry.periodic}, "
+        f"{count_noun(len(geometry.elements), 'element')}: {elements}; "
+        f"{geometry.degree:.0f} neighbours within {geometry.cutoff:g} angstrom"
+    )
+
+
+def _tabulate_targets(result: InitResult) -> Table:
+    table = Table()
+    for name in ("target", "of", "unit", "predicted", "values", "why"):
+        table.add_column(name, overflow="fold")
+    for target in result.found.proposals.targets:
+        kind = "structure" if target.level == "graph" else "atom"
+        kind += "" if target.shape == "scalar" else f", {target.shape}"
+        unit = target.unit.name + _CERTAINTY.get(target.unit.sure, "")
+        head = "yes" if target.name in result.heads else "no"
+        cells = (target.name, kind, unit, head, target.spread, "; ".join(target.why))
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _explain_units(result: InitResult) -> Iterator[str]:
+    """Yield which units were guessed or are not known, and how to correct them."""
+    targets = result.found.proposals.targets
+    guessed = [target for target in targets if target.unit.sure == "guessed"]
+    if guessed:
+        listed = ", ".join(f"{target.name} in {target.unit.name}" for target in guessed)
+        yield (
+            f"UNITS GUESSED: {listed}. If one is wrong, correct {result.card.name}, or remove both "
+            f"files and give --unit '{escape_line(guessed[0].key)}=UNIT'."
+        )
+    asked = [target.name for target in targets if target.unit.name == UNKNOWN]
+    bare = [t.name for t in targets if t.unit.sure == "unknown" and t.unit.name != UNKNOWN]
+    if bare:
+        yield f"No unit is known for {', '.join(bare)}: numbers stay as in the file."
+    if asked:
+        yield (
+            f"STOP: the unit of {', '.join(asked)} is not known, and what comes out would be wrong "
+            f'by it. Write it in {result.card} in place of "?", then: hydragnn-hpo run '
+            f"{result.campaign}"
+        )
+
+
+def _describe_search(result: InitResult) -> Iterator[str]:
+    budget = result.budget
+    yield (
+        f"search: {budget.trials} trials of {', '.join(budget.convs or ())}; "
+        f"{min(budget.features)} to {max(budget.features)} features, {budget.layers[0]} to "
+        f"{budget.layers[1]} layers; {budget.rungs[0]} epochs, the best {budget.rungs[1]}; an "
+        f"ensemble of {budget.members}"
+    )
+    yield from budget.why
+    if result.seconds > 60.0 * result.minutes * LATE:
+        yield (
+            f"WARNING: the smallest sensible search takes longer than {result.minutes:g} minutes "
+            "here: start from part of the data, or use a larger machine."
+        )

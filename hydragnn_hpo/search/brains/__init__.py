@@ -1,0 +1,1 @@
+"""Search algorithms behind one protocol: ask, tell, replay, learn; see ``search.brain``."""

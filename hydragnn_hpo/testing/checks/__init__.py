@@ -1,0 +1,1 @@
+"""What a layer must obey: one module per kind of law; each has a dict ``CHECKS``."""
