@@ -235,7 +235,7 @@ class TrialPricer:
         return lanes if alone else 1
 
 
-def forecast(
+def forecast_campaign(
     config: CampaignConfig,
     machine: ForecastMachine,
     priced: Mapping[str, PricedTrial],

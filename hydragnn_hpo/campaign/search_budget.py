@@ -10,7 +10,7 @@ from hydragnn_hpo.campaign.forecast import (
     ForecastMachine,
     PricedTrial,
     TrialPricer,
-    forecast,
+    forecast_campaign,
     sample_configurations,
 )
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
@@ -205,7 +205,9 @@ def _reduce_trials(
     """Simulate a budget, and take trials away while it takes too long."""
     while True:
         config = render(budget)
-        expected = forecast(config, machine, _price_draws(config, machine, stats, budget.trials))
+        expected = forecast_campaign(
+            config, machine, _price_draws(config, machine, stats, budget.trials)
+        )
         if expected.simulated.makespan + OVERHEAD <= seconds or budget.trials <= MIN_TRIALS:
             why = _explain_budget(budget, int(stats["splits"]["train"]), machine, expected)
             return replace(budget, why=why), expected

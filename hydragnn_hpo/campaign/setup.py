@@ -9,7 +9,7 @@ from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.command_config import fill_arguments
 from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.epoch_size import epoch_size
+from hydragnn_hpo.config.epoch_size import compute_epoch_size
 from hydragnn_hpo.config.search_config import Scalar
 from hydragnn_hpo.config.toml_files import dump_config, load_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
@@ -196,7 +196,7 @@ def check_search(
     return rules
 
 
-def check_space(
+def check_corners(
     config: CampaignConfig,
     targets: Mapping[str, Any],
     cutoff: float,
@@ -235,7 +235,7 @@ def check_space(
                     f"angstrom, the card's edges end at {cutoff:g}: lower one or raise the other."
                 )
             if stats is not None:
-                epoch_size(stats, made.training, [entry.ratio for entry in made.data])
+                compute_epoch_size(stats, made.training, [entry.ratio for entry in made.data])
 
 
 def _values(config: CampaignConfig, key: str) -> list[Scalar]:

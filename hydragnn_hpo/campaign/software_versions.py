@@ -10,7 +10,7 @@ PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "adios2", "vesin", "de
 """What may change a number, or the next proposal."""
 
 
-def software_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+def read_software_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of Python and of packages, without importing them."""
     found = {"python": platform.python_version()}
     for name in packages:
@@ -24,4 +24,4 @@ def software_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 def controller_versions() -> dict[str, str]:
     """Return what the journal says of the controller's software and system."""
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    return {"hydragnn-hpo": __version__, **software_versions(), "system": system}
+    return {"hydragnn-hpo": __version__, **read_software_versions(), "system": system}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hydragnn_hpo.campaign.outcome import EndedAttempt, last_lines, read_outcome
-from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
+from hydragnn_hpo.campaign.setup import check_corners, stores_of, trial_config
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.command_config import CommandConfig
 from hydragnn_hpo.config.data_mixture import unite_stats
@@ -97,7 +97,7 @@ class TrainingTrials:
                 job("build", {"card": str(path), "out": str(store)})
             every.append(read_json(store / "stats.json"))
         self.stats = unite_stats(every, self.config.data, self.config.shared)
-        check_space(self.config, self.stats["targets"], self.stats["cutoff"], self.stats)
+        check_corners(self.config, self.stats["targets"], self.stats["cutoff"], self.stats)
 
     def configure(self, name: str, values: Mapping[str, Any]) -> TrialConfig:
         """Make a trial's configuration from the template and searched values."""

@@ -50,7 +50,7 @@ def _begin(run_dir: Path, script: str) -> None:
     own, reached = _own(records, script), count_progress(run)
     jobs = [job for job in records.jobs() if chain.same_chain(job, own)]
     earlier = [job for job in jobs if job.link < own.link]
-    decided = chain.begin(earlier, own, progress=reached, finished=_finished(run))
+    decided = chain.begin_chain_job(earlier, own, progress=reached, finished=_finished(run))
     records.note(own.id, "began", time=time.time(), host=socket.gethostname(), progress=reached)
     said = decided.said
     if decided.followed and not any(job.after == own.id for job in jobs):
@@ -81,7 +81,7 @@ def _end(run_dir: Path, code: int) -> None:
     run, records = RunDir(run_dir), JobRecords(run_dir)
     own = _own(records, "")
     followers = [job for job in records.jobs() if job.after == own.id]
-    decided = chain.end(
+    decided = chain.end_chain_job(
         own,
         code=code,
         progress=count_progress(run),

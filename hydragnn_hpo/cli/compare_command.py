@@ -29,7 +29,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Set campaigns side by side: spaces, winners, what it cost to reach an error."""
-    from hydragnn_hpo.report.compare import compare as compare_runs
+    from hydragnn_hpo.report.compare import compare_runs as compare_runs
     from hydragnn_hpo.report.compare import read_campaigns
 
     levels = [_parse_level(text) for text in reach or ()]

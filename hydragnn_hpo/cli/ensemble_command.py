@@ -30,11 +30,11 @@ def info(
     """Check every checksum and show what an ensemble predicts, from what data, by whom."""
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.ensemble.artefact import summarize_artefact
-    from hydragnn_hpo.ensemble.model_card import model_card
+    from hydragnn_hpo.ensemble.model_card import render_model_card
 
     summary = summarize_artefact(ensemble_file(path))
     if card:
-        typer.echo(model_card(summary.content.manifest, summary.content.configs))
+        typer.echo(render_model_card(summary.content.manifest, summary.content.configs))
     elif as_json:
         typer.echo(json.dumps(_info_to_plain(summary)))
     else:

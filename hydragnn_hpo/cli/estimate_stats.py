@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.setup import check_space, find_cards
+from hydragnn_hpo.campaign.setup import check_corners, find_cards
 from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
@@ -177,7 +177,7 @@ def data_of_campaign(
     ]
     stats = unite_stats([guess.stats for guess in guesses], config.data, config.shared)
     built = all(guess.built for guess in guesses)
-    check_space(config, stats["targets"], stats["cutoff"], stats if built else None)
+    check_corners(config, stats["targets"], stats["cutoff"], stats if built else None)
     said = "; ".join(guess.origin for guess in guesses)
     work = make_trial_kind(config, run, {path: card.name for path, card in cards.items()})
     return DataKnown(work, stats, said if built else f"not built yet, estimated: {said}")

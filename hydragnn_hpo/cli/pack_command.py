@@ -19,7 +19,7 @@ def pack(out: OutOption = Path("environment.tar.gz"), as_json: JsonOption = Fals
 
     from hydragnn_hpo.launching.staging import pack as packing
 
-    made = packing.pack(out)
+    made = packing.pack_environment(out)
     if as_json:
         typer.echo(json.dumps(asdict(made) | {"path": str(made.path)}))
         return

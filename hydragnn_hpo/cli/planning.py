@@ -12,7 +12,7 @@ from hydragnn_hpo.campaign.forecast import (
     ForecastMachine,
     PricedTrial,
     TrialPricer,
-    forecast,
+    forecast_campaign,
     sample_configurations,
 )
 from hydragnn_hpo.campaign.journal import Event, read_journal
@@ -84,7 +84,9 @@ def plan_campaign(campaign: str, wish: PlanRequest) -> PlanReport:
     priced, refused = _priced(pricing, sample_configurations(config, count), first=0)
     if not priced:
         raise ConfigError(f"{source}: none of {count} drawn configurations is a valid trial.")
-    return PlanReport(config, data.said, forecast(config, machine, priced, refused=refused))
+    return PlanReport(
+        config, data.said, forecast_campaign(config, machine, priced, refused=refused)
+    )
 
 
 def plan_run(run: RunDir, wish: PlanRequest) -> PlanReport:
@@ -124,7 +126,7 @@ def _left(
         config, missing, [trial.values for trial in state.trials.values()]
     )
     new, refused = _priced(pricing, values, first=len(state.trials))
-    return forecast(config, pricing.machine, known | new, state=state, refused=refused)
+    return forecast_campaign(config, pricing.machine, known | new, state=state, refused=refused)
 
 
 def _known(pricing: TrialPricer, state: State, events: Sequence[Event]) -> dict[str, PricedTrial]:

@@ -110,7 +110,7 @@ def run(
 
 def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
     """Give path and name of a campaign's cards, when every value of the space fits them."""
-    from hydragnn_hpo.campaign.setup import check_space, find_cards
+    from hydragnn_hpo.campaign.setup import check_corners, find_cards
     from hydragnn_hpo.config.data_mixture import targets_of, unite_targets
     from hydragnn_hpo.errors import ConfigError
 
@@ -118,7 +118,7 @@ def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
         cards = find_cards(config, source)
         said = [targets_of(card) for card in cards.values()]
         targets = unite_targets(said, config.data, config.shared)
-        check_space(config, targets, min(card.graphs.cutoff for card in cards.values()))
+        check_corners(config, targets, min(card.graphs.cutoff for card in cards.values()))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     return {path: card.name for path, card in cards.items()}

@@ -221,7 +221,7 @@ def _submit(
     """Open the run directory, write the script, submit it, and write down what came of it."""
     from hydragnn_hpo.campaign.setup import open_run
     from hydragnn_hpo.config.toml_files import dump_config
-    from hydragnn_hpo.launching.staging.pack import pack
+    from hydragnn_hpo.launching.staging.pack import pack_environment
     from hydragnn_hpo.launching.submit.asking import check_there, submit_script
     from hydragnn_hpo.launching.submit.schedulers import scheduler_of
 
@@ -229,7 +229,7 @@ def _submit(
     check_there(scheduler)
     run = open_run(made.config, made.run)
     if made.config.machine.pack == str(run.software):
-        pack(run.software)
+        pack_environment(run.software)
     path = records.prepare(number, script, dump_config(made.config))
     tasks = range(1, order.allocations + 1) if order.allocations > 1 else ()
     ids = scheduler.submitted(submit_script(_argv(made, order, path.name), records.folder), tasks)

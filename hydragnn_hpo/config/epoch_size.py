@@ -87,7 +87,9 @@ def _apportion(total: int, weights: Sequence[Fraction]) -> tuple[int, ...]:
     return tuple(whole)
 
 
-def epoch_size(stats: Stats, training: TrainConfig, ratios: Sequence[float | None]) -> EpochSize:
+def compute_epoch_size(
+    stats: Stats, training: TrainConfig, ratios: Sequence[float | None]
+) -> EpochSize:
     """Give the size of an epoch of a trial.
 
     Raises:

@@ -29,7 +29,7 @@ from hydragnn_hpo.config.toml_files import parse_config, to_toml
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays, to_arrays
 from hydragnn_hpo.ensemble.manifest import FORMAT, Manifest, MemberEntry
-from hydragnn_hpo.ensemble.model_card import model_card
+from hydragnn_hpo.ensemble.model_card import render_model_card
 from hydragnn_hpo.ensemble.safe_zip import (
     CALIBRATION,
     CARD,
@@ -102,7 +102,7 @@ def _plain_entries(content: ArtefactContent) -> Iterator[tuple[str, bytes]]:
     manifest = Manifest.model_validate(values)
     text = json.dumps(values, indent=1, allow_nan=False)
     yield MANIFEST, (text + "\n").encode()
-    yield CARD, model_card(manifest, content.configs).encode()
+    yield CARD, render_model_card(manifest, content.configs).encode()
     for name, card in content.cards.items():
         yield f"data/{name}.toml", _to_bytes(_without_paths(card))
     if content.calibration_data is not None:

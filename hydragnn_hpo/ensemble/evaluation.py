@@ -9,7 +9,7 @@ import numpy as np
 
 from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.structure import Rules
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.campaign.software_versions import software_versions
+from hydragnn_hpo.campaign.software_versions import read_software_versions
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.model_config import ModelConfig
@@ -70,7 +70,7 @@ def make_manifest(
         heads={n: _head(target, calibrations[n]) for n, target in context.targets.items()},
         evaluation=evaluation,
         diversity={name: _alike(one) for name, one in seen.items()},
-        software=software_versions(PACKAGES),
+        software=read_software_versions(PACKAGES),
         commit=read_commit(),
         licence=campaign.ensemble.licence,
         **_needs(context, [candidate.config.model for candidate in chosen]),

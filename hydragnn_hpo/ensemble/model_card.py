@@ -79,7 +79,7 @@ was split, and the atoms of one structure, are one group.
 {table}"""
 
 
-def model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) -> str:
+def render_model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) -> str:
     """Write the model card of an ensemble, in Markdown.
 
     Args:

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.convs.pna import AGGREGATIONS, copies
+from hydragnn_hpo.config.convs.pna import AGGREGATIONS, aggregator_copies
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import segment_max, segment_min
@@ -32,7 +32,7 @@ class Aggregation(nn.Module):
     def __init__(self, features: int, degree: float, options: Config) -> None:
         """Build the map from all views to the width; ``degree`` is the typical one."""
         super().__init__()
-        self.copies = copies(options)
+        self.copies = aggregator_copies(options)
         self.mix = nn.Linear(AGGREGATIONS * self.copies * features, features)
         self.register_buffer("typical", torch.tensor(math.log(degree + 2.0)))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hydragnn_hpo.config.epoch_size import epoch_size
+from hydragnn_hpo.config.epoch_size import compute_epoch_size
 from hydragnn_hpo.config.memory_model import kept_factor, pass_bytes
 from hydragnn_hpo.config.model_size import (
     angle_cutoff,
@@ -110,7 +110,7 @@ def epoch_workload(config: TrialConfig, stats: Stats) -> Workload:
 def epoch_sizes(config: TrialConfig, stats: Stats) -> EpochSizes:
     """Count graphs, nodes, edges, triplets and steps of an epoch."""
     model = config.model
-    size = epoch_size(stats, config.training, [entry.ratio for entry in config.data])
+    size = compute_epoch_size(stats, config.training, [entry.ratio for entry in config.data])
     most = model.max_neighbors or math.inf
     edges = size.nodes * min(mean_neighbors(stats, model.cutoff), most)
     angle = angle_cutoff(model)

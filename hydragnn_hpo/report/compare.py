@@ -300,7 +300,9 @@ class RunComparison:
         }
 
 
-def compare(runs: Sequence[ComparedRun], asked: Sequence[tuple[str, float]] = ()) -> RunComparison:
+def compare_runs(
+    runs: Sequence[ComparedRun], asked: Sequence[tuple[str, float]] = ()
+) -> RunComparison:
     """Set runs side by side.
 
     Args:

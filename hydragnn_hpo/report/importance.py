@@ -29,7 +29,7 @@ from hydragnn_hpo.report.surrogate import (
     make_design,
     shap_values,
 )
-from hydragnn_hpo.search.quiet_optuna import quiet_optuna
+from hydragnn_hpo.search.quiet_optuna import silence_optuna
 from hydragnn_hpo.search.space import canonical_values, position_of, same_value, snap_value
 
 LEAST_TRIALS = 20
@@ -312,7 +312,7 @@ def fanova(
         for full in (canonical_values(space, chosen) for chosen in configurations)
     ]
     evaluator = FanovaImportanceEvaluator(n_trees=FANOVA_TREES, max_depth=FANOVA_DEPTH, seed=seed)
-    with quiet_optuna():
+    with silence_optuna():
         try:
             shares = evaluator.evaluate(make_study(unit, positions, values))
         except RuntimeError:  # no tree splits: there is no variance to explain
@@ -353,7 +353,7 @@ def ped_anova(
             for chosen in configurations
         ]
         distributions = {name: make_distribution(one) for name, one in ranges.items()}
-        with quiet_optuna():
+        with silence_optuna():
             study = make_study(distributions, rows, values)
             parts |= PedAnovaImportanceEvaluator(target_quantile=share).evaluate(study)
     for name in space.keys() - ranges.keys():

@@ -9,7 +9,7 @@ from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
 from hydragnn_hpo.report.export_tables import EpochRow, TrialRow, TrialRun, goal_names, unit_of
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
-from hydragnn_hpo.search.quiet_optuna import quiet_optuna
+from hydragnn_hpo.search.quiet_optuna import silence_optuna
 from hydragnn_hpo.search.space import is_in, list_values
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def write_storage(facts: Facts, runs: Iterable[TrialRun], path: Path) -> None:
     from optuna.storages.journal import JournalFileBackend
 
     names = goal_names(facts)
-    with quiet_optuna():
+    with silence_optuna():
         storage: Any
         if path.suffix == ".log":
             storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))

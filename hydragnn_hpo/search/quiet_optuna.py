@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def quiet_optuna() -> Iterator[None]:
+def silence_optuna() -> Iterator[None]:
     """Keep Optuna from telling of every study, of what is experimental and of few trials."""
     logger = logging.getLogger("optuna")
     level = logger.level

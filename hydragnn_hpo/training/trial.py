@@ -30,7 +30,7 @@ from hydragnn_hpo.config.trial_config import (
 )
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.mixture import close, unite
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.files import (
     passes,

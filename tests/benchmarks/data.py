@@ -33,7 +33,7 @@ from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.batch_sampler import shuffle_rows
 from hydragnn_hpo.data.load_balance import balance_load, predict_graph_costs
 from hydragnn_hpo.data.neighbors import find_edges
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_parts import read_store
 
 BATCH = 64
@@ -139,7 +139,7 @@ def bound(edges: np.ndarray) -> float:
 TOUCH = """
 import sys, time
 from pathlib import Path
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]))
 arrays = [columns.numbers, columns.positions, columns.edges, columns.edge_shift]
 total = sum(float(a.sum(dtype=float)) for a in arrays)
@@ -185,7 +185,7 @@ from pathlib import Path
 import numpy as np
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.batch_sampler import shuffle_rows
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 def resident():
     line = next(l for l in open("/proc/self/status") if l.startswith("VmHWM"))
     return int(line.split()[1]) / 1024

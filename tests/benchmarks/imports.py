@@ -117,7 +117,7 @@ def make_pack(out: Path, preload: tuple[str, ...], *, quick: bool) -> Pack:
                 yield entry
 
     packing.entries = (lambda found: list(needed(found))) if quick else listed
-    return packing.pack(out)
+    return packing.pack_environment(out)
 
 
 def measure(folder: Path, *, quick: bool) -> dict[str, float]:

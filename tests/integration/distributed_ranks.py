@@ -12,7 +12,7 @@ from comparing import assert_same_columns
 from mpi4py import MPI
 
 from hydragnn_hpo.data.distributed_store import DistributedStore
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.errors import DataError, HydraError
 

@@ -32,7 +32,7 @@ def _mapped(pid):
 
 def open_main(spec):
     """Open a store as a training does, and show which files of it are mapped."""
-    from hydragnn_hpo.data.open_store import open_store
+    from hydragnn_hpo.data.store_access import open_store
 
     graphs = open_store(Path(spec["store"]), access=spec.get("access", "auto"))
     arrays = [path for path in _mapped("self") if path.endswith(".npy")]

@@ -13,7 +13,7 @@ import pytest
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.mapped_store import LAYOUT
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.data.window_cache import WindowCache
 from hydragnn_hpo.errors import DataError
@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from hydragnn_hpo import files
 from hydragnn_hpo.data import mapped_store as stage
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 
 store, scratch, log, moment = sys.argv[1:]
 stage.RUN_BYTES = 1
@@ -213,7 +213,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from hydragnn_hpo.data.columns import arrays_of
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 
 columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]))
 mapped = [columns.positions, columns.edges, columns.edge_shift, columns.edge_translation]

@@ -24,19 +24,19 @@ class PNAOptions(Config):
     """Offer every aggregation also amplified and attenuated by the number of neighbours."""
 
 
-def copies(options: Config) -> int:
+def aggregator_copies(options: Config) -> int:
     """Count how often each aggregation is offered: as it is, amplified, attenuated."""
     return 3 if getattr(options, "scalers", True) else 1
 
 
 def gathering_parameters(features: int, options: Config) -> int:
     """Count the parameters of the map from all aggregations to the width."""
-    return linear(AGGREGATIONS * copies(options) * features, features)
+    return linear(AGGREGATIONS * aggregator_copies(options) * features, features)
 
 
 def gathering_flops(features: int, options: Config, nodes: float) -> float:
     """Count the operations of that map."""
-    return nodes * products(AGGREGATIONS * copies(options) * features, features)
+    return nodes * products(AGGREGATIONS * aggregator_copies(options) * features, features)
 
 
 def _parameters(d: Dimensions, o: Config) -> int:
@@ -53,7 +53,7 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f = d.features
-    return s.edges * (2 * f + 1) + s.nodes * (AGGREGATIONS * copies(o) + 7) * f
+    return s.edges * (2 * f + 1) + s.nodes * (AGGREGATIONS * aggregator_copies(o) + 7) * f
 
 
 SPEC = ConvSpec(PNAOptions, _parameters, _flops, _kept)

@@ -4,7 +4,7 @@ from hydragnn_hpo.config.convs.painn import sent_channels
 from hydragnn_hpo.config.convs.pna import (
     AGGREGATIONS,
     PNAOptions,
-    copies,
+    aggregator_copies,
     gathering_flops,
     gathering_parameters,
 )
@@ -39,7 +39,7 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    f, views = d.features, AGGREGATIONS * copies(o)
+    f, views = d.features, AGGREGATIONS * aggregator_copies(o)
     return (s.edges * 4 + s.pairs * sent_channels(d) + s.nodes * (views + 31)) * f
 
 

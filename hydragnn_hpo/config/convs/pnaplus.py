@@ -3,7 +3,7 @@
 from hydragnn_hpo.config.convs.pna import (
     AGGREGATIONS,
     PNAOptions,
-    copies,
+    aggregator_copies,
     gathering_flops,
     gathering_parameters,
 )
@@ -36,7 +36,7 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f = d.features
-    views = AGGREGATIONS * copies(o)
+    views = AGGREGATIONS * aggregator_copies(o)
     return s.edges * (3 * f + 1) + s.pairs * 3 * f + s.nodes * (views + 7) * f
 
 

@@ -69,7 +69,7 @@ class Pack:
         return found
 
 
-def pack(out: Path) -> Pack:
+def pack_environment(out: Path) -> Pack:
     """Pack the environment that we run in, unless the archive there is already of it.
 
     Args:

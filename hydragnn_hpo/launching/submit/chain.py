@@ -47,7 +47,7 @@ def same_chain(one: BatchJob, other: BatchJob) -> bool:
     return (one.script, one.task) == (other.script, other.task)
 
 
-def begin(
+def begin_chain_job(
     earlier: Sequence[BatchJob], own: BatchJob, *, progress: int, finished: bool
 ) -> Beginning:
     """Decide what a job does when it begins.
@@ -78,7 +78,9 @@ def _ended_chain(job: BatchJob, progress: int) -> bool:
     return job.code is not None and (job.code in OWN_CODES or progress <= job.progress)
 
 
-def end(own: BatchJob, *, code: int, progress: int, finished: bool, followed: bool) -> Ending:
+def end_chain_job(
+    own: BatchJob, *, code: int, progress: int, finished: bool, followed: bool
+) -> Ending:
     """Decide what a job does when its ``run`` has ended.
 
     Args:

@@ -16,7 +16,7 @@ from hydragnn_hpo.search.brains.sobol_brain import spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, finite_or_none, rank_points
 from hydragnn_hpo.search.proposal_history import ProposalHistory
-from hydragnn_hpo.search.quiet_optuna import quiet_optuna
+from hydragnn_hpo.search.quiet_optuna import silence_optuna
 from hydragnn_hpo.search.space import (
     active_parameters,
     choice_index,
@@ -73,7 +73,7 @@ class OptunaBrain:
         if sum(objective is not None for _, objective in self._results) < self._initial:
             taken = self._known.take(count, self._spread)
         else:
-            with quiet_optuna():
+            with silence_optuna():
                 taken = self._modelled(count)
             taken += self._known.take(count - len(taken), self._random)
         self._pending |= {configuration_key(values): values for values in taken}

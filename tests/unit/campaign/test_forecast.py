@@ -11,7 +11,7 @@ from hydragnn_hpo.campaign.forecast import (
     PromotionSimulation,
     TrialPricer,
     configuration_of,
-    forecast,
+    forecast_campaign,
     rung_of,
     sample_configurations,
     shortest_seconds,
@@ -82,7 +82,7 @@ def test_a_sample_leaves_out_what_was_proposed_and_what_constraints_forbid():
 
 def test_one_rung_takes_what_a_division_says():
     """Eight trials of 10 s on two slots: four each, one after another."""
-    found = forecast(campaign(rungs=[1]), machine(), priced(8))
+    found = forecast_campaign(campaign(rungs=[1]), machine(), priced(8))
     assert found.simulated.makespan == pytest.approx(40.0, abs=1.0)
     assert found.trials == 8
     assert found.host_hours == pytest.approx(found.simulated.makespan / 3600)
@@ -94,7 +94,7 @@ def test_one_rung_takes_what_a_division_says():
 def test_an_allocation_is_as_long_as_its_size_allows(hosts, unfinished):
     """Eight trials of 10 s take 20 s on four slots, 40 s on two, which may stay for 36 s only."""
     limited = machine(hosts, 2, wall_hours=1.0, limits=(LimitConfig(hosts=1, wall_hours=0.01),))
-    found = forecast(campaign(rungs=[1]), limited, priced(8))
+    found = forecast_campaign(campaign(rungs=[1]), limited, priced(8))
     assert bool(found.simulated.unfinished) == unfinished
 
 
@@ -103,11 +103,11 @@ def test_rungs_are_climbed_by_the_campaigns_rule():
 
     Asynchronous halving promotes whoever is among the best at its time: it may promote more.
     """
-    together = forecast(campaign(promotion="together"), machine(), priced(9))
+    together = forecast_campaign(campaign(promotion="together"), machine(), priced(9))
     assert [rung_of(work.name) for work in together.works] == [1] * 9 + [3] * 3 + [9]
     alone = sum(work.seconds[0] for work in together.works)
     assert alone == 10.0 * (9 * 1 + 3 * 2 + 1 * 6)
-    at_once = forecast(campaign(), machine(), priced(9))
+    at_once = forecast_campaign(campaign(), machine(), priced(9))
     rungs = [rung_of(work.name) for work in at_once.works]
     assert rungs.count(1) == 9
     assert rungs.count(3) >= 3
@@ -120,7 +120,7 @@ def test_the_best_are_trained_again_when_all_rest(promotion):
     """Of those of the last rung as many as there are, nine epochs each from the first one on."""
     plain = campaign(promotion=promotion, finalists=3)
     ensemble = plain.ensemble.model_copy(update={"reseed": 50})
-    found = forecast(plain.model_copy(update={"ensemble": ensemble}), machine(), priced(9))
+    found = forecast_campaign(plain.model_copy(update={"ensemble": ensemble}), machine(), priced(9))
     again = [work for work in found.works if "again" in work.name]
     assert again == list(found.works[-len(again) :])
     last = [configuration_of(w.name) for w in found.works[: -len(again)] if rung_of(w.name) == 9]
@@ -136,7 +136,7 @@ def test_the_longest_trial_is_summed_over_its_rungs():
     """All go on to the last rung: three epochs each, and one is slow."""
     config = campaign(rungs=[1, 3], finalists=9)
     trials = priced(9) | {"t0004": PricedTrial("t0004", "gin", FixedPrice(100.0), 1, 1.0, 1.0)}
-    assert forecast(config, machine(), trials).longest == ("t0004", 300.0)
+    assert forecast_campaign(config, machine(), trials).longest == ("t0004", 300.0)
 
 
 def test_the_quickest_width_is_one_that_wastes_no_more_than_half():
@@ -146,7 +146,7 @@ def test_the_quickest_width_is_one_that_wastes_no_more_than_half():
 
 
 def test_a_rank_with_lanes_takes_several_slots():
-    found = forecast(campaign(rungs=[1]), machine(slots=4), priced(4, lanes=4))
+    found = forecast_campaign(campaign(rungs=[1]), machine(slots=4), priced(4, lanes=4))
     assert found.simulated.makespan == pytest.approx(40.0, abs=1.0)
     assert found.widths == {1: 4}
 
@@ -171,7 +171,7 @@ def test_what_is_left_of_a_run_is_forecast():
             at("epoch", trial=names[1], reached=2, **epoch),
         ]
     )
-    found = forecast(campaign(), machine(), priced(4), state=state)
+    found = forecast_campaign(campaign(), machine(), priced(4), state=state)
     first = {work.name: work.seconds[0] for work in found.works[:3]}
     assert first == {"t0001@3": 10.0, "t0002@1": 10.0, "t0003@1": 10.0}
     assert {trial_of(work.name) for work in found.works[3:]} <= {f"t000{n}" for n in range(4)}
@@ -188,7 +188,7 @@ def test_a_campaign_that_ends_climbs_no_further():
 
 def test_several_goals_are_climbed_by_their_front():
     config = campaign(objective=["weighted", "parameters"])
-    found = forecast(config, machine(), priced(9))
+    found = forecast_campaign(config, machine(), priced(9))
     assert [rung_of(work.name) for work in found.works].count(9) >= 1
 
 

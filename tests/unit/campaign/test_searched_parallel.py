@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from hydragnn_hpo.campaign.setup import check_space, stores_of, trial_config
+from hydragnn_hpo.campaign.setup import check_corners, stores_of, trial_config
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search import space
@@ -29,7 +29,7 @@ def campaign(searched):
 
 def test_every_way_to_share_a_model_makes_a_valid_trial():
     made = campaign(SPACE)
-    check_space(made, TARGETS, 6.0)
+    check_corners(made, TARGETS, 6.0)
     seen = set()
     for positions in itertools.product((0.0, 0.3, 0.6, 0.9), repeat=len(SPACE)):
         drawn = zip(made.space.items(), positions, strict=True)
@@ -45,4 +45,4 @@ def test_every_way_to_share_a_model_makes_a_valid_trial():
 
 def test_a_way_that_does_not_exist_is_refused_before_a_trial_is_paid_for():
     with pytest.raises(ConfigError, match=r"parallel\.shard"):
-        check_space(campaign({"parallel.shard": ["none", "optimizer"]}), TARGETS, 6.0)
+        check_corners(campaign({"parallel.shard": ["none", "optimizer"]}), TARGETS, 6.0)

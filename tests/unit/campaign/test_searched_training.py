@@ -2,7 +2,7 @@
 
 import pytest
 
-from hydragnn_hpo.campaign.setup import check_space
+from hydragnn_hpo.campaign.setup import check_corners
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.errors import ConfigError
 
@@ -29,10 +29,10 @@ def campaign(heads, **training):
 
 
 def test_every_value_makes_a_valid_trial():
-    check_space(campaign(["energy"]), TARGETS, 6.0)
-    check_space(campaign(["energy", "forces"], bf16_derivatives=True), TARGETS, 6.0)
+    check_corners(campaign(["energy"]), TARGETS, 6.0)
+    check_corners(campaign(["energy", "forces"], bf16_derivatives=True), TARGETS, 6.0)
 
 
 def test_forces_in_bf16_are_refused_before_a_trial_is_paid_for():
     with pytest.raises(ConfigError, match=r"precision = bf16.*head 'forces'.*bf16_derivatives"):
-        check_space(campaign(["energy", "forces"]), TARGETS, 6.0)
+        check_corners(campaign(["energy", "forces"]), TARGETS, 6.0)

@@ -7,7 +7,7 @@ import sys
 import numpy
 
 import hydragnn_hpo
-from hydragnn_hpo.campaign.software_versions import controller_versions, software_versions
+from hydragnn_hpo.campaign.software_versions import controller_versions, read_software_versions
 
 
 def test_versions_are_those_that_run():
@@ -19,7 +19,7 @@ def test_versions_are_those_that_run():
 
 
 def test_what_is_not_installed_is_left_out():
-    assert software_versions(["no-such-package-anywhere"]).keys() == {"python"}
+    assert read_software_versions(["no-such-package-anywhere"]).keys() == {"python"}
 
 
 def test_a_login_node_does_not_import_torch_for_it():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hydragnn_hpo.config.epoch_size import count_draws, epoch_size
+from hydragnn_hpo.config.epoch_size import compute_epoch_size, count_draws
 from hydragnn_hpo.config.toml_files import dump_config, parse_config
 from hydragnn_hpo.config.training_config import TrainConfig
 from hydragnn_hpo.errors import ConfigError, DataError
@@ -80,7 +80,7 @@ def test_a_set_without_training_graphs_is_named():
     ],
 )
 def test_an_epoch_by_hand(values, graphs, nodes, steps, per_step):
-    found = epoch_size(STATS, training(**values), [None])
+    found = compute_epoch_size(STATS, training(**values), [None])
     assert (found.graphs, found.nodes, found.steps) == (graphs, pytest.approx(nodes), steps)
     assert found.graphs_per_step == per_step
 
@@ -94,7 +94,7 @@ def test_an_epoch_by_hand(values, graphs, nodes, steps, per_step):
 )
 def test_a_budget_holds_the_largest_graph_twice(values, says):
     with pytest.raises(ConfigError, match=says):
-        epoch_size(STATS, training(**values), [None])
+        compute_epoch_size(STATS, training(**values), [None])
 
 
 def test_there_is_one_way_to_say_how_large_a_step_is():

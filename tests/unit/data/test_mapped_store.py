@@ -17,7 +17,7 @@ from comparing import assert_same_columns
 
 from hydragnn_hpo.data import mapped_store
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_index import read_index
 from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.data.window_cache import WindowCache
@@ -104,7 +104,7 @@ def test_a_staged_store_is_reused_without_adios(many_windows: Path, scratch: Pat
     before = staged(scratch).stat().st_ino
     code = (
         "import sys; from pathlib import Path\n"
-        "from hydragnn_hpo.data.open_store import open_store\n"
+        "from hydragnn_hpo.data.store_access import open_store\n"
         "assert open_store(Path(sys.argv[1]), Path(sys.argv[2])).num_graphs == 60\n"
         "assert 'adios2' not in sys.modules and 'torch' not in sys.modules\n"
     )

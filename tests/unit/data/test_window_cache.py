@@ -13,7 +13,7 @@ from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.toml_files import load_config
 from hydragnn_hpo.data import store_parts, window_cache
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_index import read_index, read_stats
 from hydragnn_hpo.data.store_parts import WindowReader, read_store, write_store
 from hydragnn_hpo.data.window_cache import WindowCache

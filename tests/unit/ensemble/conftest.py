@@ -18,8 +18,8 @@ from hydragnn_hpo.config.toml_files import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.normalize import fit_target_stats
-from hydragnn_hpo.data.open_store import open_store
 from hydragnn_hpo.data.statistics import size_stats
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.build import build_ensemble

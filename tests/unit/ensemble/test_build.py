@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.inference import Ensemble

@@ -13,7 +13,7 @@ from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.toml_files import dump_config, load_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble

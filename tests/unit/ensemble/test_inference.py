@@ -12,7 +12,7 @@ from ase.build import molecule
 
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.engine import make_member, member_batches
 from hydragnn_hpo.ensemble.inference import Ensemble, Prediction, flags
@@ -249,7 +249,7 @@ def test_neighbours_are_those_of_training(ensemble: Ensemble) -> None:
 
 
 def test_most_structures_like_those_of_training_are_not_flagged(built_zip: Path) -> None:
-    from hydragnn_hpo.data.open_store import open_store
+    from hydragnn_hpo.data.store_access import open_store
 
     columns = open_store(built_zip.parent / "data/toy.bp")
     ensemble = Ensemble.load(built_zip)

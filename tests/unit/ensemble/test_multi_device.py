@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
 from hydragnn_hpo.ensemble.engine import EagerEngine
 from hydragnn_hpo.ensemble.inference import (

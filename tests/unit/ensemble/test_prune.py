@@ -16,7 +16,7 @@ from hydragnn_hpo.ensemble.calibration_data import (
 )
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.manifest import Manifest
-from hydragnn_hpo.ensemble.model_card import model_card
+from hydragnn_hpo.ensemble.model_card import render_model_card
 from hydragnn_hpo.ensemble.prune import choose_members, prune_members
 from hydragnn_hpo.errors import ConfigError
 
@@ -95,7 +95,7 @@ def test_a_pruned_ensemble_is_written_opened_and_pruned_again(
     assert [member.trial for member in ensemble.members] == names[:1]
     assert [len(step.removed) for step in ensemble.manifest.pruned] == [len(names) - 3, 2]
     assert ensemble.manifest.pruned[1].parent == found.identity
-    card = model_card(twice.manifest, twice.configs)
+    card = render_model_card(twice.manifest, twice.configs)
     assert "It was not evaluated" in card
     assert "calibrated anew" in card
 

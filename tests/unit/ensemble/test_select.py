@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.config.model_size import forward_flops
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.build_context import flops_per_graph, open_build_context
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.model_card import model_card
+from hydragnn_hpo.ensemble.model_card import render_model_card
 from hydragnn_hpo.ensemble.select import (
     ENOUGH,
     ScoredHead,
@@ -363,7 +363,7 @@ def test_diversity_is_told_by_head_with_the_names_of_its_members(make_run: Make)
     table = build_ensemble(make_run(method="greedy"))
     weights = {m["trial"]: m["weights"] for m in table["members"]}
     content = read_artefact(Path(table["path"]))
-    card = model_card(content.manifest, content.configs)
+    card = render_model_card(content.manifest, content.configs)
     for head, kept in content.manifest.diversity.items():
         assert kept.rmse**2 == pytest.approx(table["diversity"][head]["mse"])
         assert f"| `{head}` | {kept.correlation:.4g} | {kept.member_rmse:.4g} |" in card

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble import target_rows
 
 

@@ -14,7 +14,7 @@ from made_campaign import make_campaign
 
 from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.errors import ConfigError, HydraError
-from hydragnn_hpo.report.compare import RunComparison, compare, read_campaigns
+from hydragnn_hpo.report.compare import RunComparison, compare_runs, read_campaigns
 from hydragnn_hpo.report.compare_page import (
     NEVER,
     compare_sections,
@@ -121,7 +121,7 @@ def commanded() -> Callable[[float], list[dict[str, Any]]]:
 
 
 def compared(*paths: Path, asked: tuple[tuple[str, float], ...] = ()) -> RunComparison:
-    return compare(read_campaigns(paths), asked)
+    return compare_runs(read_campaigns(paths), asked)
 
 
 def table(found: RunComparison, key: str) -> dict[str, tuple[Any, ...]]:
@@ -296,4 +296,4 @@ def test_a_page_is_written_and_names_are_only_text(run: Any, faster: Any, tmp_pa
 
 
 def test_examples_hold() -> None:
-    assert doctest.testmod(sys.modules[compare.__module__]).failed == 0
+    assert doctest.testmod(sys.modules[compare_runs.__module__]).failed == 0

@@ -11,7 +11,7 @@ import torch
 from hydragnn_hpo.config.toml_files import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.open_store import open_store
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.trainer import Trainer
