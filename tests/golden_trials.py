@@ -93,7 +93,7 @@ def cases() -> Iterator[tuple[str, Values]]:
 
 def build_stores(folder: Path) -> None:
     """Build ``structures.bp``, and ``forces.bp`` whose vectors are forces of its energies."""
-    from hydragnn_hpo.cli.main import main as command
+    from hydragnn_hpo.cli.command_line import main as command
 
     card = tomllib.loads((GOLDENS / "structures.toml").read_text())
     targets = {

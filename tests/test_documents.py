@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 
 ROOT = Path(__file__).parents[1]
 TRACKED = [

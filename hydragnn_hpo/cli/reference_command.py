@@ -26,7 +26,7 @@ def reference(
 ) -> None:
     """Say what settings mean: type, default, documentation; all names without one."""
     if out is not None:
-        from hydragnn_hpo.cli.main import app
+        from hydragnn_hpo.cli.command_line import app
         from hydragnn_hpo.cli.reference_pages import commands_page, settings_page
         from hydragnn_hpo.files import write_text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 from typer.testing import CliRunner
 
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 
 CHROMIUM = "/usr/bin/chromium"
 

@@ -22,7 +22,7 @@ from ase.io import write
 from processes import freeze, send, tagged, thaw
 
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.config.toml_files import to_toml
 from hydragnn_hpo.launching.orphan_processes import end_orphans, find_orphans, run_tag
 

@@ -172,7 +172,7 @@ def test_the_command_speaks_once_for_all_ranks(two_files, card: str, code: int, 
 def test_a_build_alone_leaves_mpi_alone(hpo) -> None:
     card = hpo.card(hpo.molecules(20))
     code = (
-        "import sys; from hydragnn_hpo.cli.main import app\n"
+        "import sys; from hydragnn_hpo.cli.command_line import app\n"
         "app(sys.argv[1:], standalone_mode=False)\n"
         "assert 'mpi4py' not in sys.modules\n"
     )
@@ -299,7 +299,10 @@ def spoken(said: str) -> list[str]:
 def test_the_command_goes_on_and_says_so(hpo) -> None:
     atoms = hpo.molecules(3000)
     card = hpo.card(atoms)
-    gated = GATE.format(first=2, gate="never") + "from hydragnn_hpo.cli.main import main\nmain()\n"
+    gated = (
+        GATE.format(first=2, gate="never")
+        + "from hydragnn_hpo.cli.command_line import main\nmain()\n"
+    )
     command = [sys.executable, "-c", gated, "dataset", "build", card, "--processes", "1"]
     process = subprocess.Popen(command, cwd=hpo.folder, stderr=subprocess.PIPE, text=True)
     hpo.started.append(process)

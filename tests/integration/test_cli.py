@@ -15,7 +15,7 @@ SLOW = ("torch", "ase", "numpy", "deephyper", "matplotlib", "rich.live", "pandas
 
 def test_help_loads_nothing_slow():
     code = (
-        "import sys, hydragnn_hpo.cli.main\n"
+        "import sys, hydragnn_hpo.cli.command_line\n"
         f"found = [name for name in {SLOW!r} if name in sys.modules]\n"
         "assert not found, found\n"
     )

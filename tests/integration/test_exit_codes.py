@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load, save
 
-from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.ensemble.artefact import zip_entries
 from hydragnn_hpo.ensemble.safe_zip import SUMS
 

@@ -157,7 +157,7 @@ def test_a_second_controller_is_sent_away(hpo):
 GATED = """
 import time
 from pathlib import Path
-from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.training.stepper import Stepper
 take = Stepper.take
 def taking(self, *arguments, **options):

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hydragnn_hpo.cli import batch_command
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import storage
 

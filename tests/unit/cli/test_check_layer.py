@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.testing import CHECKS, conv_suite
 
 CONV = '''

@@ -6,7 +6,7 @@ import pytest
 from made_campaign import make_campaign
 from typer.testing import CliRunner
 
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.errors import HydraError
 
 INVOKE = CliRunner()

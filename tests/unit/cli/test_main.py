@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from hydragnn_hpo.__main__ import main as begun
-from hydragnn_hpo.cli import main as module
-from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.cli import command_line as module
+from hydragnn_hpo.cli.command_line import main
 
 
 def test_a_run_of_somebody_else_is_a_sentence(monkeypatch, capsys):

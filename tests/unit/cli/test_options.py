@@ -1,6 +1,6 @@
 """What holds for the options of all commands."""
 
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.cli.reference_pages import read_commands
 
 

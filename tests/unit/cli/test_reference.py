@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.cli.command_line import main
 
 
 def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str, int | str | None]:

@@ -11,7 +11,7 @@ from annotated_types import Len
 from pydantic import Field, NonNegativeInt, PositiveFloat, TypeAdapter
 
 import hydragnn_hpo.config
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.cli.reference_pages import (
     FILES,
     commands_page,

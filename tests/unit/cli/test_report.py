@@ -8,7 +8,7 @@ from made_campaign import make_campaign
 from typer.testing import CliRunner
 
 from hydragnn_hpo.cli import run_command
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report import html_report, parity

@@ -10,7 +10,7 @@ from ase import Atoms
 from ase.io import write
 from typer.testing import CliRunner
 
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.data.columns import Columns

@@ -13,7 +13,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.io import write
 
-from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.ensemble.inference import Ensemble
 
 Command = Callable[..., tuple[int, str, str]]

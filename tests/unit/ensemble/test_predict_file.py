@@ -283,7 +283,7 @@ def test_a_broken_run_goes_on_where_it_was(
 
 RESTS = """
 import time
-from hydragnn_hpo.cli.main import main
+from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.ensemble.output_parts import PartFolder
 write = PartFolder.write
 def rest(self, *words, **more):

@@ -17,7 +17,7 @@ from ase.neighborlist import neighbor_list
 from torch import Tensor
 from typer.testing import CliRunner
 
-from hydragnn_hpo.cli.main import app
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.config.data_config import AttributeConfig
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
