@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line; Ctrl-C while it is still being imported ends it without a word."""
     try:
-        from hydragnn_hpo.cli.command_line import main as command_line
+        from hydragnn_hpo.cli import main as command_line
     except KeyboardInterrupt:
         sys.exit(130)
     command_line()

@@ -6,7 +6,6 @@ read them as they stand; at run time each happens when the name is first asked f
 line answers at once, and a host agent loads neither pydantic nor torch.
 """
 
-import ast
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +44,8 @@ def read_exports(file: str) -> dict[str, str]:
     Returns:
         Dotted module by name, from the imports under ``TYPE_CHECKING``.
     """
+    import ast  # only where a name is asked for: agents of thousands of hosts never do
+
     with open(file, encoding="utf-8") as source:
         tree = ast.parse(source.read())
     guarded = [node for node in tree.body if isinstance(node, ast.If)]

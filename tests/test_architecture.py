@@ -1,13 +1,16 @@
-"""The laws of the house that a parser can check: floors, the torch line, the wheel, sizes.
+"""The laws of the house that a parser can check: floors, faces, names, the torch line, the wheel.
 
 Each law is one test over all modules, which tells every breach with its place.
 """
 
 import ast
 import functools
+import graphlib
+import importlib
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -98,6 +101,101 @@ def test_a_room_imports_its_own_floor_or_a_lower_one() -> None:
                 yield f"line {line}: {room} imports {name}"
 
     obey(breaches)
+
+
+FAMILIES = {
+    *("config.convs", "model.convs", "data.readers", "search.brains", "testing.checks"),
+    *("ensemble.writers", "report.sections"),
+}
+"""Folders of members of one kind, beside a plain dict; a room has no other folders in it."""
+
+UNFLAT = {"launching"}
+"""Its folders are rebuilt with the link between controller and agents."""
+
+
+def is_face(module: Path) -> bool:
+    return module.name == "__init__.py" and module.parent.parent == PACKAGE
+
+
+def public_imports(module: Path) -> dict[str, str]:
+    """Return the names that a face imports under ``TYPE_CHECKING``, or plainly, and from where."""
+    found = {}
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hydragnn_hpo."):
+            found |= {alias.name: node.module or "" for alias in node.names}
+    found.pop("lazy_exports", None)
+    return found
+
+
+def test_other_rooms_import_from_the_face() -> None:
+    def breaches(module: Path) -> Iterator[str]:
+        for node in ast.walk(tree_of(module)):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            _, *parts = node.module.split(".")
+            if len(parts) < 2 or parts[0] == room_of(module) or ".".join(parts[:2]) in FAMILIES:
+                continue
+            if (PACKAGE / parts[0]).is_dir():
+                yield f"line {node.lineno}: {node.module} is private to its room"
+
+    obey(breaches)
+
+
+def test_a_face_lists_what_it_hands_on() -> None:
+    def breaches(face: Path) -> Iterator[str]:
+        room = importlib.import_module(dotted(face))
+        names = public_imports(face)
+        if sorted(names) != sorted(room.__all__) or not names:
+            yield f"__all__ and imports differ: {sorted(set(names) ^ set(room.__all__))}"
+        modules = {path.stem for path in face.parent.iterdir()}
+        for name in modules & set(names):
+            yield f"{name} is a module, too: whichever is imported first wins"
+        for name, home in names.items():
+            if getattr(room, name) is not getattr(importlib.import_module(home), name):
+                yield f"{name} is not that of {home}"
+
+    faces = [path for path in MODULES if is_face(path)]
+    assert len(faces) >= 12
+    assert not [f"{name_of(face)}: {said}" for face in faces for said in breaches(face)]
+
+
+def test_a_room_has_one_level_of_folders() -> None:
+    folders = {".".join(path.parent.relative_to(PACKAGE).parts) for path in MODULES}
+    deep = {name for name in folders if "." in name and name.split(".")[0] not in UNFLAT}
+    assert deep == FAMILIES
+
+
+def test_modules_and_classes_are_named_once() -> None:
+    modules, classes = Counter[str](), Counter[str]()
+    for path in MODULES:
+        if ".".join(path.parent.relative_to(PACKAGE).parts) in FAMILIES:
+            continue
+        if path.stem not in ("__init__", "__main__") and "fleet" not in path.parts:
+            modules[path.stem] += 1
+        nodes = ast.walk(tree_of(path))
+        classes.update(n.name for n in nodes if isinstance(n, ast.ClassDef) and n.name[0] != "_")
+    assert not [name for name, count in (modules + classes).items() if count > 1]
+
+
+def imported_siblings(module: Path) -> set[str]:
+    """Return the modules of its room that a module imports, also inside functions."""
+    siblings = set()
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom) and node.module and not is_face(module):
+            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+                if path.exists() and room_of(path) == room_of(module):
+                    siblings.add(name)
+    return siblings
+
+
+def test_modules_of_a_room_have_an_order() -> None:
+    rooms = [path for path in MODULES if room_of(path) not in UNFLAT]
+    graph = {dotted(path): imported_siblings(path) for path in rooms}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"these import each other: {' <- '.join(error.args[1])}")
 
 
 def test_only_the_package_is_imported() -> None:

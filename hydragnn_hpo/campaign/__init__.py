@@ -1,1 +1,136 @@
 """The campaign: journal, state, and the loop that asks, places, watches and tells."""
+
+from typing import TYPE_CHECKING
+
+from hydragnn_hpo.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization, attempt_bars
+    from hydragnn_hpo.campaign.backends import backend_on, make_backend
+    from hydragnn_hpo.campaign.campaign_template import (
+        HeadHints,
+        choose_convs,
+        choose_heads,
+        render_campaign,
+    )
+    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.campaign.event_store import JournalFold, read_state, require_campaign
+    from hydragnn_hpo.campaign.forecast import (
+        Forecast,
+        ForecastMachine,
+        PricedTrial,
+        TrialPricer,
+        configuration_of,
+        forecast_campaign,
+        rung_of,
+        sample_configurations,
+    )
+    from hydragnn_hpo.campaign.joining import AllocationMember, patient
+    from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced, read_journal
+    from hydragnn_hpo.campaign.leaderboard import (
+        Leaderboard,
+        LeaderboardRow,
+        rank_trials,
+        read_leaderboard,
+    )
+    from hydragnn_hpo.campaign.lease import FAILED, FINISHED, Lease, Taken, alive
+    from hydragnn_hpo.campaign.network_probe import probe_network
+    from hydragnn_hpo.campaign.outcome import last_lines
+    from hydragnn_hpo.campaign.promotion import choose_replicates
+    from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
+    from hydragnn_hpo.campaign.setup import (
+        check_corners,
+        find_cards,
+        open_run,
+        settle,
+        stores_of,
+        trial_config,
+    )
+    from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
+    from hydragnn_hpo.campaign.software_versions import read_software_versions
+    from hydragnn_hpo.campaign.state import RULES, State, Trial, TrialStatus, fold
+    from hydragnn_hpo.campaign.status import (
+        ROWS,
+        RunningTrial,
+        Status,
+        build_status,
+        count_progress,
+        describe_trial,
+        predict_seconds_left,
+    )
+    from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
+    from hydragnn_hpo.campaign.user_requests import Kind, UserRequest, check_request, write_request
+
+__all__ = [
+    "AllocationMember",
+    "CAUSES",
+    "Controller",
+    "Drained",
+    "Event",
+    "FAILED",
+    "FINISHED",
+    "Forecast",
+    "ForecastMachine",
+    "HeadHints",
+    "JournalFold",
+    "JournalFollower",
+    "JournalReplaced",
+    "Kind",
+    "Leaderboard",
+    "LeaderboardRow",
+    "Lease",
+    "PricedTrial",
+    "ROWS",
+    "RULES",
+    "RunningTrial",
+    "SearchBudget",
+    "ShutdownRequest",
+    "SlotLedger",
+    "State",
+    "Status",
+    "Taken",
+    "Trial",
+    "TrialKind",
+    "TrialPricer",
+    "TrialStatus",
+    "UserRequest",
+    "Utilization",
+    "alive",
+    "attempt_bars",
+    "backend_on",
+    "build_status",
+    "check_corners",
+    "check_request",
+    "choose_convs",
+    "choose_heads",
+    "choose_replicates",
+    "configuration_of",
+    "count_progress",
+    "describe_trial",
+    "find_cards",
+    "fit_budget",
+    "fold",
+    "forecast_campaign",
+    "last_lines",
+    "make_backend",
+    "make_trial_kind",
+    "open_run",
+    "patient",
+    "predict_seconds_left",
+    "probe_network",
+    "rank_trials",
+    "read_journal",
+    "read_leaderboard",
+    "read_software_versions",
+    "read_state",
+    "render_campaign",
+    "require_campaign",
+    "rung_of",
+    "sample_configurations",
+    "settle",
+    "stores_of",
+    "trial_config",
+    "write_request",
+]
+
+__getattr__ = lazy_exports(__name__, __file__)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.placement.simulator import Bar
+from hydragnn_hpo.placement import Bar
 
 CAUSES: dict[str, str] = {
     "training": "training and validation",

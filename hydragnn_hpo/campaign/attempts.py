@@ -13,13 +13,18 @@ from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.outcome import EndedAttempt, find_failed_host, retry_out_of_memory
 from hydragnn_hpo.campaign.state import LOST, Trial
-from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config import CampaignConfig
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
-from hydragnn_hpo.launching.job import Backend, Event
+from hydragnn_hpo.launching import Backend, Event
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.task import Plan, StartTask
-from hydragnn_hpo.search.objective import Point, finite_number, read_epoch_objective, read_objective
-from hydragnn_hpo.search.pruner import TrialPruner
+from hydragnn_hpo.placement import Plan, StartTask
+from hydragnn_hpo.search import (
+    Point,
+    TrialPruner,
+    finite_number,
+    read_epoch_objective,
+    read_objective,
+)
 
 PATIENCE_SECONDS = 15.0
 """Time that interrupted trials get to write their checkpoint."""

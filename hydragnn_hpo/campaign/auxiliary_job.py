@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.trial_config import INTERRUPTED, STALE
+from hydragnn_hpo.config import INTERRUPTED, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, remove, storage
-from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
-from hydragnn_hpo.launching.rank_lease import LAPSED
+from hydragnn_hpo.launching import LAPSED, Backend, Event, Job, LocalBackend, Slot
 
 logger = logging.getLogger(__name__)
 

@@ -5,14 +5,19 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from hydragnn_hpo.config.campaign_config import CampaignConfig, MachineConfig
+from hydragnn_hpo.config import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
-from hydragnn_hpo.launching.job import PRELOAD, Backend
-from hydragnn_hpo.launching.orphan_processes import end_orphans, run_tag
-from hydragnn_hpo.launching.profile_adapter import site_of
-from hydragnn_hpo.launching.rank_environment import overruled
-from hydragnn_hpo.launching.staging.equip import check_software, software_here
+from hydragnn_hpo.launching import (
+    PRELOAD,
+    Backend,
+    check_software,
+    end_orphans,
+    overruled,
+    read_run_excluded,
+    run_tag,
+    site_of,
+    software_here,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +86,7 @@ def preload_of(config: CampaignConfig) -> tuple[str, ...]:
 
 
 def _local(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.fleet.local import LocalBackend
+    from hydragnn_hpo.launching import LocalBackend
 
     return LocalBackend(
         slots=machine.slots,
@@ -96,20 +101,19 @@ def _local(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backe
 
 
 def _slurm(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
+    from hydragnn_hpo.launching import SlurmBackend
 
     return SlurmBackend(machine, run_dir=run, preload=preload)
 
 
 def _ray(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.ray.ray_backend import RayBackend
+    from hydragnn_hpo.launching import RayBackend
 
     return RayBackend(machine, run_dir=run, preload=preload)
 
 
 def _steps(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.launchers.processes import ProcessBackend
-    from hydragnn_hpo.launching.launchers.steps import Steps
+    from hydragnn_hpo.launching import ProcessBackend, Steps
 
     site = site_of(machine)
     without = read_run_excluded(run)
@@ -125,8 +129,7 @@ def _steps(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backe
 
 
 def _mpiexec(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
-    from hydragnn_hpo.launching.launchers.processes import ProcessBackend
+    from hydragnn_hpo.launching import Mpiexec, ProcessBackend
 
     site = site_of(machine)
     without = read_run_excluded(run)

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hydragnn_hpo.campaign.search_budget import SearchBudget
+from hydragnn_hpo.config import CardConfig, ParameterConfig, TargetConfig, render_toml
 from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, search_ranges
-from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
-from hydragnn_hpo.config.search_config import ParameterConfig
-from hydragnn_hpo.config.toml_template import render_toml
 from hydragnn_hpo.errors import ConfigError, unknown
 
 CAMPAIGN = """\

@@ -29,13 +29,12 @@ from hydragnn_hpo.campaign.software_versions import controller_versions
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.campaign.user_requests import RequestHandler
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.config import CampaignConfig, find_profile
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.files import passes
-from hydragnn_hpo.launching.job import Backend, Event, Slot
+from hydragnn_hpo.launching import Backend, Event, Slot
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.task import Plan
+from hydragnn_hpo.placement import Plan
 from hydragnn_hpo.walltime import WallTime
 
 logger = logging.getLogger(__name__)

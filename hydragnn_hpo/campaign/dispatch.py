@@ -7,18 +7,29 @@ from typing import Any
 
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.trial_kind import TrialKind
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.machine import HERE, ProfileConfig, find_profile
-from hydragnn_hpo.config.toml_files import dump_config
-from hydragnn_hpo.config.trial_config import PlacementConfig, TrialConfig
+from hydragnn_hpo.config import (
+    HERE,
+    CampaignConfig,
+    PlacementConfig,
+    ProfileConfig,
+    TrialConfig,
+    dump_config,
+    find_profile,
+)
 from hydragnn_hpo.files import storage, write_text
-from hydragnn_hpo.launching.job import Job, Slot
+from hydragnn_hpo.launching import Job, Slot
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.cost_model import CostModel
-from hydragnn_hpo.placement.planner import plan
-from hydragnn_hpo.placement.pool import SlotPool
-from hydragnn_hpo.placement.price import Price
-from hydragnn_hpo.placement.task import Plan, PlanningContext, RunningTask, StartTask, Task
+from hydragnn_hpo.placement import (
+    CostModel,
+    Plan,
+    PlanningContext,
+    Price,
+    RunningTask,
+    SlotPool,
+    StartTask,
+    Task,
+    plan,
+)
 
 
 def merge_slots(slots: Sequence[Slot]) -> Slot:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hydragnn_hpo.campaign.event_store import EventStore
-from hydragnn_hpo.launching.counters import CounterSample
-from hydragnn_hpo.launching.job import Event, Slot
+from hydragnn_hpo.launching import CounterSample, Event, Slot
 
 EnergyPortion = tuple[float, tuple[str, ...]]
 """Joules, and the slots that share them; none where nobody can hold what took them."""

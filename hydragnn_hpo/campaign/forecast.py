@@ -15,23 +15,19 @@ import numpy as np
 
 from hydragnn_hpo.campaign.promotion import choose_promotions
 from hydragnn_hpo.campaign.state import State
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.machine import ProfileConfig
-from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.config import CampaignConfig, ProfileConfig, TrialConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import derive_seed
-from hydragnn_hpo.placement.cost_model import CostModel
-from hydragnn_hpo.placement.price import Price
-from hydragnn_hpo.placement.simulator import (
+from hydragnn_hpo.placement import (
+    CostModel,
+    PlanningContext,
+    Price,
     SimulatedWork,
     SimulationResult,
     SimulationSettings,
     simulate,
 )
-from hydragnn_hpo.placement.task import PlanningContext
-from hydragnn_hpo.search.brain import make_brain
-from hydragnn_hpo.search.objective import Point
-from hydragnn_hpo.search.rungs import Promotion, RungResult
+from hydragnn_hpo.search import Point, Promotion, RungResult, make_brain
 
 Values = dict[str, Any]
 Configure = Callable[[str, Mapping[str, Any]], Any]

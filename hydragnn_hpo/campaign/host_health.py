@@ -7,7 +7,7 @@ from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.job import Event
+from hydragnn_hpo.launching import Event
 
 logger = logging.getLogger(__name__)
 

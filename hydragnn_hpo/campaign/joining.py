@@ -25,12 +25,10 @@ from hydragnn_hpo.campaign.lease import (
     whoever,
 )
 from hydragnn_hpo.campaign.shutdown import ShutdownRequest
-from hydragnn_hpo.config.campaign_config import CampaignConfig, MachineConfig
+from hydragnn_hpo.config import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import passes, storage, write_text
-from hydragnn_hpo.launching.fleet.visit import Visit
-from hydragnn_hpo.launching.job import Backend
-from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend, hold
+from hydragnn_hpo.launching import Backend, SlurmBackend, Visit, hold
 from hydragnn_hpo.layout import RunDir
 
 TURN_SECONDS = 0.2

@@ -7,7 +7,7 @@ from typing import Any
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.search.objective import Point, pareto_front
+from hydragnn_hpo.search import Point, pareto_front
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.backends import backend_on
-from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.config.machine import ProfileConfig, resolve_machine
+from hydragnn_hpo.config import MachineConfig, ProfileConfig, resolve_machine
 from hydragnn_hpo.errors import HydraError, JobError
 from hydragnn_hpo.files import read_json, storage
-from hydragnn_hpo.launching.doctor import temporary_folder
-from hydragnn_hpo.launching.doctor_findings import Finding, State, find_outliers
-from hydragnn_hpo.launching.job import Backend, Job, Slot
+from hydragnn_hpo.launching import (
+    Backend,
+    Finding,
+    Job,
+    Slot,
+    State,
+    find_outliers,
+    temporary_folder,
+)
 
 Pair = tuple[str, str]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.trial_config import DISK_FULL, FILES_AWAY, HALVED, INTERRUPTED, STALE
+from hydragnn_hpo.config import DISK_FULL, FILES_AWAY, HALVED, INTERRUPTED, STALE
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import passes, read_json
 

@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.config.search_config import SearchConfig
+from hydragnn_hpo.config import SearchConfig
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.search.rungs import (
+from hydragnn_hpo.search import (
     Promotion,
     RungResult,
     promote_asynchronously,

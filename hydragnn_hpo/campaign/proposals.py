@@ -10,15 +10,10 @@ from typing import Any
 from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.event_store import EventStore, read_state
 from hydragnn_hpo.campaign.state import Trial
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.search_config import Objective, Space
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config import CampaignConfig, Objective, Space, load_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import RunDir, derive_seed
-from hydragnn_hpo.search.brain import Brain, make_brain
-from hydragnn_hpo.search.objective import Point
-from hydragnn_hpo.search.space import fixed_values
-from hydragnn_hpo.search.warm_start import Row, select_warm_start
+from hydragnn_hpo.search import Brain, Point, Row, fixed_values, make_brain, select_warm_start
 
 logger = logging.getLogger(__name__)
 

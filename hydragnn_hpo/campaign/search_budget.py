@@ -14,8 +14,8 @@ from hydragnn_hpo.campaign.forecast import (
     sample_configurations,
 )
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.placement.cost_model import CostModel
+from hydragnn_hpo.config import CampaignConfig
+from hydragnn_hpo.placement import CostModel
 
 BATCHES = (16, 32, 64)
 

@@ -5,26 +5,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.command_config import fill_arguments
-from hydragnn_hpo.config.compatibility import TrialHeads
-from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.epoch_size import compute_epoch_size
-from hydragnn_hpo.config.search_config import Scalar
-from hydragnn_hpo.config.toml_files import dump_config, load_config, parse_config
-from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.config import (
+    CampaignConfig,
+    CardConfig,
+    Scalar,
+    TrialConfig,
+    TrialHeads,
+    compute_epoch_size,
+    dump_config,
+    fill_arguments,
+    load_config,
+    parse_config,
+)
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.files import PART, remove, storage, sweep, write_text
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
-from hydragnn_hpo.search import space
-from hydragnn_hpo.search.constraints import (
+from hydragnn_hpo.search import (
+    PARTS,
     Constraint,
+    apply_values,
     check_feasible_share,
+    check_objective,
+    check_space,
     complete_configuration,
     read_constraints,
 )
-from hydragnn_hpo.search.objective import check_objective
 
 MAY_CHANGE = ("machine",)
 """Parts of a campaign that may differ when it goes on: they never change a result. So may
@@ -147,7 +153,7 @@ def trial_config(
         ConfigError: the values do not make a valid trial.
     """
     template = {key: config.trial[key] for key in config.trial}
-    made = space.apply_values(template, dict(values))
+    made = apply_values(template, dict(values))
     made["training"] = {**made.get("training", {}), "epochs": config.search.rungs[-1]}
     made |= {
         "trial": name,
@@ -176,7 +182,7 @@ def settle(config: CampaignConfig, source: Path) -> CampaignConfig:
 
 
 def check_search(
-    config: CampaignConfig, parts: Sequence[str] | None = space.PARTS
+    config: CampaignConfig, parts: Sequence[str] | None = PARTS
 ) -> tuple[Constraint, ...]:
     """Refuse a space that cannot be searched, or of which the constraints leave nothing.
 
@@ -190,7 +196,7 @@ def check_search(
     Raises:
         ConfigError: something is wrong with it.
     """
-    space.check_space(config.space, config.trial, parts)
+    check_space(config.space, config.trial, parts)
     rules = read_constraints(config.search.constraints, config.space, config.trial)
     check_feasible_share(config.space, rules)
     return rules

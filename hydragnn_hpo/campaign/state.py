@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.search.objective import Point, rank_points
-from hydragnn_hpo.search.rungs import RungResult
+from hydragnn_hpo.search import Point, RungResult, rank_points
 
 TrialStatus = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import EnergyUse, State, Trial
-from hydragnn_hpo.config.search_config import SearchConfig
+from hydragnn_hpo.config import SearchConfig
 from hydragnn_hpo.layout import RunDir
 
 ROWS = 20

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hydragnn_hpo.campaign.outcome import EndedAttempt, last_lines, read_outcome
 from hydragnn_hpo.campaign.setup import check_corners, stores_of, trial_config
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.config.data_mixture import unite_stats
-from hydragnn_hpo.config.toml_files import dump_config, to_toml
-from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.config import (
+    CampaignConfig,
+    CommandConfig,
+    TrialConfig,
+    dump_config,
+    to_toml,
+    unite_stats,
+)
 from hydragnn_hpo.files import read_json, storage
-from hydragnn_hpo.launching.agent.command import spec_of
-from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
-from hydragnn_hpo.search import space
-from hydragnn_hpo.search.objective import finite_number, read_objective
+from hydragnn_hpo.search import apply_values, finite_number, read_objective
 
 if TYPE_CHECKING:
     pass
@@ -152,7 +153,7 @@ class CommandTrials:
     def configure(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Fill the searched values into the template; name and seed are ours."""
         seed = derive_seed(self.config.seed, name, "training")
-        return {"trial": name, "seed": seed, **space.apply_values(self.config.trial, dict(values))}
+        return {"trial": name, "seed": seed, **apply_values(self.config.trial, dict(values))}
 
     def written(self, config: dict[str, Any]) -> str:
         """Return the content of ``trial.toml``."""

@@ -19,15 +19,17 @@ from hydragnn_hpo.campaign.attempts import Attempts
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.search_config import Scalar
-from hydragnn_hpo.config.toml_files import parse_config, validation_sentence
+from hydragnn_hpo.config import CampaignConfig, Config, Scalar, parse_config, validation_sentence
 from hydragnn_hpo.errors import ConfigError, HydraError, RunError, StorageError, unknown
 from hydragnn_hpo.files import storage, write_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.search import space
-from hydragnn_hpo.search.constraints import find_broken_constraint, read_constraints
+from hydragnn_hpo.search import (
+    active_parameters,
+    canonical_values,
+    find_broken_constraint,
+    is_in,
+    read_constraints,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -199,12 +201,12 @@ def check_values(config: CampaignConfig, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if name not in searched:
             raise ConfigError(unknown("searched key", name, searched))
-        if not space.is_in(searched[name], value):
+        if not is_in(searched[name], value):
             raise ConfigError(
                 f"{name} = {value!r} is outside of the campaign's space: {_range(config, name)}."
             )
-    space.canonical_values(searched, dict(values))
-    for name in values.keys() - space.active_parameters(searched, dict(values)).keys():
+    canonical_values(searched, dict(values))
+    for name in values.keys() - active_parameters(searched, dict(values)).keys():
         raise ConfigError(f"{name} means nothing beside the other values: leave it out.")
     rules = read_constraints(config.search.constraints, searched, config.trial)
     if rule := find_broken_constraint(rules, values):

@@ -1,1 +1,14 @@
 """The command line: few verbs, one file each."""
+
+from typing import TYPE_CHECKING
+
+from hydragnn_hpo.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.cli.command_line import main
+
+__all__ = [
+    "main",
+]
+
+__getattr__ = lazy_exports(__name__, __file__)

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hydragnn_hpo.campaign.journal import Event
-    from hydragnn_hpo.launching.doctor import JobHosts
-    from hydragnn_hpo.launching.doctor_findings import Finding
+    from hydragnn_hpo.campaign import Event
+    from hydragnn_hpo.launching import Finding, JobHosts
     from hydragnn_hpo.layout import RunDir, TrialDir
 
     Weights = Mapping[str, NDArray[np.generic]]
@@ -101,7 +100,7 @@ class Acceptance:
     @property
     def name(self) -> str:
         """The name of the machine's profile."""
-        from hydragnn_hpo.config.machine import find_profile
+        from hydragnn_hpo.config import find_profile
 
         return find_profile(self.machine["profile"]).name
 
@@ -164,7 +163,7 @@ def _actions(
 def _try(name: str, act: Callable[[], "list[Finding]"]) -> "list[Finding]":
     """Run a step; a failure is a finding, and the others go on."""
     from hydragnn_hpo.errors import HydraError, StorageError
-    from hydragnn_hpo.launching.doctor_findings import Finding
+    from hydragnn_hpo.launching import Finding
 
     try:
         return act()
@@ -176,7 +175,7 @@ def _try(name: str, act: Callable[[], "list[Finding]"]) -> "list[Finding]":
 
 def _check_widths(site: Acceptance) -> "list[Finding]":
     """Train the same trial on one rank and on two."""
-    from hydragnn_hpo.launching.doctor_findings import Finding
+    from hydragnn_hpo.launching import Finding
 
     _run(site, "build", _program("dataset", "build", CARD, "--out", site.store))
     _train(site, "one", ranks=1)
@@ -197,7 +196,7 @@ def compare_widths(what: str, apart: float, hosts: tuple[str, ...]) -> "Finding"
         apart: see ``errors_apart``.
         hosts: of the wider one.
     """
-    from hydragnn_hpo.launching.doctor_findings import Finding
+    from hydragnn_hpo.launching import Finding
 
     good = apart <= EQUAL_MAE
     cure = (
@@ -219,7 +218,7 @@ def _check_resume(site: Acceptance) -> "list[Finding]":
     """Kill a trial at its first checkpoint, run it again, and compare with an unbroken one."""
     from safetensors.numpy import load_file
 
-    from hydragnn_hpo.launching.doctor_findings import Finding
+    from hydragnn_hpo.launching import Finding
     from hydragnn_hpo.metrics_log import read_records
 
     ranks = 2 if _two_ranks(site) else 1
@@ -254,7 +253,7 @@ def compare_resumed(same: bool, apart: float, *, exact: bool, hosts: tuple[str, 
         exact: whether they must be, as on CPUs.
         hosts: of the trial.
     """
-    from hydragnn_hpo.launching.doctor_findings import Finding
+    from hydragnn_hpo.launching import Finding
 
     good = same if exact else apart <= RESUMED_MAE
     cure = "see whether checkpoints reach the file system whole (doctor's checks of files)."
@@ -271,7 +270,7 @@ def compare_resumed(same: bool, apart: float, *, exact: bool, hosts: tuple[str, 
 
 def _check_campaign(site: Acceptance) -> "list[Finding]":
     """Run a campaign until its time is over, pause it, and read its journal."""
-    from hydragnn_hpo.campaign.journal import read_journal
+    from hydragnn_hpo.campaign import read_journal
     from hydragnn_hpo.layout import RunDir
 
     file, run = _write_campaign(site), RunDir(site.folder / "campaign")
@@ -302,8 +301,7 @@ def _check_campaign(site: Acceptance) -> "list[Finding]":
 
 def _write_campaign(site: Acceptance) -> Path:
     """Write the shipped campaign with more trials than there is time for; return its file."""
-    from hydragnn_hpo.config.campaign_config import CampaignConfig
-    from hydragnn_hpo.config.toml_files import dump_config, load_config
+    from hydragnn_hpo.config import CampaignConfig, dump_config, load_config
     from hydragnn_hpo.files import write_text
     from hydragnn_hpo.resources import find_resource
 
@@ -323,7 +321,7 @@ def _write_campaign(site: Acceptance) -> Path:
 
 def _wait_for_campaign(process: "subprocess.Popen[bytes]", run: "RunDir", seconds: float) -> None:
     """Wait until the campaign's time is over, or it has ended."""
-    from hydragnn_hpo.campaign.event_store import read_state
+    from hydragnn_hpo.campaign import read_state
 
     began, first = time.monotonic(), None
     while process.poll() is None:
@@ -352,7 +350,7 @@ def deadline_of(began: float, first: float | None, *, rested: bool, seconds: flo
 
 
 def _excluded(run: "RunDir") -> set[str]:
-    from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
+    from hydragnn_hpo.launching import read_run_excluded
 
     return set(read_run_excluded(run.path))
 
@@ -367,8 +365,8 @@ def check_campaign(
         hosts: those that should have had trials.
         run: its directory.
     """
-    from hydragnn_hpo.campaign.state import fold
-    from hydragnn_hpo.launching.doctor_findings import Finding
+    from hydragnn_hpo.campaign import fold
+    from hydragnn_hpo.launching import Finding
 
     state = fold(events)
     placed = [event for event in events if event["event"] == "placed"]
@@ -388,7 +386,7 @@ def check_campaign(
 
 
 def _check_used(used: set[str], hosts: set[str]) -> "Finding":
-    from hydragnn_hpo.launching.doctor_findings import Finding
+    from hydragnn_hpo.launching import Finding
 
     idle = sorted(hosts - used)
     return Finding(
@@ -402,7 +400,7 @@ def _check_used(used: set[str], hosts: set[str]) -> "Finding":
 
 
 def _check_kept(trials: Mapping[str, Any], rested: Sequence[str], run: "RunDir") -> "Finding":
-    from hydragnn_hpo.launching.doctor_findings import Finding
+    from hydragnn_hpo.launching import Finding
 
     problems = list(_lost_results(trials, rested, run))
     return Finding(
@@ -447,23 +445,22 @@ def same_bits(one: "Weights", other: "Weights") -> bool:
 
 def _two_ranks(site: Acceptance) -> bool:
     """Check whether two ranks can run: on two hosts, or on two slots of this one."""
-    from hydragnn_hpo.launching.slots import detect_slots
+    from hydragnn_hpo.launching import detect_slots
 
     return len(site.hosts.able) > 1 or len(detect_slots(0)) > 1
 
 
 def _on_cores(site: Acceptance) -> bool:
     """Check whether ranks compute on cores, whose sums have a fixed order."""
-    from hydragnn_hpo.config.machine import find_profile
-    from hydragnn_hpo.launching.devices import find_devices
+    from hydragnn_hpo.config import find_profile
+    from hydragnn_hpo.launching import find_devices
 
     return find_profile(site.machine["profile"]).device == "cpu" and not find_devices(os.environ)
 
 
 def _launch(site: Acceptance, command: Sequence[str], ranks: int) -> list[str]:
     """Return the command that starts a rank on each of the first hosts, or all on this one."""
-    from hydragnn_hpo.launching.launchers.mpiexec import find_mpiexec
-    from hydragnn_hpo.launching.slurm.slurm_transport import step_argv
+    from hydragnn_hpo.launching import find_mpiexec, step_argv
 
     hosts = site.hosts.able[:ranks]
     if site.hosts.kind == "slurm" and len(hosts) == ranks:
@@ -493,8 +490,7 @@ def _trial(site: Acceptance, name: str) -> "TrialDir":
 
 def _write_trial(site: Acceptance, name: str) -> "TrialDir":
     """Write a trial in fp64: what devices add in no fixed order must not hide what is lost."""
-    from hydragnn_hpo.config.toml_files import parse_config, to_toml
-    from hydragnn_hpo.config.trial_config import TrialConfig
+    from hydragnn_hpo.config import TrialConfig, parse_config, to_toml
     from hydragnn_hpo.files import storage, write_text
 
     values: dict[str, Any] = {
@@ -551,7 +547,7 @@ def _run(site: Acceptance, name: str, argv: Sequence[str], *, check: bool = True
     Raises:
         StepFailed: it did not end in time or, if ``check``, not with 0.
     """
-    from hydragnn_hpo.launching.slurm.slurm_transport import step_environment
+    from hydragnn_hpo.launching import step_environment
 
     log = site.folder / f"{name}.log"
     environment = step_environment(os.environ, math.inf) if argv[0] == "srun" else None
@@ -572,7 +568,7 @@ def _run(site: Acceptance, name: str, argv: Sequence[str], *, check: bool = True
 
 
 def _last_line(log: Path) -> str:
-    from hydragnn_hpo.campaign.outcome import last_lines
+    from hydragnn_hpo.campaign import last_lines
 
     return last_lines(log)
 
@@ -591,8 +587,7 @@ def _write_report(site: Acceptance, findings: "Mapping[str, Sequence[Finding]]")
     """Write what is known so far to ``acceptance.json``; return it."""
     from hydragnn_hpo import __version__
     from hydragnn_hpo.files import write_json
-    from hydragnn_hpo.launching.doctor_findings import worst
-    from hydragnn_hpo.launching.slurm.hostlist import compress
+    from hydragnn_hpo.launching import compress, worst
 
     wrong = any(worst(some) == "wrong" for some in findings.values())
     report = {

@@ -16,8 +16,7 @@ import typer
 from hydragnn_hpo.cli.arguments import RunArgument
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.launching.submit.chain import Ending
-    from hydragnn_hpo.launching.submit.records import BatchJob, JobRecords
+    from hydragnn_hpo.launching import BatchJob, Ending, JobRecords
     from hydragnn_hpo.layout import RunDir
 
 app = typer.Typer(no_args_is_help=True)
@@ -40,17 +39,16 @@ def begin(run_dir: RunArgument, script: Annotated[str, typer.Option("--script")]
 
 
 def _begin(run_dir: Path, script: str) -> None:
-    from hydragnn_hpo.campaign.status import count_progress
+    from hydragnn_hpo.campaign import count_progress
     from hydragnn_hpo.errors import JobError
-    from hydragnn_hpo.launching.submit import chain
-    from hydragnn_hpo.launching.submit.records import JobRecords
+    from hydragnn_hpo.launching import JobRecords, begin_chain_job, same_chain
     from hydragnn_hpo.layout import RunDir
 
     run, records = RunDir(run_dir), JobRecords(run_dir)
     own, reached = _own(records, script), count_progress(run)
-    jobs = [job for job in records.jobs() if chain.same_chain(job, own)]
+    jobs = [job for job in records.jobs() if same_chain(job, own)]
     earlier = [job for job in jobs if job.link < own.link]
-    decided = chain.begin_chain_job(earlier, own, progress=reached, finished=_finished(run))
+    decided = begin_chain_job(earlier, own, progress=reached, finished=_finished(run))
     records.note(own.id, "began", time=time.time(), host=socket.gethostname(), progress=reached)
     said = decided.said
     if decided.followed and not any(job.after == own.id for job in jobs):
@@ -73,15 +71,14 @@ def end(run_dir: RunArgument, code: Annotated[int, typer.Option("--code")]) -> N
 
 
 def _end(run_dir: Path, code: int) -> None:
-    from hydragnn_hpo.campaign.status import count_progress
-    from hydragnn_hpo.launching.submit import chain
-    from hydragnn_hpo.launching.submit.records import JobRecords
+    from hydragnn_hpo.campaign import count_progress
+    from hydragnn_hpo.launching import JobRecords, end_chain_job
     from hydragnn_hpo.layout import RunDir
 
     run, records = RunDir(run_dir), JobRecords(run_dir)
     own = _own(records, "")
     followers = [job for job in records.jobs() if job.after == own.id]
-    decided = chain.end_chain_job(
+    decided = end_chain_job(
         own,
         code=code,
         progress=count_progress(run),
@@ -116,7 +113,7 @@ def _settle(
 ) -> str:
     """Take jobs back, or queue the one that could not be queued before; gives what to add."""
     from hydragnn_hpo.errors import JobError
-    from hydragnn_hpo.launching.submit.asking import take_back
+    from hydragnn_hpo.launching import take_back
 
     try:
         if decided.take_back:
@@ -136,8 +133,7 @@ def _own(records: "JobRecords", script: str) -> "BatchJob":
     It may begin before whoever submitted it has written that down; if nobody ever does, it is
     the next one of its chain.
     """
-    from hydragnn_hpo.launching.submit.records import BatchJob
-    from hydragnn_hpo.launching.submit.schedulers import task_of, where_we_are
+    from hydragnn_hpo.launching import BatchJob, task_of, where_we_are
 
     scheduler, job = where_we_are(os.environ)
     deadline = time.monotonic() + RECORD_SECONDS
@@ -162,8 +158,7 @@ def _follow(records: "JobRecords", own: "BatchJob") -> str:
     Raises:
         JobError: the scheduler refuses; some let no job submit another.
     """
-    from hydragnn_hpo.launching.submit.asking import submit_script
-    from hydragnn_hpo.launching.submit.schedulers import scheduler_of
+    from hydragnn_hpo.launching import scheduler_of, submit_script
 
     scheduler = scheduler_of(own.scheduler)
     answer = submit_script(scheduler.submit(own.script, own.id, own.task), records.folder)
@@ -173,14 +168,14 @@ def _follow(records: "JobRecords", own: "BatchJob") -> str:
 
 
 def _finished(run: "RunDir") -> bool:
-    from hydragnn_hpo.campaign.event_store import read_state
+    from hydragnn_hpo.campaign import read_state
 
     return read_state(run).finished
 
 
 def _wait_for_lease(run: Path) -> None:
     """Wait while a controller seems to be at work: it may have been lost a moment ago."""
-    from hydragnn_hpo.campaign.lease import alive
+    from hydragnn_hpo.campaign import alive
 
     deadline = time.monotonic() + LEASE_SECONDS
     while alive(run) and time.monotonic() < deadline:

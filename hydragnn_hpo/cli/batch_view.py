@@ -5,11 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hydragnn_hpo.cli.words import count
-from hydragnn_hpo.launching.submit.asking import standing
-from hydragnn_hpo.launching.submit.schedulers import Queued, scheduler_of
+from hydragnn_hpo.launching import Queued, scheduler_of, standing
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.launching.submit.records import BatchJob
+    from hydragnn_hpo.launching import BatchJob
     from hydragnn_hpo.layout import RunDir
 
 JobState = Literal["queued", "running", "draining", "ended", "unknown"]
@@ -73,7 +72,7 @@ def _stands(job: "BatchJob", known: dict[str, Queued] | None, draining: bool) ->
 
 def queued_jobs(run: "RunDir") -> list[JobStanding]:
     """Return the batch jobs of a run that wait, first to last, behind the one that runs."""
-    from hydragnn_hpo.launching.submit.records import JobRecords
+    from hydragnn_hpo.launching import JobRecords
 
     jobs = standing_of_jobs(JobRecords(run.path).jobs())
     return [job for job in jobs if job.state == "queued"]
@@ -87,8 +86,7 @@ def without_chain(
     What runs, or else the first job that will, finishes the campaign. A pause needs nothing: the
     job that ends by it takes its successor back.
     """
-    from hydragnn_hpo.launching.submit.asking import take_back
-    from hydragnn_hpo.launching.submit.records import JobRecords
+    from hydragnn_hpo.launching import JobRecords, take_back
 
     names = ", ".join(job.id for job in waiting)
     if kind == "pause":

@@ -10,9 +10,14 @@ from typing import Any, Self, TypeVar
 
 import typer
 
-from hydragnn_hpo.data.build_folder import work_path
-from hydragnn_hpo.data.build_local import BuildProgress, build_store
-from hydragnn_hpo.data.build_mpi import build_with_ranks, find_communicator, run_at_root
+from hydragnn_hpo.data import (
+    BuildProgress,
+    build_store,
+    build_with_ranks,
+    find_communicator,
+    run_at_root,
+    work_path,
+)
 from hydragnn_hpo.errors import ConfigError, HydraError
 
 T = TypeVar("T")

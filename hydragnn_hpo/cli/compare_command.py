@@ -10,8 +10,7 @@ from hydragnn_hpo.cli.arguments import JsonOption
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.report.compare import RunComparison
-    from hydragnn_hpo.report.page_blocks import Cell, Table
+    from hydragnn_hpo.report import Cell, RunComparison, Table
 
 
 def compare(
@@ -29,8 +28,8 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Set campaigns side by side: spaces, winners, what it cost to reach an error."""
-    from hydragnn_hpo.report.compare import compare_runs as compare_runs
-    from hydragnn_hpo.report.compare import read_campaigns
+    from hydragnn_hpo.report import compare_runs as compare_runs
+    from hydragnn_hpo.report import read_campaigns
 
     levels = [_parse_level(text) for text in reach or ()]
     if out is not None and out.suffix not in (".html", ".png"):
@@ -58,7 +57,7 @@ def _parse_level(text: str) -> tuple[str, float]:
 
 
 def _write_file(comparison: "RunComparison", out: Path) -> None:
-    from hydragnn_hpo.report.compare_page import draw_comparison, write_comparison
+    from hydragnn_hpo.report import draw_comparison, write_comparison
 
     if out.suffix == ".html":
         write_comparison(comparison, out)
@@ -70,8 +69,7 @@ def _write_file(comparison: "RunComparison", out: Path) -> None:
 
 def _print_tables(comparison: "RunComparison") -> None:
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.report.compare_page import compare_sections
-    from hydragnn_hpo.report.page_blocks import Table, Text
+    from hydragnn_hpo.report import Table, Text, compare_sections
 
     for section in compare_sections(comparison):
         typer.echo(section.title)

@@ -12,7 +12,7 @@ import typer
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.user_requests import Kind
+    from hydragnn_hpo.campaign import Kind
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be asked; ask nothing.")]
 TrialArgument = Annotated[str, typer.Argument(help="Name of a trial, such as t0007.")]
@@ -83,9 +83,9 @@ def _read_values(path: Path) -> list[dict[str, Any]]:
     Raises:
         ConfigError: the file holds something else.
     """
-    from hydragnn_hpo.config.toml_files import read_toml
+    from hydragnn_hpo.config import read_toml
     from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.search.space import fixed_values
+    from hydragnn_hpo.search import fixed_values
 
     found = read_toml(path)
     tables = found.pop("trial", None)
@@ -102,12 +102,9 @@ def _ask(
     run_dir: Path, kind: "Kind", will: str, *, dry_run: bool, as_json: bool, **values: Any
 ) -> None:
     """Check a wish against the campaign, leave it, and say what will happen."""
-    from hydragnn_hpo.campaign.event_store import read_state
-    from hydragnn_hpo.campaign.lease import alive
-    from hydragnn_hpo.campaign.user_requests import UserRequest, check_request, write_request
+    from hydragnn_hpo.campaign import UserRequest, alive, check_request, read_state, write_request
     from hydragnn_hpo.cli.batch_view import queued_jobs, without_chain
-    from hydragnn_hpo.config.campaign_config import CampaignConfig
-    from hydragnn_hpo.config.toml_files import load_config, parse_config
+    from hydragnn_hpo.config import CampaignConfig, load_config, parse_config
     from hydragnn_hpo.errors import RunError
     from hydragnn_hpo.layout import RunDir
 

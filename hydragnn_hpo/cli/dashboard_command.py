@@ -20,7 +20,7 @@ def dashboard(run_dir: RunArgument, port: PortOption = 0, open_it: OpenOption = 
     """Show the report of a run in a browser and keep it up to date, until Ctrl-C."""
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.log import configure
-    from hydragnn_hpo.report.dashboard import serve_dashboard
+    from hydragnn_hpo.report import serve_dashboard
 
     configure()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

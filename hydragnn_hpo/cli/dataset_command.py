@@ -49,8 +49,7 @@ def build(
 
 def _asked(card: str, card_option: Path | None, out: Path | None) -> tuple[Path, Path, list[str]]:
     """Give the card, the store to write, and the files to read."""
-    from hydragnn_hpo.config.data_config import CardConfig
-    from hydragnn_hpo.config.toml_files import load_config
+    from hydragnn_hpo.config import CardConfig, load_config
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.resources import find_resource
 
@@ -76,12 +75,12 @@ def info(
 ) -> None:
     """Show what a graph store holds: sizes, elements, neighbours, targets by split."""
     from hydragnn_hpo.cli.dataset_tables import overview_blocks
-    from hydragnn_hpo.data.store_summary import describe_store
+    from hydragnn_hpo.data import describe_store
 
     _refuse_card(store)
     found = describe_store(store)
     if figure is not None:
-        from hydragnn_hpo.report.dataset_figure import draw_dataset
+        from hydragnn_hpo.report import draw_dataset
 
         draw_dataset(figure, found)
     if as_json:
@@ -109,14 +108,14 @@ def check(
     from rich.console import Console
 
     from hydragnn_hpo.cli.dataset_tables import findings_blocks
-    from hydragnn_hpo.data.quality import check_store
+    from hydragnn_hpo.data import check_store
 
     _refuse_card(store)
     with Console(stderr=True).status("reading") as line:
         found = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
     if figure is not None and found.scan is not None:
-        from hydragnn_hpo.data.store_summary import describe_store
-        from hydragnn_hpo.report.dataset_figure import draw_dataset
+        from hydragnn_hpo.data import describe_store
+        from hydragnn_hpo.report import draw_dataset
 
         draw_dataset(figure, describe_store(store), found.report)
     if as_json:

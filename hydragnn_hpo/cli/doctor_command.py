@@ -16,14 +16,14 @@ from hydragnn_hpo.cli.acceptance import MINUTES, Acceptance, accept
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.run_command import ContainerOption, PackOption
 from hydragnn_hpo.cli.words import count
-from hydragnn_hpo.launching.doctor_findings import ORDER, Finding, State, worst
+from hydragnn_hpo.launching import ORDER, Finding, State, worst
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from hydragnn_hpo.config.machine import ProfileConfig
-    from hydragnn_hpo.launching.doctor import JobHosts
+    from hydragnn_hpo.config import ProfileConfig
+    from hydragnn_hpo.launching import JobHosts
 
 MachineOption = Annotated[
     str | None,
@@ -66,8 +66,8 @@ def doctor(
 ) -> None:
     """Check this computer, or every host of the job that we are in, against its profile."""
     from hydragnn_hpo import log
-    from hydragnn_hpo.config.machine import find_profile
-    from hydragnn_hpo.launching.doctor import find_job_hosts
+    from hydragnn_hpo.config import find_profile
+    from hydragnn_hpo.launching import find_job_hosts
 
     log.configure(level=30)
     held = find_job_hosts(os.environ, hosts)
@@ -103,8 +103,8 @@ def _examine(
         folder: a folder that all hosts should see.
         quick: leave the network out.
     """
-    from hydragnn_hpo.campaign.network_probe import probe_network
-    from hydragnn_hpo.launching.doctor import examine_hosts
+    from hydragnn_hpo.campaign import probe_network
+    from hydragnn_hpo.launching import examine_hosts
 
     findings = examine_hosts(profile, held, folder=folder, environment=os.environ)
     if held.kind != "here" and len(held.able) > 1 and not quick:
@@ -114,8 +114,7 @@ def _examine(
 
 def _profile_name(machine: str | None, run_dir: Path | None, held: "JobHosts") -> str | None:
     """Return the profile that was named, the run's, or a generic one."""
-    from hydragnn_hpo.config.campaign_config import CampaignConfig
-    from hydragnn_hpo.config.toml_files import load_config
+    from hydragnn_hpo.config import CampaignConfig, load_config
     from hydragnn_hpo.layout import RunDir
 
     if machine is None and run_dir and RunDir(run_dir).campaign.exists():
@@ -126,7 +125,7 @@ def _profile_name(machine: str | None, run_dir: Path | None, held: "JobHosts") -
 
 def _find_exclusion_list(run_dir: Path | None, exclude: Path | None) -> Path | None:
     """Return the list to add to; refuse a bad one before anything is started."""
-    from hydragnn_hpo.launching.excluded_hosts import read_excluded
+    from hydragnn_hpo.launching import read_excluded
     from hydragnn_hpo.layout import RunDir
 
     target = exclude or (RunDir(run_dir).excluded if run_dir else None)
@@ -137,7 +136,7 @@ def _find_exclusion_list(run_dir: Path | None, exclude: Path | None) -> Path | N
 
 def _show_command(profile: "ProfileConfig", held: "JobHosts", folder: Path) -> None:
     """Print what would be started."""
-    from hydragnn_hpo.launching.doctor import make_request
+    from hydragnn_hpo.launching import make_request
 
     request = make_request(profile, held, folder / ".doctor", os.environ)
     argv = held.argv(request, profile.step.agents)
@@ -146,8 +145,7 @@ def _show_command(profile: "ProfileConfig", held: "JobHosts", folder: Path) -> N
 
 def _exclude(findings: Sequence[Finding], hosts: Sequence[str], target: Path | None) -> list[str]:
     """Add bad hosts to a list; return sentences about it."""
-    from hydragnn_hpo.launching.doctor_checks import to_exclude
-    from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded
+    from hydragnn_hpo.launching import add_excluded, read_excluded, to_exclude
 
     bad = to_exclude(findings, hosts)
     known = set(read_excluded(target)) if target and target.exists() else set()
@@ -160,7 +158,7 @@ def _exclude(findings: Sequence[Finding], hosts: Sequence[str], target: Path | N
     elif bad:
         notes.append("Give --run RUN or --exclude FILE to have bad hosts left alone.")
     if well := [host for host in hosts if host in known and host not in bad]:
-        from hydragnn_hpo.launching.slurm.hostlist import compress
+        from hydragnn_hpo.launching import compress
 
         names = compress(well)
         notes.append(f"Well again, but still in {target}: {names}. Remove their lines to use them.")
@@ -247,8 +245,7 @@ def where_of(alike: Sequence[Finding], total: int) -> str:
         return f"all {total:,}"
     if 2 * len(hosts) > total > MOST_NAMED:
         return f"{len(hosts):,} of {total:,}"
-    from hydragnn_hpo.launching.slurm.hostlist import compress
-    from hydragnn_hpo.launching.slurm.topology import by_number
+    from hydragnn_hpo.launching import by_number, compress
 
     named = compress(by_number(sorted(hosts)))
     return _shortened(named, count(len(hosts), "host"))

@@ -12,7 +12,7 @@ from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption, RunArgument
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.campaign.state import State
+    from hydragnn_hpo.campaign import State
     from hydragnn_hpo.layout import RunDir
 
 ReseedOption = Annotated[
@@ -37,7 +37,7 @@ def build(
 
     With --reseed the run's campaign goes on as an ordinary one: killed, the same command resumes.
     """
-    from hydragnn_hpo.campaign.event_store import read_state
+    from hydragnn_hpo.campaign import read_state
     from hydragnn_hpo.layout import RunDir
 
     run = RunDir(run_dir)
@@ -54,7 +54,7 @@ def build(
 
 def _intent(run: "RunDir", state: "State", reseed: int) -> str:
     """Say what would be done."""
-    from hydragnn_hpo.campaign.promotion import choose_replicates
+    from hydragnn_hpo.campaign import choose_replicates
 
     first = ""
     if again := choose_replicates(state, reseed):
@@ -65,8 +65,8 @@ def _intent(run: "RunDir", state: "State", reseed: int) -> str:
 
 def _built(run: "RunDir") -> dict[str, Any]:
     """Build here, from what is there."""
-    from hydragnn_hpo.ensemble.build import build_ensemble
-    from hydragnn_hpo.report.parity import draw_parity
+    from hydragnn_hpo.ensemble import build_ensemble
+    from hydragnn_hpo.report import draw_parity
 
     table = build_ensemble(run.path)
     draw_parity(run.path, run.report / "parity.png")
@@ -76,10 +76,9 @@ def _built(run: "RunDir") -> dict[str, Any]:
 def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
     """Let the run's campaign train its best again, and build the ensemble at its end."""
     from hydragnn_hpo import log
-    from hydragnn_hpo.campaign.setup import open_run
+    from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.cli.run_command import alone, fitting_cards
-    from hydragnn_hpo.config.campaign_config import CampaignConfig
-    from hydragnn_hpo.config.toml_files import load_config
+    from hydragnn_hpo.config import CampaignConfig, load_config
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
 

@@ -16,8 +16,7 @@ from hydragnn_hpo.cli.ensemble_pick import pick
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.ensemble.artefact import ArtefactSummary
-    from hydragnn_hpo.ensemble.prune import PruneEffect
+    from hydragnn_hpo.ensemble import ArtefactSummary, PruneEffect
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -29,8 +28,7 @@ def info(
 ) -> None:
     """Check every checksum and show what an ensemble predicts, from what data, by whom."""
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.ensemble.artefact import summarize_artefact
-    from hydragnn_hpo.ensemble.model_card import render_model_card
+    from hydragnn_hpo.ensemble import render_model_card, summarize_artefact
 
     summary = summarize_artefact(ensemble_file(path))
     if card:
@@ -125,8 +123,7 @@ def prune(
 ) -> None:
     """Take members out: faster, smaller; intervals are made anew from the calibration split."""
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.ensemble.artefact import read_artefact, write_artefact
-    from hydragnn_hpo.ensemble.prune import choose_members, prune_members
+    from hydragnn_hpo.ensemble import choose_members, prune_members, read_artefact, write_artefact
     from hydragnn_hpo.errors import ConfigError
 
     source = ensemble_file(path)
@@ -185,8 +182,8 @@ def export(
 
     Trials and epochs of a campaign for other programs: hydragnn-hpo export.
     """
-    from hydragnn_hpo.ensemble.inference import Ensemble
-    from hydragnn_hpo.ensemble.torch_export import export_program as write
+    from hydragnn_hpo.ensemble import Ensemble
+    from hydragnn_hpo.ensemble import export_program as write
 
     ensemble = Ensemble.load(ensemble_file(path), precision=precision, trust=trust or ())
     page = write(ensemble, target, out, aot=aot)

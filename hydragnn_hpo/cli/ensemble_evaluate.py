@@ -22,9 +22,8 @@ from hydragnn_hpo.sanitize import escape_controls
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
-    from hydragnn_hpo.ensemble.evaluation import Evaluation, LabelledStructures
-    from hydragnn_hpo.ensemble.inference import Ensemble
+    from hydragnn_hpo.config import CardConfig, TargetConfig
+    from hydragnn_hpo.ensemble import Ensemble, Evaluation, LabelledStructures
 
 _PLAIN = (
     ("rows", "values"),
@@ -122,8 +121,8 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Hold predictions and their error bars against labels: one table, JSON, figures."""
-    from hydragnn_hpo.ensemble.evaluation import evaluate_ensemble as judge
-    from hydragnn_hpo.ensemble.inference import Ensemble, device_of
+    from hydragnn_hpo.ensemble import Ensemble, device_of
+    from hydragnn_hpo.ensemble import evaluate_ensemble as judge
 
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
     known = _card(files, card)
@@ -133,7 +132,7 @@ def evaluate(
     done = judge(model, labelled, labels, by.value)
     plain = {"ensemble": str(ensemble), **done.as_plain()}
     if out is not None:
-        from hydragnn_hpo.report.evaluation_figures import write_evaluation
+        from hydragnn_hpo.report import write_evaluation
 
         for written in write_evaluation(out, done, plain):
             typer.echo(f"wrote {written}", err=as_json)
@@ -155,9 +154,8 @@ def _print(done: "Evaluation", *, apart: bool) -> None:
 
 def _card(files: list[Path], card: Path | None) -> "CardConfig | None":
     """Read the card that was named, or the one in the store."""
-    from hydragnn_hpo.config.data_config import CardConfig
-    from hydragnn_hpo.config.toml_files import load_config
-    from hydragnn_hpo.ensemble.input_chunks import is_store
+    from hydragnn_hpo.config import CardConfig, load_config
+    from hydragnn_hpo.ensemble import is_store
     from hydragnn_hpo.errors import ConfigError
 
     stores = [path for path in files if is_store(path)]
@@ -171,7 +169,7 @@ def _card(files: list[Path], card: Path | None) -> "CardConfig | None":
 def _labels(
     model: "Ensemble", card: "CardConfig | None", options: list[str]
 ) -> "dict[str, TargetConfig]":
-    from hydragnn_hpo.ensemble.evaluation import match_card_labels, parse_label_options
+    from hydragnn_hpo.ensemble import match_card_labels, parse_label_options
     from hydragnn_hpo.errors import ConfigError
 
     if (card is None) == (not options):
@@ -194,8 +192,7 @@ def _labelled(
 ) -> "Iterator[LabelledStructures]":
     from dataclasses import replace
 
-    from hydragnn_hpo.ensemble.evaluation import read_labelled, read_split
-    from hydragnn_hpo.ensemble.input_chunks import is_store
+    from hydragnn_hpo.ensemble import is_store, read_labelled, read_split
 
     if is_store(files[0]):
         return read_split(files[0], split, model.cutoff)

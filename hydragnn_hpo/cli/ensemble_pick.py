@@ -17,8 +17,8 @@ from hydragnn_hpo.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.data.structure import Rules
-    from hydragnn_hpo.ensemble.structure_batches import Structures
+    from hydragnn_hpo.data import Rules
+    from hydragnn_hpo.ensemble import Structures
 
 ROWS = 20
 
@@ -67,22 +67,31 @@ def pick(
 ) -> None:
     """Pick the structures of a pool that are worth a label: uncertain, and not all alike."""
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.ensemble import pick as picking
-    from hydragnn_hpo.ensemble.inference import Ensemble, device_of
-    from hydragnn_hpo.ensemble.input_chunks import list_input_sources, refuse_to_replace
+    from hydragnn_hpo.ensemble import (
+        Ensemble,
+        PickRequest,
+        check_picks_format,
+        device_of,
+        list_input_sources,
+        make_ranking,
+        pick_structures,
+        picks_to_plain,
+        refuse_to_replace,
+        write_picks,
+    )
 
-    picking.check_picks_format(out)
+    check_picks_format(out)
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
-    request = picking.PickRequest(number, by, low, float("inf") if high is None else high, unseen)
-    picking.make_ranking(model, request)
+    request = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
+    make_ranking(model, request)
     if dry_run:
         what = by or "all heads"
         typer.echo(f"would rank {', '.join(map(str, files))} by {what}, write {number} to {out}")
         return
     refuse_to_replace(list_input_sources(files), out)
-    picked = picking.pick_structures(model, _pool(files, model.rules), request)
-    picking.write_picks(out, model.manifest, picked)
-    plain = picking.picks_to_plain(picked)
+    picked = pick_structures(model, _pool(files, model.rules), request)
+    write_picks(out, model.manifest, picked)
+    plain = picks_to_plain(picked)
     if as_json:
         typer.echo(json.dumps(plain))
     else:
@@ -92,8 +101,12 @@ def pick(
 
 def _pool(files: list[Path], rules: "Rules") -> Iterator["Structures"]:
     """Yield the structures, a bounded number at a time."""
-    from hydragnn_hpo.ensemble.input_chunks import StructureFiles, list_input_sources
-    from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
+    from hydragnn_hpo.ensemble import (
+        ChunkReader,
+        StructureFiles,
+        list_input_sources,
+        read_structures,
+    )
 
     with ChunkReader(list_input_sources(files), rules, StructureFiles()) as reading:
         yield from read_structures(reading)

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.setup import check_corners, find_cards
-from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.data_config import SPLITS, CardConfig
-from hydragnn_hpo.config.data_mixture import targets_of, unite_stats
-from hydragnn_hpo.config.toml_files import load_config
-from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.campaign import TrialKind, check_corners, find_cards, make_trial_kind
+from hydragnn_hpo.config import (
+    SPLITS,
+    CampaignConfig,
+    CardConfig,
+    TrialConfig,
+    load_config,
+    targets_of,
+    unite_stats,
+)
 from hydragnn_hpo.errors import DataError, RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
@@ -72,12 +75,16 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
 
 def _read_sample(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
     """Read the first structures of the first file, and count all where that costs nothing."""
-    from hydragnn_hpo.data.build_plan import Piece, find_file, make_source
-    from hydragnn_hpo.data.columns import columns_of
-    from hydragnn_hpo.data.convert_pieces import read_piece
-    from hydragnn_hpo.data.graph import Graph
+    from hydragnn_hpo.data import (
+        Graph,
+        Piece,
+        columns_of,
+        find_file,
+        make_source,
+        read_piece,
+        size_stats,
+    )
     from hydragnn_hpo.data.readers import reader_of
-    from hydragnn_hpo.data.statistics import size_stats
 
     total: int | None = 0
     paths = [find_file(entry.path, card_path) for entry in card.files]

@@ -27,8 +27,8 @@ def export(
     Its ensemble as a program that needs torch alone: hydragnn-hpo ensemble export.
     """
     from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.report.export_formats import export as export_run
-    from hydragnn_hpo.report.facts import read_facts
+    from hydragnn_hpo.report import export as export_run
+    from hydragnn_hpo.report import read_facts
 
     exported = export_run(read_facts(RunDir(run_dir)), to, out, trial=trial)
     if as_json:

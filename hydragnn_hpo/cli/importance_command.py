@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from hydragnn_hpo.report.importance import Importance
-    from hydragnn_hpo.report.observations import Target
+    from hydragnn_hpo.report import Importance, Target
 
 TARGETS = ("mae", "cost", "memory", "failure")
 
@@ -39,16 +38,14 @@ def importance(
 ) -> None:
     """Show which searched parameters decide accuracy, cost, memory and failures."""
     from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.report.facts import read_facts
-    from hydragnn_hpo.report.importance import METHODS, analyse_importance
-    from hydragnn_hpo.report.observations import list_targets, pool_runs
+    from hydragnn_hpo.report import METHODS, analyse_importance, list_targets, pool_runs, read_facts
 
     wanted = _check_options(target, head, out)
     config, rows = pool_runs([read_facts(RunDir(path)) for path in run_dirs])
     chosen = _select_targets(list_targets(rows, config.search.objective), wanted)
     found = [analyse_importance(config, rows, each) for each in chosen]
     if out is not None:
-        from hydragnn_hpo.report.importance_figure import draw_importance
+        from hydragnn_hpo.report import draw_importance
 
         draw_importance(found, out)
     if as_json:
@@ -89,7 +86,7 @@ def _select_targets(targets: "Sequence[Target]", wanted: tuple[str, ...]) -> "li
         ConfigError: no trial has a measurement of the requested one.
     """
     from hydragnn_hpo.errors import RunError
-    from hydragnn_hpo.report.observations import choose_target
+    from hydragnn_hpo.report import choose_target
 
     if not targets:
         raise RunError("no trial has come to rest or failed yet: ask again later.")
@@ -100,7 +97,7 @@ def _select_targets(targets: "Sequence[Target]", wanted: tuple[str, ...]) -> "li
 
 def _print_tables(found: "Sequence[Importance]") -> None:
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.report.importance import METHODS
+    from hydragnn_hpo.report import METHODS
 
     for each in found:
         typer.echo(heading(each))

@@ -13,26 +13,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_hpo.campaign.campaign_template import (
+from hydragnn_hpo.campaign import (
+    Forecast,
+    ForecastMachine,
     HeadHints,
+    SearchBudget,
     choose_convs,
     choose_heads,
+    fit_budget,
     render_campaign,
 )
-from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
-from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
 from hydragnn_hpo.cli.estimate_stats import estimate_stats, scale_stats
 from hydragnn_hpo.cli.tables import console
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.config.toml_files import load_config, parse_config
-from hydragnn_hpo.data.card_template import count_noun, render_card
-from hydragnn_hpo.data.inspect import Inspection, inspect_files
-from hydragnn_hpo.data.unit_inference import UNKNOWN
+from hydragnn_hpo.config import CampaignConfig, CardConfig, find_profile, load_config, parse_config
+from hydragnn_hpo.data import UNKNOWN, Inspection, count_noun, inspect_files, render_card
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage, write_text
-from hydragnn_hpo.launching.slots import detect_slots
+from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.resources import find_resource, resource_path
 from hydragnn_hpo.sanitize import escape_line
 

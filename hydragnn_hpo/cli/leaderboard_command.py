@@ -15,7 +15,7 @@ def leaderboard(
     as_json: JsonOption = False,
 ) -> None:
     """Show the best trials of a campaign."""
-    from hydragnn_hpo.campaign.leaderboard import read_leaderboard
+    from hydragnn_hpo.campaign import read_leaderboard
     from hydragnn_hpo.cli.tables import console, leaderboard_table
     from hydragnn_hpo.layout import RunDir
 

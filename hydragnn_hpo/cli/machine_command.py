@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from hydragnn_hpo.config.machine import Profile, ProfileConfig
+    from hydragnn_hpo.config import Profile, ProfileConfig
 
 DEFAULT = "default"
 """Origin of a value that no file gives."""
@@ -47,7 +47,7 @@ def leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 def short(path: Path) -> str:
     """Return the name by which a user knows a file: shipped ones from ``launch`` on."""
-    from hydragnn_hpo.config.machine import PROFILES
+    from hydragnn_hpo.config import PROFILES
 
     ours = path.resolve().parent == resource_path(PROFILES).resolve()
     return f"{PROFILES}/{path.name}" if ours else str(path)
@@ -103,7 +103,7 @@ def unset(profile: "Profile") -> list[str]:
 
 def slots_table(config: "ProfileConfig") -> "Table":
     """Lay out what is near to what on a host."""
-    from hydragnn_hpo.config.site import cores_of
+    from hydragnn_hpo.config import cores_of
 
     layout = config.layout
     columns = ("slot", "device", "cores", "mask", "NUMA", "interface")
@@ -195,7 +195,7 @@ def show(
     """Show a machine profile with the file that each value is from."""
     pass
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.config.machine import read_profile
+    from hydragnn_hpo.config import read_profile
 
     profile = read_profile(name)
     if as_json:
@@ -223,7 +223,7 @@ def show(
 def list_(as_json: JsonOption = False) -> None:
     """List the profiles that ship."""
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.config.machine import find_profile, known_profiles
+    from hydragnn_hpo.config import find_profile, known_profiles
 
     profiles = [find_profile(name) for name in known_profiles()]
     if not as_json:

@@ -17,9 +17,9 @@ def pack(out: OutOption = Path("environment.tar.gz"), as_json: JsonOption = Fals
     """Pack the environment that this program runs in, for run and submit --pack."""
     from dataclasses import asdict
 
-    from hydragnn_hpo.launching.staging import pack as packing
+    from hydragnn_hpo.launching import pack_environment
 
-    made = packing.pack_environment(out)
+    made = pack_environment(out)
     if as_json:
         typer.echo(json.dumps(asdict(made) | {"path": str(made.path)}))
         return

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.forecast import Forecast, configuration_of, rung_of
+from hydragnn_hpo.campaign import Forecast, configuration_of, rung_of
 from hydragnn_hpo.cli.planning import PlanReport
 from hydragnn_hpo.cli.words import count, duration, percent
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.placement.prediction_error import typical_error
-from hydragnn_hpo.placement.simulator import Bar
-from hydragnn_hpo.report.gantt import Chart, draw_gantt
+from hydragnn_hpo.placement import Bar, typical_error
+from hydragnn_hpo.report import Chart, draw_gantt
 
 CAUSES = {
     "training": "training and validation",

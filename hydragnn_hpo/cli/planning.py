@@ -5,30 +5,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.accounting import SlotLedger, attempt_bars
-from hydragnn_hpo.campaign.event_store import JournalFold
-from hydragnn_hpo.campaign.forecast import (
+from hydragnn_hpo.campaign import (
+    Event,
     Forecast,
     ForecastMachine,
+    JournalFold,
     PricedTrial,
+    SlotLedger,
+    State,
     TrialPricer,
+    attempt_bars,
     forecast_campaign,
+    read_journal,
     sample_configurations,
+    settle,
 )
-from hydragnn_hpo.campaign.journal import Event, read_journal
-from hydragnn_hpo.campaign.setup import settle
-from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.cli.estimate_stats import data_of_campaign, data_of_run
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.machine import HERE, find_profile, resolve_machine
-from hydragnn_hpo.config.toml_files import load_config
-from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.config import (
+    HERE,
+    CampaignConfig,
+    TrialConfig,
+    find_profile,
+    load_config,
+    resolve_machine,
+)
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.slots import detect_slots
+from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.cost_model import CostModel
-from hydragnn_hpo.placement.prediction_error import TrialPrediction, compare_with_prediction
-from hydragnn_hpo.placement.simulator import Bar
+from hydragnn_hpo.placement import Bar, CostModel, TrialPrediction, compare_with_prediction
 from hydragnn_hpo.resources import find_resource
 
 

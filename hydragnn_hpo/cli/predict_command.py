@@ -20,12 +20,15 @@ from hydragnn_hpo.cli.arguments import (
 from hydragnn_hpo.errors import ConfigError, HydraError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.config.campaign_config import MachineConfig
-    from hydragnn_hpo.ensemble.inference import Ensemble
-    from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
-    from hydragnn_hpo.ensemble.predict_file import PredictRequest
-    from hydragnn_hpo.ensemble.structure_batches import ChunkReader
-    from hydragnn_hpo.launching.launcher_detection import LauncherInfo
+    from hydragnn_hpo.config import MachineConfig
+    from hydragnn_hpo.ensemble import (
+        ChunkReader,
+        Ensemble,
+        OutputColumns,
+        PredictedRows,
+        PredictRequest,
+    )
+    from hydragnn_hpo.launching import LauncherInfo
 
 FilesArgument = Annotated[
     list[Path],
@@ -91,8 +94,7 @@ class RankOptions:
 
     def resolve_machine(self) -> "MachineConfig":
         """Return the machine, with what its profile says."""
-        from hydragnn_hpo.config.campaign_config import MachineConfig
-        from hydragnn_hpo.config.machine import resolve_machine
+        from hydragnn_hpo.config import MachineConfig, resolve_machine
 
         given: dict[str, Any] = {"slots": self.ranks, "hosts": self.hosts, "sample_seconds": 0.0}
         given |= {"backend": self.backend, "profile": self.machine}
@@ -120,7 +122,7 @@ def predict(
 ) -> None:
     """Predict properties with standard deviation and intervals, in the targets' units."""
     options, own_rank = RankOptions(ranks, hosts, backend, machine), find_own_rank()
-    from hydragnn_hpo.ensemble.predict_file import PredictRequest
+    from hydragnn_hpo.ensemble import PredictRequest
 
     request = PredictRequest(
         files=tuple(str(_shipped_or_path(path)) for path in files),
@@ -165,7 +167,7 @@ def find_own_rank() -> "LauncherInfo | None":
 
     It is called before torch is imported, which looks at the number of threads.
     """
-    from hydragnn_hpo.launching.launcher_detection import bind_threads, detect_launcher
+    from hydragnn_hpo.launching import bind_threads, detect_launcher
 
     standing = detect_launcher(os.environ)
     if standing is not None:
@@ -187,7 +189,7 @@ def _check_ranks(
     Raises:
         ConfigError: they would read standard input, write to a screen, or share a device.
     """
-    from hydragnn_hpo.ensemble.inference import AUTO
+    from hydragnn_hpo.ensemble import AUTO
 
     if device != AUTO and (options.are_given or own_rank):
         raise ConfigError("--device is for one process: each rank has the device of its slot.")
@@ -200,8 +202,7 @@ def _check_ranks(
 
 def _show_plan(request: "PredictRequest", options: RankOptions) -> None:
     """Show what would be started."""
-    from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
-    from hydragnn_hpo.launching.slots import detect_slots
+    from hydragnn_hpo.launching import detect_slots, layout_of, site_of
 
     machine = options.resolve_machine()
     with request.open_output(begin=lambda parts, plan: None) as pipeline:
@@ -221,7 +222,7 @@ def _show_plan(request: "PredictRequest", options: RankOptions) -> None:
 def _start_ranks(request: "PredictRequest", options: RankOptions, *, quiet: bool) -> bool:
     """Start ranks, show how far they are, and join what they did; return whether all failed."""
     from hydragnn_hpo.cli.predict_view import PredictProgress, print_outcome
-    from hydragnn_hpo.ensemble.rank_pool import predict_on_ranks
+    from hydragnn_hpo.ensemble import predict_on_ranks
 
     machine = options.resolve_machine()
     with (
@@ -239,7 +240,7 @@ def _predict_as_rank(request: "PredictRequest", rank: int, *, quiet: bool) -> bo
         Exit: our part is done, another rank shows the result or the error.
     """
     from hydragnn_hpo.cli.predict_view import print_outcome
-    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
+    from hydragnn_hpo.ensemble import predict_as_rank
 
     try:
         outcome = predict_as_rank(request, rank)
@@ -262,7 +263,7 @@ def _in_process(request: "PredictRequest", device: str, *, streamed: bool, as_js
 def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> bool:
     """Predict chunk after chunk into a file; return whether all failed."""
     from hydragnn_hpo.cli.predict_view import PredictProgress, print_outcome
-    from hydragnn_hpo.ensemble.predict_file import predict_chunks
+    from hydragnn_hpo.ensemble import predict_chunks
 
     with request.open_output(device) as pipeline:
         try:
@@ -341,8 +342,7 @@ class _CountedRows:
         self.exhausted = False
 
     def __iter__(self) -> "Iterator[PredictedRows]":
-        from hydragnn_hpo.ensemble.predict_file import MAX_REASONS, predict_rows
-        from hydragnn_hpo.ensemble.structure_batches import read_structures
+        from hydragnn_hpo.ensemble import MAX_REASONS, predict_rows, read_structures
 
         for batch in read_structures(self.reader):
             self.structures += len(batch.ids)

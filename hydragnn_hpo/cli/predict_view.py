@@ -10,10 +10,7 @@ from hydragnn_hpo.cli.words import count
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.ensemble.manifest import Manifest
-    from hydragnn_hpo.ensemble.output_columns import PredictedRows
-    from hydragnn_hpo.ensemble.output_parts import PartHeader
-    from hydragnn_hpo.ensemble.predict_file import PredictOutcome
+    from hydragnn_hpo.ensemble import Manifest, PartHeader, PredictedRows, PredictOutcome
 
 LINE_SECONDS = 15.0
 """How often a line tells how far it is, where there is no terminal."""

@@ -11,14 +11,17 @@ from typing import Any, get_type_hints
 import typer
 from pydantic import TypeAdapter
 
-from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config import (
+    CampaignConfig,
+    CardConfig,
+    Config,
+    PlacementConfig,
+    ProfileConfig,
+    TrialConfig,
+    to_toml,
+)
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.convs.spec import search_ranges
-from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.machine import ProfileConfig
-from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.toml_files import to_toml
-from hydragnn_hpo.config.trial_config import PlacementConfig, TrialConfig
 
 Schema = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ def report(
     """Write the report of a campaign: one HTML file that needs no network and no server."""
     from hydragnn_hpo import log
     from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.report.html_report import write_report
+    from hydragnn_hpo.report import write_report
 
     log.configure(level=30)
     path = write_report(RunDir(run), out)

@@ -17,10 +17,9 @@ from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.words import energy
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.controller import Controller
-    from hydragnn_hpo.campaign.shutdown import ShutdownRequest
-    from hydragnn_hpo.config.campaign_config import CampaignConfig
-    from hydragnn_hpo.launching.job import Backend
+    from hydragnn_hpo.campaign import Controller, ShutdownRequest
+    from hydragnn_hpo.config import CampaignConfig
+    from hydragnn_hpo.launching import Backend
     from hydragnn_hpo.layout import RunDir
 
 logger = logging.getLogger(__name__)
@@ -81,9 +80,9 @@ def run(
 ) -> None:
     """Search, train the best on, and leave one ensemble file; run it again to go on."""
     from hydragnn_hpo import log
-    from hydragnn_hpo.campaign.setup import open_run
+    from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.errors import ConfigError, StorageError
-    from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded
+    from hydragnn_hpo.launching import add_excluded, read_excluded
     from hydragnn_hpo.resources import find_resource
 
     log.configure(level=30)
@@ -110,8 +109,8 @@ def run(
 
 def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
     """Give path and name of a campaign's cards, when every value of the space fits them."""
-    from hydragnn_hpo.campaign.setup import check_corners, find_cards
-    from hydragnn_hpo.config.data_mixture import targets_of, unite_targets
+    from hydragnn_hpo.campaign import check_corners, find_cards
+    from hydragnn_hpo.config import targets_of, unite_targets
     from hydragnn_hpo.errors import ConfigError
 
     try:
@@ -126,10 +125,8 @@ def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
 
 def settled(source: Path, **machine: Any) -> "CampaignConfig":
     """Read a campaign and replace parts of its machine; what is None stays."""
-    from hydragnn_hpo.campaign.setup import settle
-    from hydragnn_hpo.config.campaign_config import CampaignConfig
-    from hydragnn_hpo.config.machine import resolve_machine
-    from hydragnn_hpo.config.toml_files import load_config
+    from hydragnn_hpo.campaign import settle
+    from hydragnn_hpo.config import CampaignConfig, load_config, resolve_machine
 
     config = settle(load_config(source, CampaignConfig), source)
     settled_machine = resolve_machine(config.machine, machine, source.parent)
@@ -137,9 +134,8 @@ def settled(source: Path, **machine: Any) -> "CampaignConfig":
 
 
 def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
-    from hydragnn_hpo.data.build_plan import find_files
-    from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
-    from hydragnn_hpo.launching.slots import detect_slots
+    from hydragnn_hpo.data import find_files
+    from hydragnn_hpo.launching import detect_slots, layout_of, site_of
     from hydragnn_hpo.layout import RunDir
 
     if not any(RunDir(where).data.glob("*/index.json")):
@@ -176,8 +172,7 @@ def alone(
         quiet: whether nothing is shown on the way.
         reseed: how many of the best trials a person wants to be trained again.
     """
-    from hydragnn_hpo.campaign.backends import make_backend
-    from hydragnn_hpo.campaign.shutdown import ShutdownRequest
+    from hydragnn_hpo.campaign import ShutdownRequest, make_backend
 
     backend = partial(make_backend, config, opened.path)
     return _run(
@@ -193,11 +188,9 @@ def _join(
     Raises:
         RunError: our hosts are not wanted there.
     """
-    from hydragnn_hpo.campaign.joining import AllocationMember
-    from hydragnn_hpo.campaign.lease import Taken
-    from hydragnn_hpo.campaign.shutdown import ShutdownRequest
+    from hydragnn_hpo.campaign import AllocationMember, ShutdownRequest, Taken
     from hydragnn_hpo.files import read_json
-    from hydragnn_hpo.launching.submit.chain import DRAINED
+    from hydragnn_hpo.launching import DRAINED
 
     pause = ShutdownRequest()
     with pause.handle_signals(), AllocationMember(config, opened) as member:
@@ -225,10 +218,9 @@ def _run(
     pause: "ShutdownRequest",
     reseed: int = 0,
 ) -> dict[str, Any]:
-    from hydragnn_hpo.campaign.controller import Controller
-    from hydragnn_hpo.campaign.shutdown import Drained
+    from hydragnn_hpo.campaign import Controller, Drained
     from hydragnn_hpo.cli.run_progress import RunProgress
-    from hydragnn_hpo.launching.submit.chain import DRAINED
+    from hydragnn_hpo.launching import DRAINED
 
     with pause.handle_signals(), RunProgress(config.search.trials, quiet) as display:
         controller = Controller(
@@ -260,7 +252,7 @@ def _forget(opened: "RunDir") -> None:
 
     What a doctor wrote of its hosts stays.
     """
-    from hydragnn_hpo.campaign.event_store import read_state
+    from hydragnn_hpo.campaign import read_state
 
     built = any(opened.data.glob("*/index.json"))
     if built or opened.jobs.exists() or read_state(opened).trials:
@@ -277,9 +269,7 @@ def _forget(opened: "RunDir") -> None:
 
 def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
     """Build the ensemble as a job, and write the run's figures."""
-    from hydragnn_hpo.campaign.event_store import JournalFold
-    from hydragnn_hpo.campaign.journal import read_journal
-    from hydragnn_hpo.campaign.leaderboard import rank_trials
+    from hydragnn_hpo.campaign import JournalFold, rank_trials, read_journal
     from hydragnn_hpo.files import read_json, write_json
 
     if controller.state.finished and opened.summary.exists():
@@ -305,8 +295,7 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
         opened: the run directory.
         drawn: whether it has an ensemble, and so a figure.
     """
-    from hydragnn_hpo.report.html_report import write_report
-    from hydragnn_hpo.report.parity import draw_parity
+    from hydragnn_hpo.report import draw_parity, write_report
 
     try:
         if drawn:
@@ -319,7 +308,7 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
 
 
 def _print(opened: "RunDir", result: dict[str, Any]) -> None:
-    from hydragnn_hpo.campaign.leaderboard import read_leaderboard
+    from hydragnn_hpo.campaign import read_leaderboard
     from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table, not_learned
 
     out = console()
@@ -373,7 +362,7 @@ def _example(opened: "RunDir") -> str:
     """Name the shipped molecules if the ensemble knows all their elements."""
     import ase.io
 
-    from hydragnn_hpo.ensemble.artefact import read_artefact
+    from hydragnn_hpo.ensemble import read_artefact
     from hydragnn_hpo.resources import resource_path
 
     file = "workflows/molecules.xyz"
@@ -385,10 +374,9 @@ def _example(opened: "RunDir") -> str:
 
 def _own_file(opened: "RunDir") -> str:
     """Name the file that the campaign learned from: any other of its kind will do."""
-    from hydragnn_hpo.campaign.setup import find_cards
-    from hydragnn_hpo.config.campaign_config import CampaignConfig
-    from hydragnn_hpo.config.toml_files import load_config
-    from hydragnn_hpo.data.build_plan import find_files
+    from hydragnn_hpo.campaign import find_cards
+    from hydragnn_hpo.config import CampaignConfig, load_config
+    from hydragnn_hpo.data import find_files
     from hydragnn_hpo.errors import HydraError
 
     try:

@@ -5,13 +5,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
-from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.campaign.status import Status, build_status, describe_trial
+from hydragnn_hpo.campaign import State, Status, Trial, build_status, describe_trial
 from hydragnn_hpo.cli.status_view import Picture, Snapshot, headline, use_of_slots
 from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.controller import Controller
+    from hydragnn_hpo.campaign import Controller
 
 REFRESH_SECONDS = 0.5
 """Least time between two looks."""

@@ -15,8 +15,7 @@ from hydragnn_hpo.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.ensemble.inference import Ensemble
-    from hydragnn_hpo.ensemble.request_parsing import Limits
+    from hydragnn_hpo.ensemble import Ensemble, Limits
     from hydragnn_hpo.http_service import Token
 
 HostOption = Annotated[str, typer.Option(help="Address; loopback unless told.")]
@@ -48,8 +47,7 @@ def serve(
 ) -> None:
     """Serve predictions over HTTP, to those who have the token, until stopped."""
     _needs_the_extra()
-    from hydragnn_hpo.ensemble.inference import Ensemble, device_of
-    from hydragnn_hpo.ensemble.request_parsing import Limits
+    from hydragnn_hpo.ensemble import Ensemble, Limits, device_of
     from hydragnn_hpo.http_service import find_token, is_loopback
 
     token = find_token(token_file, os.environ)
@@ -69,7 +67,7 @@ def _run(
     model: "Ensemble", token: "Token", limits: "Limits", address: tuple[str, int], heads: str
 ) -> None:
     """Listen, say where, and serve until stopped."""
-    from hydragnn_hpo.ensemble.serve import make_app
+    from hydragnn_hpo.ensemble import make_app
     from hydragnn_hpo.http_service import listen, serve_on
     from hydragnn_hpo.log import configure
 

@@ -12,7 +12,7 @@ import typer
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.event_store import JournalFold
+    from hydragnn_hpo.campaign import JournalFold
     from hydragnn_hpo.cli.batch_view import JobStanding
     from hydragnn_hpo.cli.status_view import Snapshot
     from hydragnn_hpo.layout import RunDir
@@ -106,9 +106,8 @@ class RunReader:
         Raises:
             RunError: it holds no campaign.
         """
-        from hydragnn_hpo.campaign.event_store import require_campaign
-        from hydragnn_hpo.config.campaign_config import CampaignConfig
-        from hydragnn_hpo.config.toml_files import load_config
+        from hydragnn_hpo.campaign import require_campaign
+        from hydragnn_hpo.config import CampaignConfig, load_config
 
         require_campaign(run)
         self.run = run
@@ -119,14 +118,13 @@ class RunReader:
         self._start()
 
     def _start(self) -> None:
-        from hydragnn_hpo.campaign.event_store import JournalFold
-        from hydragnn_hpo.campaign.journal import JournalFollower
+        from hydragnn_hpo.campaign import JournalFold, JournalFollower
 
         self._follower, self.fold = JournalFollower(self.run.journal), JournalFold()
 
     def _read_journal(self) -> None:
         """Fold what is new; start again where another journal stands in its place."""
-        from hydragnn_hpo.campaign.journal import JournalReplaced
+        from hydragnn_hpo.campaign import JournalReplaced
 
         try:
             self._fold_new()
@@ -149,11 +147,10 @@ class RunReader:
         Raises:
             RunError: the run directory is gone, or its journal is damaged.
         """
-        from hydragnn_hpo.campaign.lease import alive
-        from hydragnn_hpo.campaign.status import ROWS, build_status, predict_seconds_left
+        from hydragnn_hpo.campaign import ROWS, alive, build_status, predict_seconds_left
         from hydragnn_hpo.cli.batch_view import course_of
         from hydragnn_hpo.cli.status_view import Snapshot
-        from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
+        from hydragnn_hpo.launching import read_run_excluded
 
         self._read_journal()
         state, ledger, search = self.fold.state, self.fold.ledger, self.search
@@ -182,7 +179,7 @@ class RunReader:
     def _read_jobs(self, *, draining: bool) -> "list[JobStanding]":
         """Return the batch jobs; the scheduler is asked now and then only."""
         from hydragnn_hpo.cli.batch_view import standing_of_jobs
-        from hydragnn_hpo.launching.submit.records import JobRecords
+        from hydragnn_hpo.launching import JobRecords
 
         if time.monotonic() >= self._jobs_due:
             self._jobs = standing_of_jobs(JobRecords(self.run.path).jobs(), draining=draining)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from hydragnn_hpo.campaign.accounting import CAUSES
-from hydragnn_hpo.campaign.status import RunningTrial, Status, describe_trial
+from hydragnn_hpo.campaign import CAUSES, RunningTrial, Status, describe_trial
 from hydragnn_hpo.cli.words import count, duration, energy, percent
 from hydragnn_hpo.sanitize import sanitize_line
 

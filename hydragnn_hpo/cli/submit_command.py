@@ -14,12 +14,11 @@ import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.run_command import ContainerOption, MachineOption, RunOption
-from hydragnn_hpo.launching.submit.order import MOST_JOBS, Order, check_order, wall_seconds
+from hydragnn_hpo.launching import MOST_JOBS, Order, check_order, wall_seconds
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.config.campaign_config import CampaignConfig
-    from hydragnn_hpo.config.machine import ProfileConfig
-    from hydragnn_hpo.launching.submit.records import BatchJob, JobRecords
+    from hydragnn_hpo.config import CampaignConfig, ProfileConfig
+    from hydragnn_hpo.launching import BatchJob, JobRecords
 
 CARRIED = ("HYDRAGNN_HPO_DATA", "HYDRAGNN_HPO_SCRATCH")
 """Environment of whoever submits that jobs need, too; not every scheduler hands it on."""
@@ -79,7 +78,7 @@ def submit(
     as_json: JsonOption = False,
 ) -> None:
     """Queue a campaign as batch jobs that follow each other until it is finished."""
-    from hydragnn_hpo.launching.submit.records import JobRecords
+    from hydragnn_hpo.launching import JobRecords
 
     made = _settled(campaign, machine, run_dir)
     if pack is None and container is None and _many(made, hosts):
@@ -106,8 +105,8 @@ def submit(
 def _settled(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
     """Read and check a campaign as ``run`` does."""
     from hydragnn_hpo.cli.run_command import fitting_cards, settled
-    from hydragnn_hpo.config.machine import find_profile
-    from hydragnn_hpo.data.build_plan import find_files
+    from hydragnn_hpo.config import find_profile
+    from hydragnn_hpo.data import find_files
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.resources import find_resource
@@ -137,8 +136,8 @@ def _with_software(made: Submission, pack: str | None, container: str | None) ->
     Raises:
         ConfigError: an archive, image or program is not there.
     """
-    from hydragnn_hpo.config.machine import resolve_machine
-    from hydragnn_hpo.launching.staging.equip import check_software
+    from hydragnn_hpo.config import resolve_machine
+    from hydragnn_hpo.launching import check_software
     from hydragnn_hpo.layout import RunDir
 
     machine = made.config.machine
@@ -153,7 +152,7 @@ def _with_software(made: Submission, pack: str | None, container: str | None) ->
 
 def _side_by_side(made: Submission, allocations: int) -> Submission:
     """Have ranks wait until one of several allocations has missed a lost controller."""
-    from hydragnn_hpo.campaign.joining import patient
+    from hydragnn_hpo.campaign import patient
 
     if allocations == 1:
         return made
@@ -167,8 +166,7 @@ def _refuse_twice(path: Path, records: "JobRecords", *, again: bool) -> None:
     Raises:
         RunError: one sentence that says which.
     """
-    from hydragnn_hpo.campaign.event_store import read_state
-    from hydragnn_hpo.campaign.lease import alive
+    from hydragnn_hpo.campaign import alive, read_state
     from hydragnn_hpo.cli.batch_view import standing_of_jobs
     from hydragnn_hpo.errors import RunError
     from hydragnn_hpo.layout import RunDir
@@ -191,7 +189,7 @@ def _refuse_twice(path: Path, records: "JobRecords", *, again: bool) -> None:
 
 
 def _script(made: Submission, order: Order, records: "JobRecords", number: int) -> str:
-    from hydragnn_hpo.launching.submit.script import Content, batch_script
+    from hydragnn_hpo.launching import Content, batch_script
 
     command = ["run", str(records.campaign(number)), "--run", str(made.run)]
     command += ["--machine", made.machine]
@@ -209,7 +207,7 @@ def _script(made: Submission, order: Order, records: "JobRecords", number: int) 
 
 
 def _argv(made: Submission, order: Order, script: str) -> list[str]:
-    from hydragnn_hpo.launching.submit.schedulers import scheduler_of
+    from hydragnn_hpo.launching import scheduler_of
 
     scheduler = scheduler_of(made.profile.batch.scheduler)
     return scheduler.submit(script, order.after, None)
@@ -219,11 +217,9 @@ def _submit(
     made: Submission, order: Order, records: "JobRecords", number: int, script: str
 ) -> list[str]:
     """Open the run directory, write the script, submit it, and write down what came of it."""
-    from hydragnn_hpo.campaign.setup import open_run
-    from hydragnn_hpo.config.toml_files import dump_config
-    from hydragnn_hpo.launching.staging.pack import pack_environment
-    from hydragnn_hpo.launching.submit.asking import check_there, submit_script
-    from hydragnn_hpo.launching.submit.schedulers import scheduler_of
+    from hydragnn_hpo.campaign import open_run
+    from hydragnn_hpo.config import dump_config
+    from hydragnn_hpo.launching import check_there, pack_environment, scheduler_of, submit_script
 
     scheduler = scheduler_of(made.profile.batch.scheduler)
     check_there(scheduler)
@@ -239,7 +235,7 @@ def _submit(
 
 
 def _record(made: Submission, order: Order, job: str, script: str, task: int | None) -> "BatchJob":
-    from hydragnn_hpo.launching.submit.records import BatchJob
+    from hydragnn_hpo.launching import BatchJob
 
     return BatchJob(
         id=job,

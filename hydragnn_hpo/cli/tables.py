@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hydragnn_hpo.campaign.leaderboard import Leaderboard, LeaderboardRow
-    from hydragnn_hpo.training.io_benchmark import IoBenchmark
+    from hydragnn_hpo.campaign import Leaderboard, LeaderboardRow
+    from hydragnn_hpo.training import IoBenchmark
 
     Cell = Callable[[LeaderboardRow], str]
 

@@ -12,9 +12,9 @@ from hydragnn_hpo.cli.arguments import DryRunOption
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.config.trial_config import TrialConfig
+    from hydragnn_hpo.config import TrialConfig
     from hydragnn_hpo.layout import TrialDir
-    from hydragnn_hpo.training.profiler import ProfilePlan
+    from hydragnn_hpo.training import ProfilePlan
 
 
 class Io(Enum):
@@ -56,8 +56,7 @@ def trial(
     as_json: Annotated[bool, typer.Option("--json", help="With --io: print JSON.")] = False,
 ) -> None:
     """Train one trial to its full budget, alone or under torchrun, srun or mpiexec."""
-    from hydragnn_hpo.config.toml_files import dump_config, load_config
-    from hydragnn_hpo.config.trial_config import TrialConfig
+    from hydragnn_hpo.config import TrialConfig, dump_config, load_config
     from hydragnn_hpo.layout import TrialDir
 
     alone = directory.is_file() and directory.name != "trial.toml"
@@ -70,8 +69,8 @@ def trial(
         raise ConfigError("--json goes with --io: add --io real, or drop it.")
     if alone:
         place = _beside(directory, config)
-    from hydragnn_hpo.launching.launcher_detection import torchrun_environment
-    from hydragnn_hpo.training.ddp import adopt_mpi_environment
+    from hydragnn_hpo.launching import torchrun_environment
+    from hydragnn_hpo.training import adopt_mpi_environment
 
     adopt_mpi_environment()
     os.environ.update(torchrun_environment(os.environ, parent=os.getppid()))
@@ -84,9 +83,8 @@ def trial(
 
 def _placed(file: Path) -> "TrialConfig":
     """Read a configuration whose paths are relative to its own folder."""
-    from hydragnn_hpo.config.toml_files import load_config
-    from hydragnn_hpo.config.trial_config import TrialConfig
-    from hydragnn_hpo.report.best_config import make_paths_absolute
+    from hydragnn_hpo.config import TrialConfig, load_config
+    from hydragnn_hpo.report import make_paths_absolute
 
     return make_paths_absolute(load_config(file, TrialConfig), file.parent)
 
@@ -99,8 +97,7 @@ def _beside(file: Path, config: "TrialConfig") -> "TrialDir":
     Raises:
         ConfigError: the directory's name is taken by something else.
     """
-    from hydragnn_hpo.config.toml_files import dump_config, load_config
-    from hydragnn_hpo.config.trial_config import TrialConfig
+    from hydragnn_hpo.config import TrialConfig, dump_config, load_config
     from hydragnn_hpo.files import storage, write_text
     from hydragnn_hpo.layout import TrialDir
 
@@ -120,15 +117,15 @@ def _beside(file: Path, config: "TrialConfig") -> "TrialDir":
 
 
 def _plan(config: "TrialConfig", ranks: str | None, epochs: str | None) -> "ProfilePlan":
-    from hydragnn_hpo.training.profiler import ProfilePlan
+    from hydragnn_hpo.training import ProfilePlan
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return ProfilePlan.of(ranks, epochs, world=world, last=config.training.epochs)
 
 
 def _train(place: "TrialDir", plan: "ProfilePlan | None") -> NoReturn:
-    from hydragnn_hpo.config.trial_config import INTERRUPTED
-    from hydragnn_hpo.training.trial import run_by_hand
+    from hydragnn_hpo.config import INTERRUPTED
+    from hydragnn_hpo.training import run_by_hand
 
     code, sentence = run_by_hand(place, plan)
     if sentence:
@@ -141,7 +138,7 @@ def _measure(place: "TrialDir", io: Io, *, as_json: bool) -> NoReturn:
     import json
 
     from hydragnn_hpo.cli.tables import console, feeding_table
-    from hydragnn_hpo.training.io_benchmark import measure_io
+    from hydragnn_hpo.training import measure_io
 
     found = measure_io(place, io.value)
     if found and as_json:
@@ -158,7 +155,7 @@ def _leave(code: int, *, in_order: bool) -> NoReturn:
     Who failed must not wait for the others (mpiexec ends them), and a process group must not be
     taken down, see ``training.ranks.ddp``.
     """
-    from hydragnn_hpo.training.ddp import finalize_mpi
+    from hydragnn_hpo.training import finalize_mpi
 
     sys.stdout.flush()
     sys.stderr.flush()

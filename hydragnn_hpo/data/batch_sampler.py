@@ -14,8 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.epoch_size import budget_steps, count_draws
-from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.config import TrainConfig, budget_steps, count_draws
 from hydragnn_hpo.data.graph_set import GraphSet
 
 Rows = NDArray[np.int64]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import SPLITS, CardConfig
+from hydragnn_hpo.config import SPLITS, CardConfig
 from hydragnn_hpo.data.build_folder import (
     QUARANTINE,
     BadStructure,

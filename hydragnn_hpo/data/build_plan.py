@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config.data_config import CardConfig, FileConfig
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config import CardConfig, FileConfig, load_config
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Reader, Source
 from hydragnn_hpo.data.store_index import VERSION, hash_file

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydragnn_hpo.config.toml_template import render_toml
+from hydragnn_hpo.config import render_toml
 from hydragnn_hpo.data.inspect import DataFile, Inspection
 from hydragnn_hpo.data.properties import make_identifier
 from hydragnn_hpo.data.unit_inference import UNKNOWN

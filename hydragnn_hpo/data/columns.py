@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import SPLITS, TargetConfig
+from hydragnn_hpo.config import SPLITS, TargetConfig
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.errors import DataError, unknown
 

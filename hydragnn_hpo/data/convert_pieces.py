@@ -13,7 +13,7 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
+from hydragnn_hpo.config import CardConfig, TargetConfig
 from hydragnn_hpo.data.build_folder import BadStructure, chunk_path, record_path
 from hydragnn_hpo.data.build_plan import BuildPlan, Piece, make_source
 from hydragnn_hpo.data.columns import Arrays, Names, arrays_of, columns_of

@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import pdist
 
-from hydragnn_hpo.config.data_config import SPLITS
+from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.data.columns import Columns, offsets
 from hydragnn_hpo.data.statistics import ELEMENTS, edge_lengths
 

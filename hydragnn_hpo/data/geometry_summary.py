@@ -13,7 +13,7 @@ import numpy as np
 from ase import Atoms
 from ase.data import chemical_symbols
 
-from hydragnn_hpo.config.epoch_size import mean_degree
+from hydragnn_hpo.config import mean_degree
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.neighbors import edge_vectors

@@ -8,8 +8,7 @@ import heapq
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hydragnn_hpo.config.model_config import ModelConfig
-from hydragnn_hpo.config.model_size import angle_cutoff, forward_flops
+from hydragnn_hpo.config import ModelConfig, angle_cutoff, forward_flops
 from hydragnn_hpo.data.graph_set import GraphSet
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import WIDTHS, TargetConfig
-from hydragnn_hpo.config.data_mixture import MixedConfig, unite_stats
+from hydragnn_hpo.config import WIDTHS, MixedConfig, TargetConfig, unite_stats
 from hydragnn_hpo.data.columns import Columns, Names, offsets, rows_of_split
 from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.normalize import fit_target_stats

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import TargetConfig
+from hydragnn_hpo.config import TargetConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside

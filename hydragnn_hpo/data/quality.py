@@ -12,7 +12,7 @@ import numpy as np
 from ase.data import chemical_symbols, covalent_radii
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import SPLITS
+from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.data.columns import Columns, columns_from, offsets
 from hydragnn_hpo.data.duplicates import (
     EXACT,

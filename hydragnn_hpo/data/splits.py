@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import SPLITS, SplitConfig
+from hydragnn_hpo.config import SPLITS, SplitConfig
 from hydragnn_hpo.errors import DataError
 
 TEST = SPLITS.index("test")

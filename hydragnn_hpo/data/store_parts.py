@@ -17,8 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config import CardConfig, dump_config
 from hydragnn_hpo.data.columns import (
     PERS,
     Arrays,

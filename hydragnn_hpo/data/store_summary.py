@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import SPLITS
+from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.data.outliers import Scan, robust_center_and_scale, scan_store
 from hydragnn_hpo.data.store_index import read_checked_stats, read_index
 

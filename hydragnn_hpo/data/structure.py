@@ -12,8 +12,7 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config.data_config import AttributeConfig, TargetConfig
-from hydragnn_hpo.config.model_config import MAX_ELEMENT
+from hydragnn_hpo.config import MAX_ELEMENT, AttributeConfig, TargetConfig
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.laplacian import compute_laplacian_encodings
 from hydragnn_hpo.data.neighbors import edge_vectors, find_edges

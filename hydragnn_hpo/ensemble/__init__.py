@@ -1,6 +1,117 @@
 """The winners of a campaign as one predictor with calibrated uncertainty."""
 
-from hydragnn_hpo.ensemble.calculator import EnsembleCalculator, SpreadExceeded, StopAtSpread
-from hydragnn_hpo.ensemble.inference import Ensemble
+from typing import TYPE_CHECKING
 
-__all__ = ["Ensemble", "EnsembleCalculator", "SpreadExceeded", "StopAtSpread"]
+from hydragnn_hpo.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.ensemble.artefact import (
+        ArtefactSummary,
+        read_artefact,
+        summarize_artefact,
+        write_artefact,
+    )
+    from hydragnn_hpo.ensemble.build import build_ensemble
+    from hydragnn_hpo.ensemble.calculator import EnsembleCalculator, SpreadExceeded, StopAtSpread
+    from hydragnn_hpo.ensemble.evaluation import (
+        Evaluation,
+        HeadEvaluation,
+        LabelledStructures,
+        evaluate_ensemble,
+        match_card_labels,
+        parse_label_options,
+        read_labelled,
+        read_split,
+    )
+    from hydragnn_hpo.ensemble.inference import AUTO, Ensemble, device_of
+    from hydragnn_hpo.ensemble.input_chunks import (
+        StructureFiles,
+        is_store,
+        list_input_sources,
+        refuse_to_replace,
+    )
+    from hydragnn_hpo.ensemble.manifest import Manifest
+    from hydragnn_hpo.ensemble.model_card import render_model_card
+    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
+    from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
+    from hydragnn_hpo.ensemble.output_parts import PartHeader
+    from hydragnn_hpo.ensemble.pick import (
+        PickRequest,
+        check_picks_format,
+        make_ranking,
+        pick_structures,
+        picks_to_plain,
+        write_picks,
+    )
+    from hydragnn_hpo.ensemble.predict_file import (
+        MAX_REASONS,
+        PredictOutcome,
+        PredictRequest,
+        predict_chunks,
+        predict_rows,
+    )
+    from hydragnn_hpo.ensemble.prune import PruneEffect, choose_members, prune_members
+    from hydragnn_hpo.ensemble.rank_pool import predict_on_ranks
+    from hydragnn_hpo.ensemble.request_parsing import Limits
+    from hydragnn_hpo.ensemble.serve import make_app
+    from hydragnn_hpo.ensemble.structure_batches import ChunkReader, Structures, read_structures
+    from hydragnn_hpo.ensemble.torch_export import export_program
+    from hydragnn_hpo.ensemble.uncertainty_figures import compute_curves
+    from hydragnn_hpo.ensemble.uncertainty_scores import flatten_values
+
+__all__ = [
+    "AUTO",
+    "ArtefactSummary",
+    "ChunkReader",
+    "Ensemble",
+    "EnsembleCalculator",
+    "Evaluation",
+    "HeadEvaluation",
+    "LabelledStructures",
+    "Limits",
+    "MAX_REASONS",
+    "Manifest",
+    "OutputColumns",
+    "PartHeader",
+    "PickRequest",
+    "PredictOutcome",
+    "PredictRequest",
+    "PredictedRows",
+    "PruneEffect",
+    "SpreadExceeded",
+    "StopAtSpread",
+    "StructureFiles",
+    "Structures",
+    "build_ensemble",
+    "check_picks_format",
+    "choose_members",
+    "compute_curves",
+    "device_of",
+    "evaluate_ensemble",
+    "export_program",
+    "flatten_values",
+    "is_store",
+    "list_input_sources",
+    "make_app",
+    "make_ranking",
+    "match_card_labels",
+    "parse_label_options",
+    "pick_structures",
+    "picks_to_plain",
+    "predict_as_rank",
+    "predict_chunks",
+    "predict_on_ranks",
+    "predict_rows",
+    "prune_members",
+    "read_artefact",
+    "read_labelled",
+    "read_split",
+    "read_structures",
+    "refuse_to_replace",
+    "render_model_card",
+    "summarize_artefact",
+    "write_artefact",
+    "write_picks",
+]
+
+__getattr__ = lazy_exports(__name__, __file__)

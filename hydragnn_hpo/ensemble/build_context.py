@@ -9,18 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.model_config import ModelConfig
-from hydragnn_hpo.config.model_size import angle_cutoff, forward_flops
-from hydragnn_hpo.config.toml_files import load_config
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.config import (
+    CampaignConfig,
+    CardConfig,
+    ModelConfig,
+    angle_cutoff,
+    forward_flops,
+    load_config,
+)
+from hydragnn_hpo.data import GraphSet
 from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.candidates import Candidate, find_candidates, read_stored_predictions
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.placement.workload import Stats, mean_neighbors, mean_triplets
-from hydragnn_hpo.training.trial import open_graphs
+from hydragnn_hpo.placement import Stats, mean_neighbors, mean_triplets
+from hydragnn_hpo.training import open_graphs
 
 
 @dataclass(frozen=True)

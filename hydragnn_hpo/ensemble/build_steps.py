@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config.model_config import ModelConfig
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.config import ModelConfig
+from hydragnn_hpo.data import Columns, GraphSet
 from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.build_context import BuildContext
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
@@ -31,8 +30,8 @@ from hydragnn_hpo.ensemble.uncertainty_figures import HeadOnLabels, compute_curv
 from hydragnn_hpo.ensemble.uncertainty_scores import mae
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.metrics_log import replace_nonfinite
-from hydragnn_hpo.model.gnn import variance_key
-from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.model import variance_key
+from hydragnn_hpo.training import read_checkpoint
 
 MemberPredictions = dict[str, np.ndarray]
 """By head the members' predictions, [M, R, w]; by ``variance_of(head)`` variances, [M, R, 1]."""
@@ -45,7 +44,7 @@ _OF_THE_SPLIT = ("rows", "mae", "rmse")
 
 def read_best_weights(candidate: Candidate) -> dict[str, Tensor]:
     """Read a trial's best weights."""
-    return checkpoint.read_checkpoint(candidate.folder.best)[0]
+    return read_checkpoint(candidate.folder.best)[0]
 
 
 def make_candidate_member(

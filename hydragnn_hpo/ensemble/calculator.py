@@ -14,11 +14,16 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.columns import Columns, columns_of
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.laplacian import compute_laplacian_encodings
-from hydragnn_hpo.data.neighbors import edge_vectors
-from hydragnn_hpo.data.structure import Place, Rules, attributes_of
+from hydragnn_hpo.data import (
+    Columns,
+    Graph,
+    Place,
+    Rules,
+    attributes_of,
+    columns_of,
+    compute_laplacian_encodings,
+    edge_vectors,
+)
 from hydragnn_hpo.ensemble.energy_derivatives import (
     EnergyDerivatives,
     compute_derivatives,

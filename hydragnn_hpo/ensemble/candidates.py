@@ -8,9 +8,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from hydragnn_hpo.config.toml_files import load_config
-from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.config import TrialConfig, load_config
+from hydragnn_hpo.data import GraphSet
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir, TrialDir

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import hydragnn_hpo
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data import GraphSet
 from hydragnn_hpo.ensemble.engine import Member, member_batches, run_member
 from hydragnn_hpo.ensemble.functional_model import (
     CannotCompile,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 
-from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data import Columns
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data import Batch, GraphSet
 from hydragnn_hpo.ensemble.engine import Member, member_batches
 from hydragnn_hpo.ensemble.inference import Ensemble, as_array
 from hydragnn_hpo.ensemble.moments import Moments, force_deviation
 from hydragnn_hpo.errors import ConfigError, unknown
-from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
-from hydragnn_hpo.model.gnn import variance_key
-from hydragnn_hpo.model.pooling import node_counts
+from hydragnn_hpo.model import attach_strain, forces_and_stress, node_counts, variance_key
 
 
 @dataclass(eq=False)

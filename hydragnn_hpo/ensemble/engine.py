@@ -12,16 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config.compatibility import TrialHeads
+from hydragnn_hpo.config import TrialConfig, TrialHeads, count_parameters, parse_config
 from hydragnn_hpo.config.convs.user import is_user_conv
-from hydragnn_hpo.config.model_size import count_parameters
-from hydragnn_hpo.config.toml_files import parse_config
-from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.data.batch import Batch, make_batch
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data import Batch, GraphSet, make_batch
 from hydragnn_hpo.errors import ConfigError, DataError
-from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.training.precision import DTYPES
+from hydragnn_hpo.model import MultiHeadGNN
+from hydragnn_hpo.training import DTYPES
 
 
 def arrange_in_pairs(batch: Batch) -> Batch:

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.data.structure import Rules
+from hydragnn_hpo.config import CardConfig, TargetConfig
+from hydragnn_hpo.data import Columns, Rules, open_store
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.input_chunks import StructureFiles, list_input_sources

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.ensemble.engine import Member
-from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.model import MultiHeadGNN
 
 Tensors = dict[str, Tensor]
 Net = Callable[[Tensors], Tensors]

@@ -15,11 +15,9 @@ from ase import Atoms
 from ase.data import chemical_symbols
 from torch import Tensor
 
+from hydragnn_hpo.config import WIDTHS
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
-from hydragnn_hpo.config.data_config import WIDTHS
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.structure import Rules
+from hydragnn_hpo.data import Columns, GraphSet, Rules
 from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
@@ -34,8 +32,8 @@ from hydragnn_hpo.ensemble.moments import Moments
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.target_rows import graph_of_row, largest_per_graph, stratum_of_row
 from hydragnn_hpo.errors import ConfigError, DataError
-from hydragnn_hpo.launching.rank_environment import DEVICE
-from hydragnn_hpo.model.gnn import variance_key
+from hydragnn_hpo.launching import DEVICE
+from hydragnn_hpo.model import variance_key
 
 _TIMINGS = 3
 """Times that a member is timed; the least counts."""

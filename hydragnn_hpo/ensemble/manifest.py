@@ -14,8 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.data_config import AttributeConfig, Name
-from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config import AttributeConfig, Config, Name
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.coordination import Coordination
 from hydragnn_hpo.ensemble.strata import Strata

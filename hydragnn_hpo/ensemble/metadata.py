@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.campaign.software_versions import read_software_versions
+from hydragnn_hpo.campaign import read_software_versions
+from hydragnn_hpo.config import CardConfig, ModelConfig
 from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
-from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.build_context import BuildContext
 from hydragnn_hpo.ensemble.build_steps import MemberPredictions, make_strata, trust_metadata
@@ -31,7 +30,7 @@ from hydragnn_hpo.ensemble.manifest import (
     Provenance,
 )
 from hydragnn_hpo.ensemble.select import MemberSelection, members_in_any
-from hydragnn_hpo.model.gnn import variance_key
+from hydragnn_hpo.model import variance_key
 
 _HEAD = ("level", "shape", "unit", "energy", "derived_from", "description", "mean", "std")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ase.data import chemical_symbols
 
-from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.config import TrialConfig
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 
 _TEXT = """# {title}

@@ -28,8 +28,7 @@ from hydragnn_hpo.ensemble.predict_file import (
 )
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.files import passes, read_json, write_json
-from hydragnn_hpo.launching.launcher_detection import THREADS
-from hydragnn_hpo.launching.rank_environment import DEVICE
+from hydragnn_hpo.launching import DEVICE, THREADS
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data import Columns
 from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.structure_batches import Structures

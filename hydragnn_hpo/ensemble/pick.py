@@ -16,8 +16,7 @@ import torch
 from ase import Atoms
 from ase.io import write as write_atoms
 
-from hydragnn_hpo.data.columns import Columns, columns_of
-from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data import Columns, Graph, columns_of
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.energy_derivatives import (
     compute_derivatives,
@@ -32,7 +31,7 @@ from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.metrics_log import replace_nonfinite
-from hydragnn_hpo.model.pooling import pool_mean
+from hydragnn_hpo.model import pool_mean
 from hydragnn_hpo.units import inside
 
 SAME = 0.01

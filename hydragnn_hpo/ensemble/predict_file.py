@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from hydragnn_hpo.data.prefetch import Prefetcher
-from hydragnn_hpo.data.store_index import hash_file
+from hydragnn_hpo.data import Prefetcher, hash_file
 from hydragnn_hpo.ensemble.inference import Ensemble, load_ensemble
 from hydragnn_hpo.ensemble.input_chunks import (
     ChunkId,

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.backends import backend_on
-from hydragnn_hpo.campaign.lease import FAILED, FINISHED, Lease
-from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.campaign import FAILED, FINISHED, Lease, backend_on
+from hydragnn_hpo.config import MachineConfig
 from hydragnn_hpo.ensemble.input_chunks import ChunkId
 from hydragnn_hpo.ensemble.multi_rank import (
     claims_of,
@@ -26,7 +25,7 @@ from hydragnn_hpo.ensemble.predict_file import (
 )
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError
 from hydragnn_hpo.files import passes, storage
-from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
+from hydragnn_hpo.launching import Backend, Event, Job, Slot
 
 LOG = "ranks.log"
 POLL_SECONDS = 0.1

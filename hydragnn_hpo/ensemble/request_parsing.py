@@ -16,9 +16,7 @@ from ase import Atoms
 from ase.data import atomic_numbers
 from pydantic import ConfigDict, Field, model_validator
 
-from hydragnn_hpo.config.data_config import AttributeConfig
-from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config import AttributeConfig, Config, parse_config
 from hydragnn_hpo.data.readers.ase_file import single, structures_in
 from hydragnn_hpo.errors import ConfigError, DataError
 

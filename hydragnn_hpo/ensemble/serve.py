@@ -24,9 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.data.columns import Columns, columns_of
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.structure import Place, graph_of
+from hydragnn_hpo.data import Columns, Graph, Place, columns_of, graph_of
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble, Prediction
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest

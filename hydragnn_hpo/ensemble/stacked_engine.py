@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data import Batch, GraphSet
 from hydragnn_hpo.ensemble.engine import Member, batches_by_key, key_of, run_member
 from hydragnn_hpo.ensemble.functional_model import (
     FunctionalModel,

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from ase.data import atomic_numbers
 
-from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data import Columns
 
 By = Literal["all", "size", "chemistry"]
 

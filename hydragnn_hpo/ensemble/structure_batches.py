@@ -14,11 +14,8 @@ from typing import Any, Self
 import numpy as np
 from ase import Atoms
 
-from hydragnn_hpo.config.data_config import AttributeConfig, GraphConfig
-from hydragnn_hpo.data.columns import Columns, columns_of
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.config import AttributeConfig, GraphConfig
+from hydragnn_hpo.data import Columns, Graph, Place, Rules, columns_of, graph_of, open_store
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.input_chunks import (
     ChunkId,

@@ -5,7 +5,7 @@ Shapes: G graphs, R rows: graphs for a graph-level target, all their nodes for a
 
 import numpy as np
 
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data import GraphSet
 from hydragnn_hpo.ensemble.strata import Strata
 
 _PIECE = 1024

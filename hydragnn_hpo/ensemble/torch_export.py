@@ -17,8 +17,8 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config.data_config import WIDTHS
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.config import WIDTHS
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.ensemble.compiled_engine import torch_compile_cache
 from hydragnn_hpo.ensemble.energy_derivatives import differentiate
 from hydragnn_hpo.ensemble.engine import Member
@@ -26,13 +26,17 @@ from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.files import write_bytes, write_json
-from hydragnn_hpo.model.attention import GlobalRound
+from hydragnn_hpo.model import (
+    AttentionPool,
+    GlobalRound,
+    LaplacianEncoding,
+    RandomWalkEncoding,
+    pool_max,
+    variance_key,
+)
 from hydragnn_hpo.model.convs.alignn import AlignnConv
 from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
 from hydragnn_hpo.model.convs.mfc import MFCConv
-from hydragnn_hpo.model.encodings import LaplacianEncoding, RandomWalkEncoding
-from hydragnn_hpo.model.gnn import variance_key
-from hydragnn_hpo.model.pooling import AttentionPool, pool_max
 
 GHOST_SHIFT = 0.75
 """Length of the ghost's edges, as a share of the cutoff."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hydragnn_hpo.config.path_templates import FIELD, fill_path
+from hydragnn_hpo.config import FIELD, fill_path
 from hydragnn_hpo.errors import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Literal
 
-from hydragnn_hpo.config.machine import ProfileConfig
+from hydragnn_hpo.config import ProfileConfig
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.doctor_checks import (
     CHECKS,

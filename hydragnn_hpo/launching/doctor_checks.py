@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hydragnn_hpo.config.machine import ProfileConfig
-from hydragnn_hpo.config.machine_checks import misspelt
-from hydragnn_hpo.config.site import cores_of
+from hydragnn_hpo.config import ProfileConfig, cores_of, misspelt
 from hydragnn_hpo.launching.doctor_findings import Finding, State, find_outliers
 from hydragnn_hpo.launching.host_probe import ProbeRequest, is_shared
 

@@ -27,7 +27,7 @@ from string import Template
 from typing import Any, Self
 
 import hydragnn_hpo
-from hydragnn_hpo.config.site import cores_of
+from hydragnn_hpo.config import cores_of
 from hydragnn_hpo.host_info import host_memory_mb
 from hydragnn_hpo.launching.devices import device_memory_mb, find_devices
 from hydragnn_hpo.launching.host_network import address_of, interfaces

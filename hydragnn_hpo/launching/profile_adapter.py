@@ -2,9 +2,14 @@
 
 from typing import Any
 
-from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.config.machine import ProfileConfig, find_profile
-from hydragnn_hpo.config.site import LayoutConfig, SiteConfig, cores_of
+from hydragnn_hpo.config import (
+    LayoutConfig,
+    MachineConfig,
+    ProfileConfig,
+    SiteConfig,
+    cores_of,
+    find_profile,
+)
 from hydragnn_hpo.launching.slots import Layout
 
 UNKNOWN = SiteConfig()

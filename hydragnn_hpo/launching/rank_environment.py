@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.launching.job import Job
 
 JOB = "HYDRAGNN_HPO_JOB"

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from hydragnn_hpo.config import Config
 from hydragnn_hpo.config.convs.pna import AGGREGATIONS, aggregator_copies
-from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import segment_max, segment_min
 

@@ -7,7 +7,7 @@ import math
 
 from torch import Tensor, nn
 
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model.layers import mlp
 from hydragnn_hpo.model.pooling import Padding
 

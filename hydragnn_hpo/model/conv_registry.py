@@ -6,10 +6,8 @@ from typing import Any
 from pydantic import ValidationError
 from torch import nn
 
+from hydragnn_hpo.config import Config, ModelConfig, validation_sentence
 from hydragnn_hpo.config.convs import CONV_SPECS, user
-from hydragnn_hpo.config.model_config import ModelConfig
-from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.toml_files import validation_sentence
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.model.convs import CONVS
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model.autocast import apply_without_autocast, without_autocast
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.scatter import Links, build_links, build_paired_links, build_sorted_links
 

@@ -9,8 +9,8 @@ Shapes: G graphs, N nodes, E edges, n nodes of the largest graph, k encodings, F
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.model_config import ModelConfig
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.config import ModelConfig
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.autocast import apply_without_autocast
 from hydragnn_hpo.model.edges import Edges

@@ -9,11 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.compatibility import is_by_gradient, reads_state
-from hydragnn_hpo.config.epoch_size import mean_degree
-from hydragnn_hpo.config.model_config import MAX_ELEMENT, HeadConfig, ModelConfig
-from hydragnn_hpo.config.model_size import is_graph_scalar
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.config import (
+    MAX_ELEMENT,
+    HeadConfig,
+    ModelConfig,
+    is_by_gradient,
+    is_graph_scalar,
+    mean_degree,
+    reads_state,
+)
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.conv_registry import carries_vectors, gives_forces
 from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress

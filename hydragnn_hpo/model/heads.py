@@ -11,9 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.model_config import MAX_ELEMENT, HeadConfig, ModelConfig
-from hydragnn_hpo.config.model_size import head_conv_dimensions, mlp_widths
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.config import (
+    MAX_ELEMENT,
+    HeadConfig,
+    ModelConfig,
+    head_conv_dimensions,
+    mlp_widths,
+)
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model.autocast import apply_with_float32_output, apply_without_autocast
 from hydragnn_hpo.model.conv_registry import find_conv, options_of
 from hydragnn_hpo.model.layers import build_norm, mlp

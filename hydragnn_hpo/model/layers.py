@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model.pooling import pool_mean
 
 

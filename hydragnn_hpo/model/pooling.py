@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model.autocast import to_float32
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config.model_config import MAX_ELEMENT, ModelConfig
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.config import MAX_ELEMENT, ModelConfig
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.attention import GlobalRound
 from hydragnn_hpo.model.conv_registry import carries_vectors, find_conv, options_of, reads_lengths

@@ -1,1 +1,50 @@
 """What trials cost, and where and how wide they run; pure functions."""
+
+from typing import TYPE_CHECKING
+
+from hydragnn_hpo.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.placement.cost_model import CostModel
+    from hydragnn_hpo.placement.planner import plan
+    from hydragnn_hpo.placement.pool import SlotPool
+    from hydragnn_hpo.placement.prediction_error import (
+        TrialPrediction,
+        compare_with_prediction,
+        typical_error,
+    )
+    from hydragnn_hpo.placement.price import Price
+    from hydragnn_hpo.placement.simulator import (
+        Bar,
+        SimulatedWork,
+        SimulationResult,
+        SimulationSettings,
+        simulate,
+    )
+    from hydragnn_hpo.placement.task import Plan, PlanningContext, RunningTask, StartTask, Task
+    from hydragnn_hpo.placement.workload import Stats, mean_neighbors, mean_triplets
+
+__all__ = [
+    "Bar",
+    "CostModel",
+    "Plan",
+    "PlanningContext",
+    "Price",
+    "RunningTask",
+    "SimulatedWork",
+    "SimulationResult",
+    "SimulationSettings",
+    "SlotPool",
+    "StartTask",
+    "Stats",
+    "Task",
+    "TrialPrediction",
+    "compare_with_prediction",
+    "mean_neighbors",
+    "mean_triplets",
+    "plan",
+    "simulate",
+    "typical_error",
+]
+
+__getattr__ = lazy_exports(__name__, __file__)

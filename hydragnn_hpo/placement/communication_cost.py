@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from hydragnn_hpo.config.machine import LinkConfig, ProfileConfig
+from hydragnn_hpo.config import LinkConfig, ProfileConfig
 from hydragnn_hpo.placement.workload import Workload
 
 _NORMAL = NormalDist()

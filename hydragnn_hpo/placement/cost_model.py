@@ -10,11 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, NonNegativeInt, ValidationError
 
-from hydragnn_hpo.config.machine import ProfileConfig, find_profile
-from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.search_config import Scalar
-from hydragnn_hpo.config.toml_files import validation_sentence
-from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.config import (
+    Config,
+    ProfileConfig,
+    Scalar,
+    TrialConfig,
+    find_profile,
+    validation_sentence,
+)
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.placement.price import CommandQuote, Price, Quote

@@ -4,9 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hydragnn_hpo.config.machine import ProfileConfig
-from hydragnn_hpo.config.memory_model import FULL, HEAP, weight_copies
-from hydragnn_hpo.config.search_config import Scalar
+from hydragnn_hpo.config import FULL, HEAP, ProfileConfig, Scalar, weight_copies
 from hydragnn_hpo.placement.communication_cost import (
     RankLayout,
     exposed_communication_seconds,

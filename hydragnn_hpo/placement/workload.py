@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hydragnn_hpo.config.epoch_size import compute_epoch_size
-from hydragnn_hpo.config.memory_model import kept_factor, pass_bytes
-from hydragnn_hpo.config.model_size import (
+from hydragnn_hpo.config import (
+    TrialConfig,
     angle_cutoff,
+    compute_epoch_size,
     count_parameters,
     differentiates,
     forward_flops,
     kept_bytes,
+    kept_factor,
+    pass_bytes,
 )
-from hydragnn_hpo.config.trial_config import TrialConfig
 
 Stats = Mapping[str, Any]
 

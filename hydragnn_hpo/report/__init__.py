@@ -1,1 +1,54 @@
 """Figures that a run leaves behind."""
+
+from typing import TYPE_CHECKING
+
+from hydragnn_hpo.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.report.best_config import make_paths_absolute
+    from hydragnn_hpo.report.compare import RunComparison, compare_runs, read_campaigns
+    from hydragnn_hpo.report.compare_page import compare_sections, draw_comparison, write_comparison
+    from hydragnn_hpo.report.dashboard import serve_dashboard
+    from hydragnn_hpo.report.dataset_figure import draw_dataset
+    from hydragnn_hpo.report.evaluation_figures import write_evaluation
+    from hydragnn_hpo.report.export_formats import export
+    from hydragnn_hpo.report.facts import read_facts
+    from hydragnn_hpo.report.gantt import Chart, draw_gantt
+    from hydragnn_hpo.report.html_report import write_report
+    from hydragnn_hpo.report.importance import METHODS, Importance, analyse_importance
+    from hydragnn_hpo.report.importance_figure import draw_importance
+    from hydragnn_hpo.report.observations import Target, choose_target, list_targets, pool_runs
+    from hydragnn_hpo.report.page_blocks import Cell, Table, Text
+    from hydragnn_hpo.report.parity import draw_parity
+
+__all__ = [
+    "Cell",
+    "Chart",
+    "Importance",
+    "METHODS",
+    "RunComparison",
+    "Table",
+    "Target",
+    "Text",
+    "analyse_importance",
+    "choose_target",
+    "compare_runs",
+    "compare_sections",
+    "draw_comparison",
+    "draw_dataset",
+    "draw_gantt",
+    "draw_importance",
+    "draw_parity",
+    "export",
+    "list_targets",
+    "make_paths_absolute",
+    "pool_runs",
+    "read_campaigns",
+    "read_facts",
+    "serve_dashboard",
+    "write_comparison",
+    "write_evaluation",
+    "write_report",
+]
+
+__getattr__ = lazy_exports(__name__, __file__)

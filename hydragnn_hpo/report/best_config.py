@@ -7,16 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.setup import stores_of, trial_config
-from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import dump_config, load_config, read_toml, to_toml
-from hydragnn_hpo.config.trial_config import TrialConfig
+from hydragnn_hpo.campaign import stores_of, trial_config
+from hydragnn_hpo.config import (
+    CardConfig,
+    TrialConfig,
+    dump_config,
+    load_config,
+    read_toml,
+    to_toml,
+)
 from hydragnn_hpo.errors import RunError, unknown
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.sanitize import escape_controls
-from hydragnn_hpo.search import space
+from hydragnn_hpo.search import apply_values
 
 
 def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> tuple[str, str]:
@@ -115,7 +120,7 @@ def _command_toml(facts: Facts, chosen: TrialFacts) -> str:
     if path.parent.parent == facts.run.trials and path.exists():
         return to_toml(read_toml(path))
     seed = derive_seed(facts.config.seed, chosen.name, "training")
-    values: Mapping[str, Any] = space.apply_values(facts.config.trial, dict(chosen.trial.values))
+    values: Mapping[str, Any] = apply_values(facts.config.trial, dict(chosen.trial.values))
     return to_toml({"trial": chosen.name, "seed": seed, **values})
 
 

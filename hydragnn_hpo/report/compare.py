@@ -13,15 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from hydragnn_hpo.campaign.accounting import SlotLedger
-from hydragnn_hpo.campaign.state import TrialStatus
-from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
+from hydragnn_hpo.campaign import SlotLedger, TrialStatus
+from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.timeline import slots_of, slots_per_host
 from hydragnn_hpo.sanitize import escape_controls
-from hydragnn_hpo.search.objective import finite_number, goal_label
+from hydragnn_hpo.search import finite_number, goal_label
 
 NEAR = 0.05
 """How far above the best of all runs one of the default levels lies."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from hydragnn_hpo.campaign.state import TrialStatus
+from hydragnn_hpo.campaign import TrialStatus
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.report.charts import series_colour
 from hydragnn_hpo.report.compare import (

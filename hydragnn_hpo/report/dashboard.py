@@ -24,9 +24,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from hydragnn_hpo.campaign.event_store import JournalFold, require_campaign
-from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced
-from hydragnn_hpo.campaign.lease import alive
+from hydragnn_hpo.campaign import (
+    Event,
+    JournalFold,
+    JournalFollower,
+    JournalReplaced,
+    alive,
+    require_campaign,
+)
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.http_service import listen, serve_on
 from hydragnn_hpo.layout import RunDir

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hydragnn_hpo.config.data_config import SPLITS
+from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.report.style import (
     ALARM,
     COLOURS,

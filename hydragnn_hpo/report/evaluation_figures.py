@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.evaluation import Evaluation, HeadEvaluation
-from hydragnn_hpo.ensemble.uncertainty_figures import compute_curves
-from hydragnn_hpo.ensemble.uncertainty_scores import flatten_values
+from hydragnn_hpo.ensemble import Evaluation, HeadEvaluation, compute_curves, flatten_values
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.report.parity import POINTS
 from hydragnn_hpo.report.style import (

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hydragnn_hpo.config.search_config import Scalar
+from hydragnn_hpo.config import Scalar
 from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.report.facts import Epoch, Facts, TrialFacts
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
-from hydragnn_hpo.search.objective import finite_number, goal_label, goals
+from hydragnn_hpo.search import finite_number, goal_label, goals
 
 UNITS = {
     "slot_seconds": "s",

@@ -5,17 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.accounting import Utilization
-from hydragnn_hpo.campaign.event_store import JournalFold, require_campaign
-from hydragnn_hpo.campaign.journal import Event, read_journal
-from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.campaign import (
+    Event,
+    JournalFold,
+    State,
+    Trial,
+    Utilization,
+    read_journal,
+    require_campaign,
+)
+from hydragnn_hpo.config import CampaignConfig, CardConfig, load_config
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.search.objective import Point
+from hydragnn_hpo.search import Point
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.placement.simulator import Bar
+from hydragnn_hpo.placement import Bar
 from hydragnn_hpo.report.style import (
     ALARM,
     COLOURS,

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
+from hydragnn_hpo.config import CampaignConfig, ParameterConfig, Scalar, Space
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.observations import Target, TrialObservation, target_values
 from hydragnn_hpo.report.optuna_study import make_distribution, make_study
@@ -29,8 +28,13 @@ from hydragnn_hpo.report.surrogate import (
     make_design,
     shap_values,
 )
-from hydragnn_hpo.search.quiet_optuna import silence_optuna
-from hydragnn_hpo.search.space import canonical_values, position_of, same_value, snap_value
+from hydragnn_hpo.search import (
+    canonical_values,
+    position_of,
+    same_value,
+    silence_optuna,
+    snap_value,
+)
 
 LEAST_TRIALS = 20
 """Measured trials below which nothing is trusted."""

@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.campaign.state import RULES, Trial
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.search_config import Objective, Scalar
+from hydragnn_hpo.campaign import RULES, Trial
+from hydragnn_hpo.config import CampaignConfig, Objective, Scalar
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.surrogate import Matrix
 from hydragnn_hpo.report.trial_scores import first_goal
-from hydragnn_hpo.search.objective import goal_label, goals
-from hydragnn_hpo.search.space import fixed_values
+from hydragnn_hpo.search import fixed_values, goal_label, goals
 
 FAILED = ("diverged", "out_of_memory", "bad_config", "bug")
 """Reasons of a failure that depend on the configuration (Law 9)."""

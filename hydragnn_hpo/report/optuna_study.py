@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
+from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.report.export_tables import EpochRow, TrialRow, TrialRun, goal_names, unit_of
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
-from hydragnn_hpo.search.quiet_optuna import silence_optuna
-from hydragnn_hpo.search.space import is_in, list_values
+from hydragnn_hpo.search import is_in, list_values, silence_optuna
 
 if TYPE_CHECKING:
     from optuna import Study

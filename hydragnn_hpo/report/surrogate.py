@@ -15,14 +15,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
-from hydragnn_hpo.search.constraints import find_broken_constraint, read_constraints
-from hydragnn_hpo.search.space import (
+from hydragnn_hpo.config import ParameterConfig, Scalar, Space
+from hydragnn_hpo.search import (
     active_parameters,
     canonical_values,
+    find_broken_constraint,
     is_active,
     list_values,
     position_of,
+    read_constraints,
     same_value,
     value_at,
 )

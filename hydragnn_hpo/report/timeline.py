@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.campaign.accounting import SlotLedger, attempt_bars
-from hydragnn_hpo.placement.simulator import Bar
+from hydragnn_hpo.campaign import SlotLedger, attempt_bars
+from hydragnn_hpo.placement import Bar
 from hydragnn_hpo.report.facts import Facts
 
 Floats = NDArray[np.float64]

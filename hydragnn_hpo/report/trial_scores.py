@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.report.facts import Facts, TrialFacts
-from hydragnn_hpo.search.objective import Point, goal_label, goals
+from hydragnn_hpo.search import Point, goal_label, goals
 
 LEGEND: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 """Above a chart; where it is narrow, the legend grows upwards."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from hydragnn_hpo.config.search_config import Scalar, Space
+from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.search.brains.deephyper_brain import DeepHyperBrain
 from hydragnn_hpo.search.brains.optuna_brain import OptunaBrain

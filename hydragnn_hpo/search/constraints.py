@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hydragnn_hpo.config.search_config import Scalar, Space
+from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.search.space import (
     active_parameters,

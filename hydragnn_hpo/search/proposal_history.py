@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from hydragnn_hpo.config.search_config import Scalar, Space
+from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.search.constraints import Constraint, find_broken_constraint
 from hydragnn_hpo.search.space import (
     active_parameters,

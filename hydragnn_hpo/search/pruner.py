@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hydragnn_hpo.config.search_config import SearchConfig
+from hydragnn_hpo.config import SearchConfig
 
 PEERS = 5
 """Others that must have come as far before the median rule judges."""

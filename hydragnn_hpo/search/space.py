@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
+from hydragnn_hpo.config import ParameterConfig, Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
 
 PARTS = ("model", "heads", "training", "parallel")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hydragnn_hpo.config.search_config import Scalar, Space
+from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search.constraints import Constraint, find_broken_constraint, read_constraints
 from hydragnn_hpo.search.objective import Point

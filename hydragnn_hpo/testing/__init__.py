@@ -1,6 +1,18 @@
 """The physics suite as a library: does a conv obey the laws, on a CPU, in seconds?"""
 
-from hydragnn_hpo.testing.check_report import CheckFinding, CheckReport
-from hydragnn_hpo.testing.conv_suite import CHECKS, check_conv
+from typing import TYPE_CHECKING
 
-__all__ = ["CHECKS", "CheckFinding", "CheckReport", "check_conv"]
+from hydragnn_hpo.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.testing.check_report import CheckFinding, CheckReport
+    from hydragnn_hpo.testing.conv_suite import CHECKS, check_conv
+
+__all__ = [
+    "CHECKS",
+    "CheckFinding",
+    "CheckReport",
+    "check_conv",
+]
+
+__getattr__ = lazy_exports(__name__, __file__)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config import Config
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.testing.check_report import CheckFinding, CheckReport, ConvCheck
 from hydragnn_hpo.testing.checks import (

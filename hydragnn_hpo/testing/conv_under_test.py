@@ -13,16 +13,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from hydragnn_hpo.config import Config, HeadConfig, ModelConfig, validation_sentence
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.convs.user import UserOptions
-from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
-from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.toml_files import validation_sentence
-from hydragnn_hpo.data.batch import Batch
+from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.conv_registry import find_conv
+from hydragnn_hpo.model import MultiHeadGNN, find_conv
 from hydragnn_hpo.model.convs import CONVS
-from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_of
 
 LAYERS, BASIS_SIZE = 3, 8

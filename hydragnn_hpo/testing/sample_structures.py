@@ -11,10 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.batch import Batch, make_batch
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import find_edges
+from hydragnn_hpo.data import Batch, Graph, columns_of, find_edges, make_batch
 
 CUTOFF = 4.0
 """Longest edge in angstrom."""

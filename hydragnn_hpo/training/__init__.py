@@ -1,1 +1,27 @@
 """One trial: spec in, result out; the same mathematics at any width."""
+
+from typing import TYPE_CHECKING
+
+from hydragnn_hpo.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.training.checkpoint import read_checkpoint
+    from hydragnn_hpo.training.ddp import adopt_mpi_environment, finalize_mpi
+    from hydragnn_hpo.training.io_benchmark import IoBenchmark, measure_io
+    from hydragnn_hpo.training.precision import DTYPES
+    from hydragnn_hpo.training.profiler import ProfilePlan
+    from hydragnn_hpo.training.trial import open_graphs, run_by_hand
+
+__all__ = [
+    "DTYPES",
+    "IoBenchmark",
+    "ProfilePlan",
+    "adopt_mpi_environment",
+    "finalize_mpi",
+    "measure_io",
+    "open_graphs",
+    "read_checkpoint",
+    "run_by_hand",
+]
+
+__getattr__ = lazy_exports(__name__, __file__)

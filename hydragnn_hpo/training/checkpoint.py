@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config.parallel_config import ParallelConfig
+from hydragnn_hpo.config import ParallelConfig
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json, write_pieces, write_text
 from hydragnn_hpo.training.ddp import Ranks, keep_until_exit

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks, rank_row
 
 HOPELESS = 100.0

@@ -7,12 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config.data_config import WIDTHS
-from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.data.batch import Batch, make_batch
-from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.load_balance import balance_load, predict_graph_costs
-from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.config import WIDTHS, TrialConfig
+from hydragnn_hpo.data import Batch, GraphSet, balance_load, make_batch, predict_graph_costs
+from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
 from hydragnn_hpo.training.precision import DTYPES, compute_dtype

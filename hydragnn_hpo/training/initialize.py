@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.config import TrialConfig
+from hydragnn_hpo.data import GraphSet
 from hydragnn_hpo.errors import ConfigError, StorageError
-from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.precision import DTYPES
 

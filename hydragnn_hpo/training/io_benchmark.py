@@ -17,9 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.data.mixture import close
-from hydragnn_hpo.data.prefetch import Prefetcher
+from hydragnn_hpo.data import Batch, Prefetcher, close
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.memory import keep_freed_memory

@@ -13,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hydragnn_hpo.config.epoch_size import mean_degree
-from hydragnn_hpo.config.memory_model import FULL, HEAP, pass_bytes, weight_copies
-from hydragnn_hpo.config.model_size import angle_cutoff
-from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.data.batch_sampler import BatchSampler
-from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.load_balance import balance_load
+from hydragnn_hpo.config import (
+    FULL,
+    HEAP,
+    TrialConfig,
+    angle_cutoff,
+    mean_degree,
+    pass_bytes,
+    weight_copies,
+)
+from hydragnn_hpo.data import Batch, BatchSampler, GraphSet, balance_load
 from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import BatchFeed

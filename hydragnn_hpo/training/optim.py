@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.config import TrainConfig
 from hydragnn_hpo.training.dtensors import (
     as_dtensor,
     distribute_like,

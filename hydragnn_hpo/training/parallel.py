@@ -16,9 +16,8 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from hydragnn_hpo.config.parallel_config import ParallelConfig
-from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.model.trunk import Round, RoundContext, Trunk
+from hydragnn_hpo.config import ParallelConfig
+from hydragnn_hpo.model import MultiHeadGNN, Round, RoundContext, Trunk
 from hydragnn_hpo.training.ddp import Ranks, keep_until_exit
 from hydragnn_hpo.training.timers import EpochTimers
 

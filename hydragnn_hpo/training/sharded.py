@@ -25,10 +25,9 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from hydragnn_hpo.config.parallel_config import ParallelConfig
+from hydragnn_hpo.config import ParallelConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.model.layers import ShiftedSoftplus
+from hydragnn_hpo.model import MultiHeadGNN, ShiftedSoftplus
 from hydragnn_hpo.training.ddp import Ranks, collective_timeout, keep_until_exit
 from hydragnn_hpo.training.dtensors import copy_into, gather_dtensor, local_part
 from hydragnn_hpo.training.parallel import ModelParallelism

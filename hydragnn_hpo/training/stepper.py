@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hydragnn_hpo.config.model_config import HeadConfig
-from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_key
+from hydragnn_hpo.config import HeadConfig, TrialConfig
+from hydragnn_hpo.data import Batch
+from hydragnn_hpo.model import MultiHeadGNN, variance_key
 from hydragnn_hpo.training.averaging import AveragedWeights
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.divergence import DivergenceGuard

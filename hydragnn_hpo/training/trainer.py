@@ -12,15 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config.data_config import WIDTHS
-from hydragnn_hpo.config.model_config import HeadConfig
-from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.data.batch_sampler import BatchSampler
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.mixture import Mixture
-from hydragnn_hpo.data.prefetch import Prefetcher
+from hydragnn_hpo.config import WIDTHS, HeadConfig, TrialConfig
+from hydragnn_hpo.data import Batch, BatchSampler, Columns, GraphSet, Mixture, Prefetcher
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.training.averaging import AveragedWeights
 from hydragnn_hpo.training.checkpoint import CheckpointSaver, checkpoint_origin

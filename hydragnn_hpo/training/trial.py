@@ -16,10 +16,7 @@ import torch.distributed as dist
 from safetensors.numpy import save as save_arrays
 
 from hydragnn_hpo import log
-from hydragnn_hpo.config.compatibility import TrialHeads
-from hydragnn_hpo.config.convs import user
-from hydragnn_hpo.config.toml_files import dump_config, load_config, parse_config
-from hydragnn_hpo.config.trial_config import (
+from hydragnn_hpo.config import (
     DISK_FULL,
     FILES_AWAY,
     HALVED,
@@ -27,10 +24,13 @@ from hydragnn_hpo.config.trial_config import (
     PEER_LOST,
     PlacementConfig,
     TrialConfig,
+    TrialHeads,
+    dump_config,
+    load_config,
+    parse_config,
 )
-from hydragnn_hpo.data.graph_set import GraphSet
-from hydragnn_hpo.data.mixture import close, unite
-from hydragnn_hpo.data.store_access import open_store
+from hydragnn_hpo.config.convs import user
+from hydragnn_hpo.data import GraphSet, close, open_store, unite
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.files import (
     passes,

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from hydragnn_hpo.config.trial_config import STALE
+from hydragnn_hpo.config import STALE
 from hydragnn_hpo.training.ddp import Ranks, collective_seconds
 from hydragnn_hpo.training.timers import EpochTimers
 

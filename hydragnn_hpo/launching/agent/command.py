@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.command_config import CommandConfig, fill_arguments
+from hydragnn_hpo.config import CommandConfig, fill_arguments
 from hydragnn_hpo.launching.agent.tether import tethered
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.rank_environment import visibility

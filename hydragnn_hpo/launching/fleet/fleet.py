@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.errors import JobError, unknown
 from hydragnn_hpo.launching.fleet.host import Host
 from hydragnn_hpo.launching.fleet.ledger import Ledger

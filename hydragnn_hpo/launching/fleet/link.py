@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv

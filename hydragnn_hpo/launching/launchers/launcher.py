@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.orphan_processes import AGENT, RUN

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.excluded_hosts import without_excluded
 from hydragnn_hpo.launching.job import Job, Slot

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.errors import JobError, unknown
 from hydragnn_hpo.files import write_json
 from hydragnn_hpo.launching.job import JOBS, Event, Job, Slot

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launchers.launcher import Launch

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.config import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded

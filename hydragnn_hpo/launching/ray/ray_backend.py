@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.config import MachineConfig
 from hydragnn_hpo.errors import JobError, unknown
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, Job, Slot

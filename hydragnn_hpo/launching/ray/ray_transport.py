@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.config import MachineConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded, without_excluded
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.config import MachineConfig
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD

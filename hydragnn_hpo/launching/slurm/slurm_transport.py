@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv

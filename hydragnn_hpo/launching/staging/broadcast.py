@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hydragnn_hpo.config.path_templates import fill_path
+from hydragnn_hpo.config import fill_path
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.slurm.allocation import Allocation, ask_again, unusable

@@ -5,8 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hydragnn_hpo.config.path_templates import fill_path
-from hydragnn_hpo.config.site import ContainerConfig
+from hydragnn_hpo.config import ContainerConfig, fill_path
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.staging.software import Software
 

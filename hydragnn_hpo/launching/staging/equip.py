@@ -4,8 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config import MachineConfig, SiteConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.slurm.allocation import Allocation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:  # the command line reads this module before it knows what is wanted
-    from hydragnn_hpo.config.machine import ProfileConfig
+    from hydragnn_hpo.config import ProfileConfig
 
 MOST_JOBS = 16
 """Jobs of a chain, if nobody says how many. Only one waits at a time, and what has nothing left to

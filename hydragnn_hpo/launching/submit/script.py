@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hydragnn_hpo.config.machine import ProfileConfig
+from hydragnn_hpo.config import ProfileConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.submit.order import Order
 from hydragnn_hpo.resources import resource_path

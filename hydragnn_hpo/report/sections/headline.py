@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hydragnn_hpo.config.data_config import PublishedConfig
+from hydragnn_hpo.config import PublishedConfig
 from hydragnn_hpo.report.charts import cost_unit, time_unit
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.search_config import ParameterConfig
+from hydragnn_hpo.config import ParameterConfig
 from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.page_blocks import Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.trial_scores import (
@@ -19,7 +19,7 @@ from hydragnn_hpo.report.trial_scores import (
     short_names,
     wide,
 )
-from hydragnn_hpo.search.space import list_values
+from hydragnn_hpo.search import list_values
 
 LINES = 4000
 """Most lines: more hide each other, and brushing them is no longer fluent."""

@@ -21,7 +21,7 @@ from hydragnn_hpo.report.trial_scores import (
     scored_trials,
     with_unit,
 )
-from hydragnn_hpo.search.objective import goals, pareto_front
+from hydragnn_hpo.search import goals, pareto_front
 
 _MOST = 4000
 """Trials whose records are read at most: a report is written in seconds."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.campaign.leaderboard import rank_trials
+from hydragnn_hpo.campaign import rank_trials
 from hydragnn_hpo.report.charts import cost_unit, rung_colour, scatter, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
@@ -24,7 +24,7 @@ from hydragnn_hpo.report.page_blocks import (
 )
 from hydragnn_hpo.report.timeline import slots_per_host
 from hydragnn_hpo.report.trial_scores import first_goal
-from hydragnn_hpo.search.objective import goal_label, goals
+from hydragnn_hpo.search import goal_label, goals
 
 TOP = 10
 """Trials in the table."""

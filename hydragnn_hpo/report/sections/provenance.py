@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.campaign import Event
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.report.facts import Facts

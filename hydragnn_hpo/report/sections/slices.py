@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
+from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.report.charts import scatter, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.importance import LEAST_SKILL
@@ -35,7 +35,7 @@ from hydragnn_hpo.report.trial_scores import (
     short_names,
     with_unit,
 )
-from hydragnn_hpo.search.space import choice_index
+from hydragnn_hpo.search import choice_index
 
 POINTS = 2000
 """Most points of a chart."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.campaign.accounting import CAUSES
-from hydragnn_hpo.placement.simulator import Bar
+from hydragnn_hpo.campaign import CAUSES
+from hydragnn_hpo.placement import Bar
 from hydragnn_hpo.report.charts import (
     SERIES,
     cost_unit,

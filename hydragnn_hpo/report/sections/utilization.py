@@ -1,6 +1,6 @@
 """Section on utilization: what all slots did over time, and the causes of idle time."""
 
-from hydragnn_hpo.campaign.accounting import CAUSES
+from hydragnn_hpo.campaign import CAUSES
 from hydragnn_hpo.report.charts import cost_unit, scatter, time_unit, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Column, Figure, Number, Numbers, Section, Table

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hydragnn_hpo.config.search_config import Scalar, Space
+from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.search.brains.sobol_brain import spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, finite_or_none

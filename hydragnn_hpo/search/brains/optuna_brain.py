@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydragnn_hpo.config.search_config import Scalar, Space
+from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.search.brains.sobol_brain import spread_points
 from hydragnn_hpo.search.constraints import Constraint

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 
-from hydragnn_hpo.config.search_config import Scalar, Space
+from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point
 from hydragnn_hpo.search.proposal_history import ProposalHistory

@@ -8,8 +8,8 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model.trunk import Trunk
+from hydragnn_hpo.data import Batch
+from hydragnn_hpo.model import Trunk
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, deviation
 from hydragnn_hpo.testing.sample_structures import batch_of, random_structure

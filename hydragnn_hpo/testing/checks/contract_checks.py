@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.data import Batch
+from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, outputs, worst
 from hydragnn_hpo.testing.sample_structures import (

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.data import Batch
+from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, outputs
 from hydragnn_hpo.testing.sample_structures import (
