@@ -91,7 +91,7 @@ def test_a_room_imports_its_own_floor_or_a_lower_one() -> None:
     def breaches(module: Path) -> Iterator[str]:
         room = room_of(module)
         if room not in MAY_IMPORT:
-            yield f"'{room}' stands on no floor: see the table in DESIGN.md"
+            yield f"'{room}' stands on no floor: see the table in docs/design.md"
             return
         for line, name in imports(tree_of(module)):
             parts = name.split(".")

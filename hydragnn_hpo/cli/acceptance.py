@@ -612,7 +612,7 @@ def _print(
     as_json: bool,
     path: Path,
 ) -> None:
-    from hydragnn_hpo.cli.doctor_command import findings_table
+    from hydragnn_hpo.cli.findings_view import findings_table
     from hydragnn_hpo.cli.tables import console
 
     if as_json:

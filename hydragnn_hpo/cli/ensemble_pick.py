@@ -66,7 +66,6 @@ def pick(
     as_json: JsonOption = False,
 ) -> None:
     """Pick the structures of a pool that are worth a label: uncertain, and not all alike."""
-    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.ensemble import (
         Ensemble,
         PickRequest,
@@ -91,7 +90,12 @@ def pick(
     refuse_to_replace(list_input_sources(files), out)
     picked = pick_structures(model, _pool(files, model.rules), request)
     write_picks(out, model.manifest, picked)
-    plain = picks_to_plain(picked)
+    _print(picks_to_plain(picked), out, as_json=as_json)
+
+
+def _print(plain: dict[str, Any], out: Path, *, as_json: bool) -> None:
+    from hydragnn_hpo.cli.tables import console
+
     if as_json:
         typer.echo(json.dumps(plain))
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hydragnn_hpo.cli.status_command import RunReader
+from hydragnn_hpo.cli.run_view import RunReader
 from hydragnn_hpo.cli.status_view import Picture, headline, use_of_slots
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.sanitize import escape_controls

@@ -280,18 +280,3 @@ def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
     with quiet():
         found: dict[str, Tensor] = member.model(batch)
     return found
-
-
-def make_engine(
-    members: Sequence[Member], device: torch.device, *, compiled: bool = False
-) -> Engine:
-    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one."""
-    if compiled:  # tracers and compilers take a second to import: only where they are used
-        from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
-
-        return CompiledEngine(members, device)
-    if device.type == "cuda":
-        from hydragnn_hpo.ensemble.stacked_engine import StackedEngine
-
-        return StackedEngine(members, device)
-    return EagerEngine(members, device)

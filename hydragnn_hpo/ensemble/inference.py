@@ -21,9 +21,9 @@ from hydragnn_hpo.data import Columns, GraphSet, Rules
 from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
+    EagerEngine,
     Engine,
     Member,
-    make_engine,
     make_member,
     pieces,
 )
@@ -509,3 +509,18 @@ def _check_device(name: str) -> None:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError, ValueError):
         raise ConfigError(f"device {name!r}: torch finds none; here: {here}.") from None
+
+
+def make_engine(
+    members: Sequence[Member], device: torch.device, *, compiled: bool = False
+) -> Engine:
+    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one."""
+    if compiled:  # tracers and compilers take a second to import: only where they are used
+        from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
+
+        return CompiledEngine(members, device)
+    if device.type == "cuda":
+        from hydragnn_hpo.ensemble.stacked_engine import StackedEngine
+
+        return StackedEngine(members, device)
+    return EagerEngine(members, device)

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import torch
 
-from hydragnn_hpo.config import TrialConfig
+from hydragnn_hpo.config import ParallelConfig, TrialConfig
 from hydragnn_hpo.data import GraphSet
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.parallel import ModelParallelism, ReplicatedModel, recompute_rounds
 from hydragnn_hpo.training.precision import DTYPES
 
 _TRUNK = "trunk."
@@ -57,3 +59,23 @@ def _copy_trunk(model: MultiHeadGNN, path: Path) -> None:
             "give this trial the same [model]."
         )
     model.trunk.load_state_dict(trunk)
+
+
+def parallelize(model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> ModelParallelism:
+    """Spread a model over the ranks; every rank calls this with the same weights.
+
+    Raises:
+        ConfigError: a user's conv has a parameter that cannot be sharded.
+    """
+    if config.recompute:
+        recompute_rounds(model.trunk)
+    if config.is_sharded(ranks.world):
+        # torch's sharding takes half a second to import, and most trials have none.
+        from hydragnn_hpo.training.sharded import ShardedModel
+
+        return ShardedModel(model, config, ranks)
+    return (
+        ReplicatedModel(model, config, ranks)
+        if ranks.world > 1
+        else ModelParallelism(model, config, ranks)
+    )

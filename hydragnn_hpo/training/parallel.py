@@ -231,23 +231,3 @@ def _checkpointed_round(
         return take(layer, scalars, state, place)
     found: tuple[Tensor, Any] = checkpoint(take, layer, scalars, state, place, use_reentrant=False)
     return found
-
-
-def parallelize(model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> ModelParallelism:
-    """Spread a model over the ranks; every rank calls this with the same weights.
-
-    Raises:
-        ConfigError: a user's conv has a parameter that cannot be sharded.
-    """
-    if config.recompute:
-        recompute_rounds(model.trunk)
-    if config.is_sharded(ranks.world):
-        # torch's sharding takes half a second to import, and most trials have none.
-        from hydragnn_hpo.training.sharded import ShardedModel
-
-        return ShardedModel(model, config, ranks)
-    return (
-        ReplicatedModel(model, config, ranks)
-        if ranks.world > 1
-        else ModelParallelism(model, config, ranks)
-    )

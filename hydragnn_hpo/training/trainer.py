@@ -16,14 +16,13 @@ from hydragnn_hpo.config import WIDTHS, HeadConfig, TrialConfig
 from hydragnn_hpo.data import Batch, BatchSampler, Columns, GraphSet, Mixture, Prefetcher
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.training.averaging import AveragedWeights
-from hydragnn_hpo.training.checkpoint import CheckpointSaver, checkpoint_origin
+from hydragnn_hpo.training.checkpoint_saver import CheckpointSaver, checkpoint_origin
 from hydragnn_hpo.training.ddp import Ranks, allreduce_tensors
 from hydragnn_hpo.training.divergence import DivergenceGuard
 from hydragnn_hpo.training.evaluate import error_sums, make_feed
-from hydragnn_hpo.training.initialize import build_model
+from hydragnn_hpo.training.initialize import build_model, parallelize
 from hydragnn_hpo.training.micro_batches import MicroBatches, fit_to_memory
 from hydragnn_hpo.training.optim import LearningRateSchedule, make_optimizer
-from hydragnn_hpo.training.parallel import parallelize
 from hydragnn_hpo.training.precision import set_matmul_precision
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.training.sync_points import Signal, SyncPoints

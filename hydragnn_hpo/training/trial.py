@@ -43,7 +43,7 @@ from hydragnn_hpo.files import (
 )
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.metrics_log import RecordWriter
-from hydragnn_hpo.training.checkpoint import prune_checkpoints
+from hydragnn_hpo.training.checkpoint_saver import prune_checkpoints
 from hydragnn_hpo.training.ddp import Ranks, check_mpi_ranks, join_ranks
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.evaluate import predict_split

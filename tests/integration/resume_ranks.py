@@ -29,7 +29,12 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp  # noqa: F401
 
 from hydragnn_hpo.launching.job import PRELOAD
-from hydragnn_hpo.training import checkpoint, sharded_checkpoint, sync_points, trial
+from hydragnn_hpo.training import (
+    checkpoint_saver,
+    sharded_checkpoint,
+    sync_points,
+    trial,
+)
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.walltime import WallTime
 
@@ -90,7 +95,7 @@ def killed_writing(step):
     real, save = os.replace, sharded_checkpoint.save
 
     def replace(source, target):
-        if wanted and Path(target).name == checkpoint.LAST:
+        if wanted and Path(target).name == checkpoint_saver.LAST:
             os.kill(os.getpid(), signal.SIGKILL)
         real(source, target)
 
@@ -118,14 +123,14 @@ def full_from(step):
 
 def on_save(do):
     """Call with the step of every checkpoint when it begins."""
-    real = checkpoint.CheckpointSaver.save
+    real = checkpoint_saver.CheckpointSaver.save
 
     def save(self, folder, state, best):
         self._background.wait()
         do(state["progress"]["step"])
         real(self, folder, state, best)
 
-    checkpoint.CheckpointSaver.save = save
+    checkpoint_saver.CheckpointSaver.save = save
 
 
 def run(task, rank):

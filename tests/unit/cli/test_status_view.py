@@ -15,8 +15,8 @@ from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger
 from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.campaign.status import ROWS, build_status
-from hydragnn_hpo.cli import status_command as module
-from hydragnn_hpo.cli.status_command import RunReader
+from hydragnn_hpo.cli import run_view as module
+from hydragnn_hpo.cli.run_view import RunReader
 from hydragnn_hpo.cli.status_view import (
     ASCII,
     STYLES,

@@ -13,9 +13,9 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from hydragnn_hpo.ensemble import compiled_engine
 from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine, cache_folder, cache_key, is_own
-from hydragnn_hpo.ensemble.engine import EagerEngine, batches_by_key, key_of, make_engine
+from hydragnn_hpo.ensemble.engine import EagerEngine, batches_by_key, key_of
 from hydragnn_hpo.ensemble.functional_model import CannotCompile, check_same_output, run_eagerly
-from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble, make_engine
 from hydragnn_hpo.ensemble.stacked_engine import StackedEngine, group_by_signature
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from tests.unit.ensemble.conftest import toy_columns, trial_config

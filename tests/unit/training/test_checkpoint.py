@@ -10,7 +10,7 @@ from torch import nn
 
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.training import checkpoint, sync_points
-from hydragnn_hpo.training.checkpoint import (
+from hydragnn_hpo.training.checkpoint_saver import (
     BackgroundJob,
     find_newest_checkpoint,
     prune_checkpoints,

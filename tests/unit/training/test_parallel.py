@@ -11,12 +11,12 @@ from hydragnn_hpo.config.parallel_config import ParallelConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.training.initialize import parallelize
 from hydragnn_hpo.training.parallel import (
     ModelParallelism,
     TimedAllReduce,
     bucket_mb,
     measure_overlap,
-    parallelize,
     recompute_rounds,
 )
 from hydragnn_hpo.training.sharded import find_linear_pairs

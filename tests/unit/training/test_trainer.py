@@ -9,7 +9,7 @@ import torch
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.training import checkpoint, parallel, sync_points
 from hydragnn_hpo.training import trainer as module
-from hydragnn_hpo.training.checkpoint import BackgroundJob
+from hydragnn_hpo.training.checkpoint_saver import BackgroundJob
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.evaluate import error_sums
 from hydragnn_hpo.training.optim import LearningRateSchedule
