@@ -28,9 +28,7 @@ def lazy_exports(package: str, file: str) -> Callable[[str], Any]:
             homes.update(read_exports(file))
         if name not in homes:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        value = getattr(importlib.import_module(homes[name]), name)
-        setattr(importlib.import_module(package), name, value)
-        return value
+        return getattr(importlib.import_module(homes[name]), name)
 
     return load
 

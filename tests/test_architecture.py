@@ -177,11 +177,18 @@ def test_modules_and_classes_are_named_once() -> None:
     assert not [name for name, count in (modules + classes).items() if count > 1]
 
 
+def is_for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and spelt(node.test) == "TYPE_CHECKING"
+
+
 def imported_siblings(module: Path) -> set[str]:
-    """Return the modules of its room that a module imports, also inside functions."""
-    siblings = set()
-    for node in ast.walk(tree_of(module)):
-        if isinstance(node, ast.ImportFrom) and node.module and not is_face(module):
+    """Return the modules of its room that a module imports at run time, also inside functions."""
+    siblings: set[str] = set()
+    if is_face(module):
+        return siblings
+    body = [node for node in tree_of(module).body if not is_for_types(node)]
+    for node in ast.walk(ast.Module(body, [])):
+        if isinstance(node, ast.ImportFrom) and node.module:
             for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
                 path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
                 if path.exists() and room_of(path) == room_of(module):

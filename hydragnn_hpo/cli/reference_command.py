@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def reference(
+    context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(help="A setting, or a part of its name, as learning_rate.")
     ] = None,
@@ -26,12 +27,14 @@ def reference(
 ) -> None:
     """Say what settings mean: type, default, documentation; all names without one."""
     if out is not None:
-        from hydragnn_hpo.cli.command_line import app
         from hydragnn_hpo.cli.reference_pages import commands_page, settings_page
         from hydragnn_hpo.files import write_text
 
         write_text(out / "hydragnn_hpo" / "config" / "REFERENCE.md", settings_page())
-        write_text(out / "hydragnn_hpo" / "cli" / "REFERENCE.md", commands_page(app))
+        write_text(
+            out / "hydragnn_hpo" / "cli" / "REFERENCE.md",
+            commands_page(context.find_root().command),
+        )
         return
     for line in find_settings(name or ""):
         typer.echo(line)

@@ -384,9 +384,9 @@ class CommandEntry:
         return " ".join(["hydragnn-hpo", self.name, *words, *some])
 
 
-def read_commands(app: typer.Typer) -> Iterator[CommandEntry]:
-    """Yield all commands that are not hidden, in the order of ``--help``."""
-    return _commands(typer.main.get_command(app), ())
+def read_commands(program: Any) -> Iterator[CommandEntry]:
+    """Yield all commands of a program that are not hidden, in the order of ``--help``."""
+    return _commands(program, ())
 
 
 def _commands(command: Any, names: Sequence[str]) -> Iterator[CommandEntry]:
@@ -451,9 +451,9 @@ def settings_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def commands_page(app: typer.Typer) -> str:
-    """Return the page of all commands."""
-    found = list(read_commands(app))
+def commands_page(program: Any) -> str:
+    """Return the page of all commands of a program."""
+    found = list(read_commands(program))
     links = " ".join(f"[`{verb.name}`](#{_slug(verb.name)})" for verb in found)
     lines = [MADE, "", COMMANDS, links, ""]
     for verb in found:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import Len
 from pydantic import Field, NonNegativeInt, PositiveFloat, TypeAdapter
+from typer.main import get_command
 
 import hydragnn_hpo.config
 from hydragnn_hpo.cli.command_line import app
@@ -44,7 +45,7 @@ def row(page: str, anchor: str) -> list[str]:
 
 @pytest.mark.parametrize("place", ["config", "cli"])
 def test_the_pages_are_what_the_code_says(place: str, page: str) -> None:
-    made = page if place == "config" else commands_page(app)
+    made = page if place == "config" else commands_page(get_command(app))
     kept = (ROOT / "hydragnn_hpo" / place / "REFERENCE.md").read_text()
     assert kept == made, "a setting or a command has changed: run `make reference`"
 
@@ -94,7 +95,7 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_every_option_of_every_command_is_documented() -> None:
-    found = list(read_commands(app))
+    found = list(read_commands(get_command(app)))
     assert {"run", "dataset build", "ensemble pick"} <= {verb.name for verb in found}
     assert not [verb.name for verb in found if not verb.says]
     silent = [(verb.name, one.written) for verb in found for one in verb.choices if not one.says]
@@ -102,7 +103,7 @@ def test_every_option_of_every_command_is_documented() -> None:
 
 
 def test_what_is_hidden_stays_hidden() -> None:
-    names = {verb.name.split()[0] for verb in read_commands(app)}
+    names = {verb.name.split()[0] for verb in read_commands(get_command(app))}
     assert "batch" not in names
 
 
@@ -120,7 +121,7 @@ def slug(title: str) -> str:
 
 
 def test_rows_have_as_many_cells_as_their_heads(page: str) -> None:
-    for text in (page, commands_page(app)):
+    for text in (page, commands_page(get_command(app))):
         width = 0
         for line in text.splitlines():
             cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
