@@ -50,7 +50,8 @@ def archive(tmp_path_factory) -> Path:
     shutil.copy(Path(__file__).with_name("staging_ranks.py"), place / LIBRARY)
     code = (
         "import sys; from pathlib import Path\n"
-        "from hydragnn_hpo.launching.staging.pack import pack; pack(Path(sys.argv[1]))"
+        "from hydragnn_hpo.launching.staging.pack import pack_environment; "
+        "pack_environment(Path(sys.argv[1]))"
     )
     argv = [place / "bin/python", "-P", "-c", code, out]
     subprocess.run(argv, check=True, env={"PYTHONPATH": str(ROOT)})

@@ -118,8 +118,8 @@ def test_a_rank_that_fails_ends_the_others_at_once(hpo):
 def test_a_store_is_not_spread_over_ranks_that_mpi_does_not_know(hpo):
     hpo.store()
     trial = hpo.trial("alone", data={"access": "distributed"})
-    code = "import sys, pathlib; from hydragnn_hpo.training.ddp import see_ranks; "
-    code += "see_ranks(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib; from hydragnn_hpo.training.ddp import check_mpi_ranks; "
+    code += "check_mpi_ranks(pathlib.Path(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(trial / "trial.toml")],
         capture_output=True, text=True, timeout=400, check=False,

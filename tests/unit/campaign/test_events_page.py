@@ -18,7 +18,7 @@ ALWAYS = {"event", "time", "epoch"}
 def table() -> dict[str, set[str]]:
     """Give the keys that the page names, by event."""
     page = (ROOM / "README.md").read_text()
-    page = page[page.index("## Events") : page.index("## Decisions")]
+    page = page[page.index("## Events") :].partition("\n## ")[0]
     found = {}
     for events, keys in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|$", page, re.MULTILINE):
         words = {word for code in re.findall(r"`([^`]*)`", keys) for word in code.split()}

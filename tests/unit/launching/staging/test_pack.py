@@ -22,11 +22,11 @@ from dataclasses import asdict
 from pathlib import Path
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.launching.staging import contents
-from hydragnn_hpo.launching.staging.pack import pack
+from hydragnn_hpo.launching.staging.pack import pack_environment
 if sys.argv[2:]:
     contents._SYSTEM = sys.base_prefix
 try:
-    made = pack(Path(sys.argv[1]))
+    made = pack_environment(Path(sys.argv[1]))
 except HydraError as error:
     print(json.dumps({"error": str(error)}))
 else:
