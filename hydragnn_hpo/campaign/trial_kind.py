@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from hydragnn_hpo.campaign.outcome import EndedAttempt, last_lines, read_outcome
 from hydragnn_hpo.campaign.setup import check_corners, stores_of, trial_config
@@ -20,9 +20,6 @@ from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.search import apply_values, finite_number, read_objective
-
-if TYPE_CHECKING:
-    pass
 
 RunJob = Callable[[str, dict[str, Any]], Any]
 """Runs a job that is no trial and gives its answer."""
