@@ -24,7 +24,7 @@ _AGREE = ("level", "shape", "unit", "energy", "derived_from")
 
 
 class MixedConfig(Config):
-    """How one data set takes part in a training. Read by ``data.order`` and ``data.mixture``."""
+    """How a data set takes part in a training. Read by ``data.batch_sampler``, ``data.mixture``."""
 
     ratio: PositiveFloat | None = None
     """Share of the graphs that are drawn from this set, relative to the others; every graph once
@@ -134,7 +134,7 @@ def unite_targets(
     """Give the targets of several data sets by their names in the mixture.
 
     Raises:
-        ConfigError: see ``united``.
+        ConfigError: see ``unite_stats``.
     """
     found: dict[str, list[Stats]] = {}
     for number, (own, entry) in enumerate(zip(targets, entries, strict=True)):

@@ -1,6 +1,6 @@
 """How large an epoch is, from a data set's statistics: what prices a trial and orders its graphs.
 
-Read by ``placement.cost``, by ``campaign`` and by ``data.order``, which must agree.
+Read by ``placement.workload``, ``campaign.setup`` and ``data.batch_sampler``, which must agree.
 """
 
 import math

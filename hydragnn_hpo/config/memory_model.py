@@ -1,4 +1,4 @@
-"""The memory a rank takes, from dimensions. Read by ``placement.cost`` and ``training.memory``."""
+"""The memory of a rank, from dimensions. Read by ``placement`` and ``training.micro_batches``."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

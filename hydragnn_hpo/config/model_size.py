@@ -1,7 +1,7 @@
 """Parameters, operations and bytes of a whole net, from its dimensions.
 
-Read by ``placement.cost``, ``data.shares`` and ``ensemble.engine``; a test compares these with
-built nets.
+Read by ``placement.workload``, ``data.load_balance`` and ``ensemble.engine``; a test compares
+these with built nets.
 """
 
 from collections.abc import Mapping

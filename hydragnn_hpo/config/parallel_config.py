@@ -1,4 +1,4 @@
-"""How the ranks of one trial share its work. Read by ``training.ranks.parallel``."""
+"""How the ranks of one trial share its work. Read by ``training.parallel``."""
 
 import math
 from typing import Literal

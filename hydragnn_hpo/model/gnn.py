@@ -1,6 +1,6 @@
-"""The screened repulsion of nuclei, so that atoms too close for any data push each other off.
+"""The multi-headed GNN: one trunk, a head per target, and the screened repulsion of nuclei.
 
-Shapes: N nodes, P pairs of edges.
+Shapes: G graphs, N nodes, P pairs of edges, w components of a head.
 """
 
 from collections.abc import Collection, Mapping
@@ -71,7 +71,7 @@ Targets = Mapping[str, Mapping[str, Any]]
 
 
 def variance_key(name: str) -> str:
-    """Give the key under which a head's predicted variance stands."""
+    """Return the key under which a head's predicted variance stands."""
     return f"{name}:variance"
 
 
@@ -194,7 +194,7 @@ class MultiHeadGNN(nn.Module):
 def _energies(
     model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets
 ) -> dict[str, str]:
-    """Give the energy of each head that is a derivative, and refuse what a conv cannot do."""
+    """Return the energy of each head that is a derivative, and refuse what a conv cannot do."""
     found = {
         n: targets[n]["derived_from"] for n, h in heads.items() if is_by_gradient(h, targets[n])
     }

@@ -1,6 +1,6 @@
-"""What a head starts from, and the unit it counts in.
+"""Heads: numbers per graph and per node, vectors per node, and the target's unit of each.
 
-Shapes: G graphs, N nodes.
+Shapes: G graphs, N nodes, R rows of a target (graphs or nodes), w components.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Gather the nodes of each graph: sums, means and maxima, and padded blocks."""
+"""Pooling over the nodes of each graph: sums, means, maxima, attention, and padded blocks.
+
+Shapes: G graphs, N nodes, F features, n nodes of the largest graph.
+"""
 
 from dataclasses import dataclass
 

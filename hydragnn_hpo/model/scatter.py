@@ -1,4 +1,10 @@
-"""Sums, largest and smallest values over the neighbours of each node, and their gradients."""
+"""Scatter and gather: plain, filtered and weighted sums, maxima and minima over neighbours.
+
+All can be differentiated twice, for forces and their training.
+
+Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
+F features, C components, H heads.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -293,7 +299,7 @@ def filtered_sum_gradients(
     links: Sequence[Tensor],
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Give the gradients of ``filtered`` in a way that can be differentiated again."""
+    """Return the gradients of ``filtered_sum`` in a way that can be differentiated again."""
     to_values = to_filters = None
     if needed[0]:
         to_values = apply_function(_FilteredSum, grad, filters, *reverse_links(links))
@@ -305,7 +311,7 @@ def filtered_sum_gradients(
 def _filtered_sum_gradients_fused(
     values: Tensor, filters: Tensor, grad: Tensor, links: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Give the gradients of ``filtered``, gathering that of the result once for both."""
+    """Return the gradients of ``filtered_sum``, gathering that of the result once for both."""
     to_values, to_filters = [], torch.zeros_like(filters)
     for value, slope in zip(_components(values), _components(grad), strict=True):
         met = gather_rows(slope, links[1])
@@ -323,7 +329,7 @@ def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
 
 
 class _FilterGradient(Function):
-    """Gradient of ``filtered`` for its filters: ``value_j * grad_i``, summed over pairs."""
+    """Gradient of ``filtered_sum`` for its filters: ``value_j * grad_i``, summed over pairs."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
@@ -365,7 +371,7 @@ def outer_sum_gradients(
     links: Sequence[Tensor],
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Give the gradients of ``spread``; ``links`` are receiver, its order and starts."""
+    """Return the gradients of ``outer_sum``; ``links`` are receiver, its order and starts."""
     to_messages = to_components = None
     arrived = [apply_function(_GatherNodes, each, *links) for each in grad.unbind(1)]
     if needed[0]:
@@ -471,7 +477,7 @@ class _WeightedSum(Function):
 
 
 class _WeightGradient(Function):
-    """Gradient of ``weighted`` for its weights: products of rows, summed over channels."""
+    """Gradient of ``weighted_sum`` for its weights: products of rows, summed over channels."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:

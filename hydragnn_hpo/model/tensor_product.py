@@ -1,4 +1,8 @@
-"""Spherical harmonics, their couplings, and sums over neighbours of coupled features."""
+"""Spherical harmonics, their couplings, and sums over neighbours of coupled features.
+
+Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
+F features, A components of a sender's features, B components of a sum.
+"""
 
 import math
 from functools import cache
@@ -198,7 +202,7 @@ class _CoupledSum(Function):
 
 
 class _FilterGradientOfCoupled(Function):
-    """Gradient of ``coupled`` for its filters: ``sum_ab grad_i[b] mixing_ij[b, a] value_j[a]``."""
+    """Filter gradient of ``coupled_sum``: ``sum_ab grad_i[b] mixing_ij[b, a] value_j[a]``."""
 
     @staticmethod
     def forward(
@@ -226,7 +230,7 @@ class _FilterGradientOfCoupled(Function):
 
 
 class _MixingGradient(Function):
-    """Gradient of ``coupled`` for its matrices: ``sum_f grad_i[b] filter_ij value_j[a]``."""
+    """Gradient of ``coupled_sum`` for its matrices: ``sum_f grad_i[b] filter_ij value_j[a]``."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, filters: Tensor, *links: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tell a model what is known of whole structures: charge, spin, temperature.
+"""The trunk: rounds of message passing, conditioned on charge, spin or other graph attributes.
 
 Shapes: G graphs, N nodes, A attributes, F features.
 """
@@ -201,13 +201,13 @@ class Trunk(nn.Module):
     def go(
         self, take: Round, layer: int, scalars: Tensor, state: Any, place: RoundContext
     ) -> tuple[Tensor, Any]:
-        """Take a round; a trainer puts another way here, see ``training.ranks.recompute``."""
+        """Take a round; a trainer puts another way here, see ``recompute_rounds``."""
         return take(layer, scalars, state, place)
 
     def round(
         self, layer: int, scalars: Tensor, state: Any, place: RoundContext
     ) -> tuple[Tensor, Any]:
-        """Give scalars, [N, F], and the conv's state after one round of message passing."""
+        """Return scalars, [N, F], and the conv's state after one round of message passing."""
         before = self.norms[layer](scalars, place.batch)
         if place.known is not None and len(self.films):
             before = self.films[layer](before, place.known, place.batch)

@@ -1,4 +1,7 @@
-"""Vector channels (PaiNN): messages of directions and vectors, mixing them with scalars."""
+"""Vector channels (PaiNN): messages of directions and vectors, mixing them with scalars.
+
+Shapes: N nodes, E edges, P pairs of edges, F features.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -85,7 +85,7 @@ def epoch_workload(config: TrialConfig, stats: Stats) -> Workload:
 
     Args:
         config: the trial.
-        stats: what ``stats.json`` of its data says, or ``config.mixture.united`` of several.
+        stats: what ``stats.json`` of its data says, or ``unite_stats`` of several.
     """
     model, targets, sizes = config.model, stats.get("targets", {}), epoch_sizes(config, stats)
     amounts = (sizes.nodes, sizes.edges, sizes.triplets)
@@ -123,8 +123,8 @@ def epoch_sizes(config: TrialConfig, stats: Stats) -> EpochSizes:
 def mean_neighbors(stats: Stats, cutoff: float) -> float:
     """Estimate the mean number of neighbours of a node within a cutoff in angstrom.
 
-    Between cutoffs that were counted it grows with the volume. ``config.sizes.mean_degree``, which
-    takes the upper one alone, is off by a quarter for molecules; but nets were built with it.
+    Between cutoffs that were counted it grows with the volume. ``config.epoch_size.mean_degree``,
+    which takes the upper one alone, is off by a quarter for molecules; but nets were built with it.
     """
     known = [(0.0, 0.0), *sorted((float(r), float(d)) for r, d in stats["degree"].items())]
     for (near, few), (far, many) in pairwise(known):

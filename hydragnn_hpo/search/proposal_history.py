@@ -18,8 +18,8 @@ PATIENCE = 1000
 
 
 BROKEN = 100_000
-"""Draws in a row that break a rule, after which the same is done: ``check_room`` lets no space
-pass of which rules leave less than one point in a hundred."""
+"""Draws in a row that break a rule, after which the same is done: ``check_feasible_share``
+lets no space pass of which rules leave less than one point in a hundred."""
 
 
 class ProposalHistory:

@@ -45,7 +45,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[s
 def _pieces(
     tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Iterator[bytes | memoryview]:
-    """Give length of the header, header, and every tensor; wide types first, so all is aligned."""
+    """Yield length of the header, header, and every tensor; wide types first, so all is aligned."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state)}}
     end = 0

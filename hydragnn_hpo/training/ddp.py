@@ -1,6 +1,7 @@
-"""The ranks of one trial: who am I, who else is there, how do we speak.
+"""The process group of one trial: rank and world size, rendezvous, device, MPI, all-reduce.
 
-Whoever launched us (an agent, torchrun, srun, nobody) says so in the environment.
+An agent, torchrun, srun or MPI sets the environment that all of it is read from; without any, a
+rank runs alone.
 """
 
 import datetime
@@ -42,7 +43,7 @@ COLLECTIVE_SECONDS = 300.0
 """How long ranks wait for each other; ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` says otherwise."""
 
 NAMING_SECONDS = 30.0
-"""What torch waits longer, so that ``training.watching.watchdog`` can name who is behind."""
+"""What torch waits longer, so that ``training.watchdog`` can name who is behind."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Micro-batches: into how many pieces a step is cut so that it fits into memory."""
+"""Micro-batches: cut a step into pieces that fit into memory, by an estimate and a rehearsal."""
 
 import logging
 import os

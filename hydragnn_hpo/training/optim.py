@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, Adam, SGD, LAMB and Muon, also over sharded weights."""
+"""Optimizers, also over sharded weights (AdamW, Adam, SGD, LAMB, Muon), and learning rates."""
 
 import math
 from collections.abc import Callable, Iterable

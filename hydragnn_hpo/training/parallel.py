@@ -1,4 +1,4 @@
-"""One model over all ranks of a trial: who holds what, and when gradients are sent."""
+"""Data parallelism (DDP): a model over all ranks, overlapped all-reduce, and recomputed rounds."""
 
 import contextlib
 import functools

@@ -1,8 +1,10 @@
-"""Tensor parallel: neighbouring ranks share the hidden channels of wide perceptrons.
+"""Sharded training: weights, gradients and optimizer state over ranks, and tensor parallelism.
 
-The first of two linear maps is cut by its outputs, the second by its inputs; what lies between
-them is done channel by channel. So two maps cost one all-reduce forward and one backward. All
-ranks of a group see the same graphs, and everything else they compute alike.
+``ShardedModel`` spreads parameters over the ranks of a mesh (copies x shard x tensor). In tensor
+parallelism neighbouring ranks share the hidden channels of wide perceptrons: the first of two
+linear maps is cut by its outputs, the second by its inputs; what lies between them is done
+channel by channel. So two maps cost one all-reduce forward and one backward. All ranks of a group
+see the same graphs, and compute everything else alike.
 
 Source: Shoeybi et al. (2019), arXiv:1909.08053, section 3.
 """

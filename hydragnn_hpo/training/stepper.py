@@ -1,6 +1,8 @@
-"""The weighted multi-task loss, normalised by global counts (Law 1).
+"""Training steps: the weighted multi-task loss (Law 1), its seeds, gradients and updates.
 
-Shapes: R rows of a target (graphs or nodes), w components, H heads.
+Losses are normalised by global counts, over all ranks and pieces of a step.
+
+Shapes: G graphs, R rows of a target (graphs or nodes), w components, H heads.
 """
 
 import hashlib

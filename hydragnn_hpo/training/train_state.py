@@ -1,4 +1,4 @@
-"""All that a training has learned, as named tensors, and how far it is."""
+"""The state of a training: its progress, and all that it has learned as named tensors."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Progress:
     best_val: dict[str, float] = field(default_factory=dict)
     train_seconds: float = 0.0
     lost: int = 0
-    """Epochs running in which an error was hopeless, see ``training.watching.guard``."""
+    """Epochs running in which an error was hopeless, see ``training.divergence``."""
     losses: list[list[float]] = field(default_factory=list)
     """Sums of each head's loss in the epoch that has begun, by rank; empty between epochs."""
 

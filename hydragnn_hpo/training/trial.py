@@ -1,4 +1,4 @@
-"""What is asked of a rank: to go on, to stop, to leave a checkpoint and end."""
+"""Run one rank of a trial, from ``trial.toml`` to ``result.json``, and heed requests to stop."""
 
 import errno
 import functools

@@ -1,6 +1,6 @@
-"""Attention along the edges without a softmax: scores of both ends, and sums weighed by them.
+"""Equivariant transformer: attention along the edges without a softmax, with a vector channel.
 
-As in ``model.sums``, a function keeps its inputs and nothing else for the backward pass, and its
+As in ``model.scatter``, a function keeps its inputs and nothing else for the backward pass, and its
 gradients are made of the same functions, so that they can be differentiated again (forces).
 
 Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
