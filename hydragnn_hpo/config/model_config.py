@@ -170,7 +170,7 @@ class ModelConfig(Config):
         return self.spec.options.model_validate(self.options)
 
     def dimensions(self, vectors: bool, degree: float = 12.0) -> tuple[Dimensions, ...]:
-        """Give what each layer is built from.
+        """Return what each layer is built from.
 
         Args:
             vectors: whether a head reads the state after the last layer.

@@ -136,15 +136,15 @@ class Edges:
         return torch.cat((self.pair_basis * self.pair_envelope, self.pair_envelope), dim=-1)
 
     def expand_pairs(self, values: Tensor) -> Tensor:
-        """Give both edges of a pair its values: [P, ...] to [E, ...]."""
+        """Expand values of pairs to both edges: [P, ...] to [E, ...]."""
         return torch.cat((values, values)) if self.paired else values
 
     def at_sender(self, values: Tensor) -> Tensor:
-        """Give each edge the row of the node that sends: [N, ...] to [E, ...]."""
+        """Gather for each edge the row of its sender: [N, ...] to [E, ...]."""
         return scatter.gather_nodes(values, self.links, "sender")
 
     def at_receiver(self, values: Tensor) -> Tensor:
-        """Give each edge the row of the node that receives: [N, ...] to [E, ...]."""
+        """Gather for each edge the row of its receiver: [N, ...] to [E, ...]."""
         return scatter.gather_nodes(values, self.links, "receiver")
 
     def sum_ends(self, receiver: Tensor, sender: Tensor, pair: Tensor | None = None) -> Tensor:

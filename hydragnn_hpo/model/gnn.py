@@ -52,7 +52,7 @@ class ZBL(nn.Module):
         self.register_buffer("radii", known, persistent=False)
 
     def forward(self, batch: Batch, edges: Edges) -> Tensor:
-        """Give each node its half of the energy of its pairs in eV, [N, 1]."""
+        """Return each node's half of the energy of its pairs in eV, [N, 1]."""
         count = edges.pair_lengths.shape[0]
         ends = (edges.sender[:count], edges.receiver[:count])
         numbers = [batch.numbers.index_select(0, end) for end in ends]
@@ -186,7 +186,7 @@ class MultiHeadGNN(nn.Module):
         return gather(self.repulsion(batch, features.edges).double(), batch)
 
     def std(self, name: str) -> Tensor:
-        """Give the spread of a target around its baseline on the training split, in its unit."""
+        """Return the spread of a target around its baseline on the training split, in its unit."""
         spread: Tensor = self.baselines[name].get_buffer("std")
         return spread
 

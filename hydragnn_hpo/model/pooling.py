@@ -60,7 +60,7 @@ def pool_mean(values: Tensor, batch: Batch) -> Tensor:
 
 
 def pool_max(values: Tensor, batch: Batch) -> Tensor:
-    """Give the largest value of each channel in each graph: [N, F] to [G, F]."""
+    """Return the largest value of each channel in each graph: [N, F] to [G, F]."""
     padding = Padding.of(batch)
     if not padding.is_node.numel():
         return pool_sum(values, batch)

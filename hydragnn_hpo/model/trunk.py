@@ -36,7 +36,7 @@ class GraphAttributes(nn.Module):
         self.register_buffer("std", torch.tensor(spread))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Give them side by side, [G, A].
+        """Return the attributes side by side, [G, A].
 
         Raises:
             ConfigError: the graphs lack one.
@@ -60,7 +60,7 @@ class ConcatConditioning(nn.Module):
         self.map = nn.Linear(features + told, features)
 
     def forward(self, scalars: Tensor, known: Tensor, batch: Batch) -> Tensor:
-        """Give the new embedding, [N, F]."""
+        """Return the new embedding, [N, F]."""
         per_node = known.index_select(0, batch.graph_of_node)
         result: Tensor = self.map(torch.cat((scalars, per_node), dim=-1))
         return result
@@ -78,7 +78,7 @@ class FiLM(nn.Module):
         self.map = mlp((told, features, 2 * features))
 
     def forward(self, scalars: Tensor, known: Tensor, batch: Batch) -> Tensor:
-        """Give the changed channels, [N, F]."""
+        """Return the changed channels, [N, F]."""
         per_node = self.map(known).index_select(0, batch.graph_of_node)
         scale, shift = per_node.chunk(2, dim=-1)
         result: Tensor = scalars * (1.0 + scale) + shift
@@ -188,7 +188,7 @@ class Trunk(nn.Module):
         )
 
     def forward(self, batch: Batch) -> TrunkFeatures:
-        """Give what heads read."""
+        """Return what heads read."""
         edges = self.edges(batch)
         known = None if self.known is None else self.known(batch)
         scalars = self._embedded(batch, edges, known)

@@ -153,14 +153,14 @@ def mean_triplets(stats: Stats, cutoff: float, most: float = math.inf) -> float:
 
 
 def relative_epoch_cost(config: TrialConfig, sizes: EpochSizes, targets: Stats) -> float:
-    """Give how much longer an epoch takes than its plain training steps alone."""
+    """Return how much longer an epoch takes than its plain training steps alone."""
     times = RECOMPUTED if config.parallel.recompute else 1.0
     times *= DERIVATIVES if differentiates(config.heads, targets) else 1.0
     return times * (1.0 + sizes.validated / BACKWARD)
 
 
 def graph_cost_spread(stats: Stats) -> tuple[float, float]:
-    """Give the spread of the graphs' costs and the cost of the largest, both over the mean.
+    """Return the spread of the graphs' costs and the cost of the largest, both over the mean.
 
     Edges stand for costs, from their histogram; where there is none, sizes are taken to be spread
     evenly between the smallest and the largest graph.

@@ -114,7 +114,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Give an optimizer its tensors back; its settings stay as they are."""
+    """Load an optimizer's tensors; its settings stay as they are."""
     states: dict[int, dict[str, Tensor]] = {}
     indices = {name: index for index, name in enumerate(_parameter_names(optimizer, model))}
     for key, value in strip_prefix("optimizer", tensors).items():

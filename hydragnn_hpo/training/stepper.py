@@ -32,7 +32,7 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def gaussian_nll(error: Tensor, variance: Tensor, beta: float) -> Tensor:
-    """Give the negative log-likelihood of errors under predicted variances, [R, w].
+    """Return the negative log-likelihood of errors under predicted variances, [R, w].
 
     The constant is left out. ``beta`` weighs each row by its variance to that power, which is
     taken as it is and not learned through: rows with a large variance are not given up on.
@@ -211,7 +211,7 @@ class Stepper:
     def losses(
         self, batch: Batch, counts: Mapping[str, float], *, last: bool
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Give the sum of each head's loss over a piece, and what the whole of it counts.
+        """Return the sum of each head's loss over a piece, and what the whole of it counts.
 
         Args:
             batch: the piece.

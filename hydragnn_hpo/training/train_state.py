@@ -49,11 +49,11 @@ class TrainState:
         return has_dtensors(self.weights().values())
 
     def weights(self) -> dict[str, Tensor]:
-        """Give the model's live weights and buffers, sharded ones as they are."""
+        """Return the model's live weights and buffers, sharded ones as they are."""
         return dict(self.net.model.state_dict())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the live tensors, sharded ones as they are; every rank calls this."""
+        """Return the live tensors, sharded ones as they are; every rank calls this."""
         tensors = checkpoint.add_prefix("model", self.weights())
         tensors |= checkpoint.optimizer_tensors(self.optimizer, self.net.model)
         if self.average:
@@ -74,7 +74,7 @@ class TrainState:
 
 
 def matching_weight(name: str, shape: torch.Size, weights: Mapping[str, Tensor]) -> Tensor | None:
-    """Give the weight like which a tensor of a checkpoint is spread, if it is of its shape."""
+    """Return the weight whose layout a tensor of a checkpoint has, if it is of its shape."""
     part, _, weight = name.partition("/")
     if part == "optimizer":
         weight, _, _ = weight.rpartition("/")

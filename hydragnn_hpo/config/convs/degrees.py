@@ -16,7 +16,7 @@ Path = tuple[int, int, int]
 
 
 def start(ell: int) -> int:
-    """Give the first column of a degree; the number of columns below it."""
+    """Return the first column of a degree; the number of columns below it."""
     return ell * ell
 
 

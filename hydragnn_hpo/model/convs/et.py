@@ -25,7 +25,7 @@ from hydragnn_hpo.model.vectors import RadialFilters, VectorUpdate, send_vectors
 def edge_scores(
     received: Tensor, sent: Tensor, filters: Tensor, links: Links, heads: int
 ) -> Tensor:
-    """Give how well both ends of an edge match, ``sum_f received_i sent_j filter_ij``, [E, H].
+    """Return how well both ends of an edge match, ``sum_f received_i sent_j filter_ij``, [E, H].
 
     Args:
         received: of the node that receives, its queries, [N, F].
@@ -168,7 +168,7 @@ class ETConv(nn.Module):
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
-        """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         near = F.silu(self.near(edges.pair_basis))
         match = edge_scores(self.query(scalars), self.key(scalars), near, edges.links, self.heads)
         to_scalar, *to_vectors = self.filters(edges)
