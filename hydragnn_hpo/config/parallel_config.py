@@ -49,7 +49,7 @@ class ParallelConfig(Config):
         return math.gcd(self.tensor, world)
 
     def copy_ranks(self, world: int, local: int) -> int:
-        """Return the ranks that hold one sharded copy, of ``world``, ``local`` of them on a host."""
+        """Return how many of ``world`` ranks hold one sharded copy; ``local`` share a host."""
         data = world // self.tensor_ranks(world)
         if self.shard != "hybrid":
             return data
