@@ -1,4 +1,4 @@
-"""Memory of a rank: its limit, its peak, and how out-of-memory errors are recognized."""
+"""Memory of a rank: its limit, its peak, freeing what is kept, and out-of-memory errors."""
 
 import contextlib
 import ctypes
