@@ -128,7 +128,7 @@ def retry_out_of_memory(
     smaller pieces of a step were tried by the trainer itself.
 
     Args:
-        ended: as ``outcome_of`` gives it.
+        ended: as ``read_outcome`` returns it.
         width: ranks it had.
         widths: ranks it may have, rising.
         shared: whether its slots shared a device with others.

@@ -131,7 +131,7 @@ class EnergyUse:
     hosts: int = 0
 
     parts: tuple[str, ...] = ()
-    """What was counted of a host: see ``Sample.parts``."""
+    """What was counted of a host: see ``CounterSample.parts``."""
 
     unread: str | None = None
     """Why a host counts less than it could."""

@@ -43,7 +43,7 @@ MOST = 100_000
 
 
 class UserRequest(Config):
-    """One request. Read by ``campaign.loop.controller``."""
+    """One request. Read by ``campaign.controller``."""
 
     request: Kind
     """``stop``: no new trials, running ones come to rest, the ensemble is built. ``pause``:

@@ -17,7 +17,7 @@ HEAVY = 0.01
 
 
 def overview_blocks(found: Mapping[str, Any]) -> list[Any]:
-    """Lay out what ``data.overview`` gives: tables and text, in order."""
+    """Lay out what ``describe_store`` returns: tables and text, in order."""
     store = found["store"]
     parts = f"{store['parts']} part" + ("s" if store["parts"] != 1 else "")
     windows = f"{store['windows']} window" + ("s" if store["windows"] != 1 else "")

@@ -153,7 +153,7 @@ def _leave(code: int, *, in_order: bool) -> NoReturn:
     """End this rank.
 
     Who failed must not wait for the others (mpiexec ends them), and a process group must not be
-    taken down, see ``training.ranks.ddp``.
+    taken down, see ``training.ddp``.
     """
     from hydragnn_hpo.training import finalize_mpi
 

@@ -108,7 +108,7 @@ class MachineConfig(Config):
 
 
 class CampaignConfig(Config):
-    """A campaign. Read by ``campaign.loop.controller``."""
+    """A campaign. Read by ``campaign.controller``."""
 
     name: Name
     """Name of the campaign; its run directory is ``runs/NAME`` unless given."""

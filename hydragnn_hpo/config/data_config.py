@@ -151,7 +151,7 @@ class AttributeConfig(Config):
 
 
 class SplitConfig(Config):
-    """How structures are shared out. Read by ``data.split``."""
+    """How structures are shared out. Read by ``data.splits``."""
 
     seed: NonNegativeInt = 0
     """Seed of the shuffle of groups."""

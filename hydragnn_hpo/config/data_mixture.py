@@ -24,7 +24,7 @@ _AGREE = ("level", "shape", "unit", "energy", "derived_from")
 
 
 class MixedConfig(Config):
-    """How one data set takes part in a training. Read by ``data.order`` and ``data.mixture``."""
+    """How a data set takes part in a training. Read by ``data.batch_sampler``, ``data.mixture``."""
 
     ratio: PositiveFloat | None = None
     """Share of the graphs that are drawn from this set, relative to the others; every graph once
@@ -55,7 +55,7 @@ def check_ratios(entries: Sequence[MixedConfig]) -> None:
 def unite_stats(
     stats: Sequence[Stats], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
 ) -> Stats:
-    """Give the statistics of several data sets as one.
+    """Return the statistics of several data sets as one.
 
     Args:
         stats: the content of each set's ``stats.json``.
@@ -106,7 +106,7 @@ def _attributes(stats: Sequence[Stats]) -> dict[str, dict[str, float]]:
 
 
 def _degrees(stats: Sequence[Stats], cutoff: float) -> dict[str, float]:
-    """Give the mean number of neighbours at every cutoff that some set names."""
+    """Return the mean number of neighbours at every cutoff that some set names."""
     nodes = [each["nodes"]["total"] for each in stats]
     named = {float(r) for each in stats for r in each["degree"]} | {cutoff}
     return {
@@ -118,7 +118,7 @@ def _degrees(stats: Sequence[Stats], cutoff: float) -> dict[str, float]:
 
 
 def targets_of(card: CardConfig) -> dict[str, Stats]:
-    """Give what a card says about its targets, in our own units, as a store will."""
+    """Return what a card says about its targets, in our own units, as a store will."""
     found: dict[str, Stats] = {}
     for name, target in card.targets.items():
         unit = inside(target.unit)[1]
@@ -131,10 +131,10 @@ def unite_targets(
     entries: Sequence[MixedConfig],
     shared: Sequence[str] = (),
 ) -> dict[str, Stats]:
-    """Give the targets of several data sets by their names in the mixture.
+    """Return the targets of several data sets by their names in the mixture.
 
     Raises:
-        ConfigError: see ``united``.
+        ConfigError: see ``unite_stats``.
     """
     found: dict[str, list[Stats]] = {}
     for number, (own, entry) in enumerate(zip(targets, entries, strict=True)):

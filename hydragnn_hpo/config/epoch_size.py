@@ -1,6 +1,6 @@
 """How large an epoch is, from a data set's statistics: what prices a trial and orders its graphs.
 
-Read by ``placement.cost``, by ``campaign`` and by ``data.order``, which must agree.
+Read by ``placement.workload``, ``campaign.setup`` and ``data.batch_sampler``, which must agree.
 """
 
 import math
@@ -33,7 +33,7 @@ class EpochSize:
 
 
 def mean_degree(stats: Stats, cutoff: float) -> float:
-    """Give the mean number of neighbours at a cutoff in angstrom, interpolated as its cube."""
+    """Return the mean number of neighbours at a cutoff in angstrom, interpolated as its cube."""
     known = sorted((float(r), float(d)) for r, d in stats["degree"].items())
     above = next(((r, d) for r, d in known if r >= cutoff - 1e-9), known[-1])
     return above[1] * min(1.0, cutoff / above[0]) ** 3
@@ -42,7 +42,7 @@ def mean_degree(stats: Stats, cutoff: float) -> float:
 def count_draws(
     counts: Sequence[int], ratios: Sequence[float | None], training: TrainConfig
 ) -> tuple[int, ...] | None:
-    """Give how many graphs of each data set an epoch draws; None: every graph once.
+    """Return how many graphs of each data set an epoch draws; None: every graph once.
 
     The largest set is seen once, or the epoch has ``steps_per_epoch`` full steps.
 
@@ -90,7 +90,7 @@ def _apportion(total: int, weights: Sequence[Fraction]) -> tuple[int, ...]:
 def compute_epoch_size(
     stats: Stats, training: TrainConfig, ratios: Sequence[float | None]
 ) -> EpochSize:
-    """Give the size of an epoch of a trial.
+    """Return the size of an epoch of a trial.
 
     Raises:
         ConfigError: a budget is too small for the largest graph, or a ratio for an epoch.
@@ -111,7 +111,7 @@ def compute_epoch_size(
 
 
 def budget_steps(training: TrainConfig, *, total: int, largest: int) -> int:
-    """Give the number of steps in which no step passes its budget, however graphs are ordered.
+    """Return the number of steps in which no step passes its budget, however graphs are ordered.
 
     Args:
         training: names the budget.

@@ -121,7 +121,7 @@ HERE = "workstation"
 
 
 class LinkConfig(Config):
-    """How ranks reach each other. Read by ``placement.cost.sending``."""
+    """How ranks reach each other. Read by ``placement.communication_cost``."""
 
     latency_seconds: NonNegativeFloat
     """What one message costs however short it is."""
@@ -144,7 +144,7 @@ class LimitConfig(Config):
 
 
 class ProfileConfig(SiteConfig):
-    """A machine. Read by ``placement.cost``, by the planner, its simulation, and ``launching``.
+    """A machine. Read by ``placement.price``, ``campaign.dispatch`` and ``launching``.
 
     Speeds are first guesses: what runs corrects them by a factor. Ratios between them matter more.
     """

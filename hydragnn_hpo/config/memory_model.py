@@ -1,4 +1,4 @@
-"""The memory a rank takes, from dimensions. Read by ``placement.cost`` and ``training.memory``."""
+"""The memory of a rank, from dimensions. Read by ``placement`` and ``training.micro_batches``."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ def pass_bytes(config: TrialConfig, targets: Mapping[str, Any]) -> PassBytes:
 
 
 def kept_factor(config: TrialConfig, targets: Mapping[str, Any]) -> float:
-    """Give how much more than a plain pass in fp32 a trial keeps."""
+    """Return how much more than a plain pass in fp32 a trial keeps."""
     precision = {"fp64": 2.0, "bf16": HALF}.get(config.training.precision, 1.0)
     return precision * (DERIVATIVES if differentiates(config.heads, targets) else 1.0)
 

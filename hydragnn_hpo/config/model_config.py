@@ -22,7 +22,7 @@ MAX_ELEMENT = 118
 
 
 class HeadConfig(Config):
-    """How one target is predicted. Read by ``model.heads`` and ``training.loss``."""
+    """How one target is predicted. Read by ``model.heads`` and ``training.stepper``."""
 
     weight: PositiveFloat = 1.0
     """Weight of this head in the loss and in the objective."""
@@ -85,7 +85,7 @@ class ModelConfig(Config):
     """Longest edge used, in angstrom; at most the store's cutoff."""
 
     max_neighbors: PositiveInt | None = None
-    """Cap on the neighbours of a node: whole shells up to about so many, see ``data.cap``. The
+    """Cap on the neighbours of a node: whole shells up to about so many, see ``data.batch``. The
     energy jumps where neighbours change places, so there are no forces with it."""
 
     basis: Literal["bessel", "gaussian"] = "bessel"
@@ -170,7 +170,7 @@ class ModelConfig(Config):
         return self.spec.options.model_validate(self.options)
 
     def dimensions(self, vectors: bool, degree: float = 12.0) -> tuple[Dimensions, ...]:
-        """Give what each layer is built from.
+        """Return what each layer is built from.
 
         Args:
             vectors: whether a head reads the state after the last layer.

@@ -1,7 +1,7 @@
 """Parameters, operations and bytes of a whole net, from its dimensions.
 
-Read by ``placement.cost``, ``data.shares`` and ``ensemble.engine``; a test compares these with
-built nets.
+Read by ``placement.workload``, ``data.load_balance`` and ``ensemble.engine``; a test compares
+these with built nets.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _NORMS = {"layer": 2, "rms": 1, "graph": 3, "none": 0}
 
 
 def mlp_widths(features: int, head: HeadConfig) -> tuple[int, ...]:
-    """Give the widths of a head's own MLP, from its input to its output."""
+    """Return the widths of a head's own MLP, from its input to its output."""
     outputs = 2 if head.has_variance else 1
     return (features, *[head.hidden or features] * (head.layers - 1), outputs)
 
@@ -42,7 +42,7 @@ def head_parameters(model: ModelConfig, head: HeadConfig, target: Target) -> int
 
 
 def head_conv_dimensions(model: ModelConfig, degree: float = 12.0) -> Dimensions:
-    """Give what the conv of a node head is built from: one more layer, the last."""
+    """Return what the conv of a node head is built from: one more layer, the last."""
     deeper = model.model_copy(update={"layers": model.layers + 1})
     return deeper.dimensions(False, degree)[-1]
 
@@ -90,7 +90,7 @@ def count_parameters(
 
 
 def is_graph_scalar(head: HeadConfig, target: Target) -> bool:
-    """Tell whether a head is a number per structure, so that it passes the shared MLP."""
+    """Check whether a head is a number per structure, so that it passes the shared MLP."""
     return bool(target["level"] == "graph") and not is_by_gradient(head, target)
 
 
@@ -109,7 +109,7 @@ def forward_flops(model: ModelConfig, nodes: float, edges: float, triplets: floa
 
 
 def angle_cutoff(model: ModelConfig) -> float | None:
-    """Give the longest edge that takes part in an angle, in angstrom; None without angles."""
+    """Return the longest edge that takes part in an angle, in angstrom; None without angles."""
     if model.spec.angle_cutoff is None:
         return None
     return min(model.spec.angle_cutoff(model.conv_options) or model.cutoff, model.cutoff)
@@ -121,7 +121,7 @@ def count_triplets(nodes: float, degree: float) -> float:
 
 
 def differentiates(heads: Mapping[str, HeadConfig], targets: Mapping[str, Target]) -> bool:
-    """Tell whether forces or stress are trained by differentiating an energy."""
+    """Check whether forces or stress are trained by differentiating an energy."""
     return any(is_by_gradient(head, targets.get(name, {})) for name, head in heads.items())
 
 

@@ -1,4 +1,4 @@
-"""How the ranks of one trial share its work. Read by ``training.ranks.parallel``."""
+"""How the ranks of one trial share its work. Read by ``training.parallel``."""
 
 import math
 from typing import Literal
@@ -41,15 +41,15 @@ class ParallelConfig(Config):
     """Size of the pieces in which DDP sends gradients, MiB; chosen from the model if left out."""
 
     def is_sharded(self, world: int) -> bool:
-        """Tell whether some of ``world`` ranks hold only a part of the weights."""
+        """Check whether some of ``world`` ranks hold only a part of the weights."""
         return world > 1 and (self.shard != "none" or self.tensor_ranks(world) > 1)
 
     def tensor_ranks(self, world: int) -> int:
-        """Give how many of ``world`` ranks share a layer: ``tensor``, as far as it divides."""
+        """Return how many of ``world`` ranks share a layer: ``tensor``, as far as it divides."""
         return math.gcd(self.tensor, world)
 
     def copy_ranks(self, world: int, local: int) -> int:
-        """Give how many ranks hold one sharded copy, of ``world``, ``local`` of them on a host."""
+        """Return how many of ``world`` ranks hold one sharded copy; ``local`` share a host."""
         data = world // self.tensor_ranks(world)
         if self.shard != "hybrid":
             return data

@@ -29,7 +29,7 @@ def one_line(text: str) -> str:
 
 
 def place(text: str) -> str:
-    """Return an absolute path in which ``filled`` fills in variables.
+    """Return an absolute path in which ``fill_path`` fills in variables.
 
     Raises:
         ValueError: it is none.

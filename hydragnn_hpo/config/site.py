@@ -244,7 +244,7 @@ class SiteConfig(Config):
 
     scratch: Place | None = None
     """Fastest folder that every host has for itself; ``$USER`` and the like are filled in, on the
-    host, by ``path_templates.filled``."""
+    host, by ``path_templates.fill_path``."""
 
     layout: LayoutConfig = LayoutConfig()
     """Of one host."""

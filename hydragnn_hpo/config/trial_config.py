@@ -42,7 +42,7 @@ class TrialDataConfig(MixedConfig):
     """Path of the graph store, absolute or relative to the trial's directory."""
 
     access: Access = "auto"
-    """How its graphs are reached; never changes a result, see ``data.open_store``."""
+    """How its graphs are reached; never changes a result, see ``data.store_access``."""
 
 
 class TrialConfig(Config):

@@ -167,7 +167,7 @@ class Batch:
     """Lattice vectors as rows in angstrom, [G, 3, 3]; 0 where there is no lattice."""
 
     pairs: Tensor | None = None
-    """Layout of the edges in pairs and its inverse, [2, E], see ``data.pairs``; only on wish,
+    """Layout of the edges in pairs and its inverse, [2, E], see ``pair_edges``; only on request,
     and only where every edge has its reverse."""
 
     order: Tensor | None = None
@@ -213,7 +213,7 @@ def make_batch(
         cutoff: longest edge kept, in angstrom; ``None`` keeps them all.
         dtype: of positions, shifts and attributes; targets are fp64.
         targets: names of the properties to carry.
-        max_neighbors: cap on the neighbours of a node, see ``data.cap``.
+        max_neighbors: cap on the neighbours of a node, see ``cap_neighbors``.
         pairs: lay the edges out in pairs, as a net wants them.
     """
     columns, inside, rows = _in_memory(graphs, indices)

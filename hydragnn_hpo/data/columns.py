@@ -75,7 +75,7 @@ def rows_of_split(splits: NDArray[np.int8], split: str) -> NDArray[np.int64]:
     """Return the rows of a split, ascending.
 
     Args:
-        splits: index into ``config.data.SPLITS`` of each graph, [G].
+        splits: index into ``config.SPLITS`` of each graph, [G].
         split: its name.
 
     Raises:
@@ -124,7 +124,7 @@ class Columns:
     """Whether a property belongs to the ``graph`` or to each ``node``."""
 
     split: NDArray[np.int8]
-    """Index into ``config.data.SPLITS``, [G]; -1 outside of all splits."""
+    """Index into ``config.SPLITS``, [G]; -1 outside of all splits."""
 
     group: NDArray[np.int32]
     """Number of each structure's group, [G]; those of one group are not independent."""

@@ -1,8 +1,9 @@
-"""Numbers that stay as they are when a structure is turned, moved, renumbered or repeated.
+"""Find duplicate structures: by composition, and by signatures that are invariant numbers.
 
-Every atom has its distances to the 1st, 2nd, 3rd ... nearest atom of each element, the cutoff
-standing for those beyond it. Over the atoms of one element and a band of ranks, their quantiles
-and their mean are taken. Moving every atom by less than ``d`` changes no number by more than
+A signature stays as it is when a structure is turned, moved, renumbered or repeated. Every
+atom has its distances to the 1st, 2nd, 3rd ... nearest atom of each element, the cutoff standing
+for those beyond it. Over the atoms of one element and a band of ranks, their quantiles and their
+mean are taken. Moving every atom by less than ``d`` changes no number by more than
 ``2 d``, and a supercell has the same numbers as its cell. Such numbers tell almost all structures
 of one composition apart, but mirror images are one structure to them, and so are different
 orderings on one ideal lattice that agree in all pair distances.

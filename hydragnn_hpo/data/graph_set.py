@@ -27,7 +27,7 @@ class GraphSet(Protocol):
 
     @property
     def split(self) -> NDArray[np.int8]:
-        """Index into ``config.data.SPLITS``, [G]; -1 outside of all splits."""
+        """Index into ``config.SPLITS``, [G]; -1 outside of all splits."""
 
     @property
     def group(self) -> NDArray[np.int32]:

@@ -213,7 +213,7 @@ class WindowCache:
         """Return the bytes to keep so that an epoch reads each window about once.
 
         Args:
-            shuffled: training graphs that are shuffled at once, see ``data.order``.
+            shuffled: training graphs that are shuffled at once, see ``data.batch_sampler``.
         """
         train = len(self.indices_of("train"))
         return int(self._sizes.sum() * min(1.0, shuffled / max(train, 1)))

@@ -1,6 +1,6 @@
-"""Error against ensemble size: the mean of 1, 2, 3 and more members.
+"""Build the ensemble of a run, with its error against the number of its members.
 
-Shapes: C candidates, M members, R rows of a head.
+Shapes: C candidates, M members, R rows of a head, w its components.
 """
 
 import os

@@ -1,6 +1,8 @@
-"""Edges laid out in pairs once, and shorter cutoffs cut out of a longer one.
+"""Engines that predict with all members, and batches that members of several cutoffs share.
 
-Shapes: N nodes, E edges, P pairs (E / 2).
+Edges are laid out in pairs once, and shorter cutoffs are cut out of a longer one.
+
+Shapes: N nodes, E edges, P pairs (E / 2), R rows of a head, w its components.
 """
 
 import json

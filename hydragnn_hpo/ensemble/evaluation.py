@@ -164,7 +164,7 @@ class HeadEvaluation:
     found: HeadOnLabels
     """Predictions and labels, row by row."""
     figures: dict[str, float]
-    """By name, see ``figures_of``; beside them ``mean_baseline_mae`` and ``ratio_to_mean``."""
+    """By name, see ``compute_figures``; beside them ``mean_baseline_mae`` and ``ratio_to_mean``."""
     strata: dict[str, dict[str, float]]
     """By kind of structure, if asked for."""
 

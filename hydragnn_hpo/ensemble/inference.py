@@ -1,4 +1,9 @@
-"""The members of an ensemble over several devices of one process, divided by what each costs."""
+"""Load an ensemble and predict: mean, sigma, intervals and flags, on one or several devices.
+
+On several devices the members are divided by what each costs.
+
+Shapes: G graphs, R rows of a head (graphs or nodes), w its components.
+"""
 
 import heapq
 import os
@@ -274,7 +279,7 @@ class Ensemble:
             manifest: heads, calibration, provenance.
             members: models with their weights.
             device: where they predict.
-            compiled: run them as machine code, see ``engines.compiled``.
+            compiled: run them as machine code, see ``ensemble.compiled_engine``.
         """
         self.manifest = manifest
         self.device = torch.device(device)

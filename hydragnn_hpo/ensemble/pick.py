@@ -1,6 +1,8 @@
-"""Descriptors of structures from the features of the members, and diverse selection among them.
+"""Pick structures that are worth a label: by uncertainty, and diverse by learned descriptors.
 
-Shapes: M structures, D dimensions, F features of a member, n chosen.
+Descriptors are made from the features of the members.
+
+Shapes: G graphs of a batch, M structures, D dimensions, F features of a member, n chosen.
 """
 
 import heapq

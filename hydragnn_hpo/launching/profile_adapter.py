@@ -1,4 +1,4 @@
-"""What a machine's profile says, in the words of those who start ranks."""
+"""Translate a machine's profile into what agents and launchers need to start ranks."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Fall smoothly to zero at the cutoff (Law 8)."""
+"""Edges of a batch: lengths and directions, the smooth cutoff (Law 8), and radial functions.
+
+Shapes: N nodes, E edges, P pairs of edges (E without pairs), F features, K radial functions.
+"""
 
 import math
 from dataclasses import dataclass
@@ -133,15 +136,15 @@ class Edges:
         return torch.cat((self.pair_basis * self.pair_envelope, self.pair_envelope), dim=-1)
 
     def expand_pairs(self, values: Tensor) -> Tensor:
-        """Give both edges of a pair its values: [P, ...] to [E, ...]."""
+        """Expand values of pairs to both edges: [P, ...] to [E, ...]."""
         return torch.cat((values, values)) if self.paired else values
 
     def at_sender(self, values: Tensor) -> Tensor:
-        """Give each edge the row of the node that sends: [N, ...] to [E, ...]."""
+        """Gather for each edge the row of its sender: [N, ...] to [E, ...]."""
         return scatter.gather_nodes(values, self.links, "sender")
 
     def at_receiver(self, values: Tensor) -> Tensor:
-        """Give each edge the row of the node that receives: [N, ...] to [E, ...]."""
+        """Gather for each edge the row of its receiver: [N, ...] to [E, ...]."""
         return scatter.gather_nodes(values, self.links, "receiver")
 
     def sum_ends(self, receiver: Tensor, sender: Tensor, pair: Tensor | None = None) -> Tensor:
@@ -159,20 +162,20 @@ class Edges:
         return scatter.sum_messages(messages, self.links)
 
     def filtered_sum(self, values: Tensor, filters: Tensor) -> Tensor:
-        """Sum over neighbours ``filter_ij * value_j``, see ``sums.filtered``."""
+        """Sum over neighbours ``filter_ij * value_j``, see ``scatter.filtered_sum``."""
         return scatter.filtered_sum(values, filters, self.links)
 
     def filter_senders(self, values: Tensor, filters: Tensor) -> Tensor:
-        """Give each edge ``filter_ij * value_j``, [E, F], see ``sums.scaled``."""
+        """Return ``filter_ij * value_j`` of each edge, [E, F], see ``scatter.filter_senders``."""
         return scatter.filter_senders(values, filters, self.links)
 
     def outer_sum(self, messages: Tensor, components: Tensor) -> Tensor:
-        """Sum over neighbours ``components_ij x message_ij``, see ``sums.spread``."""
+        """Sum over neighbours ``components_ij x message_ij``, see ``scatter.outer_sum``."""
         return scatter.outer_sum(messages, components, self.links)
 
 
 def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
-    """Give the links of a batch's edges, and the vectors of pairs in angstrom, [P, 3].
+    """Return the links of a batch's edges, and the vectors of pairs in angstrom, [P, 3].
 
     A vector leads from sender to receiver. Periodic images count through the batch's shifts.
     Positions and shifts may require a gradient.

@@ -1,6 +1,6 @@
-"""The screened repulsion of nuclei, so that atoms too close for any data push each other off.
+"""The multi-headed GNN: one trunk, a head per target, and the screened repulsion of nuclei.
 
-Shapes: N nodes, P pairs of edges.
+Shapes: G graphs, N nodes, P pairs of edges, w components of a head.
 """
 
 from collections.abc import Collection, Mapping
@@ -52,7 +52,7 @@ class ZBL(nn.Module):
         self.register_buffer("radii", known, persistent=False)
 
     def forward(self, batch: Batch, edges: Edges) -> Tensor:
-        """Give each node its half of the energy of its pairs in eV, [N, 1]."""
+        """Return each node's half of the energy of its pairs in eV, [N, 1]."""
         count = edges.pair_lengths.shape[0]
         ends = (edges.sender[:count], edges.receiver[:count])
         numbers = [batch.numbers.index_select(0, end) for end in ends]
@@ -71,7 +71,7 @@ Targets = Mapping[str, Mapping[str, Any]]
 
 
 def variance_key(name: str) -> str:
-    """Give the key under which a head's predicted variance stands."""
+    """Return the key under which a head's predicted variance stands."""
     return f"{name}:variance"
 
 
@@ -186,7 +186,7 @@ class MultiHeadGNN(nn.Module):
         return gather(self.repulsion(batch, features.edges).double(), batch)
 
     def std(self, name: str) -> Tensor:
-        """Give the spread of a target around its baseline on the training split, in its unit."""
+        """Return the spread of a target around its baseline on the training split, in its unit."""
         spread: Tensor = self.baselines[name].get_buffer("std")
         return spread
 
@@ -194,7 +194,7 @@ class MultiHeadGNN(nn.Module):
 def _energies(
     model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets
 ) -> dict[str, str]:
-    """Give the energy of each head that is a derivative, and refuse what a conv cannot do."""
+    """Return the energy of each head that is a derivative, and refuse what a conv cannot do."""
     found = {
         n: targets[n]["derived_from"] for n, h in heads.items() if is_by_gradient(h, targets[n])
     }

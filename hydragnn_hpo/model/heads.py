@@ -1,6 +1,6 @@
-"""What a head starts from, and the unit it counts in.
+"""Heads: numbers per graph and per node, vectors per node, and the target's unit of each.
 
-Shapes: G graphs, N nodes.
+Shapes: G graphs, N nodes, R rows of a target (graphs or nodes), w components.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class TargetBaseline(nn.Module):
         self.register_buffer("std", torch.tensor(float(start["std"]) or 1.0))
 
     def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
-        """Give the prediction in the target's unit, fp64, of the shape of ``numbers``.
+        """Return the prediction in the target's unit, fp64, of the shape of ``numbers``.
 
         The sum over many atoms has more digits than fp32: the head's small number would drown.
         """

@@ -1,4 +1,7 @@
-"""Gather the nodes of each graph: sums, means and maxima, and padded blocks."""
+"""Pooling over the nodes of each graph: sums, means, maxima, attention, and padded blocks.
+
+Shapes: G graphs, N nodes, F features, n nodes of the largest graph.
+"""
 
 from dataclasses import dataclass
 
@@ -57,7 +60,7 @@ def pool_mean(values: Tensor, batch: Batch) -> Tensor:
 
 
 def pool_max(values: Tensor, batch: Batch) -> Tensor:
-    """Give the largest value of each channel in each graph: [N, F] to [G, F]."""
+    """Return the largest value of each channel in each graph: [N, F] to [G, F]."""
     padding = Padding.of(batch)
     if not padding.is_node.numel():
         return pool_sum(values, batch)

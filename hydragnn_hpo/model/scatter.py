@@ -1,4 +1,10 @@
-"""Sums, largest and smallest values over the neighbours of each node, and their gradients."""
+"""Scatter and gather: plain, filtered and weighted sums, maxima and minima over neighbours.
+
+All can be differentiated twice, for forces and their training.
+
+Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
+F features, C components, H heads.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +36,7 @@ class Links:
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """Give the tensors in the order of the fields."""
+        """Return the tensors in the order of the fields."""
         return (
             self.sender,
             self.receiver,
@@ -47,7 +53,7 @@ class Links:
 
 
 def build_paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_nodes: int) -> Links:
-    """Give the links of edges in pairs: row p + E / 2 is row p turned round.
+    """Return the links of edges in pairs: row p + E / 2 is row p turned round.
 
     Args:
         sender: node that sends, in pairs, [E].
@@ -61,14 +67,14 @@ def build_paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_node
 
 
 def build_sorted_links(sender: Tensor, receiver: Tensor, order: Tensor, starts: Tensor) -> Links:
-    """Give the links of edges in pairs where it is known at which row each node's begin."""
+    """Return the links of edges in pairs where it is known at which row each node's begin."""
     half = order.shape[0] // 2
     turned = torch.where(order < half, order + half, order - half)
     return Links(sender, receiver, order, starts, turned, starts)
 
 
 def build_links(sender: Tensor, receiver: Tensor, num_nodes: int) -> Links:
-    """Give the links of any edges."""
+    """Return the links of any edges."""
     nodes = torch.arange(num_nodes + 1, device=receiver.device)
     ends: list[Tensor] = []
     for index in (receiver, sender):
@@ -78,7 +84,7 @@ def build_links(sender: Tensor, receiver: Tensor, num_nodes: int) -> Links:
 
 
 def gather_nodes(values: Tensor, links: Links, end: str) -> Tensor:
-    """Give each edge the row of its ``sender`` or ``receiver``: [N, ...] to [E, ...]."""
+    """Gather for each edge the row of its ``sender`` or ``receiver``: [N, ...] to [E, ...]."""
     s, r, by_r, r_starts, by_s, s_starts = links.arrays
     ends = (s, by_s, s_starts) if end == "sender" else (r, by_r, r_starts)
     return apply_function(_GatherNodes, values, *ends)
@@ -104,7 +110,7 @@ def sum_ends(receiver: Tensor, sender: Tensor, pair: Tensor | None, links: Links
 
 
 def filter_senders(values: Tensor, filters: Tensor, links: Links) -> Tensor:
-    """Give each edge what its sender says through a filter: ``filter_ij * value_j``, [E, F].
+    """Filter the row of each edge's sender: ``filter_ij * value_j``, [E, F].
 
     Args:
         values: of the nodes, [N, F].
@@ -162,7 +168,7 @@ def apply_function(function: type[Function], *inputs: Tensor) -> Tensor:
 
 
 def reverse_links(links: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Give the arrays of links with senders and receivers exchanged."""
+    """Return the arrays of links with senders and receivers exchanged."""
     s, r, by_r, r_starts, by_s, s_starts = links
     return r, s, by_s, s_starts, by_r, r_starts
 
@@ -293,7 +299,7 @@ def filtered_sum_gradients(
     links: Sequence[Tensor],
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Give the gradients of ``filtered`` in a way that can be differentiated again."""
+    """Return the gradients of ``filtered_sum`` in a way that can be differentiated again."""
     to_values = to_filters = None
     if needed[0]:
         to_values = apply_function(_FilteredSum, grad, filters, *reverse_links(links))
@@ -305,7 +311,7 @@ def filtered_sum_gradients(
 def _filtered_sum_gradients_fused(
     values: Tensor, filters: Tensor, grad: Tensor, links: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Give the gradients of ``filtered``, gathering that of the result once for both."""
+    """Return the gradients of ``filtered_sum``, gathering that of the result once for both."""
     to_values, to_filters = [], torch.zeros_like(filters)
     for value, slope in zip(_components(values), _components(grad), strict=True):
         met = gather_rows(slope, links[1])
@@ -323,7 +329,7 @@ def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
 
 
 class _FilterGradient(Function):
-    """Gradient of ``filtered`` for its filters: ``value_j * grad_i``, summed over pairs."""
+    """Gradient of ``filtered_sum`` for its filters: ``value_j * grad_i``, summed over pairs."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
@@ -365,7 +371,7 @@ def outer_sum_gradients(
     links: Sequence[Tensor],
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Give the gradients of ``spread``; ``links`` are receiver, its order and starts."""
+    """Return the gradients of ``outer_sum``; ``links`` are receiver, its order and starts."""
     to_messages = to_components = None
     arrived = [apply_function(_GatherNodes, each, *links) for each in grad.unbind(1)]
     if needed[0]:
@@ -378,7 +384,7 @@ def outer_sum_gradients(
 
 
 def segment_max(messages: Tensor, links: Links) -> Tensor:
-    """Give the largest message that each node receives, or 0 where none is above.
+    """Return the largest message that each node receives, or 0 where none is above.
 
     The floor makes a message of size 0 the same as none, so that nothing jumps when
     a neighbour whose message is weighted by its envelope comes or goes.
@@ -395,7 +401,7 @@ def segment_max(messages: Tensor, links: Links) -> Tensor:
 
 
 def segment_min(messages: Tensor, links: Links) -> Tensor:
-    """Give the smallest message that each node receives, or 0 where none is below, [N, F]."""
+    """Return the smallest message that each node receives, or 0 where none is below, [N, F]."""
     return _segment_extreme(messages, links, "amin")
 
 
@@ -471,7 +477,7 @@ class _WeightedSum(Function):
 
 
 class _WeightGradient(Function):
-    """Gradient of ``weighted`` for its weights: products of rows, summed over channels."""
+    """Gradient of ``weighted_sum`` for its weights: products of rows, summed over channels."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:

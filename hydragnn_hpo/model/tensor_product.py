@@ -1,4 +1,8 @@
-"""Spherical harmonics, their couplings, and sums over neighbours of coupled features."""
+"""Spherical harmonics, their couplings, and sums over neighbours of coupled features.
+
+Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
+F features, A components of a sender's features, B components of a sum.
+"""
 
 import math
 from functools import cache
@@ -16,7 +20,7 @@ Array = np.ndarray
 
 
 def spherical_harmonics(directions: Tensor, max_ell: int) -> Tensor:
-    """Give the real spherical harmonics of unit vectors, of every degree up to ``max_ell``.
+    """Return the real spherical harmonics of unit vectors, of every degree up to ``max_ell``.
 
     Args:
         directions: unit vectors x, y, z, or zeros, [E, 3].
@@ -64,7 +68,7 @@ def _degree_three(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
 
 @cache
 def coupling_coefficients(first: int, second: int, third: int) -> Array:
-    """Give how two harmonics make a third: ``out_c = sum_ab C_cab left_a right_b``.
+    """Return the coupling of two harmonics to a third: ``out_c = sum_ab C_cab left_a right_b``.
 
     The mean over the sphere of the product of three harmonics is, for natural parity, a
     Clebsch-Gordan coefficient up to a factor. It is scaled so that the squares that make one
@@ -85,7 +89,7 @@ def coupling_coefficients(first: int, second: int, third: int) -> Array:
 
 @cache
 def _sphere_quadrature(max_ell: int) -> tuple[Array, Array]:
-    """Give harmonics and weights on points that average products of three exactly."""
+    """Return harmonics and weights on points that average products of three exactly."""
     heights, along = np.polynomial.legendre.leggauss(2 * max_ell + 1)
     turns = np.arange(4 * max_ell + 1) * (2 * math.pi / (4 * max_ell + 1))
     z, angle = (grid.ravel() for grid in np.meshgrid(heights, turns, indexing="ij"))
@@ -127,7 +131,7 @@ def _weighted_segment_sum(
 
 
 def _mix_at_edges(values: Tensor, nodes: Tensor, mixing: Tensor) -> Tensor:
-    """Give each edge what it makes of a node's components: [N, A, F] to [E, B, F]."""
+    """Mix a node's components at each of its edges: [N, A, F] to [E, B, F]."""
     edges, arrive, sent = mixing.shape
     if arrive == sent == 1:
         return _gather_matrix_rows(values, nodes).mul_(mixing)
@@ -198,7 +202,7 @@ class _CoupledSum(Function):
 
 
 class _FilterGradientOfCoupled(Function):
-    """Gradient of ``coupled`` for its filters: ``sum_ab grad_i[b] mixing_ij[b, a] value_j[a]``."""
+    """Filter gradient of ``coupled_sum``: ``sum_ab grad_i[b] mixing_ij[b, a] value_j[a]``."""
 
     @staticmethod
     def forward(
@@ -226,7 +230,7 @@ class _FilterGradientOfCoupled(Function):
 
 
 class _MixingGradient(Function):
-    """Gradient of ``coupled`` for its matrices: ``sum_f grad_i[b] filter_ij value_j[a]``."""
+    """Gradient of ``coupled_sum`` for its matrices: ``sum_f grad_i[b] filter_ij value_j[a]``."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, filters: Tensor, *links: Tensor) -> Tensor:

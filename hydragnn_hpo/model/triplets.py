@@ -1,6 +1,7 @@
-"""Functions of angles, and of length and angle together.
+"""Triplets of a batch: finding them, functions of angles and lengths, and weighted sums.
 
-Shapes: P pairs of edges, T triplets, S angular functions, R radial functions of each.
+Shapes: E edges, P pairs of edges, F features, T triplets, S angular functions, R radial functions
+of each; n rows of any kind.
 """
 
 import math
@@ -22,7 +23,7 @@ from hydragnn_hpo.model.scatter import Links, apply_function, gather_nodes
 
 
 def legendre(cosines: Tensor, size: int) -> Tensor:
-    """Give Legendre polynomials of degree 0 to ``size`` - 1, as spherical harmonics scale them.
+    """Return Legendre polynomials of degree 0 to ``size`` - 1, as spherical harmonics scale them.
 
     Args:
         cosines: of angles, [T].
@@ -41,7 +42,7 @@ def legendre(cosines: Tensor, size: int) -> Tensor:
 
 
 def chebyshev(values: Tensor, size: int) -> Tensor:
-    """Give Chebyshev polynomials of degree 0 to ``size`` - 1: [n] to [n, size].
+    """Return Chebyshev polynomials of degree 0 to ``size`` - 1: [n] to [n, size].
 
     Each step doubles their number: ``T_m+n = 2 T_m T_n - T_m-n``.
     Source: dlmf.nist.gov/18.18, eq. 21.
@@ -54,7 +55,7 @@ def chebyshev(values: Tensor, size: int) -> Tensor:
 
 
 def bessel_roots(orders: int, count: int) -> NDArray[np.float64]:
-    """Give the first positive roots of spherical Bessel functions of order 0 to ``orders`` - 1.
+    """Return the first positive roots of spherical Bessel functions of order 0 to ``orders`` - 1.
 
     The roots of order 0 are multiples of pi; those of the next order lie between them.
     Source: Abramowitz and Stegun (1964), 9.5.2 and 10.1.
@@ -158,12 +159,12 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
 
 
 def _segment_starts(ordered: Tensor, count: int) -> Tensor:
-    """Give where each of ``count`` begins among ordered numbers, and the end, [count + 1]."""
+    """Return where each of ``count`` begins among ordered numbers, and the end, [count + 1]."""
     return torch.searchsorted(ordered, torch.arange(count + 1, device=ordered.device))
 
 
 def _is_reverse_edge(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
-    """Tell which second edges are the first ones turned round, [T].
+    """Check which second edges are the first ones turned round, [T].
 
     Where edges are not stored in pairs, geometry decides: the way there and back ends where it
     began. Two images of one node are angstroms apart, rounding is far below a hundredth of one.
@@ -179,7 +180,7 @@ def _is_reverse_edge(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TripletWeights:
-    """What ``fanned`` needs: each triplet takes part once per angular function."""
+    """Weights as ``triplet_sum`` needs them: each triplet counts once per angular function."""
 
     weights: Tensor
     """Of the triplets, one per angular function, [T, S]."""
@@ -198,7 +199,7 @@ class TripletWeights:
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """Give the tensors in the order of the fields."""
+        """Return the tensors in the order of the fields."""
         return (
             self.weights,
             self.turned,

@@ -1,4 +1,4 @@
-"""Tell a model what is known of whole structures: charge, spin, temperature.
+"""The trunk: rounds of message passing, conditioned on charge, spin or other graph attributes.
 
 Shapes: G graphs, N nodes, A attributes, F features.
 """
@@ -36,7 +36,7 @@ class GraphAttributes(nn.Module):
         self.register_buffer("std", torch.tensor(spread))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Give them side by side, [G, A].
+        """Return the attributes side by side, [G, A].
 
         Raises:
             ConfigError: the graphs lack one.
@@ -60,7 +60,7 @@ class ConcatConditioning(nn.Module):
         self.map = nn.Linear(features + told, features)
 
     def forward(self, scalars: Tensor, known: Tensor, batch: Batch) -> Tensor:
-        """Give the new embedding, [N, F]."""
+        """Return the new embedding, [N, F]."""
         per_node = known.index_select(0, batch.graph_of_node)
         result: Tensor = self.map(torch.cat((scalars, per_node), dim=-1))
         return result
@@ -78,7 +78,7 @@ class FiLM(nn.Module):
         self.map = mlp((told, features, 2 * features))
 
     def forward(self, scalars: Tensor, known: Tensor, batch: Batch) -> Tensor:
-        """Give the changed channels, [N, F]."""
+        """Return the changed channels, [N, F]."""
         per_node = self.map(known).index_select(0, batch.graph_of_node)
         scale, shift = per_node.chunk(2, dim=-1)
         result: Tensor = scalars * (1.0 + scale) + shift
@@ -188,7 +188,7 @@ class Trunk(nn.Module):
         )
 
     def forward(self, batch: Batch) -> TrunkFeatures:
-        """Give what heads read."""
+        """Return what heads read."""
         edges = self.edges(batch)
         known = None if self.known is None else self.known(batch)
         scalars = self._embedded(batch, edges, known)
@@ -201,13 +201,13 @@ class Trunk(nn.Module):
     def go(
         self, take: Round, layer: int, scalars: Tensor, state: Any, place: RoundContext
     ) -> tuple[Tensor, Any]:
-        """Take a round; a trainer puts another way here, see ``training.ranks.recompute``."""
+        """Take a round; a trainer puts another way here, see ``recompute_rounds``."""
         return take(layer, scalars, state, place)
 
     def round(
         self, layer: int, scalars: Tensor, state: Any, place: RoundContext
     ) -> tuple[Tensor, Any]:
-        """Give scalars, [N, F], and the conv's state after one round of message passing."""
+        """Return scalars, [N, F], and the conv's state after one round of message passing."""
         before = self.norms[layer](scalars, place.batch)
         if place.known is not None and len(self.films):
             before = self.films[layer](before, place.known, place.batch)

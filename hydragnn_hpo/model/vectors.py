@@ -1,4 +1,7 @@
-"""Vector channels (PaiNN): messages of directions and vectors, mixing them with scalars."""
+"""Vector channels (PaiNN): messages of directions and vectors, mixing them with scalars.
+
+Shapes: N nodes, E edges, P pairs of edges, F features.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -117,13 +120,13 @@ class RadialFilters(nn.Module):
         )
 
     def forward(self, edges: Edges) -> list[Tensor]:
-        """Give ``count`` filters, [P, F] each."""
+        """Return ``count`` filters, [P, F] each."""
         basis = edges.faded_basis
         return [each(basis) for each in self.maps]
 
 
 class VectorUpdate(nn.Module):
-    """Let scalars and vectors of a node talk to each other.
+    """Mix the scalars and vectors of a node.
 
     Source: Schuett et al. (2021), arXiv:2102.03150, eqs. 9 and 10.
     """
@@ -137,7 +140,7 @@ class VectorUpdate(nn.Module):
         )
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         left, right = self.mix(vectors).chunk(2, dim=-1)
         length = (right.square().sum(dim=1) + 1e-8).sqrt()
         scale, mixed, own = self.talk(torch.cat((scalars, length), dim=-1)).chunk(3, dim=-1)

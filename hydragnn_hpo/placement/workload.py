@@ -85,7 +85,7 @@ def epoch_workload(config: TrialConfig, stats: Stats) -> Workload:
 
     Args:
         config: the trial.
-        stats: what ``stats.json`` of its data says, or ``config.mixture.united`` of several.
+        stats: what ``stats.json`` of its data says, or ``unite_stats`` of several.
     """
     model, targets, sizes = config.model, stats.get("targets", {}), epoch_sizes(config, stats)
     amounts = (sizes.nodes, sizes.edges, sizes.triplets)
@@ -123,8 +123,8 @@ def epoch_sizes(config: TrialConfig, stats: Stats) -> EpochSizes:
 def mean_neighbors(stats: Stats, cutoff: float) -> float:
     """Estimate the mean number of neighbours of a node within a cutoff in angstrom.
 
-    Between cutoffs that were counted it grows with the volume. ``config.sizes.mean_degree``, which
-    takes the upper one alone, is off by a quarter for molecules; but nets were built with it.
+    Between cutoffs that were counted it grows with the volume. ``config.epoch_size.mean_degree``,
+    which takes the upper one alone, is off by a quarter for molecules; but nets were built with it.
     """
     known = [(0.0, 0.0), *sorted((float(r), float(d)) for r, d in stats["degree"].items())]
     for (near, few), (far, many) in pairwise(known):
@@ -153,14 +153,14 @@ def mean_triplets(stats: Stats, cutoff: float, most: float = math.inf) -> float:
 
 
 def relative_epoch_cost(config: TrialConfig, sizes: EpochSizes, targets: Stats) -> float:
-    """Give how much longer an epoch takes than its plain training steps alone."""
+    """Return how much longer an epoch takes than its plain training steps alone."""
     times = RECOMPUTED if config.parallel.recompute else 1.0
     times *= DERIVATIVES if differentiates(config.heads, targets) else 1.0
     return times * (1.0 + sizes.validated / BACKWARD)
 
 
 def graph_cost_spread(stats: Stats) -> tuple[float, float]:
-    """Give the spread of the graphs' costs and the cost of the largest, both over the mean.
+    """Return the spread of the graphs' costs and the cost of the largest, both over the mean.
 
     Edges stand for costs, from their histogram; where there is none, sizes are taken to be spread
     evenly between the smallest and the largest graph.

@@ -36,7 +36,7 @@ class CostedResult:
     seconds: float
     """Since the first placement."""
     host_seconds: float
-    """Of all hosts, idle or not; see ``losses.Ledger``."""
+    """Of all hosts, idle or not; see ``accounting.SlotLedger``."""
     numbers: dict[str, float]
     """``objective``, ``val_mae.HEAD``, ``score`` where it is one number."""
 

@@ -1,4 +1,7 @@
-"""The facts of a run directory that grows; each line of its journal is read once."""
+"""Serve the report of a run to a browser, kept up to date while the run directory grows.
+
+Each line of the journal is read once, by a thread; links and cookies guard the pages.
+"""
 
 import asyncio
 import contextlib

@@ -47,7 +47,7 @@ def draw_dataset(
 
     Args:
         out: the PNG to write, whole.
-        overview: what ``data.overview.describe_store`` gives.
+        overview: what ``data.store_summary.describe_store`` returns.
         findings: the report of ``data.quality.check_store``; without it outliers are not marked
             and the panel of leakage is left out.
 
@@ -157,7 +157,7 @@ def draw_target(
         name: of the target.
         target: its level, shape and unit.
         splits: bins, and counts and missing values of each split.
-        outliers: what ``data.check`` found; None draws no marks.
+        outliers: what ``data.quality.check_store`` found; None draws no marks.
     """
     edges = np.array(splits["bins"])
     for place, split in enumerate(SPLITS):

@@ -63,7 +63,7 @@ def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> l
 
 
 Curves = dict[str, dict[str, list[float]]]
-"""Points of the calibration curves of a head, as ``curves_of`` returns them."""
+"""Points of the calibration curves of a head, as ``compute_curves`` returns them."""
 
 
 def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:

@@ -17,7 +17,7 @@ from hydragnn_hpo.report.facts import Facts
 Floats = NDArray[np.float64]
 
 IDLE = ("held", "brain", "tail", "away")
-"""Causes of idle slots; keys of ``losses.CAUSES``."""
+"""Causes of idle slots; keys of ``accounting.CAUSES``."""
 
 DOING = ("training", "start-up", "lost")
 """What a slot does that is not idle; names of ``Bar.what``."""

@@ -83,7 +83,7 @@ def make_brain(
         initial: proposals spread over the space before a model proposes.
         constraints: what every proposal meets: ``search.constraints``.
         template: values that all trials have in common, which constraints may name.
-        warm: results of earlier campaigns, see ``warm.fitting``.
+        warm: results of earlier campaigns, see ``warm_start.select_warm_start``.
 
     Raises:
         ConfigError: the name is unknown or its library missing, the space has conditions in a

@@ -18,8 +18,8 @@ PATIENCE = 1000
 
 
 BROKEN = 100_000
-"""Draws in a row that break a rule, after which the same is done: ``check_room`` lets no space
-pass of which rules leave less than one point in a hundred."""
+"""Draws in a row that break a rule, after which the same is done: ``check_feasible_share``
+lets no space pass of which rules leave less than one point in a hundred."""
 
 
 class ProposalHistory:
@@ -30,11 +30,11 @@ class ProposalHistory:
         self._keys: set[str] = set()
 
     def allows(self, chosen: Mapping[str, Scalar]) -> bool:
-        """Say whether active values meet all rules."""
+        """Check whether active values meet all rules."""
         return find_broken_constraint(self.constraints, chosen) is None
 
     def is_new(self, chosen: Mapping[str, Scalar]) -> bool:
-        """Say whether active values were never seen."""
+        """Check whether active values are new."""
         return configuration_key(chosen) not in self._keys
 
     def offer(self, values: Mapping[str, Scalar]) -> bool:
@@ -52,7 +52,7 @@ class ProposalHistory:
         return canonical_values(self.space, typed)
 
     def typed(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Give the searched values of a configuration in the types of the space."""
+        """Return the searched values of a configuration in the types of the space."""
         return {
             name: snap_value(self.space[name], values[name])
             for name in self.space

@@ -1,4 +1,4 @@
-"""Averaged weights."""
+"""Exponential moving average of the weights of a training."""
 
 from collections.abc import Mapping
 

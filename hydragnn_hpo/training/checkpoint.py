@@ -45,7 +45,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[s
 def _pieces(
     tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Iterator[bytes | memoryview]:
-    """Give length of the header, header, and every tensor; wide types first, so all is aligned."""
+    """Yield length of the header, header, and every tensor; wide types first, so all is aligned."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state)}}
     end = 0
@@ -114,7 +114,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Give an optimizer its tensors back; its settings stay as they are."""
+    """Load an optimizer's tensors; its settings stay as they are."""
     states: dict[int, dict[str, Tensor]] = {}
     indices = {name: index for index, name in enumerate(_parameter_names(optimizer, model))}
     for key, value in strip_prefix("optimizer", tensors).items():

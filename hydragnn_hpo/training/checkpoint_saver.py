@@ -1,4 +1,4 @@
-"""Save checkpoints of a training as it goes on: copied at once, written by a thread."""
+"""Save checkpoints while a training continues: copy them at once, write them in a thread."""
 
 import copy
 import functools

@@ -1,6 +1,7 @@
-"""The ranks of one trial: who am I, who else is there, how do we speak.
+"""The process group of one trial: rank and world size, rendezvous, device, MPI, all-reduce.
 
-Whoever launched us (an agent, torchrun, srun, nobody) says so in the environment.
+An agent, torchrun, srun or MPI sets the environment that all of it is read from; without any, a
+rank runs alone.
 """
 
 import datetime
@@ -42,7 +43,7 @@ COLLECTIVE_SECONDS = 300.0
 """How long ranks wait for each other; ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` says otherwise."""
 
 NAMING_SECONDS = 30.0
-"""What torch waits longer, so that ``training.watching.watchdog`` can name who is behind."""
+"""What torch waits longer, so that ``training.watchdog`` can name who is behind."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Ranks:
         return values
 
     def most(self, values: Tensor) -> Tensor:
-        """Give the largest of all ranks, element by element, in place."""
+        """Take the largest of all ranks, element by element, in place."""
         if self.world > 1:
             dist.all_reduce(values, op=dist.ReduceOp.MAX)
         return values
@@ -134,7 +135,7 @@ def join_ranks(meeting: Path | None = None) -> Ranks:
 
 
 def collective_seconds() -> float:
-    """Give how long ranks wait for each other.
+    """Return how long ranks wait for each other.
 
     Raises:
         ConfigError: the environment holds no number of seconds.
@@ -153,7 +154,7 @@ def collective_seconds() -> float:
 
 
 def collective_timeout() -> datetime.timedelta:
-    """Give when a collective that nobody ends fails by itself."""
+    """Return when a collective that nobody ends fails by itself."""
     return datetime.timedelta(seconds=collective_seconds() + NAMING_SECONDS)
 
 
@@ -221,7 +222,7 @@ def rank_row(ranks: Ranks, values: Tensor) -> Tensor:
 
 
 def adopt_mpi_environment() -> None:
-    """Say in the environment what MPI knows, where no other launcher has said it.
+    """Set in the environment what MPI knows, where no other launcher has said it.
 
     ``python -m mpi4py`` has MPI imported; the names below are those that ``torchrun`` sets.
     """
@@ -274,7 +275,7 @@ def check_mpi_ranks(config: Path) -> None:
 
 
 def finalize_mpi() -> None:
-    """Say goodbye to MPI, which takes a process that just ends for a broken one."""
+    """Finalize MPI, which takes a process that just ends for a broken one."""
     if "mpi4py.MPI" in sys.modules:
         from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""Self-defence: a training that cannot come to anything ends early, and says where.
+"""End a diverged training early, and name the epoch and the tensor.
 
 All ranks decide alike: by the gradient of the whole step, or by what they sum at the end of an
 epoch. On a GPU nothing here waits for the device but every 50th step and the end of an epoch.

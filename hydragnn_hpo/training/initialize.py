@@ -1,4 +1,4 @@
-"""What a training starts from: fresh weights, or the trunk of another trial."""
+"""Initial weights of a training, fresh or from another trial's trunk, spread over its ranks."""
 
 from pathlib import Path
 

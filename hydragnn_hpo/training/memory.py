@@ -1,4 +1,4 @@
-"""The memory of a rank: how much it may take, how much it took, and what is done at its end."""
+"""Memory of a rank: its limit, its peak, freeing what is kept, and out-of-memory errors."""
 
 import contextlib
 import ctypes

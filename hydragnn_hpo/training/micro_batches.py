@@ -1,4 +1,4 @@
-"""Micro-batches: into how many pieces a step is cut so that it fits into memory."""
+"""Micro-batches: cut a step into pieces that fit into memory, by an estimate and a rehearsal."""
 
 import logging
 import os
@@ -54,7 +54,7 @@ class MicroBatches:
         self.changed: Callable[[int], None] = lambda pieces: None
 
     def cut(self, indices: np.ndarray) -> list[np.ndarray]:
-        """Give this rank's share of a step in pieces of equal cost, the cheapest last.
+        """Return this rank's share of a step in pieces of equal cost, the cheapest last.
 
         It is in the last that gradients are sent, and what is sent cannot be taken back. Some
         are empty if there are few graphs.
@@ -62,7 +62,7 @@ class MicroBatches:
         return self.split(self.feed.share(indices), self.pieces)
 
     def split(self, mine: np.ndarray, pieces: int) -> list[np.ndarray]:
-        """Give this rank's graphs in so many pieces."""
+        """Return this rank's graphs in so many pieces."""
         if pieces == 1:
             return [mine]
         costs = self.feed.costs[mine]
@@ -155,7 +155,7 @@ class MicroBatches:
 
 
 def read_known_pieces(folder: Path, world: int) -> int:
-    """Give the pieces that a trial's steps were found to need, for ``world`` shares of a step."""
+    """Return the pieces that a trial's steps were found to need, for ``world`` shares of a step."""
     path = folder / KEPT
     if not path.exists():
         return 1
@@ -164,7 +164,7 @@ def read_known_pieces(folder: Path, world: int) -> int:
 
 
 def too_large_graph_error(piece: Batch) -> str:
-    """Say that a graph, or what stays when there is none, is too large."""
+    """Make the error for a graph, or for what stays when there is none, that is too large."""
     if not piece.num_graphs:
         return "there is no memory left for an empty piece of a step: take a smaller model"
     return (
@@ -271,7 +271,7 @@ class StepMemory:
         """The graphs of this rank."""
 
     def costliest(self, pieces: int) -> NDArray[np.int64]:
-        """Give the graphs of the piece that takes the most, of so many."""
+        """Return the graphs of the piece that takes the most, of so many."""
         cut = self.micro.split(self.share, pieces)
         return max(cut, key=lambda rows: float(self.of_graphs[rows].sum()))
 
@@ -281,7 +281,7 @@ class StepMemory:
         return self.fixed + self.factor * piece
 
     def pieces(self, room: float) -> int:
-        """Give the smallest number of pieces that fits, or as many as there are graphs."""
+        """Return the smallest number of pieces that fits, or as many as there are graphs."""
         whole = self.factor * float(self.of_graphs[self.share].sum())
         pieces = max(int(whole / max(room - self.fixed, 1.0)), 1)
         while pieces < len(self.share) and self.bytes(pieces) > room:
@@ -342,7 +342,7 @@ def _run_backward_pass(stepper: Stepper, micro: MicroBatches, rows: NDArray[np.i
 
 
 def _local_bytes(parameters: Any) -> int:
-    """Give the bytes of this rank's part of some parameters."""
+    """Return the bytes of this rank's part of some parameters."""
     own: list[Tensor] = [p.to_local() if hasattr(p, "to_local") else p for p in parameters]
     return sum(each.numel() * each.element_size() for each in own)
 

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, Adam, SGD, LAMB and Muon, also over sharded weights."""
+"""Optimizers, also over sharded weights (AdamW, Adam, SGD, LAMB, Muon), and learning rates."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -82,12 +82,12 @@ class Lamb(Optimizer):
 
 
 def _length(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Give the length of a tensor that is spread over ranks as a parameter is."""
+    """Return the length of a tensor that is spread over ranks as a parameter is."""
     return gather_dtensor(torch.linalg.vector_norm(as_dtensor(tensor, parameter)))
 
 
 def _trust_ratio(size: Tensor, step: Tensor) -> Tensor:
-    """Give by how much a step is scaled to the size of its weight; 1 where one of them is 0."""
+    """Return by how much a step is scaled to the size of its weight; 1 where one of them is 0."""
     return torch.where((size > 0) & (step > 0), size / step, 1.0)
 
 
@@ -371,7 +371,7 @@ class LearningRateSchedule:
         self.factor, self.best, self.waited = 1.0, math.inf, 0
 
     def rate(self, step: int) -> float:
-        """Give the step size of one step, counted from 0.
+        """Return the step size of one step, counted from 0.
 
         A linear rise over the warm-up, then what the schedule says; ``one_cycle`` rises along a
         cosine from a 25th of the peak, which it reaches one step after the warm-up.
@@ -388,7 +388,7 @@ class LearningRateSchedule:
         return self.peak * _cosine_between(1.0, self.config.final_rate, progress)
 
     def after_epoch(self, objective: float) -> None:
-        """Tell how an epoch's validation went; ``plateau`` may lower the rates that follow."""
+        """Record how an epoch's validation went; ``plateau`` may lower the rates that follow."""
         config = self.config
         if config.schedule != "plateau":
             return
@@ -399,7 +399,7 @@ class LearningRateSchedule:
             self.waited = 0
 
     def state(self) -> dict[str, Any]:
-        """Give what a checkpoint has to hold, as JSON can hold it."""
+        """Return what a checkpoint has to hold, as JSON can hold it."""
         return {"factor": self.factor, "best": self.best, "waited": self.waited}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -414,6 +414,6 @@ def _cosine_between(start: float, end: float, progress: float) -> float:
 
 
 def _batch_scaling(config: TrainConfig, graphs_per_step: float) -> float:
-    """Give by how much the peak grows with the batch."""
+    """Return by how much the peak grows with the batch."""
     ratio = graphs_per_step / config.rate_batch
     return {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[config.scale_rate]

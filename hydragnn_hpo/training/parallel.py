@@ -1,4 +1,4 @@
-"""One model over all ranks of a trial: who holds what, and when gradients are sent."""
+"""Data parallelism (DDP): a model over all ranks, overlapped all-reduce, and recomputed rounds."""
 
 import contextlib
 import functools
@@ -106,7 +106,7 @@ def _span(marks: list[Mark], origin: Mark) -> Span:
 
 
 def _seconds(mark: Mark, origin: Mark) -> float:
-    """Give the seconds since a moment of the same kind."""
+    """Return the seconds since a moment of the same kind."""
     if isinstance(mark, float) and isinstance(origin, float):
         return mark - origin
     assert isinstance(mark, torch.cuda.Event)
@@ -137,10 +137,10 @@ class ModelParallelism:
         return contextlib.nullcontext()
 
     def sent(self, meter: EpochTimers) -> None:
-        """Tell a meter what sending took, after the last backward pass of a step."""
+        """Report to a meter what sending took, after the last backward pass of a step."""
 
     def norm(self) -> Tensor:
-        """Give the length of the whole gradient."""
+        """Return the length of the whole gradient."""
         return nn.utils.get_total_norm(self.gradients())
 
     def clip(self, norm: Tensor, limit: float) -> None:
@@ -155,7 +155,7 @@ class ModelParallelism:
         return list(self.model.parameters())
 
     def gradients(self) -> list[Tensor]:
-        """Give what there is of gradients, sharded ones as they are."""
+        """Return what there is of gradients, sharded ones as they are."""
         return [p.grad for p in self.learned if p.grad is not None]
 
     def whole(self) -> dict[str, Tensor]:
@@ -199,7 +199,7 @@ class ReplicatedModel(ModelParallelism):
         return contextlib.nullcontext() if last else self._ddp.no_sync()
 
     def sent(self, meter: EpochTimers) -> None:
-        """Tell a meter what sending took, after the last backward pass of a step."""
+        """Report to a meter what sending took, after the last backward pass of a step."""
         communication, exposed = self._overheard.take()
         meter.add("communication", communication)
         meter.add("exposed", exposed)
@@ -213,7 +213,7 @@ def bucket_mb(model: nn.Module) -> float:
 
 
 def recompute_rounds(trunk: Trunk) -> None:
-    """Let every round of a trunk keep its inputs alone until the backward pass.
+    """Make every round of a trunk keep its inputs alone until the backward pass.
 
     The same operations run twice on the same numbers, so that nothing changes but time and
     memory. Forces are differentiated twice: the first pass keeps what it computed again, because

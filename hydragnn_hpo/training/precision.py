@@ -14,7 +14,7 @@ DTYPES = {
 
 
 def set_matmul_precision(precision: str) -> None:
-    """Let this process's GPUs round the factors of fp32 products to 10 bits, with ``tf32`` alone.
+    """Set the rounding of factors of fp32 products on GPUs: to 10 bits with ``tf32`` alone.
 
     A CPU does not know the type: there it is fp32. Nets have nothing that cuDNN would compute.
     """
@@ -22,11 +22,11 @@ def set_matmul_precision(precision: str) -> None:
 
 
 def compute_dtype(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Give the type that a net's forward pass computes in; losses stay outside.
+    """Return the context that sets the type of a net's forward pass; losses stay outside.
 
     With ``bf16`` weights, their gradients and the optimizer's state are fp32, and linear maps
     multiply in bf16. So are messages; geometry, the scalars of the nodes, sums over graphs and
-    the last map of a head have all bits (``model.precise``). Laws 1 and 7 then hold to bf16
+    the last map of a head have all bits (``model.autocast``). Laws 1 and 7 then hold to bf16
     rounding: a graph gives the same alone and in any batch within 8 bits of each message, as
     kernels may add in another order before they round.
 

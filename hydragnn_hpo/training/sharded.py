@@ -1,8 +1,10 @@
-"""Tensor parallel: neighbouring ranks share the hidden channels of wide perceptrons.
+"""Sharded training: weights, gradients and optimizer state over ranks, and tensor parallelism.
 
-The first of two linear maps is cut by its outputs, the second by its inputs; what lies between
-them is done channel by channel. So two maps cost one all-reduce forward and one backward. All
-ranks of a group see the same graphs, and everything else they compute alike.
+``ShardedModel`` spreads parameters over the ranks of a mesh (copies x shard x tensor). In tensor
+parallelism neighbouring ranks share the hidden channels of wide perceptrons: the first of two
+linear maps is cut by its outputs, the second by its inputs; what lies between them is done
+channel by channel. So two maps cost one all-reduce forward and one backward. All ranks of a group
+see the same graphs, and compute everything else alike.
 
 Source: Shoeybi et al. (2019), arXiv:1909.08053, section 3.
 """
@@ -41,7 +43,7 @@ conv does with its own is not known."""
 
 
 class _CopyToGroup(Function):
-    """Give all ranks of a group the same; the gradient is the sum of theirs."""
+    """Copy to all ranks of a group; the gradient is the sum of theirs."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -79,7 +81,7 @@ def _sum_over_group(values: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def _local_slice(parameter: Tensor) -> Tensor:
-    """Give this rank's part of a weight that is cut."""
+    """Return this rank's part of a weight that is cut."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
@@ -207,7 +209,7 @@ class ShardedModel(ModelParallelism):
         return contextlib.nullcontext()
 
     def norm(self) -> Tensor:
-        """Give the length of the whole gradient: squares of all parts, each counted once."""
+        """Return the length of the whole gradient: squares of all parts, each counted once."""
         squares: dict[tuple[str, ...], list[Tensor]] = defaultdict(list)
         for gradient in self.gradients():
             squares[_sharded_mesh_dims(gradient)].append(local_part(gradient))
@@ -257,7 +259,7 @@ def build_mesh(config: ParallelConfig, ranks: Ranks) -> DeviceMesh:
 
 
 def round_modules(model: MultiHeadGNN) -> Iterator[list[nn.Module]]:
-    """Give the modules of each round of the trunk that have weights, in the order of calls."""
+    """Yield the modules of each round of the trunk that have weights, in the order of calls."""
     trunk = model.trunk
     kinds = (trunk.norms, trunk.films, trunk.convs, trunk.rounds)
     for layer in range(len(trunk.convs)):
@@ -285,6 +287,6 @@ def _check(model: nn.Module) -> None:
 
 
 def _free_whole_weights(model: nn.Module, batch: object, predicted: object) -> None:
-    """Give whole weights back where no backward pass will: new weights would not reach them."""
+    """Free whole weights where no backward pass will: new weights would not reach them."""
     if not torch.is_grad_enabled() and isinstance(model, FSDPModule):
         model.reshard()

@@ -1,6 +1,8 @@
-"""The weighted multi-task loss, normalised by global counts (Law 1).
+"""Training steps: the weighted multi-task loss (Law 1), its seeds, gradients and updates.
 
-Shapes: R rows of a target (graphs or nodes), w components, H heads.
+Losses are normalised by global counts, over all ranks and pieces of a step.
+
+Shapes: G graphs, R rows of a target (graphs or nodes), w components, H heads.
 """
 
 import hashlib
@@ -30,7 +32,7 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def gaussian_nll(error: Tensor, variance: Tensor, beta: float) -> Tensor:
-    """Give the negative log-likelihood of errors under predicted variances, [R, w].
+    """Return the negative log-likelihood of errors under predicted variances, [R, w].
 
     The constant is left out. ``beta`` weighs each row by its variance to that power, which is
     taken as it is and not learned through: rows with a large variance are not given up on.
@@ -209,7 +211,7 @@ class Stepper:
     def losses(
         self, batch: Batch, counts: Mapping[str, float], *, last: bool
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Give the sum of each head's loss over a piece, and what the whole of it counts.
+        """Return the sum of each head's loss over a piece, and what the whole of it counts.
 
         Args:
             batch: the piece.

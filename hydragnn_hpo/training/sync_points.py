@@ -1,4 +1,4 @@
-"""When the ranks of a trial look up together: what is asked of them, is a checkpoint due.
+"""Sync points of the ranks of a trial: check together for requests and due checkpoints.
 
 Asking in every step would cost a collective and make a GPU wait; asking each rank for itself
 would let them disagree. So rank 0 says how many steps it is until the next look.

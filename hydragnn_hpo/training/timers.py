@@ -1,4 +1,4 @@
-"""Where the time, the energy and the memory of an epoch go, over all ranks."""
+"""Timers of an epoch: seconds, energy and memory by region over all ranks, and stragglers."""
 
 import logging
 import os

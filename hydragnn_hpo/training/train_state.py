@@ -1,4 +1,4 @@
-"""All that a training has learned, as named tensors, and how far it is."""
+"""The state of a training: its progress, and all that it has learned as named tensors."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Progress:
     best_val: dict[str, float] = field(default_factory=dict)
     train_seconds: float = 0.0
     lost: int = 0
-    """Epochs running in which an error was hopeless, see ``training.watching.guard``."""
+    """Epochs running in which an error was hopeless, see ``training.divergence``."""
     losses: list[list[float]] = field(default_factory=list)
     """Sums of each head's loss in the epoch that has begun, by rank; empty between epochs."""
 
@@ -49,11 +49,11 @@ class TrainState:
         return has_dtensors(self.weights().values())
 
     def weights(self) -> dict[str, Tensor]:
-        """Give the model's live weights and buffers, sharded ones as they are."""
+        """Return the model's live weights and buffers, sharded ones as they are."""
         return dict(self.net.model.state_dict())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the live tensors, sharded ones as they are; every rank calls this."""
+        """Return the live tensors, sharded ones as they are; every rank calls this."""
         tensors = checkpoint.add_prefix("model", self.weights())
         tensors |= checkpoint.optimizer_tensors(self.optimizer, self.net.model)
         if self.average:
@@ -74,7 +74,7 @@ class TrainState:
 
 
 def matching_weight(name: str, shape: torch.Size, weights: Mapping[str, Tensor]) -> Tensor | None:
-    """Give the weight like which a tensor of a checkpoint is spread, if it is of its shape."""
+    """Return the weight whose layout a tensor of a checkpoint has, if it is of its shape."""
     part, _, weight = name.partition("/")
     if part == "optimizer":
         weight, _, _ = weight.rpartition("/")

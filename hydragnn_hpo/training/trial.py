@@ -1,4 +1,4 @@
-"""What is asked of a rank: to go on, to stop, to leave a checkpoint and end."""
+"""Run one rank of a trial, from ``trial.toml`` to ``result.json``, and heed requests to stop."""
 
 import errno
 import functools
@@ -82,7 +82,7 @@ class StopSignals:
         self.reason = "walltime"
 
     def signal(self) -> Signal:
-        """Give what is asked now; ``reason`` says why."""
+        """Return what is asked now; ``reason`` says why."""
         if self.interrupted:
             return "interrupt"
         if self.first and self.walltime.near(*self.needs()):
@@ -151,7 +151,7 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
 
 
 def _resolve_start_from(config: TrialConfig, trial: TrialDir) -> TrialConfig:
-    """Let ``start_from`` be relative to the trial's directory."""
+    """Resolve ``start_from`` relative to the trial's directory."""
     if config.training.start_from is None:
         return config
     path = str(trial.path / config.training.start_from)
@@ -263,7 +263,7 @@ def _run_rank(
 
 
 def _agree_on_attempt(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int:
-    """Let rank 0 make an attempt and tell the others its number."""
+    """Make an attempt on rank 0 and broadcast its number."""
     number = next_attempt(trial, config).attempt if ranks.first else 0
     return int(ranks.sum(torch.tensor(number, device=ranks.device)))
 
@@ -356,7 +356,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
 
 
 def _packages(conv: str) -> dict[str, str]:
-    """Give the version of the package of a user's conv."""
+    """Return the version of the package of a user's conv."""
     return {user.package_of(conv): user.version_of(conv)} if user.is_user_conv(conv) else {}
 
 

@@ -1,4 +1,4 @@
-"""Names the rank that the others wait for, where torch would only say that time ran out.
+"""Name the rank that the others wait for, where torch would only report a timeout.
 
 Every rank puts a mark where all can read it: the store in which the ranks met. Whoever has not
 moved for too long reads the marks, says who is behind, and ends.

@@ -1,12 +1,12 @@
 """Degrees of real spherical harmonics and which of them couple, without torch.
 
-Built from by ``model.harmonics`` and ``model.convs.mace``. A feature of degree l has 2l + 1
+Read by ``model.tensor_product`` and ``model.convs.mace``. A feature of degree l has 2l + 1
 components; a row of features of all degrees holds degree l from column l^2 on. Parity is natural,
 (-1)^l, so that degrees couple only where their sum is even.
 """
 
 MAX_ELL = 3
-"""Highest degree that ``model.harmonics`` gives."""
+"""Highest degree that ``model.tensor_product.spherical_harmonics`` computes."""
 
 ORDERS = ((0,), (1, -1, 0), (-2, -1, 0, 1, 2), (-3, -2, -1, 0, 1, 2, 3))
 """Order m of each component: as sin(|m| phi) where negative. Degree 1 is x, y, z."""
@@ -16,7 +16,7 @@ Path = tuple[int, int, int]
 
 
 def start(ell: int) -> int:
-    """Give the first column of a degree; the number of columns below it."""
+    """Return the first column of a degree; the number of columns below it."""
     return ell * ell
 
 

@@ -48,7 +48,7 @@ class Agent:
 
         Args:
             host: its id.
-            life: names this process and all it starts, see ``strays.AGENT``.
+            life: names this process and all it starts, see ``orphan_processes.AGENT``.
             dialer: the way to the controller.
             scratch: a private folder on this host.
         """

@@ -59,7 +59,7 @@ class Site:
     launcher: Launcher
     lease_seconds: float
     tag: str
-    """Of the run, see ``strays.run_tag``."""
+    """Of the run, see ``orphan_processes.run_tag``."""
     token: str
     """Of this life of the backend."""
     profile: SiteConfig

@@ -23,7 +23,7 @@ init        version, epoch, tag, lease_seconds, fenced (its leases hang on our b
 beat        at: what the agent's own beat said; its leases hold until ``at + lease_seconds``
 start       job, target, spec, log, lease (null: in the agent's scratch), watch, control, width,
             slots (names, of all ranks), meet [address, port, interface], ranks (of this host, see
-            ``ranks.place.Place``); carried: the controller's folders that came as cargo
+            ``RankEnvironment``); carried: the controller's folders that came as cargo
 cargo       path, data, last, checksum: a file of a coming job, see ``ferry.py``
 code        root, code (checksum): ranks are to use the package that came below that root
 stop        job, grace

@@ -1,6 +1,6 @@
-"""Attention along the edges without a softmax: scores of both ends, and sums weighed by them.
+"""Equivariant transformer: attention along the edges without a softmax, with a vector channel.
 
-As in ``model.sums``, a function keeps its inputs and nothing else for the backward pass, and its
+As in ``model.scatter``, a function keeps its inputs and nothing else for the backward pass, and its
 gradients are made of the same functions, so that they can be differentiated again (forces).
 
 Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
@@ -25,7 +25,7 @@ from hydragnn_hpo.model.vectors import RadialFilters, VectorUpdate, send_vectors
 def edge_scores(
     received: Tensor, sent: Tensor, filters: Tensor, links: Links, heads: int
 ) -> Tensor:
-    """Give how well both ends of an edge match, ``sum_f received_i sent_j filter_ij``, [E, H].
+    """Return how well both ends of an edge match, ``sum_f received_i sent_j filter_ij``, [E, H].
 
     Args:
         received: of the node that receives, its queries, [N, F].
@@ -168,7 +168,7 @@ class ETConv(nn.Module):
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
-        """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         near = F.silu(self.near(edges.pair_basis))
         match = edge_scores(self.query(scalars), self.key(scalars), near, edges.links, self.heads)
         to_scalar, *to_vectors = self.filters(edges)

@@ -1,4 +1,7 @@
-"""Latency of a trained net: seconds per structure, as its trial measured while validating."""
+"""Section on Pareto fronts: score against latency, parameters, training cost and energy.
+
+Latency is seconds per structure, as a trial measured while validating.
+"""
 
 import json
 import statistics
