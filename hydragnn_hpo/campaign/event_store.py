@@ -179,16 +179,6 @@ def read_state(run: RunDir) -> State:
     return fold(read_journal(run.journal))
 
 
-def read_fold(run: RunDir) -> JournalFold:
-    """Fold the journal of a run directory to its state, its slot accounts and its figures.
-
-    Raises:
-        RunError: there is no campaign, or its journal is damaged.
-    """
-    require_campaign(run)
-    return JournalFold(read_journal(run.journal))
-
-
 def require_campaign(run: RunDir) -> None:
     """Check whether a directory holds a campaign.
 

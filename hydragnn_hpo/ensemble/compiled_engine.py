@@ -41,9 +41,9 @@ _PARTS = (
     "model",
     "data/batch.py",
     "config/convs",
-    "config/model.py",
+    "config/model_config.py",
     "ensemble/functional_model.py",
-    "ensemble/edge_pairs.py",
+    "ensemble/engine.py",
     "ensemble/compiled_engine.py",
 )
 """Parts of this package that determine the compiled code of a net."""
