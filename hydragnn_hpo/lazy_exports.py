@@ -1,7 +1,7 @@
 """Public faces of rooms whose names are imported on first use.
 
 A room's ``__init__.py`` lists its public names as imports under ``TYPE_CHECKING``. Type checkers
-read them as they stand; at run time each happens when the name is first asked for. So
+read them as they stand; at run time each happens when the name is asked for. So
 ``from hydragnn_hpo.data import Batch`` loads one module rather than a whole room, the command
 line answers at once, and a host agent loads neither pydantic nor torch.
 """
@@ -11,26 +11,29 @@ from collections.abc import Callable
 from typing import Any
 
 
-def lazy_exports(package: str, file: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that imports its public names on first use.
+def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return what a package needs to import its public names on first use.
 
     Args:
         package: dotted name of the package, its ``__name__``.
         file: path of its ``__init__.py``, its ``__file__``.
 
     Returns:
-        A function from a public name to its object; it raises ``AttributeError`` for others.
+        Its ``__getattr__``, which raises ``AttributeError`` for other names, and its ``__dir__``.
     """
     homes: dict[str, str] = {}
 
-    def load(name: str) -> Any:
+    def read_homes() -> dict[str, str]:
         if not homes:
             homes.update(read_exports(file))
-        if name not in homes:
+        return homes
+
+    def load(name: str) -> Any:
+        if name.startswith("__") or name not in read_homes():
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
         return getattr(importlib.import_module(homes[name]), name)
 
-    return load
+    return load, lambda: sorted(read_homes())
 
 
 def read_exports(file: str) -> dict[str, str]:

@@ -147,6 +147,8 @@ def test_a_face_lists_what_it_hands_on() -> None:
         names = public_imports(face)
         if sorted(names) != sorted(room.__all__) or not names:
             yield f"__all__ and imports differ: {sorted(set(names) ^ set(room.__all__))}"
+        if hidden := set(names) - set(dir(room)):
+            yield f"a shell does not offer {sorted(hidden)}"
         modules = {path.stem for path in face.parent.iterdir()}
         for name in modules & set(names):
             yield f"{name} is a module, too: whichever is imported first wins"

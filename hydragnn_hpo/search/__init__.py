@@ -93,4 +93,5 @@ __all__ = [
     "value_at",
 ]
 
-__getattr__ = lazy_exports(__name__, __file__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, __file__)

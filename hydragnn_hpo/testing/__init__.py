@@ -15,4 +15,5 @@ __all__ = [
     "check_conv",
 ]
 
-__getattr__ = lazy_exports(__name__, __file__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, __file__)

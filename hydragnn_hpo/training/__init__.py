@@ -24,4 +24,5 @@ __all__ = [
     "run_by_hand",
 ]
 
-__getattr__ = lazy_exports(__name__, __file__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, __file__)
