@@ -152,7 +152,7 @@ def test_a_full_place_is_read_around(many_windows: Path, tmp_path: Path) -> None
     job = start(many_windows, tmp_path / "scratch", "never", limit=small_files)
     out, err = job.communicate(timeout=250)
     assert job.returncode == 0, err
-    assert out == expected(many_windows, "Windows")
+    assert out == expected(many_windows, "WindowCache")
     assert "is read in windows, which is slower" in err
     assert "File too large" in err
     assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
