@@ -12,14 +12,12 @@ import typer
 
 from hydragnn_hpo.cli.acceptance import MINUTES, Acceptance, accept
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
-from hydragnn_hpo.cli.findings_view import findings_headline, findings_plain, findings_table
 from hydragnn_hpo.cli.run_command import ContainerOption, PackOption
 from hydragnn_hpo.cli.words import count
-from hydragnn_hpo.launching import Finding, worst
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config import ProfileConfig
-    from hydragnn_hpo.launching import JobHosts
+    from hydragnn_hpo.launching import Finding, JobHosts
 
 MachineOption = Annotated[
     str | None,
@@ -63,7 +61,7 @@ def doctor(
     """Check this computer, or every host of the job that we are in, against its profile."""
     from hydragnn_hpo import log
     from hydragnn_hpo.config import find_profile
-    from hydragnn_hpo.launching import find_job_hosts
+    from hydragnn_hpo.launching import find_job_hosts, worst
 
     log.configure(level=30)
     held = find_job_hosts(os.environ, hosts)
@@ -89,7 +87,7 @@ def doctor(
 
 def _examine(
     name: str | None, profile: "ProfileConfig", held: "JobHosts", folder: Path, *, quick: bool
-) -> list[Finding]:
+) -> "list[Finding]":
     """Examine all hosts and, unless it must be quick, the network between them.
 
     Args:
@@ -139,7 +137,7 @@ def _show_command(profile: "ProfileConfig", held: "JobHosts", folder: Path) -> N
     typer.echo(f"profile {profile.name}; would start: {shlex.join(argv)}")
 
 
-def _exclude(findings: Sequence[Finding], hosts: Sequence[str], target: Path | None) -> list[str]:
+def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path | None) -> list[str]:
     """Add bad hosts to a list; return sentences about it."""
     from hydragnn_hpo.launching import add_excluded, read_excluded, to_exclude
 
@@ -162,13 +160,14 @@ def _exclude(findings: Sequence[Finding], hosts: Sequence[str], target: Path | N
 
 
 def _print(
-    findings: Sequence[Finding],
+    findings: "Sequence[Finding]",
     profile: "ProfileConfig",
     held: "JobHosts",
     notes: Sequence[str],
     *,
     as_json: bool,
 ) -> None:
+    from hydragnn_hpo.cli.findings_view import findings_headline, findings_plain, findings_table
     from hydragnn_hpo.cli.tables import console
 
     if as_json:

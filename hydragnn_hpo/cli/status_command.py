@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
-from hydragnn_hpo.cli.run_view import RunReader, RunView
 
 if TYPE_CHECKING:
-    pass
+    from hydragnn_hpo.cli.run_view import RunView
 
 WATCH_SECONDS = 2.0
 """Time between two looks, if nothing else is asked for."""
@@ -35,6 +34,7 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show how a campaign stands: trials, rungs, hosts, use of the slots, the best so far."""
+    from hydragnn_hpo.cli.run_view import RunReader
     from hydragnn_hpo.layout import RunDir
 
     run = RunDir(Path(run_dir))
@@ -48,7 +48,7 @@ def status(
         _print(RunReader(run).read())
 
 
-def _print(view: RunView) -> None:
+def _print(view: "RunView") -> None:
     from hydragnn_hpo.cli.batch_view import job_lines
     from hydragnn_hpo.cli.status_view import ASCII, UNICODE, Page, lay_out, losses_line
     from hydragnn_hpo.cli.tables import console

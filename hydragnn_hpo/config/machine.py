@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -15,13 +15,15 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine_checks import doubtful, wrong
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.site import Line, SiteConfig, Title
 from hydragnn_hpo.config.toml_files import parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import find_resource, resource_path
+
+if TYPE_CHECKING:  # a profile needs no campaign, whose schemas take 35 ms to import
+    from hydragnn_hpo.config.campaign_config import MachineConfig
 
 EXTENDS = "extends"
 """The key that names what a file changes."""
@@ -320,8 +322,8 @@ WORKING_FOLDER = Path()
 
 
 def resolve_machine(
-    machine: MachineConfig, asked: dict[str, Any], folder: Path = WORKING_FOLDER
-) -> MachineConfig:
+    machine: "MachineConfig", asked: dict[str, Any], folder: Path = WORKING_FOLDER
+) -> "MachineConfig":
     """Settle ``[machine]``: what was asked counts most, then the campaign, then the profile.
 
     A profile of the user's own, an archive or an image is named by its absolute path from here
@@ -349,7 +351,7 @@ def resolve_machine(
     values = said | wanted
     if values.get("profile") is not None:
         values = {"backend": find_profile(values["profile"]).backend} | values
-    return parse_config(values, MachineConfig, "[machine]")
+    return parse_config(values, type(machine), "[machine]")
 
 
 def _same(named: str | None, folder: Path, asked: str) -> bool:

@@ -4,8 +4,7 @@ import io
 
 from rich.console import Console
 
-from hydragnn_hpo.cli.doctor_command import findings_plain, findings_table
-from hydragnn_hpo.cli.findings_view import MOST_LETTERS, rows_of
+from hydragnn_hpo.cli.findings_view import MOST_LETTERS, findings_plain, findings_table, rows_of
 from hydragnn_hpo.launching.doctor_findings import Finding
 
 
