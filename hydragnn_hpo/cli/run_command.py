@@ -329,7 +329,7 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
         return
     figure = opened.report / "parity.png"
     if figure.exists():
-        say(f"HostFigure: {figure}")
+        say(f"Figure: {figure}")
     say("Try next:", style="bold")
     archive = shlex.quote(str(opened.ensemble))
     say(f"  {_program()} predict {_example(opened)} --ensemble {archive}")
