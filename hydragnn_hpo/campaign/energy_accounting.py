@@ -1,7 +1,7 @@
 """Energy accounting: joules of hosts and cards, charged to the trials that held their slots.
 
 Every slot has an equal part of its card, and of what its host takes beside its cards. Whoever
-holds a slot is charged for its part, for as long as it holds it; parts that nobody holds are
+holds a slot is charged for its part, for as long as it holds it; parts of free slots are
 idle. So what trials are charged and what is idle sum to what was counted.
 """
 
@@ -15,7 +15,7 @@ from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.launching import CounterSample, Event, Slot
 
 EnergyPortion = tuple[float, tuple[str, ...]]
-"""Joules, and the slots that share them; none where nobody can hold what took them."""
+"""Joules, and the slots that share them; none where no slot can hold what took them."""
 
 
 def split_energy(sample: CounterSample, slots: Sequence[Slot]) -> list[EnergyPortion]:
@@ -24,7 +24,7 @@ def split_energy(sample: CounterSample, slots: Sequence[Slot]) -> list[EnergyPor
     Args:
         sample: of the host.
         slots: all of the host. Cards that none of them names belong to those whose card has
-            another name than counters know (a slice of a GPU); without such slots, to nobody.
+            another name than counters know (a slice of a GPU), else to none.
     """
     named = {device for devices, _ in sample.cards for device in devices}
     strange = tuple(slot.name for slot in slots if slot.visible and slot.visible not in named)
@@ -78,7 +78,7 @@ WEAK_SHARE = 0.5
 """A busy host with less power than this part of what its peers take is slow or half dead."""
 
 PEERS = 8
-"""Busy hosts without which nobody knows what is usual."""
+"""Fewest busy hosts from which a usual power can be told."""
 
 
 class HostWarnings:

@@ -161,7 +161,7 @@ class EventStore(JournalFold):
         self._journal.sync()
 
     def flush(self) -> None:
-        """Make what nobody acts on durable now and then."""
+        """Fsync, from time to time, events that no action waits for."""
         self._journal.flush()
 
     def close(self) -> None:

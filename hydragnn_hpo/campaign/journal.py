@@ -138,7 +138,7 @@ class JournalFollower:
     def _read_new(self, file: IO[bytes]) -> Iterator[Event]:
         file.seek(self.offset - len(self._last))
         if file.read(len(self._last)) != self._last:
-            raise JournalReplaced(f"{self.path}: was written anew while it was read; look again.")
+            raise JournalReplaced(f"{self.path}: was replaced while it was read; read it again.")
         place = {"lines": self._lines, "offset": self.offset}
         for event, line in _whole_lines(file, self.path, **place):
             self.offset, self._last = self.offset + len(line), line

@@ -135,7 +135,7 @@ class Replicates:
 
 
 def choose_replicates(state: State, wanted: int) -> list[Trial]:
-    """Return those of the best completed trials of a search that nobody trained again.
+    """Return those of the best completed trials of a search that have no replicate yet.
 
     Args:
         state: the campaign's.

@@ -58,7 +58,7 @@ def open_run(config: CampaignConfig, path: Path) -> RunDir:
 
 
 def _foreign(run: RunDir, path: Path) -> bool:
-    """Check whether a file was left by nobody who opens the same run at this moment."""
+    """Check whether a file is foreign: not one that a process opening this run writes."""
     return path not in (run.excluded, run.campaign) and not path.name.endswith(PART)
 
 
