@@ -377,7 +377,8 @@ WITHOUT = {"ray", "workstation"}
 
 
 @pytest.mark.parametrize("machine", PROFILES)
-def test_each_profile_gets_its_golden_script(hpo, machine):
+def test_each_profile_gets_its_golden_script(hpo, machine, monkeypatch):
+    monkeypatch.delenv("HYDRAGNN_HPO_DATA", raising=False)  # is handed on to a job, as it should
     hpo.toml("alloys.toml", hpo.ci_campaign(name="alloys"))
     run = hpo.folder / "runs" / "alloys"
     order = ("--hosts", "2", "--time", "1:30:00", "--queue", "debug", "--account", "mat123")
