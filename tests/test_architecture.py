@@ -22,7 +22,7 @@ SHIPPED = ("graph_datasets", "workflows", "launch")
 
 GROUND = {
     *("errors", "units", "log", "metrics_log", "resources", "files", "layout", "walltime"),
-    *("config", "sanitize", "http_service", "host_info", "lazy_exports", "__init__"),
+    *("config", "sanitize", "http_service", "host_info", "leases", "lazy_exports", "__init__"),
 }
 CONTROL = {"search", "placement", "launching"}
 COMPUTE = {"data", "model", "training"}

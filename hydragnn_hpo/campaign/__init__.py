@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         rank_trials,
         read_leaderboard,
     )
-    from hydragnn_hpo.campaign.lease import FAILED, FINISHED, Lease, Taken, alive
     from hydragnn_hpo.campaign.network_probe import probe_network
     from hydragnn_hpo.campaign.outcome import last_lines
     from hydragnn_hpo.campaign.promotion import choose_replicates
@@ -67,8 +66,6 @@ __all__ = [
     "Controller",
     "Drained",
     "Event",
-    "FAILED",
-    "FINISHED",
     "Forecast",
     "ForecastMachine",
     "HeadHints",
@@ -78,7 +75,6 @@ __all__ = [
     "Kind",
     "Leaderboard",
     "LeaderboardRow",
-    "Lease",
     "PricedTrial",
     "ROWS",
     "RULES",
@@ -88,14 +84,12 @@ __all__ = [
     "SlotLedger",
     "State",
     "Status",
-    "Taken",
     "Trial",
     "TrialKind",
     "TrialPricer",
     "TrialStatus",
     "UserRequest",
     "Utilization",
-    "alive",
     "attempt_bars",
     "backend_on",
     "build_status",

@@ -11,7 +11,8 @@ from typing import Any
 from hydragnn_hpo.config import INTERRUPTED, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, remove, storage
-from hydragnn_hpo.launching import LAPSED, Backend, Event, Job, LocalBackend, Slot
+from hydragnn_hpo.launching import Backend, Event, Job, LocalBackend, Slot
+from hydragnn_hpo.leases import RANK_LEASE_LAPSED
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ LATE_SECONDS = 60.0
 """How long the answer of a rank that ended well may stay unseen: network file systems remember
 for so long that there was no such file."""
 
-NOT_ITS_OWN = (INTERRUPTED, STALE, os.EX_OSERR, os.EX_CANTCREAT, LAPSED)
+NOT_ITS_OWN = (INTERRUPTED, STALE, os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED)
 """Exit codes that speak of the host alone: asked to end, no fork, no lease file, lease lapsed."""
 
 Wait = Callable[[], None]

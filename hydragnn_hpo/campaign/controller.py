@@ -20,7 +20,6 @@ from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.host_health import HostHealth
 from hydragnn_hpo.campaign.leaderboard import explain_no_result
-from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
 from hydragnn_hpo.campaign.promotion import Promoter, Replicates
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.setup import tidy
@@ -34,6 +33,7 @@ from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.files import passes
 from hydragnn_hpo.launching import Backend, Event, Slot
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import DRAINED, FAILED, FINISHED, PAUSED, ControllerLease
 from hydragnn_hpo.placement import Plan
 from hydragnn_hpo.walltime import WallTime
 
@@ -86,7 +86,7 @@ class Controller:
         """
         self.config, self.run_dir = config, run
         self.watch, self.pause = watch, pause
-        self.lease = Lease(run.path)
+        self.lease = ControllerLease(run.path)
         tidy(run, trials_may_live=config.machine.backend != TETHERED)
         self.event_store = EventStore(run.journal, self.lease.epoch, clock, self.lease.renew)
         self.state = self.event_store.state

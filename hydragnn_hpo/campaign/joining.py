@@ -4,32 +4,27 @@ All run the same command. Whoever finds the lease free is the controller; who do
 hosts to the one that is, and takes over when that one is gone.
 """
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import quote
 
 from hydragnn_hpo.campaign.backends import OUTLIVES, preload_of, tell_overruled
 from hydragnn_hpo.campaign.event_store import read_state
-from hydragnn_hpo.campaign.lease import (
-    FAILED,
-    PAUSED,
-    STALE_SECONDS,
-    Taken,
-    alive,
-    holder,
-    left,
-    whoever,
-)
 from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 from hydragnn_hpo.config import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError, RunError
-from hydragnn_hpo.files import passes, storage, write_text
+from hydragnn_hpo.files import passes
 from hydragnn_hpo.launching import Backend, SlurmBackend, Visit, hold
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import (
+    FAILED,
+    PAUSED,
+    STALE_SECONDS,
+    AllocationLease,
+    find_controller,
+    read_release_reason,
+)
 
 TURN_SECONDS = 0.2
 LOOK_SECONDS = 1.0
@@ -57,48 +52,6 @@ def patient(machine: MachineConfig) -> MachineConfig:
     return machine.model_copy(update={"lease_seconds": LEASE_SECONDS})
 
 
-class AllocationLease:
-    """The right of one process to bring an allocation's hosts: two would replace each other's."""
-
-    def __init__(self, run: Path, allocation: str) -> None:
-        """Take it.
-
-        Raises:
-            Taken: somebody in this allocation works for the run already.
-        """
-        self._path = run / "controller" / "allocations" / f"{quote(allocation, safe='')}.lease"
-        with storage(self._path):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._path.exists() and (somebody := holder(self._path)):
-            raise Taken(
-                f"{run}: allocation {allocation} works for it already, by {somebody}; wait for it, "
-                "or end it first."
-            )
-        self._ours = whoever()
-        write_text(self._path, self._ours)
-        self._touched = time.monotonic()
-
-    def renew(self) -> None:
-        """Show that we are alive, about once a second, as soon as files can be reached.
-
-        Raises:
-            Taken: another process has come at the same moment, and later.
-        """
-        if time.monotonic() - self._touched < 1.0:
-            return
-        self._touched = time.monotonic()
-        with contextlib.suppress(OSError):  # else an allocation is lost for a moment's silence
-            if self._path.read_text() != self._ours:
-                raise Taken(f"{self._path}: another process took this allocation's place.")
-            os.utime(self._path)
-
-    def release(self) -> None:
-        """Give it back."""
-        with contextlib.suppress(OSError):
-            if self._path.read_text() == self._ours:
-                self._path.unlink()
-
-
 class AllocationMember:
     """One allocation of several that serve a campaign."""
 
@@ -109,7 +62,7 @@ class AllocationMember:
 
         Raises:
             ConfigError: its backend cannot share a campaign, or we are in no allocation.
-            Taken: somebody in this allocation works for the run already.
+            LeaseTaken: somebody in this allocation works for the run already.
         """
         machine = patient(config.machine)
         if machine.backend != OUTLIVES or not machine.shared_files:
@@ -184,7 +137,7 @@ class AllocationMember:
         if time.monotonic() < self._next_look:
             return None
         self._next_look = time.monotonic() + LOOK_SECONDS
-        if alive(self.run.path) is not None:
+        if find_controller(self.run.path) is not None:
             return None
         try:
             if read_state(self.run).finished:
@@ -193,7 +146,7 @@ class AllocationMember:
             if passes(error):
                 return None
             raise
-        word = left(self.run.path)
+        word = read_release_reason(self.run.path)
         if self._served and word == PAUSED:
             return "paused"
         return "failed" if self._served and word == FAILED else "free"

@@ -175,8 +175,8 @@ def _finished(run: "RunDir") -> bool:
 
 def _wait_for_lease(run: Path) -> None:
     """Wait while a controller seems to be at work: it may have been lost a moment ago."""
-    from hydragnn_hpo.campaign import alive
+    from hydragnn_hpo.leases import find_controller
 
     deadline = time.monotonic() + LEASE_SECONDS
-    while alive(run) and time.monotonic() < deadline:
+    while find_controller(run) and time.monotonic() < deadline:
         time.sleep(1.0)

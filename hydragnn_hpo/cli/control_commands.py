@@ -102,14 +102,15 @@ def _ask(
     run_dir: Path, kind: "Kind", will: str, *, dry_run: bool, as_json: bool, **values: Any
 ) -> None:
     """Check a wish against the campaign, leave it, and say what will happen."""
-    from hydragnn_hpo.campaign import UserRequest, alive, check_request, read_state, write_request
+    from hydragnn_hpo.campaign import UserRequest, check_request, read_state, write_request
     from hydragnn_hpo.cli.batch_view import queued_jobs, without_chain
     from hydragnn_hpo.config import CampaignConfig, load_config, parse_config
     from hydragnn_hpo.errors import RunError
     from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.leases import find_controller
 
     run = RunDir(run_dir)
-    state, holder = read_state(run), alive(run.path)
+    state, holder = read_state(run), find_controller(run.path)
     request = parse_config({"request": kind, **values}, UserRequest, where=kind)
     check_request(request, load_config(run.campaign, CampaignConfig), state)
     waiting = queued_jobs(run) if kind in ("stop", "pause") else []

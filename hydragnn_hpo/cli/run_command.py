@@ -188,9 +188,10 @@ def _join(
     Raises:
         RunError: our hosts are not wanted there.
     """
-    from hydragnn_hpo.campaign import AllocationMember, ShutdownRequest, Taken
+    from hydragnn_hpo.campaign import AllocationMember, ShutdownRequest
     from hydragnn_hpo.files import read_json
     from hydragnn_hpo.launching import DRAINED
+    from hydragnn_hpo.leases import LeaseTaken
 
     pause = ShutdownRequest()
     with pause.handle_signals(), AllocationMember(config, opened) as member:
@@ -198,7 +199,7 @@ def _join(
             try:
                 make = member.backend
                 return _run(config, opened, cards, quiet=quiet, make=make, pause=pause)
-            except Taken:  # by another member, in the same moment
+            except LeaseTaken:  # by another member, in the same moment
                 continue
     if course == "finished":
         typer.echo(f"{opened.path}: the campaign has finished", err=True)

@@ -109,14 +109,15 @@ class RunReader:
         Raises:
             RunError: the run directory is gone, or its journal is damaged.
         """
-        from hydragnn_hpo.campaign import ROWS, alive, build_status, predict_seconds_left
+        from hydragnn_hpo.campaign import ROWS, build_status, predict_seconds_left
         from hydragnn_hpo.cli.batch_view import course_of
         from hydragnn_hpo.cli.status_view import Snapshot
         from hydragnn_hpo.launching import read_run_excluded
+        from hydragnn_hpo.leases import find_controller
 
         self._read_journal()
         state, ledger, search = self.fold.state, self.fold.ledger, self.search
-        holder = alive(self.run.path)
+        holder = find_controller(self.run.path)
         now = time.time() if holder and not state.finished else None
         found = build_status(
             state,

@@ -166,10 +166,11 @@ def _refuse_twice(path: Path, records: "JobRecords", *, again: bool) -> None:
     Raises:
         RunError: one sentence that says which.
     """
-    from hydragnn_hpo.campaign import alive, read_state
+    from hydragnn_hpo.campaign import read_state
     from hydragnn_hpo.cli.batch_view import standing_of_jobs
     from hydragnn_hpo.errors import RunError
     from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.leases import find_controller
 
     run = RunDir(path)
     if not run.campaign.exists():
@@ -184,7 +185,7 @@ def _refuse_twice(path: Path, records: "JobRecords", *, again: bool) -> None:
                 f"{path}: batch job {job.id} of it is {job.words}; wait for it, or submit "
                 "another one with --again."
             )
-    if holder := alive(path):
+    if holder := find_controller(path):
         raise RunError(f"{path}: is being run by {holder}; wait for it, or end it first.")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign import FAILED, FINISHED, Lease, backend_on
+from hydragnn_hpo.campaign import backend_on
 from hydragnn_hpo.config import MachineConfig
 from hydragnn_hpo.ensemble.input_chunks import ChunkId
 from hydragnn_hpo.ensemble.multi_rank import (
@@ -26,6 +26,7 @@ from hydragnn_hpo.ensemble.predict_file import (
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError
 from hydragnn_hpo.files import passes, storage
 from hydragnn_hpo.launching import Backend, Event, Job, Slot
+from hydragnn_hpo.leases import FAILED, FINISHED, ControllerLease
 
 LOG = "ranks.log"
 POLL_SECONDS = 0.1
@@ -61,7 +62,7 @@ def predict_on_ranks(
     folder, parts = request.parts.folder / "launch", request.parts
     with storage(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
-    lease = Lease(folder)
+    lease = ControllerLease(folder)
     progress = _Progress(request, report, lease)
     why = FAILED
     try:
@@ -205,7 +206,7 @@ class RankPool:
 class _Progress:
     """Reports the parts that ranks have written."""
 
-    def __init__(self, request: PredictRequest, report: Report, lease: Lease) -> None:
+    def __init__(self, request: PredictRequest, report: Report, lease: ControllerLease) -> None:
         self._request, self._report, self._lease = request, report, lease
         self._known: set[ChunkId] = set()
         self._last_update = 0.0

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.orphan_processes import end_orphans, run_tag
     from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
     from hydragnn_hpo.launching.rank_environment import DEVICE, overruled
-    from hydragnn_hpo.launching.rank_lease import LAPSED
     from hydragnn_hpo.launching.ray.ray_backend import RayBackend
     from hydragnn_hpo.launching.slots import detect_slots
     from hydragnn_hpo.launching.slurm.hostlist import compress
@@ -72,7 +71,6 @@ __all__ = [
     "Job",
     "JobHosts",
     "JobRecords",
-    "LAPSED",
     "LauncherInfo",
     "LocalBackend",
     "MOST_JOBS",

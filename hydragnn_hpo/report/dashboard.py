@@ -32,12 +32,12 @@ from hydragnn_hpo.campaign import (
     JournalFold,
     JournalFollower,
     JournalReplaced,
-    alive,
     require_campaign,
 )
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.http_service import listen, serve_on
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import find_controller
 from hydragnn_hpo.report.facts import Facts, TrialFacts, facts_of, read_facts, update_trials
 from hydragnn_hpo.report.html_report import error_section, render_report, report_title
 from hydragnn_hpo.report.page import (
@@ -270,7 +270,7 @@ class LiveReport:
             return self.state
         if self._facts.state.finished:
             return "finished"
-        controller = alive(self.run.path)
+        controller = find_controller(self.run.path)
         if controller:
             return f"run by {controller}"
         return "not running" if self._facts.events else "not begun"

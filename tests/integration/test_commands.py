@@ -13,12 +13,12 @@ import pytest
 from processes import freeze, is_alive, tagged, thaw, until
 
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.launching import rank_lease
 from hydragnn_hpo.launching.agent.command import spec_of
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import grant_rank_lease
 
 SECONDS = 300.0
 """Agent, zygote and command import from a cold disk, perhaps on a busy machine."""
@@ -189,7 +189,7 @@ def test_nothing_that_a_command_started_outlives_its_lease(stage):
 
     assert freeze(frozen) == frozen
     assert all(map(is_alive, family))
-    rank_lease.grant(
+    grant_rank_lease(
         stage.folder / "lease", time.monotonic()
     )  # as if nobody had renewed it for long
 

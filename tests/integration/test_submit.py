@@ -290,7 +290,7 @@ def test_allocations_are_an_array_of_slurm(hpo, run, slurm, monkeypatch):
 
 
 def test_allocations_outlast_the_loss_of_their_controller(hpo, run, slurm):
-    """On another host it is missed 30 s after its last sign (campaign/lease.py), not earlier."""
+    """On another host it is missed 30 s after its last sign (leases.py), not earlier."""
     hpo.campaign(machine={"lease_seconds": None})
     assert submit(hpo, run, "--allocations", "2").code == 0
     assert "lease_seconds = 60.0" in (run / "jobs" / "001.toml").read_text()

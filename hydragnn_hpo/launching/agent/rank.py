@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hydragnn_hpo.launching import process_control, rank_lease
+from hydragnn_hpo.launching import process_control
+from hydragnn_hpo.leases import watch_rank_lease
 
 _RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
 
@@ -69,8 +70,8 @@ def _settle(job: Mapping[str, Any], place: Mapping[str, Any]) -> None:
     os.environ.update(place["environment"])
     _bind(place["cores"])
     reseed(f"{job['job']}:{place['rank']}")
-    terms = (Path(job["lease"]), float(job["lease_seconds"]))
-    threading.Thread(target=rank_lease.watch, args=terms, daemon=True, name="lease").start()
+    terms = (Path(job["lease"]), float(job["lease_seconds"]), process_control.end_group)
+    threading.Thread(target=watch_rank_lease, args=terms, daemon=True, name="lease").start()
 
 
 def _call(target: str, spec: dict[str, Any]) -> int:

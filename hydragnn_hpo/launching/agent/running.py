@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.launching.jsonl_tail import JsonlTail, end_of
-from hydragnn_hpo.launching.rank_lease import create
+from hydragnn_hpo.leases import create_rank_lease
 
 PEER_GRACE = 2.0
 """Seconds that ranks get to end by themselves, and again after SIGTERM, once a peer failed."""
@@ -77,7 +77,7 @@ class Running:
         Raises:
             OSError: the lease cannot be written.
         """
-        create(self.lease, until)
+        create_rank_lease(self.lease, until)
         if self.order["watch"] is not None:
             watch = Path(self.order["watch"])
             self.first_offset = end_of(watch)

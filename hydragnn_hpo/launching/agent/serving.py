@@ -15,7 +15,6 @@ from typing import Any
 
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.files import write_json
-from hydragnn_hpo.launching import rank_lease
 from hydragnn_hpo.launching.agent.running import Running
 from hydragnn_hpo.launching.agent.session import Session
 from hydragnn_hpo.launching.agent.zygote_process import ZygoteProcess
@@ -27,6 +26,7 @@ from hydragnn_hpo.launching.slots import Layout, detect_slots
 from hydragnn_hpo.launching.wire.channel import wait
 from hydragnn_hpo.launching.wire.dialer import Dialer
 from hydragnn_hpo.launching.wire.ferry import Hold, inside
+from hydragnn_hpo.leases import grant_rank_lease
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class Agent:
         for job in self._alive():
             if not job.discarded:
                 with contextlib.suppress(OSError):  # taken away or out of reach: it lapses
-                    rank_lease.grant(job.lease, until)
+                    grant_rank_lease(job.lease, until)
 
     def _fence(self) -> None:
         """End all ranks: we have not heard of the controller for the length of a lease."""

@@ -20,10 +20,11 @@ from typing import Any
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import read_json, write_json
-from hydragnn_hpo.launching import process_control, rank_lease
+from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.agent.rank import run_rank
 from hydragnn_hpo.launching.cache_dirs import SCRATCH, local_place, remove, settle
 from hydragnn_hpo.launching.host_network import PortPool, address_of, first_there, is_free
+from hydragnn_hpo.leases import StampWatch, create_rank_lease, grant_rank_lease
 
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -44,30 +45,6 @@ def rank_of(variables: str, environment: Mapping[str, str]) -> int:
     raise SystemExit(f"none of {variables} is set: this is to be started by srun or mpiexec.")
 
 
-class SharedLease:
-    """A lease that the controller renews on a file system which this host sees too.
-
-    Only changes of the time stamp count, by our own clock: the file server's may be another.
-    """
-
-    def __init__(self, path: Path, seconds: float, now: float) -> None:
-        """Begin with a whole lease."""
-        self._path, self._seconds = path, seconds
-        self._seen, self.until = -1, now + seconds
-
-    def look(self, now: float) -> bool:
-        """Renew ``until`` if the controller did; False when it took the lease away."""
-        try:
-            stamp = self._path.stat().st_mtime_ns
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        if stamp != self._seen:
-            self._seen, self.until = stamp, now + self._seconds
-        return True
-
-
 class Keeper:
     """Runs one rank."""
 
@@ -80,7 +57,7 @@ class Keeper:
         self._own: Path | None = None
         self._own_lease = self._scratch / "lease"
         seconds = float(self.order["lease_seconds"])
-        self._lease = SharedLease(Path(self.order["lease"]), seconds, time.monotonic())
+        self._lease = StampWatch(Path(self.order["lease"]), seconds, time.monotonic())
         self._interface = self._find_interface()
         self._signalled: set[int] = set()
         self._beaten = 0.0
@@ -92,7 +69,7 @@ class Keeper:
         try:
             self.place["environment"] |= self._meet()
             self._settle()
-            rank_lease.create(self._own_lease, self._lease.until)
+            create_rank_lease(self._own_lease, self._lease.until)
             child = self._fork()
             self._tell("started", pid=child, host=socket.gethostname())
             code = self._follow(child)
@@ -179,10 +156,14 @@ class Keeper:
             if now - self._beaten > float(self.order["lease_seconds"]) / BEATS:
                 self._beaten = now
                 os.utime(self.folder / f"{self.rank}.started")
-            if self._lease.look(now):
-                rank_lease.grant(self._own_lease, self._lease.until)
-            else:
+            try:
+                self._lease.update(now)
+            except FileNotFoundError:  # the controller took it away
                 self._own_lease.unlink(missing_ok=True)
+                return
+            except OSError:  # out of reach: what was granted last counts
+                pass
+            grant_rank_lease(self._own_lease, self._lease.until)
 
     def _obey(self, child: int) -> None:
         """Give the rank the signal that the controller left for us, each once."""

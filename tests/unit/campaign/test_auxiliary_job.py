@@ -13,13 +13,12 @@ from unit.campaign.test_controller import campaign
 from hydragnn_hpo.campaign import auxiliary_job
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.lease import DRAINED, PAUSED, left
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
 from hydragnn_hpo.config.trial_config import DISK_FULL, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError, answer_of
 from hydragnn_hpo.launching.job import Event
-from hydragnn_hpo.launching.rank_lease import LAPSED
+from hydragnn_hpo.leases import DRAINED, PAUSED, RANK_LEASE_LAPSED, read_release_reason
 
 KILLED = -9
 
@@ -81,7 +80,7 @@ def test_an_errand_is_given_up_once_three_were_lost(sent):
     assert len(backend.started) == 3
 
 
-@pytest.mark.parametrize("code", [os.EX_OSERR, os.EX_CANTCREAT, LAPSED])
+@pytest.mark.parametrize("code", [os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED])
 def test_a_host_that_can_start_nothing_is_no_failure_of_an_errand(sent, code):
     backend = Sent([code, code, {"members": 3}], hosts=1)
     assert sent(backend) == {"members": 3}
@@ -212,7 +211,7 @@ def test_the_end_of_an_allocation_during_an_errand_is_a_drain(ensemble, tmp_path
 
     with pytest.raises(Drained):
         ensemble(Busy(), drain, pause)
-    assert left(tmp_path / "run") == DRAINED
+    assert read_release_reason(tmp_path / "run") == DRAINED
     assert events(tmp_path, "draining")
 
 
@@ -222,7 +221,7 @@ def test_an_errand_is_left_when_the_clock_says_so_where_no_signal_comes(ensemble
 
     with pytest.raises(Drained, match="the allocation ends"):
         ensemble(Busy(), end)
-    assert left(tmp_path / "run") == DRAINED
+    assert read_release_reason(tmp_path / "run") == DRAINED
 
 
 def test_who_interrupts_an_errand_has_paused_the_campaign(ensemble, tmp_path):
@@ -233,7 +232,7 @@ def test_who_interrupts_an_errand_has_paused_the_campaign(ensemble, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         ensemble(Busy(), interrupt, pause)
-    assert left(tmp_path / "run") == PAUSED
+    assert read_release_reason(tmp_path / "run") == PAUSED
 
 
 def test_hosts_that_are_lost_during_an_errand_are_in_the_journal(ensemble, tmp_path):
@@ -256,7 +255,7 @@ def test_a_file_server_that_is_away_during_an_errand_leaves_the_rest_to_the_next
 
     with pytest.raises(Drained, match="Stale file handle"):
         ensemble(Busy(), fail)
-    assert left(tmp_path / "run") == DRAINED
+    assert read_release_reason(tmp_path / "run") == DRAINED
 
 
 def test_a_controller_hears_of_its_end_while_an_errand_runs_beside_it(tmp_path, monkeypatch):

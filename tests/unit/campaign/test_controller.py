@@ -13,7 +13,6 @@ from hydragnn_hpo.campaign import user_requests
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.lease import DRAINED, FAILED, alive, left
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
 from hydragnn_hpo.campaign.state import fold
@@ -26,6 +25,7 @@ from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.job import Event
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import DRAINED, FAILED, find_controller, read_release_reason
 from hydragnn_hpo.placement.cost_model import CostModel
 
 
@@ -562,8 +562,8 @@ def test_what_runs_on_other_allocations_is_left_to_whoever_takes_over(tmp_path):
     for trial, slots in ((e["trial"], e["slots"]) for e in events if e["event"] == "placed"):
         assert (trial in ended) == slots[0].startswith("h0:")
     assert len(backend.running) == 2
-    assert alive(tmp_path / "run") is None
-    assert left(tmp_path / "run") == DRAINED
+    assert find_controller(tmp_path / "run") is None
+    assert read_release_reason(tmp_path / "run") == DRAINED
 
 
 def test_a_campaign_whose_hosts_are_all_lost_goes_on_in_another_allocation(tmp_path, monkeypatch):
@@ -578,7 +578,7 @@ def test_a_campaign_whose_hosts_are_all_lost_goes_on_in_another_allocation(tmp_p
 
     with pytest.raises(Drained, match="nothing could start for"):
         Ran(tmp_path, campaign(), backend, watch=watch)
-    assert left(tmp_path / "run") == DRAINED
+    assert read_release_reason(tmp_path / "run") == DRAINED
     assert Ran(tmp_path, campaign(), StubBackend()).state.count("stopped") == 6
 
 
@@ -593,7 +593,7 @@ def test_a_backend_that_is_lost_is_no_error_of_the_campaign(tmp_path):
     with pytest.raises(Drained, match="the Ray cluster was lost"):
         Ran(tmp_path, campaign(), backend)
     assert backend.closed
-    assert left(tmp_path / "run") == DRAINED
+    assert read_release_reason(tmp_path / "run") == DRAINED
 
 
 def test_a_backend_that_never_came_is_an_error(tmp_path):
@@ -626,7 +626,7 @@ def test_a_file_system_that_is_away_is_another_thing_than_one_that_is_full(
         Ran(tmp_path, campaign(), backend)
     assert fails
     assert not backend.running
-    assert left(tmp_path / "run") == word
+    assert read_release_reason(tmp_path / "run") == word
 
 
 def test_what_fails_at_the_end_hides_neither_how_it_ended_nor_keeps_the_lease(
@@ -645,7 +645,7 @@ def test_what_fails_at_the_end_hides_neither_how_it_ended_nor_keeps_the_lease(
         Ran(tmp_path, campaign(trials=60), backend, watch=watch, pause=pause)
     assert "Disk quota exceeded" in caplog.text
     assert backend.closed
-    assert left(tmp_path / "run") == DRAINED
+    assert read_release_reason(tmp_path / "run") == DRAINED
 
 
 def test_an_heir_that_is_drained_before_it_knows_the_trials_leaves_them_as_they_are(tmp_path):

@@ -1,0 +1,307 @@
+"""Leases: files that say which process may act, and until when.
+
+``ControllerLease``: the one process that writes a run's journal. ``AllocationLease``: the one that
+brings an allocation's hosts to it. Rank leases (``grant_rank_lease``, ``watch_rank_lease``): until
+when the ranks of a job may run on this host. ``StampWatch``: whether the process that renews a file
+on shared storage still lives.
+
+File locks are not trusted, because network file systems do not keep them, and neither are the
+clocks of file servers: except for a controller lost with its host, only changes count, timed by the
+monotonic clock of the process that watches.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.host_info import boot_id, start_ticks
+
+STALE_SECONDS = 30.0
+"""A process's lease on another host that was not renewed for so long is free."""
+
+RENEWAL_GRACE_SECONDS = STALE_SECONDS / 2.0
+"""So long a lease may fail to be renewed: no other controller takes it for stale yet."""
+
+_RENEWAL_SECONDS = 1.0
+
+FINISHED, DRAINED, PAUSED, FAILED = "finished", "drained", "paused", "failed"
+"""Why controllers release their lease."""
+
+RANK_LEASE_LAPSED = 75
+"""Exit code of a rank whose lease lapsed (EX_TEMPFAIL)."""
+
+_CHECKS_PER_LEASE = 10
+"""A rank outlives its lease by the time between two checks at most."""
+
+
+class LeaseTaken(RunError):
+    """Another process holds the lease."""
+
+
+class ControllerLease:
+    """The right to write the journal of a run directory.
+
+    Each controller creates ``controller/NNNNNN.lease`` exclusively, one number above the newest;
+    that number is its epoch, and fences controllers with a lower one.
+    """
+
+    def __init__(self, run: Path) -> None:
+        """Take the lease.
+
+        Raises:
+            LeaseTaken: another controller is at work here.
+        """
+        folder = run / "controller"
+        with storage(folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        newest = max((int(p.stem) for p in folder.glob("[0-9]*.lease")), default=0)
+        if newest and (holder := find_holder(folder / f"{newest:06d}.lease")):
+            raise LeaseTaken(f"{run}: is being run by {holder}; wait for it, or end it first.")
+        self.epoch = newest + 1
+        self.path = folder / f"{self.epoch:06d}.lease"
+        self._next = folder / f"{self.epoch + 1:06d}.lease"
+        content = _describe_process()
+        with storage(self.path):
+            try:
+                descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:
+                raise LeaseTaken(f"{run}: another controller has just started here.") from None
+            with os.fdopen(descriptor, "w") as file:
+                file.write(content)
+        self._renewed = time.monotonic()
+
+    def renew(self) -> None:
+        """Renew the lease, about once a second; a file server may be away for a moment.
+
+        Raises:
+            RunError: a newer controller has taken over; nothing may be written any more.
+            StorageError: it could not be renewed for so long that another may soon take over.
+        """
+        now = time.monotonic()
+        if now - self._renewed < _RENEWAL_SECONDS:
+            return
+        with storage(self.path):
+            try:
+                newer = self._next.exists()
+                os.utime(self.path)
+            except OSError:
+                if now - self._renewed < RENEWAL_GRACE_SECONDS:
+                    return
+                raise
+        if newer:
+            raise RunError(f"{self.path.parent.parent}: a newer controller has taken over.")
+        self._renewed = now
+
+    def release(self, why: str = "") -> None:
+        """Release the lease; its number stays used.
+
+        Args:
+            why: kept for processes that might take over, see ``read_release_reason``.
+        """
+        with storage(self.path):
+            self.path.write_text(json.dumps({"left": why}))
+
+
+class AllocationLease:
+    """The right of one process to bring an allocation's hosts: two would replace each other's."""
+
+    def __init__(self, run: Path, allocation: str) -> None:
+        """Take the lease.
+
+        Raises:
+            LeaseTaken: another process of this allocation works for the run already.
+        """
+        self._path = run / "controller" / "allocations" / f"{quote(allocation, safe='')}.lease"
+        with storage(self._path):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._path.exists() and (holder := find_holder(self._path)):
+            raise LeaseTaken(
+                f"{run}: allocation {allocation} works for it already, by {holder}; wait for it, "
+                "or end it first."
+            )
+        self._content = _describe_process()
+        write_text(self._path, self._content)
+        self._renewed = time.monotonic()
+
+    def renew(self) -> None:
+        """Renew the lease, about once a second, whenever files can be reached.
+
+        Raises:
+            LeaseTaken: another process took it at the same moment, and later.
+        """
+        if time.monotonic() - self._renewed < _RENEWAL_SECONDS:
+            return
+        self._renewed = time.monotonic()
+        with contextlib.suppress(OSError):  # else an allocation is lost for a moment's silence
+            if self._path.read_text() != self._content:
+                raise LeaseTaken(f"{self._path}: another process took this allocation's place.")
+            os.utime(self._path)
+
+    def release(self) -> None:
+        """Release the lease, if it is still this process's."""
+        with contextlib.suppress(OSError):
+            if self._path.read_text() == self._content:
+                self._path.unlink()
+
+
+def find_controller(run: Path) -> str | None:
+    """Return the name of the controller at work in a run directory, or None."""
+    newest = _newest_lease(run)
+    return find_holder(newest) if newest else None
+
+
+def read_release_reason(run: Path) -> str:
+    """Return why the last controller released its lease; empty if it did not."""
+    newest = _newest_lease(run)
+    try:
+        content = json.loads(newest.read_text()) if newest else {}
+    except (OSError, ValueError):
+        return ""
+    return str(content.get("left", ""))
+
+
+def find_holder(path: Path) -> str | None:
+    """Return the name of the process that holds a controller's or an allocation's lease.
+
+    A lease without content is being written this moment: K copies of one job script start in the
+    same second.
+
+    Returns:
+        Such as ``process 12 on host``; None when the lease is free.
+    """
+    try:
+        text = path.read_text()
+        age = time.time() - path.stat().st_mtime
+        process = json.loads(text or "{}")
+    except (OSError, ValueError):
+        return None
+    if not text and age < STALE_SECONDS:
+        return "a process that has just started"
+    if "pid" not in process:
+        return None
+    if process["host"] == socket.gethostname():
+        if not _is_alive(int(process["pid"]), process.get("born", "")):
+            return None
+    elif age > STALE_SECONDS:
+        return None
+    return f"process {process['pid']} on {process['host']}"
+
+
+def _newest_lease(run: Path) -> Path | None:
+    return max((run / "controller").glob("[0-9]*.lease"), default=None)
+
+
+def _describe_process() -> str:
+    pid = os.getpid()
+    process: dict[str, Any] = {"pid": pid, "host": socket.gethostname(), "born": _birth(pid)}
+    return json.dumps(process)
+
+
+def _birth(pid: int) -> str:
+    """Return this host's boot and when after it a process began; empty where there is none."""
+    ticks = start_ticks(pid)
+    return "" if ticks is None else f"{boot_id()}/{ticks}"
+
+
+def _is_alive(pid: int, born: str) -> bool:
+    """Check whether a process exists and is the one meant: numbers are used again."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return (b"python" in command or b"hydragnn" in command) and born in ("", _birth(pid))
+
+
+class StampWatch:
+    """A file's time stamp, watched for changes by which its writer proves that it lives."""
+
+    def __init__(self, path: Path, lease_seconds: float, now: float) -> None:
+        """Begin with a whole lease.
+
+        Args:
+            path: the file.
+            lease_seconds: how long each change of the stamp counts.
+            now: time of any clock that never goes back, in seconds.
+        """
+        self._path, self._seconds = path, lease_seconds
+        self._stamp = -1
+        self.until = now + lease_seconds
+
+    def update(self, now: float) -> None:
+        """Extend ``until`` if the stamp has changed since the last call.
+
+        Raises:
+            OSError: the file is gone (``FileNotFoundError``) or out of reach.
+        """
+        with self._path.open("rb") as file:  # opening asks the file server; a stamp may be cached
+            stamp = os.fstat(file.fileno()).st_mtime_ns
+        if stamp != self._stamp:
+            self._stamp, self.until = stamp, now + self._seconds
+
+
+def create_rank_lease(lease: Path, until: float) -> None:
+    """Create the lease of ranks: its time stamp is a point in this host's monotonic time.
+
+    A process that starts ranks and the ranks share that clock, and a laptop that slept wakes with
+    its leases in order.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    lease.touch(mode=0o600)
+    grant_rank_lease(lease, until)
+
+
+def grant_rank_lease(lease: Path, until: float) -> None:
+    """Extend the lease of ranks to a point in ``time.monotonic``.
+
+    Raises:
+        OSError: the file is gone or out of reach.
+    """
+    stamp = max(0, int(until * 1e9))
+    os.utime(lease, ns=(stamp, stamp))
+
+
+def watch_rank_lease(
+    lease: Path, lease_seconds: float, end_group: Callable[[], object]
+) -> NoReturn:
+    """End this process once its lease is over or gone; run it in a thread.
+
+    A thread that cannot run (another one holds the interpreter, or the whole host was frozen) is
+    backed by the kernel: an alarm that was set for the end kills the process, and a frozen one
+    before it does anything else.
+
+    Args:
+        lease: the file that ``create_rank_lease`` made.
+        lease_seconds: length of a whole lease.
+        end_group: called at the end, to kill the other processes of this one's group.
+    """
+    pause = min(1.0, lease_seconds / _CHECKS_PER_LEASE)
+    end = time.monotonic() + lease_seconds
+    while True:
+        try:
+            end = lease.stat().st_mtime_ns / 1e9
+        except FileNotFoundError:
+            _leave(f"lease {lease} is gone", end_group)
+        except OSError:  # out of reach: its last stamp counts
+            pass
+        left = end - time.monotonic()
+        if left < 0:
+            _leave(f"lease {lease} was not renewed for {lease_seconds:g} s", end_group)
+        signal.setitimer(signal.ITIMER_REAL, left + 2 * pause)
+        time.sleep(pause)
+
+
+def _leave(reason: str, end_group: Callable[[], object]) -> NoReturn:
+    os.write(2, f"rank {os.environ.get('RANK')}: {reason}; ending.\n".encode())
+    end_group()  # a frozen fork server cannot, and no child may outlive the lease
+    os._exit(RANK_LEASE_LAPSED)
