@@ -41,12 +41,12 @@ if TYPE_CHECKING:
         check_corners,
         find_cards,
         open_run,
+        read_software_versions,
         settle,
         stores_of,
         trial_config,
     )
     from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
-    from hydragnn_hpo.campaign.software_versions import read_software_versions
     from hydragnn_hpo.campaign.state import RULES, State, Trial, TrialStatus, fold
     from hydragnn_hpo.campaign.status import (
         ROWS,

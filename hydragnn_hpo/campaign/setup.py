@@ -1,10 +1,13 @@
 """Open a run directory for a campaign, and refuse a bad one before anything starts."""
 
 import itertools
+import platform
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo import __version__
 from hydragnn_hpo.config import (
     CampaignConfig,
     CardConfig,
@@ -260,3 +263,24 @@ def _activate(config: CampaignConfig, values: dict[str, Scalar], key: str) -> di
                 values[name] = wanted[0] if isinstance(wanted, tuple) else wanted
                 pending.append(name)
     return values
+
+
+PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "adios2", "vesin", "deephyper", "optuna")
+"""What may change a number, or the next proposal."""
+
+
+def read_software_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Return the versions of Python and of packages, without importing them."""
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def controller_versions() -> dict[str, str]:
+    """Return what the journal says of the controller's software and system."""
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return {"hydragnn-hpo": __version__, **read_software_versions(), "system": system}

@@ -1,8 +1,20 @@
 """Opening a run directory: what a killed process left behind."""
 
+import platform
+import subprocess
+import sys
+
+import numpy
 import pytest
 
-from hydragnn_hpo.campaign.setup import open_run, settle, tidy
+import hydragnn_hpo
+from hydragnn_hpo.campaign.setup import (
+    controller_versions,
+    open_run,
+    read_software_versions,
+    settle,
+    tidy,
+)
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.toml_files import load_config, parse_config
 from hydragnn_hpo.errors import RunError
@@ -65,3 +77,24 @@ def test_several_may_open_one_run_in_the_same_moment(tmp_path):
     (tmp_path / "notes").touch()
     with pytest.raises(RunError, match="holds no campaign"):
         open_run(config, tmp_path)
+
+
+def test_versions_are_those_that_run():
+    found = controller_versions()
+    assert found["hydragnn-hpo"] == hydragnn_hpo.__version__
+    assert found["python"] == platform.python_version()
+    assert found["numpy"] == numpy.__version__
+    assert platform.machine() in found["system"]
+
+
+def test_what_is_not_installed_is_left_out():
+    assert read_software_versions(["no-such-package-anywhere"]).keys() == {"python"}
+
+
+def test_a_login_node_does_not_import_torch_for_it():
+    code = (
+        "import sys; from hydragnn_hpo.campaign.setup import controller_versions;"
+        "controller_versions(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
