@@ -39,7 +39,7 @@ class JobError(HydraError):
 
 
 def answer_of(error: HydraError) -> dict[str, Any]:
-    """Give what a job that fails so leaves as its answer; one of a disk may fare better elsewhere.
+    """Return the answer of a job that fails so; one of a full disk may succeed on another host.
 
     >>> answer_of(ConfigError("no heads."))
     {'error': 'no heads.'}
@@ -48,7 +48,7 @@ def answer_of(error: HydraError) -> dict[str, Any]:
 
 
 def unknown(kind: str, found: str, known: Iterable[str]) -> str:
-    """Say that a name is unknown, what it may have meant, and what there is.
+    """Return a sentence on an unknown name: what it may have meant, and which are known.
 
     >>> unknown("conv", "schent", ["gin", "pna", "schnet"])
     "unknown conv 'schent'. Did you mean 'schnet'? Known: gin, pna, schnet."

@@ -26,7 +26,7 @@ PASSING = frozenset(
 
 
 def passes(error: BaseException) -> bool:
-    """Say whether a file system has failed for a while only; a full disk waits for a person."""
+    """Check whether a file system has failed for a while only; a full disk waits for a person."""
     cause = error.__cause__ if isinstance(error, HydraError) else error
     return isinstance(cause, OSError) and cause.errno in PASSING
 

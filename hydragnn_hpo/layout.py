@@ -13,30 +13,30 @@ class TrialDir:
 
     @property
     def config(self) -> Path:
-        """Give the file with everything that decides the trial's result; written once."""
+        """Return the file with everything that decides the trial's result; written once."""
         return self.path / "trial.toml"
 
     @property
     def checkpoints(self) -> Path:
-        """Give the folder of ``best.safetensors`` and ``last.safetensors``."""
+        """Return the folder of ``best.safetensors`` and ``last.safetensors``."""
         return self.path / "checkpoints"
 
     @property
     def best(self) -> Path:
-        """Give the weights of the best epoch."""
+        """Return the weights of the best epoch."""
         return self.checkpoints / "best.safetensors"
 
     @property
     def control(self) -> Path:
-        """Give the file through which a person or the controller asks something of rank 0."""
+        """Return the file through which a person or the controller sends requests to rank 0."""
         return self.path / "control"
 
     def attempt(self, number: int) -> Path:
-        """Give the directory of one start of the trial."""
+        """Return the directory of one start of the trial."""
         return self.path / "attempts" / f"{number:03d}"
 
     def attempts(self) -> list[int]:
-        """Give the numbers of all attempts, rising."""
+        """Return the numbers of all attempts, rising."""
         return sorted(int(p.name) for p in (self.path / "attempts").glob("[0-9]*"))
 
 
@@ -48,70 +48,70 @@ class RunDir:
 
     @property
     def campaign(self) -> Path:
-        """Give the resolved campaign."""
+        """Return the resolved campaign."""
         return self.path / "campaign.toml"
 
     @property
     def journal(self) -> Path:
-        """Give the truth."""
+        """Return the journal, from which all state is folded."""
         return self.path / "events.jsonl"
 
     @property
     def data(self) -> Path:
-        """Give the folder of stores."""
+        """Return the folder of stores."""
         return self.path / "data"
 
     @property
     def ensemble(self) -> Path:
-        """Give the file that a user takes away."""
+        """Return the ensemble, the file that a user takes away."""
         return self.path / "ensemble.zip"
 
     @property
     def report(self) -> Path:
-        """Give the folder of figures and tables."""
+        """Return the folder of figures and tables."""
         return self.path / "report"
 
     @property
     def summary(self) -> Path:
-        """Give the run's own figures."""
+        """Return the run's own figures."""
         return self.path / "summary.json"
 
     @property
     def requests(self) -> Path:
-        """Give the folder in which a person leaves wishes for the controller."""
+        """Return the folder of user requests to the controller."""
         return self.path / "requests"
 
     @property
     def jobs(self) -> Path:
-        """Give the folder of batch jobs: scripts, logs, records."""
+        """Return the folder of batch jobs: scripts, logs, records."""
         return self.path / "jobs"
 
     @property
     def software(self) -> Path:
-        """Give the packed environment that ``submit --pack auto`` makes."""
+        """Return the packed environment that ``submit --pack auto`` makes."""
         return self.path / "software" / "environment.tar.gz"
 
     @property
     def trials(self) -> Path:
-        """Give the folder of trials."""
+        """Return the folder of trials."""
         return self.path / "trials"
 
     @property
     def excluded(self) -> Path:
-        """Give the list of hosts that the run leaves alone."""
+        """Return the list of hosts that the run leaves alone."""
         return self.path / "exclude.hosts"
 
     @property
     def costs(self) -> Path:
-        """Give what was learnt of costs."""
+        """Return the file of what was measured of costs."""
         return self.path / "cost.json"
 
     def store(self, name: str) -> Path:
-        """Give the graph store of a card."""
+        """Return the graph store of a card."""
         return self.data / f"{name}.bp"
 
     def trial(self, name: str) -> TrialDir:
-        """Give a trial's directory."""
+        """Return a trial's directory."""
         return TrialDir(self.trials / name)
 
 

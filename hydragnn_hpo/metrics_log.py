@@ -53,7 +53,7 @@ class RecordWriter:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the whole records of a file; a torn last line is left out."""
+    """Return the whole records of a file; a torn last line is left out."""
     if not path.exists():
         return
     with path.open("rb") as file:

@@ -12,7 +12,7 @@ of lines that only some programs know."""
 
 
 def find_unprintable(value: Any) -> str | None:
-    """Give the first text, also of a key, that holds a control character."""
+    """Return the first text, also of a key, that holds a control character."""
     if isinstance(value, str):
         return None if escape_controls(value) == value else value
     if isinstance(value, Mapping):
@@ -21,11 +21,11 @@ def find_unprintable(value: Any) -> str | None:
         parts = list(value)
     else:
         return None
-    return next((found for part in parts if (found := find_unprintable(part)) is not None), None)
+    return next((first for part in parts if (first := find_unprintable(part)) is not None), None)
 
 
 def sanitize_values(value: Any) -> Any:
-    """Give plain data with its control characters spelt out, all the way down."""
+    """Return plain data with its control characters spelt out, all the way down."""
     if isinstance(value, str):
         return escape_controls(value)
     if isinstance(value, Mapping):

@@ -52,7 +52,7 @@ _TABLE = _known()
 
 
 def inside(unit: str) -> tuple[float, str]:
-    """Give the factor into our own unit, and that unit's name.
+    """Return the factor into our own unit, and that unit's name.
 
     >>> inside("meV")
     (0.001, 'eV')

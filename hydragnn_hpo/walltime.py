@@ -51,7 +51,7 @@ class WallTime:
         return _LEAST_MARGIN if self.margin is None else self.margin
 
     def near(self, checkpoint_seconds: float, look_seconds: float) -> bool:
-        """Tell whether it is time to go.
+        """Check whether the end is so near that trials must leave.
 
         Args:
             checkpoint_seconds: how long the last checkpoint took.
@@ -65,9 +65,9 @@ class WallTime:
 
 def _seconds(name: str, text: str) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = math.nan
-    if not (math.isfinite(found) and found >= 0.0):
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds >= 0.0):
         raise ConfigError(f"{name} is '{text}': give a number of seconds, or unset it.")
-    return found
+    return seconds

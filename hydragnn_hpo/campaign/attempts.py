@@ -211,8 +211,8 @@ class Attempts:
                 case "first_step" if trial.first_step is None:
                     if (moment := finite_number(record["time"])) is not None:
                         seconds = moment - trial.placed
-                        told = {"trial": trial.name, "seconds": seconds}
-                        self.event_store.append("first_step", durable=False, **told)
+                        fields = {"trial": trial.name, "seconds": seconds}
+                        self.event_store.append("first_step", durable=False, **fields)
                 case "checkpoint" if int(record["epoch"]) <= trial.until:
                     self._checkpoint(trial, int(record["epoch"]), int(record.get("step", 0)))
                 case "epoch" if trial.epoch < int(record["epoch"]) <= trial.until:

@@ -229,8 +229,8 @@ class Controller:
             return
         while not seen or now < changed + GATHERING_SECONDS:
             if now > deadline and not seen:
-                said = f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs."
-                raise self._no_hosts_error(said)
+                message = f"no host joined within {HOST_SECONDS:.0f} s: see the agents' logs."
+                raise self._no_hosts_error(message)
             self._wait()
             now = time.monotonic()
             if len(self.backend.slots) != seen:
@@ -307,11 +307,11 @@ class Controller:
         self._idle_since = min(self._idle_since, now) if plan.held else math.inf
         if now - self._idle_since > HOST_SECONDS:
             trial, why = next(iter(plan.held.items()))
-            said = (
+            message = (
                 f"nothing could start for {HOST_SECONDS:.0f} s: {trial} {why}; give the campaign "
                 "more slots, or cancel the trial."
             )
-            raise self._no_hosts_error(said) if self.state.hosts.lost else JobError(said)
+            raise self._no_hosts_error(message) if self.state.hosts.lost else JobError(message)
 
     def _process_events(self) -> None:
         """Process the events since the last turn; ends are durable before they are acted on."""
@@ -349,8 +349,8 @@ class Controller:
             self.auxiliary_jobs.on_event(event)
             if event.kind == "ready":
                 self.ready = True
-                told = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
-                self.event_store.append("zygote_ready", durable=False, **told)
+                fields = {k: event.data[k] for k in ("host", "import_seconds") if k in event.data}
+                self.event_store.append("zygote_ready", durable=False, **fields)
             elif event.kind == "counters":
                 self.energy_meter.on_event(event)
             elif event.kind == "adopted" and event.job:

@@ -156,16 +156,16 @@ class Dispatch:
         if len(hosts) > FEW or not self.pool.total:
             self.lay_out(slots, state)
             return
-        found: dict[str, list[str]] = {}
+        slots_by_host: dict[str, list[str]] = {}
         for slot in slots:
             if slot.host in hosts:
                 self.slots[slot.name] = slot
-                found.setdefault(slot.host, []).append(slot.name)
-        for host, names in found.items():
+                slots_by_host.setdefault(slot.host, []).append(slot.name)
+        for host, names in slots_by_host.items():
             if host not in state.hosts.quarantined:
                 self.pool.add_host(host, names)
         for trial in state.with_status("running"):
-            if not found.keys().isdisjoint(trial.hosts):
+            if not slots_by_host.keys().isdisjoint(trial.hosts):
                 self.pool.claim(trial.slots)
 
     # -- deciding --------------------------------------------------------------------
@@ -343,8 +343,8 @@ class HostHealth:
         Slots of hosts that joined are laid out by the controller, for all of them at once.
         """
         if event.kind == "host_joined":
-            told = {key: event.data[key] for key in ("host", "slots")}
-            self.event_store.append("host_joined", durable=False, **told)
+            fields = {key: event.data[key] for key in ("host", "slots")}
+            self.event_store.append("host_joined", durable=False, **fields)
         elif event.kind == "host_leaving":
             self._ends[event.data["host"]] = event.data["ends_at"]
         elif event.kind == "host_lost":
@@ -382,7 +382,7 @@ class HostHealth:
             self.quarantine(host, f"failed {len(causes)} times: {', '.join(sorted(causes))}")
 
     def quarantine(self, host: str, reason: str) -> None:
-        """Give a host no more trials."""
+        """Stop placing trials on a host."""
         logger.warning("host %s %s; it gets no more trials.", host, reason)
         self.event_store.append("quarantined", host=host, reason=reason)
         self.dispatch.pool.close_host(host)

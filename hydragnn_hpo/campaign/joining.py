@@ -46,7 +46,7 @@ Course = Literal["free", "finished", "paused", "failed", "drained"]
 
 
 def patient(machine: MachineConfig) -> MachineConfig:
-    """Give a campaign's machine with leases that outlast a change of controllers."""
+    """Return a campaign's machine with leases that outlast a change of controllers."""
     if "lease_seconds" in machine.model_fields_set:
         return machine
     return machine.model_copy(update={"lease_seconds": LEASE_SECONDS})
@@ -91,7 +91,7 @@ class AllocationMember:
 
     @property
     def whereabouts(self) -> str:
-        """Say who we are."""
+        """Return a name of this allocation for messages."""
         return f"allocation {self.transport.allocation} ({len(self.transport.hosts)} hosts)"
 
     def backend(self) -> Backend:
@@ -115,19 +115,19 @@ class AllocationMember:
         Raises:
             RunError: the controller will not have us.
         """
-        heard, asked = False, False
+        served, leaving = False, False
         while time.time() < self._until:
             self._visit.turn(TURN_SECONDS)
             self._seat.renew()
-            if self._visit.received != heard:
-                heard = self._visit.received
-                tell(f"{self.whereabouts} {'serves' if heard else 'lost'} a controller")
-                self._served |= heard
-            if (pause.wanted or pause.draining) and not asked:
-                asked = True
+            if self._visit.received != served:
+                served = self._visit.received
+                tell(f"{self.whereabouts} {'serves' if served else 'lost'} a controller")
+                self._served |= served
+            if (pause.wanted or pause.draining) and not leaving:
+                leaving = True
                 self._visit.leave(time.time())
                 self._until = min(self._until, time.time() + LEAVING_SECONDS)
-            course = None if heard or asked else self._look()
+            course = None if served or leaving else self._look()
             if course is not None:
                 return course
         return "drained"

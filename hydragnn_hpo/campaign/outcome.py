@@ -60,17 +60,17 @@ def read_outcome(attempt: EndedAttempt) -> dict[str, Any]:
         return _interrupted(asked if asked in YIELDS else "walltime")
     if HALVED in codes:  # ends by itself: it is halved until it fits, or one graph does not
         return _interrupted("resized")
-    said = last_lines(attempt.folder / "log")
+    log_end = last_lines(attempt.folder / "log")
     if attempt.restarts >= attempt.max_restarts:
         return {
             "outcome": "failed",
             "reason": "bug",
             "message": f"was lost {attempt.restarts + 1} times in a row without a new checkpoint "
-            f"(exit codes {list(codes)}): {attempt.error or said}",
+            f"(exit codes {list(codes)}): {attempt.error or log_end}",
         }
     if STALE in codes:  # the log names the rank that was waited for
-        return _interrupted("stale", codes=list(codes), message=said)
-    message = attempt.error or (said if FILES_AWAY in codes else None)
+        return _interrupted("stale", codes=list(codes), message=log_end)
+    message = attempt.error or (log_end if FILES_AWAY in codes else None)
     return _interrupted("host_lost", codes=list(codes), message=message)
 
 

@@ -63,13 +63,13 @@ class Promoter:
         resting = exhausted and not state.count("queued", "running")
         if not self._has_changed(resting):
             return
-        found = self._choose(resting)
-        for rung in sorted({p.to_rung for p in found}, reverse=True):
-            names = [p.trial for p in found if p.to_rung == rung]
+        promotions = self._choose(resting)
+        for rung in sorted({p.to_rung for p in promotions}, reverse=True):
+            names = [p.trial for p in promotions if p.to_rung == rung]
             self.event_store.append(
                 "promoted", trials=names, until=self.search.rungs[rung], last=False
             )
-        if resting and not found:
+        if resting and not promotions:
             self.event_store.append("promoted", trials=[], until=self.search.rungs[-1], last=True)
 
     def _has_changed(self, resting: bool) -> bool:
@@ -85,8 +85,8 @@ class Promoter:
         search, state = self.search, self.event_store.state
         results = [state.results.get(rung, []) for rung in search.rungs]
         gone = [state.promoted.get(rung, set()) for rung in search.rungs]
-        found = choose_promotions(search, results, gone, resting=resting)
-        return [p for p in found if state.trials[p.trial].status == "stopped"]
+        promotions = choose_promotions(search, results, gone, resting=resting)
+        return [p for p in promotions if state.trials[p.trial].status == "stopped"]
 
 
 class Replicates:

@@ -170,9 +170,9 @@ class Proposals:
     def _start_brain(self) -> None:
         search = self.config.search
         known = [t for t in self.event_store.state.trials.values() if t.parent is None]
-        told = {t.name: t for t in known if t.rests or t.status in AT_REST}
-        results: list[Result] = [(t.values, self._point(t)) for t in told.values()]
-        pending = [t.values for t in known if t.name not in told]
+        resting = {t.name: t for t in known if t.rests or t.status in AT_REST}
+        results: list[Result] = [(t.values, self._point(t)) for t in resting.values()]
+        pending = [t.values for t in known if t.name not in resting]
         warm = self._warm()
         self.search_worker = SearchWorker(
             lambda: make_brain(
@@ -193,13 +193,13 @@ class Proposals:
         search, kept = self.config.search, list[Row]()
         for path in search.warm_start:
             rows = read_warm_start_rows(Path(path), search.objective, self.config.space)
-            found = select_warm_start(
+            chosen = select_warm_start(
                 self.config.space, search.constraints, rows, self.config.trial
             )
-            kept += found.kept
-            causes = "; skipped: " if found.skipped else ""
-            causes += ", ".join(f"{number} ({why})" for why, number in found.skipped.items())
-            logger.warning("%s: %d results are learnt from%s.", path, len(found.kept), causes)
+            kept += chosen.kept
+            causes = "; skipped: " if chosen.skipped else ""
+            causes += ", ".join(f"{number} ({why})" for why, number in chosen.skipped.items())
+            logger.warning("%s: %d results are learnt from%s.", path, len(chosen.kept), causes)
         return kept
 
     def propose_next(self) -> None:

@@ -114,18 +114,18 @@ def find_cards(config: CampaignConfig, source: Path) -> dict[Path, CardConfig]:
     Raises:
         ConfigError: one is missing or wrong, or two have the same name.
     """
-    found: dict[Path, CardConfig] = {}
+    cards: dict[Path, CardConfig] = {}
     for entry in config.data:
-        beside = source.parent / entry.card
-        path = beside if beside.is_file() else find_resource(entry.card, "graph_datasets")
+        near = source.parent / entry.card
+        path = near if near.is_file() else find_resource(entry.card, "graph_datasets")
         card = load_config(path, CardConfig)
-        if card.name in {other.name for other in found.values()}:
+        if card.name in {other.name for other in cards.values()}:
             raise ConfigError(
                 f"two cards of the campaign are named '{card.name}': name one differently, or drop "
                 "one."
             )
-        found[path.resolve()] = card
-    return found
+        cards[path.resolve()] = card
+    return cards
 
 
 def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -174,8 +174,8 @@ def settle(config: CampaignConfig, source: Path) -> CampaignConfig:
         ConfigError: its space, constraints or objective make no sense by themselves.
     """
     if config.command is None:
-        beside = [source.parent.absolute() / entry.card for entry in config.data]
-        cards = zip(config.data, beside, strict=True)
+        near = [source.parent.absolute() / entry.card for entry in config.data]
+        cards = zip(config.data, near, strict=True)
         data = [e.model_copy(update={"card": str(p)}) if p.is_file() else e for e, p in cards]
         return config.model_copy(update={"data": tuple(data)})
     check_search(config, parts=None)
@@ -271,13 +271,13 @@ PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "adios2", "vesin", "de
 
 def read_software_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of Python and of packages, without importing them."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in packages:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def controller_versions() -> dict[str, str]:

@@ -95,16 +95,16 @@ def read_requests(run: RunDir) -> list[tuple[Path, UserRequest]]:
 
     A file that is no request is removed with a warning.
     """
-    found = []
+    requests = []
     for path in sorted(run.requests.glob("[0-9]*.json")):
         try:
-            found.append((path, _read(path)))
+            requests.append((path, _read(path)))
         except FileNotFoundError:
             continue
         except ConfigError as error:
             logger.warning("%s: no request, removed: %s", path, error)
             remove_request(path)
-    return found
+    return requests
 
 
 def remove_request(path: Path) -> None:
@@ -244,11 +244,11 @@ class RequestHandler:
             return
         self._looked = time.monotonic()
         try:
-            asked = read_requests(self.run)
+            requests = read_requests(self.run)
         except (OSError, StorageError) as error:  # they are there at the next look, or the one then
             logger.warning("requests cannot be read: %s", error)
             return
-        for path, request in asked:
+        for path, request in requests:
             try:
                 check_request(request, self.attempts.config, self.event_store.state)
             except HydraError as error:

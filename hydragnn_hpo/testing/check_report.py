@@ -82,7 +82,7 @@ class CheckFinding:
 
     @property
     def sentence(self) -> str:
-        """Say what was found."""
+        """Return what was measured, as text."""
         number = "" if self.found is None else f"{self.found:.2g}, must be {self.bound}"
         parts = [part.rstrip(".") for part in (number, self.detail) if part]
         return f"{self.result}: {'; '.join(parts)}" if parts else self.result
@@ -112,7 +112,7 @@ class CheckReport:
         return tuple(finding for finding in self.findings if finding.failed)
 
     def to_plain(self) -> dict[str, Any]:
-        """Give plain data for JSON; numbers that are not finite become None."""
+        """Return plain data for JSON; numbers that are not finite become None."""
         findings = []
         for finding in self.findings:
             plain = asdict(finding)

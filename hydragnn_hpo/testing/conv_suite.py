@@ -63,7 +63,7 @@ def check_conv(
         if name not in CHECKS:
             raise ConfigError(unknown("check", name, CHECKS))
     subject = make_conv_under_test(conv, options, features=features)
-    started = time.monotonic()
+    begin = time.monotonic()
     findings: list[CheckFinding] = []
     for check in CHECKS.values():
         if only is not None and check.name not in only:
@@ -75,7 +75,7 @@ def check_conv(
             else run_check(check, subject)
         )
     plain = subject.options.model_dump(mode="json")
-    return CheckReport(subject.name, plain, tuple(findings), time.monotonic() - started)
+    return CheckReport(subject.name, plain, tuple(findings), time.monotonic() - begin)
 
 
 def _skipped_checks(check: ConvCheck, reason: str) -> CheckFinding:
@@ -91,8 +91,8 @@ def run_check(check: ConvCheck, subject: ConvUnderTest) -> CheckFinding:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             measured = check.measure(subject)
     except Exception as error:  # whatever a user's conv raises is an answer
-        said = " ".join(str(error).split())[:LONGEST]
-        detail = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        message = " ".join(str(error).split())[:LONGEST]
+        detail = f"{type(error).__name__}: {message}" if message else type(error).__name__
         return replace(failed, detail=f"it raised {detail}", place=_place(error, subject))
     return replace(
         failed,
@@ -106,7 +106,7 @@ def run_check(check: ConvCheck, subject: ConvUnderTest) -> CheckFinding:
 
 
 def _place(error: BaseException, subject: ConvUnderTest) -> str:
-    """Give the deepest line of the conv's own file, or of whatever is neither ours nor torch's."""
+    """Return the deepest line of the conv's own file, or of any file but ours and torch's."""
     frames = traceback.extract_tb(error.__traceback__)
     try:
         own = inspect.getsourcefile(subject.conv)

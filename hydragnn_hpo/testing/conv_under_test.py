@@ -65,7 +65,7 @@ class ConvUnderTest:
         return tuple(TARGETS) if self.vectors else ("energy", "charge")
 
     def config(self, layers: int = LAYERS) -> ModelConfig:
-        """Give the trunk around it, with one of our own convs in its place."""
+        """Return the trunk around it, with one of our own convs in its place."""
         return ModelConfig(
             conv="painn" if self.vectors else "schnet",
             features=self.features,
@@ -114,7 +114,7 @@ def outputs(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
 
 
 def deviation(found: Tensor, expected: Tensor) -> float:
-    """Give the largest difference, relative to the largest expected number or 1."""
+    """Return the largest difference, relative to the largest expected number or 1."""
     if found.shape != expected.shape:
         return float("inf")
     if not found.numel():
@@ -124,7 +124,7 @@ def deviation(found: Tensor, expected: Tensor) -> float:
 
 
 def worst(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Give the largest deviation of all outputs; not a number if one is none."""
+    """Return the largest deviation of all outputs; not a number if one is none."""
     each = torch.tensor([deviation(found[name], expected[name]) for name in expected])
     return float(each.max())
 
@@ -175,7 +175,7 @@ def _check_widths(subject: ConvUnderTest, name: str) -> None:
 
 
 def _options_class(found: type[nn.Module], name: str) -> type[Config]:
-    """Give the settings of a user's conv."""
+    """Return the settings of a user's conv."""
     schema = getattr(found, "Options", UserOptions)
     if not (inspect.isclass(schema) and issubclass(schema, Config)):
         raise ConfigError(

@@ -48,7 +48,7 @@ class Structure:
         return replace(self, numbers=self.numbers[order], positions=self.positions[order])
 
     def doubled(self) -> "Structure":
-        """Give the same crystal with two cells along the first lattice vector as one."""
+        """Return the same crystal with two cells along the first lattice vector as one."""
         return Structure(
             np.tile(self.numbers, 2),
             np.vstack((self.positions, self.positions + self.cell[0])),
@@ -88,13 +88,13 @@ def random_structure(seed: int, num_nodes: int = 6, *, periodic: bool = False) -
 
 
 def molecule(numbers: Sequence[int], positions: Sequence[Sequence[float] | Array]) -> Structure:
-    """Give atoms at given positions in angstrom, in free space."""
+    """Return atoms at given positions in angstrom, in free space."""
     places = np.array(positions, dtype=np.float64).reshape(-1, 3)
     return Structure(np.array(numbers, dtype=np.int16), places, np.zeros((3, 3)))
 
 
 def add_isolated_atom(seed: int) -> Structure:
-    """Give a molecule, and one atom far away from it that has no edge."""
+    """Return a molecule, and one atom far away from it that has no edge."""
     near = random_structure(seed, 4)
     return Structure(
         np.append(near.numbers, np.int16(26)),
@@ -104,7 +104,7 @@ def add_isolated_atom(seed: int) -> Structure:
 
 
 def symmetric_sites() -> tuple[Structure, ...]:
-    """Give a straight molecule and a cubic crystal: directions around a site cancel exactly."""
+    """Return a straight molecule and a cubic crystal: directions around a site cancel exactly."""
     straight = molecule([8, 6, 8], [[-1.16, 0, 0], [0, 0, 0], [1.16, 0, 0]])
     cubic = Structure(np.array([26], np.int16), np.zeros((1, 3)), 2.87 * np.eye(3), True)
     return straight, cubic
@@ -126,7 +126,7 @@ def batch_graphs(
 
 
 def shuffled_edges(batch: Batch, seed: int) -> Batch:
-    """Give the same edges in a random order, as single ones."""
+    """Return the same edges in a random order, as single ones."""
     order = torch.from_numpy(np.random.default_rng(seed).permutation(batch.edge_index.shape[1]))
     return replace(
         batch,
@@ -137,7 +137,7 @@ def shuffled_edges(batch: Batch, seed: int) -> Batch:
 
 
 def empty_batch(dtype: torch.dtype = torch.float64) -> Batch:
-    """Give the share of a rank that got no graph."""
+    """Return the share of a rank that got no graph."""
     one = batch_of([random_structure(0, 2)], dtype)
     assert one.pairs is not None
     assert one.cell is not None

@@ -51,7 +51,7 @@ class EdgeGatedConv(nn.Module):
     def forward(
         self, nodes: Tensor, along: Tensor, weight: Tensor, links: Links
     ) -> tuple[Tensor, Tensor | None]:
-        """Give the changes of nodes, [N, F], and of edges, [E, F] or None.
+        """Return the changes of nodes, [N, F], and of edges, [E, F] or None.
 
         Args:
             nodes: features, [N, F].
@@ -60,15 +60,15 @@ class EdgeGatedConv(nn.Module):
             links: the edges.
         """
         met = sum_ends(self.receive(nodes), self.send(nodes), None, links).add_(self.gate(along))
-        heard = gated_mean(self.value(nodes), met, weight, links)
-        change = silu_of_norm(self.own(nodes) + heard, self.norm.weight, self.norm.bias)
+        message = gated_mean(self.value(nodes), met, weight, links)
+        change = silu_of_norm(self.own(nodes) + message, self.norm.weight, self.norm.bias)
         if self.edge_norm is None:
             return change, None
         return change, silu_of_norm(met, self.edge_norm.weight, self.edge_norm.bias)
 
 
 def gated_mean(values: Tensor, met: Tensor, weight: Tensor, links: Links) -> Tensor:
-    """Give ``sum_j w_ij sigmoid(m_ij) v_j / (1 + sum_j w_ij sigmoid(m_ij))``, [N, F].
+    """Return ``sum_j w_ij sigmoid(m_ij) v_j / (1 + sum_j w_ij sigmoid(m_ij))``, [N, F].
 
     Args:
         values: of the nodes, [N, F].
@@ -81,7 +81,7 @@ def gated_mean(values: Tensor, met: Tensor, weight: Tensor, links: Links) -> Ten
 
 
 def silu_of_norm(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Give SiLU of the layer norm of each row, [n, F]; weight and bias are the norm's, [F]."""
+    """Return SiLU of the layer norm of each row, [n, F]; weight and bias are the norm's, [F]."""
     return apply_function(_SiluOfNorm, rows, weight, bias)
 
 
@@ -119,10 +119,10 @@ class _SiluOfNorm(Function):
             before = grad * half * (1.0 + normal * (1.0 - half))
         else:
             before = torch.ops.aten.silu_backward(grad, normal)
-        found: tuple[Tensor, ...] = torch.ops.aten.native_layer_norm_backward(
+        gradients: tuple[Tensor, ...] = torch.ops.aten.native_layer_norm_backward(
             before, rows, weight.shape, mean, scale, weight, bias, [True] * 3
         )
-        return found
+        return gradients
 
 
 class AngleState(NamedTuple):
@@ -191,7 +191,7 @@ class AlignnConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: BondState | None, edges: Edges
     ) -> tuple[Tensor, BondState | None]:
-        """Give the change of the scalars, [N, F], and the new bonds."""
+        """Return the change of the scalars, [N, F], and the new bonds."""
         bonds, angles = self._first(edges) if state is None else state
         if self.between is not None:
             assert angles is not None

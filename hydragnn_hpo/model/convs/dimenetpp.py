@@ -58,7 +58,7 @@ class Residual(nn.Module):
 
 
 class AngularSum(nn.Module):
-    """Let every edge j -> i hear the edges k -> j through filters of length and angle.
+    """Send the messages of edges k -> j to edges j -> i through filters of length and angle.
 
     Filters are linear in the functions of length and angle, so that lengths are contracted on
     edges before anything meets: a triplet costs S multiplications per channel and stores nothing.
@@ -122,7 +122,7 @@ class DimeNetPPConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: DirectedState | None, edges: Edges
     ) -> tuple[Tensor, DirectedState]:
-        """Give the change of the scalars, [N, F], and the new messages, [E, F]."""
+        """Return the change of the scalars, [N, F], and the new messages, [E, F]."""
         ends = self.receive(scalars), self.send(scalars)
         if state is None:
             assert self.measure is not None
@@ -131,8 +131,8 @@ class DimeNetPPConv(nn.Module):
         else:
             messages, angles = state
             own = sum_ends(*ends, self.own(messages), edges.links)
-        heard = multiply_by_filters(F.silu(self.other(messages)), self.filter(edges.pair_basis))
-        turned = self.angular(F.silu(self.down(heard)), angles)
+        filtered = multiply_by_filters(F.silu(self.other(messages)), self.filter(edges.pair_basis))
+        turned = self.angular(F.silu(self.down(filtered)), angles)
         met = F.silu(own) + F.silu(self.up(multiply_by_filters(turned, angles.envelope)))
         messages = self.after(F.silu(self.mix(self.before(met))) + messages)
         gate = self.gate(edges.pair_basis) * edges.pair_envelope

@@ -94,8 +94,8 @@ class _AttentionSum(Function):
         if not values.numel() or not order.numel():
             return torch.zeros_like(values)
         rows = _scale_heads(scale_rows(values.index_select(0, sender), filters), weights)
-        found: Tensor = torch.embedding_bag(rows, order, starts, False, 0, False, None, True)[0]
-        return found
+        sums: Tensor = torch.embedding_bag(rows, order, starts, False, 0, False, None, True)[0]
+        return sums
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -173,7 +173,7 @@ class ETConv(nn.Module):
         match = edge_scores(self.query(scalars), self.key(scalars), near, edges.links, self.heads)
         to_scalar, *to_vectors = self.filters(edges)
         say, *turn = (self.send(scalars) * self.scale).chunk(self.sent, dim=-1)
-        heard = self.out(attention_sum(say, to_scalar, 1.0 + F.silu(match), edges.links))
+        message = self.out(attention_sum(say, to_scalar, 1.0 + F.silu(match), edges.links))
         vectors = send_vectors(state, turn, to_vectors, edges)
-        answer, vectors = self.update(scalars + heard, vectors)
-        return heard + answer, vectors
+        answer, vectors = self.update(scalars + message, vectors)
+        return message + answer, vectors

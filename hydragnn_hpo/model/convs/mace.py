@@ -42,7 +42,7 @@ class MACEConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor | None]:
-        """Give the change of the scalars, [N, F], and features of degree 1 and up, [N, M, F]."""
+        """Return the change of the scalars, [N, F], and features of degree 1 and up, [N, M, F]."""
         single = self.gather(scalars, state, edges)
         terms = [single]
         for product in self.products:
@@ -58,7 +58,7 @@ class MACEConv(nn.Module):
 
 
 def _mix(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
-    """Give a linear map that keeps the variance of what passes, as products of maps need it."""
+    """Return a linear map that keeps the variance of what passes, as products of maps need it."""
     mix = nn.Linear(inputs, outputs, bias=bias)
     nn.init.normal_(mix.weight, std=inputs**-0.5)
     return mix
@@ -93,7 +93,7 @@ class NeighborMoments(nn.Module):
             self.register_buffer(f"couple_{one}{two}", matrix, persistent=False)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> Tensor:
-        """Give features of all degrees, [M, N, F]."""
+        """Return features of all degrees, [M, N, F]."""
         values = [scalars.unsqueeze(1)]
         if state is not None:
             ends = [start(ell) - 1 for ell in range(1, self.plan.reads + 2)]
@@ -102,14 +102,16 @@ class NeighborMoments(nn.Module):
         sent = [send(value) for send, value in zip(self.send, values, strict=True)]
         radial = F.silu(self.radial(edges.pair_basis)) * (edges.pair_envelope * self.scale)
         around = spherical_harmonics(edges.directions, self.plan.around)
-        found: list[list[Tensor]] = [[] for _ in self.mix]
+        by_degree: list[list[Tensor]] = [[] for _ in self.mix]
         moments = zip(self.plan.moments.items(), self.weights, strict=True)
         for ((one, two), coupled_to), weights in moments:
             moment = self._moment(sent[one], weights(radial), around, (one, two), edges)
             widths = [2 * three + 1 for three in coupled_to]
             for three, part in zip(coupled_to, torch.split(moment, widths, dim=1), strict=True):
-                found[three].append(part)
-        mixed = [mix(torch.cat(each, dim=-1)) for mix, each in zip(self.mix, found, strict=True)]
+                by_degree[three].append(part)
+        mixed = [
+            mix(torch.cat(each, dim=-1)) for mix, each in zip(self.mix, by_degree, strict=True)
+        ]
         return torch.cat(mixed, dim=1).transpose(0, 1).contiguous()
 
     def _moment(
@@ -128,7 +130,7 @@ class NeighborMoments(nn.Module):
 
 
 def _norm_scale(values: Tensor) -> Tensor:
-    """Give a scale per node that keeps large features below 1 in the mean, [N, 1, 1].
+    """Return a scale per node that keeps large features below 1 in the mean, [N, 1, 1].
 
     The trunk norms scalars alone; without this, products of features grow from layer to layer.
     """
@@ -168,17 +170,17 @@ class ProductBasis(nn.Module):
         shape, paths = scalars.shape, sum(self.counts)
         coupled = (matrix @ products.flatten(1)).view(matrix.shape[0], *shape)
         weights = self.weights(scalars).view(shape[0], paths, shape[1]).transpose(0, 1)
-        row, path, found = 0, 0, []
+        row, path, by_degree = 0, 0, []
         for ell, count in enumerate(self.counts):
             width = 2 * ell + 1
             block = coupled[row : row + count * width].view(count, width, *shape)
-            found.append((block * weights[path : path + count].unsqueeze(1)).sum(0))
+            by_degree.append((block * weights[path : path + count].unsqueeze(1)).sum(0))
             row, path = row + count * width, path + count
-        return torch.cat(found)
+        return torch.cat(by_degree)
 
 
 def _matrix(couplings: tuple[Path, ...], columns: tuple[tuple[int, int], ...]) -> Tensor:
-    """Give the components of all couplings as sums over products of two components."""
+    """Return the components of all couplings as sums over products of two components."""
     where = {pair: column for column, pair in enumerate(columns)}
     rows = sum(2 * path[2] + 1 for path in couplings)
     matrix = torch.zeros(rows, len(columns), dtype=torch.float64)

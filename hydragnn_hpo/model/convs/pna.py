@@ -30,9 +30,9 @@ class PNAConv(nn.Module):
         self.update = nn.Linear(2 * features, features)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Give the change of the scalars, [N, F]; there is no state."""
+        """Return the change of the scalars, [N, F]; there is no state."""
         messages = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )
-        heard = self.aggregate(messages, edges)
-        return self.update(torch.cat((scalars, heard), dim=-1)), None
+        gathered = self.aggregate(messages, edges)
+        return self.update(torch.cat((scalars, gathered), dim=-1)), None

@@ -35,12 +35,12 @@ class PNAEqConv(nn.Module):
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
-        """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         to_vectors = self.filters(edges)
         say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
-        said = edges.sum_ends(self.receive(scalars), say)
-        said = multiply_by_filters(said, self.filter(edges.pair_basis))
-        heard = self.aggregate(said, edges)
+        messages = edges.sum_ends(self.receive(scalars), say)
+        messages = multiply_by_filters(messages, self.filter(edges.pair_basis))
+        gathered = self.aggregate(messages, edges)
         vectors = send_vectors(state, turn, to_vectors, edges)
-        answer, vectors = self.update(scalars + heard, vectors)
-        return heard + answer, vectors
+        answer, vectors = self.update(scalars + gathered, vectors)
+        return gathered + answer, vectors

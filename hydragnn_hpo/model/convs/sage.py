@@ -31,15 +31,15 @@ class SAGEConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor | None]:
-        """Give the change of the scalars, [N, F]; the state is what a mean divides by, [N, 1]."""
+        """Return the change of the scalars, [N, F]; the state is what a mean divides by, [N, 1]."""
         if self.aggregation == "mean" and state is None:
             state = 1.0 + edges.sum_messages(edges.envelope)
-        heard = self._gathered(scalars, edges)
-        heard = heard if state is None else heard / state
-        return F.silu(self.own(scalars) + self.heard(heard)), state
+        gathered = self._gathered(scalars, edges)
+        gathered = gathered if state is None else gathered / state
+        return F.silu(self.own(scalars) + self.heard(gathered)), state
 
     def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
         if self.pool is None:
             return weighted_sum(scalars, edges.pair_envelope, edges.links)
-        said = F.silu(self.pool(scalars))
-        return segment_max(edges.at_sender(said) * edges.envelope, edges.links)
+        messages = F.silu(self.pool(scalars))
+        return segment_max(edges.at_sender(messages) * edges.envelope, edges.links)

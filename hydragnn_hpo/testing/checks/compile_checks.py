@@ -29,7 +29,7 @@ class Plain(nn.Module):
     def forward(
         self, numbers: Tensor, positions: Tensor, edge_index: Tensor, shift: Tensor, pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Give scalars, [N, F], and vectors, [N, 3, F], of the nodes of one graph."""
+        """Return scalars, [N, F], and vectors, [N, 3, F], of the nodes of one graph."""
         graph_of_node = torch.zeros_like(numbers)
         batch = Batch(
             numbers,
@@ -48,7 +48,7 @@ class Plain(nn.Module):
 
 
 def _plain(subject: ConvUnderTest) -> tuple[Plain, tuple[Tensor, ...]]:
-    """Give a shallow net and its inputs: two layers, so that one of them gets a state."""
+    """Return a shallow net and its inputs: two layers, so that one of them gets a state."""
     batch = batch_of([random_structure(2, 4, periodic=True)])
     assert batch.pairs is not None
     inputs = (batch.numbers, batch.positions, batch.edge_index, batch.edge_shift, batch.pairs)
@@ -67,8 +67,8 @@ def compiled(subject: ConvUnderTest) -> Measurement:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of its own ways while it traces
-            found = torch.compile(net, backend="aot_eager")(*inputs)
-            return Measurement(_worst(found, net(*inputs)), SAME)
+            results = torch.compile(net, backend="aot_eager")(*inputs)
+            return Measurement(_worst(results, net(*inputs)), SAME)
     finally:
         torch.compiler.reset()
 
@@ -78,8 +78,8 @@ def exported(subject: ConvUnderTest) -> Measurement:
     net, inputs = _plain(subject)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = torch.export.export(net, inputs, strict=False).module()(*inputs)
-        return Measurement(_worst(found, net(*inputs)), SAME)
+        results = torch.export.export(net, inputs, strict=False).module()(*inputs)
+        return Measurement(_worst(results, net(*inputs)), SAME)
 
 
 CHECKS = (

@@ -80,7 +80,7 @@ def _vector_error(state: object, scalars: Tensor) -> list[str]:
 
 
 def _train_steps(net: MultiHeadGNN, batch: Batch) -> tuple[list[str], list[str]]:
-    """Give the parameters that get no gradient, and those whose gradient is not finite."""
+    """Return the parameters that get no gradient, and those whose gradient is not finite."""
     net.zero_grad(set_to_none=True)
     loss = torch.stack([value.double().square().sum() for value in net(batch).values()]).sum()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -91,7 +91,7 @@ def _train_steps(net: MultiHeadGNN, batch: Batch) -> tuple[list[str], list[str]]
 
 
 def _heads(subject: ConvUnderTest) -> Sequence[tuple[str, ...]]:
-    """Give the heads of two nets: nobody reads the last state, somebody does."""
+    """Return the heads of two nets: one whose last state is not read, one whose is."""
     return (("energy",), ("arrow",)) if subject.vectors else (("energy",),)
 
 
@@ -140,8 +140,8 @@ def single_precision(subject: ConvUnderTest) -> Measurement:
     """Compare fp32 with fp64."""
     net = subject.build(dtype=torch.float32)
     net.load_state_dict(subject.net.state_dict())
-    found = outputs(net, batch_of(_samples(), torch.float32))
-    return Measurement(worst(found, subject.predict(_samples())), SINGLE)
+    predicted = outputs(net, batch_of(_samples(), torch.float32))
+    return Measurement(worst(predicted, subject.predict(_samples())), SINGLE)
 
 
 def same_seed(subject: ConvUnderTest) -> Measurement:

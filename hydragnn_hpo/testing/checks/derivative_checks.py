@@ -47,20 +47,20 @@ def _samples() -> Batch:
 
 
 def _energy(net: MultiHeadGNN, batch: Batch, positions: Tensor) -> Tensor:
-    found: Tensor = net(replace(batch, positions=positions), ["energy"])["energy"].sum()
-    return found
+    result: Tensor = net(replace(batch, positions=positions), ["energy"])["energy"].sum()
+    return result
 
 
 def _slope(energy: Tensor, positions: Tensor) -> Tensor:
     """Differentiate so that the result can be differentiated again; 0 if nothing depends."""
     if not energy.requires_grad:
         return torch.zeros_like(positions)
-    (found,) = torch.autograd.grad(energy, positions, create_graph=True, allow_unused=True)
-    return torch.zeros_like(positions) if found is None else found
+    (result,) = torch.autograd.grad(energy, positions, create_graph=True, allow_unused=True)
+    return torch.zeros_like(positions) if result is None else result
 
 
 def _directions(like: Tensor, count: int) -> list[Tensor]:
-    """Give random directions of unit length."""
+    """Return random directions of unit length."""
     generator = torch.Generator().manual_seed(1)
     drawn = [torch.randn(like.shape, generator=generator, dtype=like.dtype) for _ in range(count)]
     return [each / each.norm() for each in drawn]
@@ -71,13 +71,13 @@ def gradient(subject: ConvUnderTest) -> Measurement:
     batch = _samples()
     positions = batch.positions.clone().requires_grad_(True)
     slope = _slope(_energy(subject.net, batch, positions), positions).detach()
-    found = []
+    result = []
     with torch.no_grad():
         for way in _directions(positions, 3):
             sides = [_energy(subject.net, batch, positions + s * way) for s in (STEP, -STEP)]
             expected = (sides[0] - sides[1]) / (2 * STEP)
-            found.append(((slope * way).sum() - expected).abs() / (FLAT + expected.abs()))
-    return Measurement(float(torch.stack(found).max()), SAME_SLOPE)
+            result.append(((slope * way).sum() - expected).abs() / (FLAT + expected.abs()))
+    return Measurement(float(torch.stack(result).max()), SAME_SLOPE)
 
 
 def _force_loss(net: MultiHeadGNN, batch: Batch, positions: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def cutoff(subject: ConvUnderTest) -> Measurement:
 
 
 def _jump(subject: ConvUnderTest, others: Structure, distance: float) -> float:
-    """Tell how much the outputs change without the bond of the first atom to a new one.
+    """Return how much the outputs change without the bond of the first atom to a new one.
 
     A hydrogen half way keeps both of them from being alone.
     """
@@ -146,11 +146,11 @@ def _bad_numbers(subject: ConvUnderTest, structures: Sequence[Structure]) -> Mea
     """Count outputs and gradients that are not finite, also those of forces."""
     net, batch = subject.build(), batch_of(structures)
     positions = batch.positions.clone().requires_grad_(True)
-    found: dict[str, Tensor] = net(replace(batch, positions=positions))
-    bad = [name for name, value in found.items() if not torch.isfinite(value).all()]
-    slope = _slope(found["energy"].sum(), positions)
+    result: dict[str, Tensor] = net(replace(batch, positions=positions))
+    bad = [name for name, value in result.items() if not torch.isfinite(value).all()]
+    slope = _slope(result["energy"].sum(), positions)
     bad += [] if torch.isfinite(slope).all() else ["forces"]
-    squares = [value.double().square().sum() for value in found.values()]
+    squares = [value.double().square().sum() for value in result.values()]
     loss = torch.stack([*squares, slope.square().sum() * float(subject.forces)]).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     bad += _not_finite(net)

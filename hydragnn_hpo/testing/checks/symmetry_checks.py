@@ -31,18 +31,18 @@ MIRROR: Array = np.diag([1.0, 1.0, -1.0])
 
 
 def _samples() -> tuple[Structure, ...]:
-    """Give a molecule and a crystal."""
+    """Return a molecule and a crystal."""
     return random_structure(1), random_structure(2, 5, periodic=True)
 
 
 def _turned(subject: ConvUnderTest, matrix: Array) -> Measurement:
-    found = []
+    deviations = []
     for sample in _samples():
         expected = subject.predict([sample])
         if "arrow" in expected:
             expected["arrow"] = expected["arrow"] @ torch.from_numpy(matrix.T.copy())
-        found.append(worst(subject.predict([sample.turned(matrix)]), expected))
-    return Measurement(float(np.max(found)), EXACT)
+        deviations.append(worst(subject.predict([sample.turned(matrix)]), expected))
+    return Measurement(float(np.max(deviations)), EXACT)
 
 
 def rotation(subject: ConvUnderTest) -> Measurement:
@@ -63,8 +63,10 @@ def translation(subject: ConvUnderTest) -> Measurement:
         (free, free.moved(np.array([3.7, -21.0, 0.4]))),
         (crystal, crystal.moved(steps @ crystal.cell + np.array([0.3, 0.2, -0.1]))),
     )
-    found = [worst(subject.predict([after]), subject.predict([before])) for before, after in pairs]
-    return Measurement(float(np.max(found)), EXACT)
+    deviations = [
+        worst(subject.predict([after]), subject.predict([before])) for before, after in pairs
+    ]
+    return Measurement(float(np.max(deviations)), EXACT)
 
 
 def _rows(predicted: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
@@ -74,19 +76,19 @@ def _rows(predicted: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
 
 def node_order(subject: ConvUnderTest) -> Measurement:
     """Count the atoms in another order."""
-    found = []
+    deviations = []
     for sample in _samples():
         order = np.random.default_rng(0).permutation(len(sample.numbers))
         expected = _rows(subject.predict([sample]), torch.from_numpy(order))
-        found.append(worst(subject.predict([sample.reordered(order)]), expected))
-    return Measurement(float(np.max(found)), EXACT)
+        deviations.append(worst(subject.predict([sample.reordered(order)]), expected))
+    return Measurement(float(np.max(deviations)), EXACT)
 
 
 def edge_order(subject: ConvUnderTest) -> Measurement:
     """List the edges in another order, and not in pairs."""
     batch = batch_of(_samples())
-    found = outputs(subject.net, shuffled_edges(batch, 5))
-    return Measurement(worst(found, outputs(subject.net, batch)), EXACT)
+    deviations = outputs(subject.net, shuffled_edges(batch, 5))
+    return Measurement(worst(deviations, outputs(subject.net, batch)), EXACT)
 
 
 def together(subject: ConvUnderTest) -> Measurement:
