@@ -6,8 +6,13 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.report.best_config import make_paths_absolute
-    from hydragnn_hpo.report.compare import RunComparison, compare_runs, read_campaigns
-    from hydragnn_hpo.report.compare_page import compare_sections, draw_comparison, write_comparison
+    from hydragnn_hpo.report.compare import (
+        RunComparison,
+        compare_runs,
+        compare_sections,
+        read_campaigns,
+        write_comparison,
+    )
     from hydragnn_hpo.report.dashboard import serve_dashboard
     from hydragnn_hpo.report.dataset_figure import draw_dataset
     from hydragnn_hpo.report.evaluation_figures import write_evaluation
@@ -34,7 +39,6 @@ __all__ = [
     "choose_target",
     "compare_runs",
     "compare_sections",
-    "draw_comparison",
     "draw_dataset",
     "draw_gantt",
     "draw_importance",

@@ -115,7 +115,7 @@ def test_exports_leave_torch_out() -> None:
     code = (
         "import sys\n"
         "import hydragnn_hpo.report.export_formats\n"
-        "import hydragnn_hpo.report.compare_page\n"
+        "import hydragnn_hpo.report.compare\n"
         "assert not {'torch', 'matplotlib', 'optuna', 'pandas'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
