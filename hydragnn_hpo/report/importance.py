@@ -9,9 +9,9 @@ Shapes: N trials, P searched parameters.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,13 @@ import numpy.typing as npt
 from hydragnn_hpo.config import CampaignConfig, ParameterConfig, Scalar, Space
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.observations import Target, TrialObservation, target_values
-from hydragnn_hpo.report.optuna_study import make_distribution, make_study
 from hydragnn_hpo.report.surrogate import (
     Design,
     Matrix,
     draw_uniform,
     fit_forest,
     make_design,
+    make_distribution,
     shap_values,
 )
 from hydragnn_hpo.search import (
@@ -35,6 +35,10 @@ from hydragnn_hpo.search import (
     silence_optuna,
     snap_value,
 )
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
 
 LEAST_TRIALS = 20
 """Measured trials below which nothing is trusted."""
@@ -322,6 +326,33 @@ def fanova(
         except RuntimeError:  # no tree splits: there is no variance to explain
             shares = {}
     return {name: float(shares.get(name, 0.0)) for name in space}
+
+
+def make_study(
+    distributions: "Mapping[str, BaseDistribution]",
+    configurations: Iterable[Mapping[str, Any]],
+    values: Iterable[float],
+) -> "Study":
+    """Make a study of finished trials in memory.
+
+    Args:
+        distributions: of all parameters.
+        configurations: parameters of each trial; some may be missing.
+        values: what each trial scored.
+    """
+    import optuna
+
+    trials = [
+        optuna.trial.create_trial(
+            params=dict(chosen),
+            distributions={name: distributions[name] for name in chosen},
+            value=float(value),
+        )
+        for chosen, value in zip(configurations, values, strict=True)
+    ]
+    study = optuna.create_study()
+    study.add_trials(trials)
+    return study
 
 
 def ped_anova(

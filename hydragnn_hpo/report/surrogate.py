@@ -10,12 +10,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hydragnn_hpo.config import ParameterConfig, Scalar, Space
+from hydragnn_hpo.sanitize import sanitize_values
 from hydragnn_hpo.search import (
     active_parameters,
     canonical_values,
@@ -27,6 +28,9 @@ from hydragnn_hpo.search import (
     same_value,
     value_at,
 )
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 Matrix = npt.NDArray[np.float64]
 
@@ -108,6 +112,24 @@ class Design:
         if column.kind == "level":
             return float(same_value(value, column.level))
         return math.log(float(value)) if parameter.log else float(value)
+
+
+def make_distribution(parameter: ParameterConfig) -> "BaseDistribution":
+    """Convert a parameter; a range with steps ends at its last step."""
+    from optuna import distributions as kinds
+
+    if parameter.choices is not None:
+        return kinds.CategoricalDistribution(
+            [sanitize_values(choice) for choice in parameter.choices]
+        )
+    low, high, step = parameter.low, parameter.high, parameter.step
+    assert low is not None
+    assert high is not None
+    if step is not None:  # Optuna wants the last step, and exactly: 0.9, not 3 * 0.3
+        high = float((list_values(parameter) or (high,))[-1])
+    if parameter.integer and not isinstance(step, float):
+        return kinds.IntDistribution(int(low), int(high), log=parameter.log, step=int(step or 1))
+    return kinds.FloatDistribution(float(low), float(high), log=parameter.log, step=step)
 
 
 def make_design(space: Space) -> Design:

@@ -26,9 +26,15 @@ from hydragnn_hpo.cli.export_command import WAYS
 from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.errors import ConfigError, HydraError, RunError
 from hydragnn_hpo.report import export_formats
-from hydragnn_hpo.report.export_formats import FORMATS, export, folder_names, isolate_tracker
+from hydragnn_hpo.report.export_formats import (
+    FORMATS,
+    SUFFIXES,
+    export,
+    folder_names,
+    isolate_tracker,
+)
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.optuna_study import make_distribution
+from hydragnn_hpo.report.surrogate import make_distribution
 
 NOTHING = """
 name = "nothing"
@@ -44,7 +50,7 @@ def test_help_names_all_formats() -> None:
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_nothing_is_written_over(to: str, made: SimpleNamespace, tmp_path: Path) -> None:
-    there = tmp_path / f"there{(FORMATS[to].suffixes or ('',))[0]}"
+    there = tmp_path / f"there{SUFFIXES.get(to, ('',))[0]}"
     there.write_text("mine")
     with pytest.raises(ConfigError, match="is there already"):
         export(made.facts, to, there)
@@ -71,8 +77,8 @@ def test_what_cannot_be_is_said(
 
 def test_an_empty_campaign_is_said(run_of: Any, tmp_path: Path) -> None:
     facts = run_of(NOTHING, [])
-    for to, made in FORMATS.items():
-        out = tmp_path / f"out{(made.suffixes or ('',))[0]}"
+    for to in FORMATS:
+        out = tmp_path / f"out{SUFFIXES.get(to, ('',))[0]}"
         with pytest.raises(RunError, match="no trial was proposed yet"):
             export(facts, to, out)
 
@@ -89,7 +95,7 @@ def test_a_full_disk_leaves_nothing(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export_formats, "_encode_csv", full)
+    monkeypatch.setattr(export_formats, "_to_csv", full)
     with pytest.raises(HydraError, match="No space left"):
         export(made.facts, "csv", tmp_path / "out")
     assert not list(tmp_path.iterdir())
