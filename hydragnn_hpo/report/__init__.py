@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from hydragnn_hpo.report.facts import read_facts
     from hydragnn_hpo.report.gantt import Chart, draw_gantt
     from hydragnn_hpo.report.html_report import write_report
-    from hydragnn_hpo.report.importance import METHODS, Importance, analyse_importance
-    from hydragnn_hpo.report.importance_figure import draw_importance
-    from hydragnn_hpo.report.observations import Target, choose_target, list_targets, pool_runs
+    from hydragnn_hpo.report.importance import (
+        METHODS,
+        Importance,
+        analyse_importance,
+        draw_importance,
+    )
+    from hydragnn_hpo.report.observations import choose_targets, pool_runs
     from hydragnn_hpo.report.page_blocks import Cell, Table, Text
     from hydragnn_hpo.report.parity import draw_parity
 
@@ -33,10 +37,9 @@ __all__ = [
     "METHODS",
     "RunComparison",
     "Table",
-    "Target",
     "Text",
     "analyse_importance",
-    "choose_target",
+    "choose_targets",
     "compare_runs",
     "compare_sections",
     "draw_dataset",
@@ -44,7 +47,6 @@ __all__ = [
     "draw_importance",
     "draw_parity",
     "export",
-    "list_targets",
     "make_paths_absolute",
     "pool_runs",
     "read_campaigns",

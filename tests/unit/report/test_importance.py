@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from made_campaign import EFFECTS, make_campaign, planted
+from matplotlib.image import imread
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.search_config import ParameterConfig as Parameter
@@ -12,8 +13,11 @@ from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.importance import (
     SWARM_HALF_HEIGHT,
+    Effect,
+    Importance,
     analyse_importance,
     beeswarm_offsets,
+    draw_importance,
     fanova,
     ped_anova,
 )
@@ -337,3 +341,38 @@ def test_points_at_one_place_stand_apart_and_within_their_line():
     assert len(set(heights[:50])) == 50
     assert np.abs(heights).max() <= SWARM_HALF_HEIGHT
     assert heights.sum() == np.float64(0.0) or abs(heights.sum()) < 1e-9
+
+
+NAMES = ("model.conv", "model.features")
+
+
+def importance(doubt=None, ped_anova=0.5):
+    effects = {name: Effect(0.1, 0.5, 0.4, ped_anova, "2 to 3") for name in reversed(NAMES)}
+    shap = np.linspace(-1.0, 1.0, 40).reshape(20, 2)
+    at = np.where(np.arange(40).reshape(20, 2) % 5, 0.5, np.nan)
+    return Importance(Target("mae", "objective"), 20, 0.7, doubt, effects, NAMES, shap, at)
+
+
+def test_a_picture_of_all_that_can_be(tmp_path):
+    out = tmp_path / "importance.png"
+    nothing = Importance(Target("failure", "P(failure)"), 20, None, "No trial failed.")
+    draw_importance([importance(), importance("too few", None), nothing], out)
+    drawn = out.read_bytes()
+    height, width, _ = imread(out).shape
+    assert width == 1200
+    assert height > 3 * 200
+    draw_importance([importance(), importance("too few", None), nothing], out)
+    assert out.read_bytes() == drawn
+
+
+def test_what_is_not_trusted_is_pale(tmp_path):
+    pictures = []
+    for doubt in (None, "too few"):
+        out = tmp_path / "x.png"
+        draw_importance([importance(doubt)], out)
+        pictures.append(imread(out)[..., :3])
+    # blue of the first series at full strength, and nowhere where it is doubtful
+    blue = np.array([0x00, 0x72, 0xB2]) / 255
+    found = [np.sum(np.all(np.abs(p - blue) < 0.02, axis=-1)) for p in pictures]
+    assert found[0] > 1000
+    assert found[1] == 0
