@@ -1,10 +1,9 @@
 """Serve the report of a run to a browser, kept up to date while the run directory grows.
 
-A thread reads the journal again when it has grown and renders the sections that are due; links and
+A thread reads each new line of the journal once and renders the sections that are due; links and
 cookies guard the pages.
 """
 
-import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -18,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
@@ -26,12 +24,19 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from hydragnn_hpo.campaign import alive
+from hydragnn_hpo.campaign import (
+    Event,
+    JournalFold,
+    JournalFollower,
+    JournalReplaced,
+    alive,
+    require_campaign,
+)
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.http_service import listen, serve_on
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.facts import Facts, read_facts
-from hydragnn_hpo.report.html_report import make_sections, render_report, report_title
+from hydragnn_hpo.report.facts import Facts, TrialFacts, facts_of, update_trials
+from hydragnn_hpo.report.html_report import make_sections, report_title
 from hydragnn_hpo.report.page import (
     RenderedSection,
     Title,
@@ -57,13 +62,7 @@ LEAST_SECONDS = 2.0
 """Least time between two makings of one section."""
 
 SECTION_SHARE = 0.02
-"""Largest share of a core for one section."""
-
-READING_SHARE = 0.1
-"""Largest share of a core for reading the journal."""
-
-DOCUMENT_SECONDS = 300.0
-"""Time for making the whole report."""
+"""Largest share of a core for one section, and for reading the journal."""
 
 
 def serve_dashboard(run: RunDir, port: int, announce_link: Callable[[str, int], None]) -> None:
@@ -90,6 +89,42 @@ def serve_dashboard(run: RunDir, port: int, announce_link: Callable[[str, int], 
 
 
 # -- the report, kept up to date -------------------------------------------------------------
+
+
+class LiveFacts:
+    """Follows a run directory; opens nothing for writing."""
+
+    def __init__(self, run: RunDir) -> None:
+        """Start before the first line of the journal."""
+        self._run, self._follower, self._fold = run, JournalFollower(run.journal), JournalFold()
+        self._events: list[Event] = []
+        self._trials: dict[str, TrialFacts] = {}
+
+    def mark(self) -> list[tuple[int, ...]]:
+        """Return a value that changes when there is something new to read."""
+        mark: list[tuple[int, ...]] = []
+        for path in (self._run.campaign, self._run.journal, self._run.report / "ensemble.json"):
+            try:
+                status = path.stat()
+                mark.append((status.st_ino, status.st_size, status.st_mtime_ns))
+            except OSError:
+                mark.append(())
+        return mark
+
+    def read(self) -> Facts:
+        """Read what is new; facts that were returned before change, too.
+
+        Raises:
+            JournalReplaced: another journal stands in its place: start with a new object.
+            RunError: there is no campaign, or its journal is damaged.
+        """
+        require_campaign(self._run)
+        new = list(self._follower.read_new())
+        for event in new:
+            self._fold.apply(event)
+        self._events += new
+        update_trials(self._trials, self._fold.state, new)
+        return facts_of(self._run, tuple(self._events), self._fold, self._trials)
 
 
 @dataclass
@@ -123,6 +158,7 @@ class LiveReport:
         """How the campaign stands, in a few words."""
         self.title = Title(run.path.resolve().name, self.state)
         self.facts: Facts | None = None
+        self._growing = LiveFacts(run)
         self._mark: list[tuple[int, ...]] = []
         self._read_due = 0.0
         self._stopped = threading.Event()
@@ -145,18 +181,20 @@ class LiveReport:
         return {"state": self.state, "about": about, "waiting": waiting, "sections": versions}
 
     def update(self) -> None:
-        """Read the journal again if it has grown, and make the sections that are due.
+        """Read what is new in the journal, and make the sections that are due.
 
         Raises:
             HydraError: the run directory cannot be read.
         """
-        now, mark = time.monotonic(), _read_mark(self.run)
+        now, mark = time.monotonic(), self._growing.mark()
         if mark != self._mark and now >= self._read_due:
             try:
-                self.facts = read_facts(self.run)
-            finally:
-                self._read_due = _next_time(now, POLL_SECONDS, READING_SHARE)
+                self.facts = self._growing.read()
+            except JournalReplaced:
+                self._growing, self.facts = LiveFacts(self.run), None
+                raise
             self._mark, self.title = mark, report_title(self.facts)
+            self._read_due = _next_time(now, POLL_SECONDS)
         if self.facts is None:
             return
         if mark == self._mark:
@@ -173,7 +211,7 @@ class LiveReport:
         content = live.rendered and (live.rendered.html, live.rendered.figures)
         live.version = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
         live.facts = facts  # last, or the news would call an old version up to date
-        live.due = _next_time(began, LEAST_SECONDS, SECTION_SHARE)
+        live.due = _next_time(began, LEAST_SECONDS)
 
     def _describe_state(self, facts: Facts) -> str:
         if facts.state.finished:
@@ -196,28 +234,10 @@ class LiveReport:
             self._stopped.wait(POLL_SECONDS)
 
 
-def _read_mark(run: RunDir) -> list[tuple[int, ...]]:
-    """Return a value that changes when there is something new to read."""
-    mark: list[tuple[int, ...]] = []
-    for path in (run.campaign, run.journal, run.report / "ensemble.json"):
-        try:
-            status = path.stat()
-            mark.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        except OSError:
-            mark.append(())
-    return mark
-
-
-def _next_time(began: float, least: float, share: float) -> float:
-    """Return the earliest time at which work that has just ended may be repeated.
-
-    Args:
-        began: when it began, monotonic.
-        least: seconds to wait at least.
-        share: of a core, which it may take.
-    """
+def _next_time(began: float, least: float) -> float:
+    """Return the earliest time at which work that has just ended may be repeated."""
     now = time.monotonic()
-    return now + max(least, (now - began) / share)
+    return now + max(least, (now - began) / SECTION_SHARE)
 
 
 # -- access ----------------------------------------------------------------------------------
@@ -313,7 +333,7 @@ def refusal(status: int, sentence: str) -> Response:
 
 
 def make_dashboard(report: LiveReport, keys: AccessKeys) -> Starlette:
-    """Make the application: the page, its news, one section, and the whole report as a file."""
+    """Make the application: the page, its news, and one section."""
 
     @contextlib.asynccontextmanager
     async def follow(_: Starlette) -> AsyncIterator[None]:
@@ -321,39 +341,17 @@ def make_dashboard(report: LiveReport, keys: AccessKeys) -> Starlette:
         yield
         report.stop()
 
-    views = Views(report)
-    routes = [
-        Route("/", views.page),
-        Route("/enter", keys.enter),
-        Route("/news", views.news),
-        Route("/sections/{key}", views.section),
-        Route("/report.html", views.document),
-    ]
-    guard = Middleware(BaseHTTPMiddleware, dispatch=keys.guard)
-    return Starlette(routes=routes, middleware=[guard], lifespan=follow)
-
-
-class Views:
-    """The answers of a dashboard."""
-
-    def __init__(self, report: LiveReport) -> None:
-        self._report = report
-        self._one_document = asyncio.Lock()
-
-    async def page(self, request: Request) -> Response:
-        """Return the page with the sections made so far."""
-        made = [live.rendered for live in self._report.sections.values() if live.rendered]
+    async def show_page(request: Request) -> Response:
+        made = [live.rendered for live in report.sections.values() if live.rendered]
         policy = f"{content_policy(live_script())}; connect-src 'self'; frame-ancestors 'none'"
-        page = render_live_page(self._report.title, made)
+        page = render_live_page(report.title, made)
         return HTMLResponse(page, headers={"content-security-policy": policy})
 
-    async def news(self, request: Request) -> Response:
-        """Return the campaign's state and the versions of sections."""
-        return JSONResponse(self._report.news())
+    async def show_news(request: Request) -> Response:
+        return JSONResponse(report.news())
 
-    async def section(self, request: Request) -> Response:
-        """Return one section: its version, and its HTML and charts unless it has none."""
-        live = self._report.sections.get(request.path_params["key"])
+    async def show_section(request: Request) -> Response:
+        live = report.sections.get(request.path_params["key"])
         if live is None or not live.version:
             return refusal(404, "there is no such section.")
         answer: dict[str, Any] = {"version": live.version, "section": None}
@@ -361,16 +359,11 @@ class Views:
             answer["section"] = {"title": one.title, "html": one.html, "figures": one.figures}
         return JSONResponse(answer)
 
-    async def document(self, request: Request) -> Response:
-        """Return the whole report as a file, made from what the run directory holds now."""
-        run = self._report.run
-        try:
-            async with asyncio.timeout(DOCUMENT_SECONDS), self._one_document:
-                page = await anyio.to_thread.run_sync(
-                    lambda: render_report(read_facts(run)), abandon_on_cancel=True
-                )
-        except (HydraError, TimeoutError):
-            return refusal(503, "the report could not be made; the page says how it stands.")
-        name = re.sub(r"[^A-Za-z0-9._-]+", "_", run.path.resolve().name) or "run"
-        headers = {"content-disposition": f'attachment; filename="{name}-report.html"'}
-        return HTMLResponse(page, headers=headers)
+    routes = [
+        Route("/", show_page),
+        Route("/enter", keys.enter),
+        Route("/news", show_news),
+        Route("/sections/{key}", show_section),
+    ]
+    guard = Middleware(BaseHTTPMiddleware, dispatch=keys.guard)
+    return Starlette(routes=routes, middleware=[guard], lifespan=follow)

@@ -130,9 +130,6 @@ def test_it_answers_those_who_have_the_cookie_on_this_computer_alone(growing, da
     assert ask(port, "/", "POST", cookie=cookie).status == 405
     for path in ("/sections/../../../etc/passwd", "/sections/%2e%2e%2fevents.jsonl", "/x"):
         assert ask(port, path, cookie=cookie).status == 404
-    answer = ask(port, "/report.html", cookie=cookie)
-    assert answer.headers["content-disposition"] == 'attachment; filename="run-report.html"'
-    assert answer.body.lower().startswith(b"<!doctype html>")
     assert sorted(p.name for p in growing.run.path.rglob("*")) == ["campaign.toml", "events.jsonl"]
 
 

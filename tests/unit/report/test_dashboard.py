@@ -21,9 +21,11 @@ from hydragnn_hpo.report.dashboard import (
     CLOSED_POLICY,
     HEADERS,
     AccessKeys,
+    LiveFacts,
     LiveReport,
     make_dashboard,
 )
+from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.page_blocks import Number, Numbers, Section
 
 PORT = 4321
@@ -96,7 +98,7 @@ def test_no_other_key_opens(door, key):
     assert len(door.told) == 1, "a wrong key uses up nothing"
 
 
-@pytest.mark.parametrize("path", ["/", "/news", "/sections/headline", "/report.html", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/news", "/sections/headline", "/nothing"])
 def test_without_the_cookie_nothing_is_told(door, path):
     for cookie in (None, "wrong", '"', "x=y; =", door.told[0]):
         answer = door.ask(path, cookie=cookie)
@@ -191,7 +193,7 @@ def test_a_failure_tells_nothing(run, monkeypatch):
     assert "division" not in answer.text
 
 
-def test_a_page_a_section_and_the_whole_report_are_answered(run, lines):
+def test_a_page_and_a_section_are_answered(run, lines):
     run.journal.write_bytes(b"".join(lines[:50]))
     report = LiveReport(run, {"count": count, "empty": lambda facts: None})
     assert get(report, "/sections/count").status_code == 404
@@ -205,7 +207,6 @@ def test_a_page_a_section_and_the_whole_report_are_answered(run, lines):
     assert answer["section"]["html"] in page.text
     assert get(report, "/sections/empty").json()["section"] is None
     assert get(report, "/sections/other").status_code == 404
-    assert get(report, "/report.html").text.startswith("<!doctype html>")
 
 
 EVIL = "<script>alert('x')</script>"
@@ -235,10 +236,24 @@ def count(facts):
     return Section("count", "Count", "How many.", (Numbers((number,)),))
 
 
+def test_facts_that_grow_are_the_facts_of_one_reading(run, lines):
+    growing = LiveFacts(run)
+    for number in range(1, len(lines), 37):
+        run.journal.write_bytes(b"".join(lines[:number]))
+        found, slow = growing.read(), read_facts(run)
+        assert found.events == slow.events
+        assert found.figures == slow.figures
+        assert found.losses == slow.losses
+        assert list(found.trials) == list(slow.trials)
+        for name, trial in found.trials.items():
+            assert trial.attempts == slow.trials[name].attempts
+            assert trial.epochs == slow.trials[name].epochs
+            assert vars(trial.trial) == vars(slow.trials[name].trial)
+
+
 def test_a_section_is_made_when_there_is_something_new(run, lines, monkeypatch):
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(module, "SECTION_SHARE", 1e9)
-    monkeypatch.setattr(module, "READING_SHARE", 1e9)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
     made = []
     report = LiveReport(
@@ -258,7 +273,6 @@ def test_a_section_is_made_when_there_is_something_new(run, lines, monkeypatch):
 def test_what_is_the_same_keeps_its_version(run, lines, monkeypatch):
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(module, "SECTION_SHARE", 1e9)
-    monkeypatch.setattr(module, "READING_SHARE", 1e9)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
     same = {"same": lambda facts: count(SimpleNamespace(events=())), "none": lambda facts: None}
     report = LiveReport(run, same)
@@ -350,7 +364,6 @@ def test_a_run_that_is_removed_is_told_and_taken_up_when_it_is_back(live, run, l
     wait_for(live, "not running")
     run.path.rename(tmp_path / "aside")
     wait_for(live, "holds no campaign")
-    assert get(live, "/report.html").status_code == 503
     (tmp_path / "aside").rename(run.path)
     wait_for(live, "not running")
     run.journal.write_bytes(b"".join(lines[:10]))  # begun anew
