@@ -449,7 +449,7 @@ def _run_table(
 
 
 def _overview(comparison: RunComparison) -> Table:
-    plain = [run.to_plain(()) for run in comparison.runs]
+    plain = [run.to_plain(comparison.heads) for run in comparison.runs]
     statuses = [s for s in STATUSES if any(s in each["trials"] for each in plain)]
 
     def scaled(key: str, factor: float) -> list[Cell]:
