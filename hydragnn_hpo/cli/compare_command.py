@@ -10,7 +10,7 @@ from hydragnn_hpo.cli.arguments import JsonOption
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.report import Cell, RunComparison, Table
+    from hydragnn_hpo.report import Cell, RunComparison
 
 
 def compare(
@@ -22,21 +22,18 @@ def compare(
             help="What did it cost to reach this? objective=VALUE too; repeatable.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Also write a page, NAME.html, or a chart, NAME.png.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write a page, NAME.html.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Set campaigns side by side: spaces, winners, what it cost to reach an error."""
-    from hydragnn_hpo.report import compare_runs as compare_runs
-    from hydragnn_hpo.report import read_campaigns
+    from hydragnn_hpo.report import compare_runs, read_campaigns, write_comparison
 
     levels = [_parse_level(text) for text in reach or ()]
-    if out is not None and out.suffix not in (".html", ".png"):
-        raise ConfigError(f"{out}: name it NAME.html or NAME.png.")
+    if out is not None and out.suffix != ".html":
+        raise ConfigError(f"{out}: the comparison is a page: name it NAME.html.")
     comparison = compare_runs(read_campaigns(runs), levels)
     if out is not None:
-        _write_file(comparison, out)
+        write_comparison(comparison, out)
     if as_json:
         typer.echo(json.dumps({**comparison.to_plain(), "file": None if out is None else str(out)}))
         return
@@ -56,48 +53,33 @@ def _parse_level(text: str) -> tuple[str, float]:
     return name, level
 
 
-def _write_file(comparison: "RunComparison", out: Path) -> None:
-    from hydragnn_hpo.report import draw_comparison, write_comparison
-
-    if out.suffix == ".html":
-        write_comparison(comparison, out)
-        return
-    if not comparison.quantities:
-        raise ConfigError(f"{out}: these runs have no result in common that could be drawn.")
-    draw_comparison(comparison, out)
-
-
 def _print_tables(comparison: "RunComparison") -> None:
+    """Print the sections of the page; a column for each run stands at the right."""
+    from rich.table import Table as Rich
+    from rich.text import Text as RichText
+
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.report import Table, Text, compare_sections
 
     for section in compare_sections(comparison):
         typer.echo(section.title)
         for block in section.blocks:
-            if isinstance(block, Table):
-                console().print(_rich_table(block))
-            elif isinstance(block, Text):
+            if isinstance(block, Text):
                 typer.echo(block.text)
+            if isinstance(block, Table):
+                table = Rich()
+                for column in block.columns:
+                    right = column.key.startswith("run")
+                    table.add_column(RichText(column.label), justify="right" if right else "left")
+                for row in block.rows:
+                    table.add_row(*(RichText(_format_cell(cell)) for cell in row))
+                console().print(table)
         typer.echo("")
 
 
-def _rich_table(table: "Table") -> object:
-    """Lay out a table of a page for a terminal."""
-    from rich.table import Table as Rich
-    from rich.text import Text
-
-    made = Rich()
-    for column in table.columns:
-        side = column.key.startswith("run")
-        made.add_column(Text(column.label), justify="right" if side else "left")
-    for row in table.rows:
-        made.add_row(*(Text(_format_cell(cell)) for cell in row))
-    return made
-
-
 def _format_cell(cell: "Cell") -> str:
-    if cell is None:
-        return "-"
+    if cell is None or isinstance(cell, str):
+        return cell or "-"
     if isinstance(cell, float):
         return f"{cell:,.4g}" if abs(cell) < 1000.0 else f"{cell:,.0f}"
-    return f"{cell:,}" if isinstance(cell, int) else cell
+    return f"{cell:,}"

@@ -21,13 +21,13 @@ TrialArgument = Annotated[str, typer.Argument(help="Name of a trial, such as t00
 def stop(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
     """Finish a campaign with what is there: no new trials, then the ensemble."""
     will = "no trial starts any more, running ones come to rest, then the ensemble is built"
-    _ask(run_dir, "stop", will, dry_run=dry_run, as_json=as_json)
+    _send_request(run_dir, "stop", will, dry_run=dry_run, as_json=as_json)
 
 
 def pause(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
     """Let running trials write checkpoints, then end the controller; 'run' goes on."""
     will = "running trials write a checkpoint, then the controller ends; 'run' goes on from there"
-    _ask(run_dir, "pause", will, dry_run=dry_run, as_json=as_json)
+    _send_request(run_dir, "pause", will, dry_run=dry_run, as_json=as_json)
 
 
 def retry(
@@ -38,7 +38,7 @@ def retry(
 ) -> None:
     """Queue a failed or cancelled trial again."""
     will = f"{trial} is queued again and goes on from its last checkpoint"
-    _ask(run_dir, "retry", will, dry_run=dry_run, as_json=as_json, trial=trial)
+    _send_request(run_dir, "retry", will, dry_run=dry_run, as_json=as_json, trial=trial)
 
 
 def cancel(
@@ -49,7 +49,7 @@ def cancel(
 ) -> None:
     """End a trial that waits or runs; its slots go to others."""
     will = f"{trial} is ended, its slots go to others"
-    _ask(run_dir, "cancel", will, dry_run=dry_run, as_json=as_json, trial=trial)
+    _send_request(run_dir, "cancel", will, dry_run=dry_run, as_json=as_json, trial=trial)
 
 
 def add_trials(
@@ -70,11 +70,11 @@ def add_trials(
         raise ConfigError("add-trials: say how many, or name a file with --values; not both.")
     if values is None:
         will = f"the brain proposes {number} trials beyond the campaign's own"
-        _ask(run_dir, "add-trials", will, dry_run=dry_run, as_json=as_json, count=number)
+        _send_request(run_dir, "add-trials", will, dry_run=dry_run, as_json=as_json, count=number)
         return
     chosen = _read_values(values)
     will = f"{len(chosen)} trials of your own values are queued"
-    _ask(run_dir, "add-trials", will, dry_run=dry_run, as_json=as_json, values=chosen)
+    _send_request(run_dir, "add-trials", will, dry_run=dry_run, as_json=as_json, values=chosen)
 
 
 def _read_values(path: Path) -> list[dict[str, Any]]:
@@ -87,10 +87,10 @@ def _read_values(path: Path) -> list[dict[str, Any]]:
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.search import fixed_values
 
-    found = read_toml(path)
-    tables = found.pop("trial", None)
+    content = read_toml(path)
+    tables = content.pop("trial", None)
     whole = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
-    if found or not tables or not whole:
+    if content or not tables or not whole:
         raise ConfigError(
             f"{path}: has no [[trial]] tables alone: write one for each trial, with keys as in "
             "[space]."
@@ -98,10 +98,10 @@ def _read_values(path: Path) -> list[dict[str, Any]]:
     return [fixed_values(table) for table in tables]
 
 
-def _ask(
+def _send_request(
     run_dir: Path, kind: "Kind", will: str, *, dry_run: bool, as_json: bool, **values: Any
 ) -> None:
-    """Check a wish against the campaign, leave it, and say what will happen."""
+    """Check a request against the campaign, write it, and print what will happen."""
     from hydragnn_hpo.campaign import UserRequest, check_request, read_state, write_request
     from hydragnn_hpo.cli.batch_view import queued_jobs, without_chain
     from hydragnn_hpo.config import CampaignConfig, load_config, parse_config
@@ -125,5 +125,5 @@ def _ask(
         asked = {"request": plain, "file": path and str(path), "controller": holder, "will": will}
         typer.echo(json.dumps(asked))
         return
-    heard = f"asked {holder}" if holder else "no controller is at work: it waits for the next 'run'"
-    typer.echo(f"{'would ask' if dry_run else heard}: {will}.")
+    sent = f"asked {holder}" if holder else "no controller is at work: it waits for the next 'run'"
+    typer.echo(f"{'would ask' if dry_run else sent}: {will}.")

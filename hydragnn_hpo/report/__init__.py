@@ -6,8 +6,13 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.report.best_config import make_paths_absolute
-    from hydragnn_hpo.report.compare import RunComparison, compare_runs, read_campaigns
-    from hydragnn_hpo.report.compare_page import compare_sections, draw_comparison, write_comparison
+    from hydragnn_hpo.report.compare import (
+        RunComparison,
+        compare_runs,
+        compare_sections,
+        read_campaigns,
+        write_comparison,
+    )
     from hydragnn_hpo.report.dashboard import serve_dashboard
     from hydragnn_hpo.report.dataset_figure import draw_dataset
     from hydragnn_hpo.report.evaluation_figures import write_evaluation
@@ -15,9 +20,13 @@ if TYPE_CHECKING:
     from hydragnn_hpo.report.facts import read_facts
     from hydragnn_hpo.report.gantt import Chart, draw_gantt
     from hydragnn_hpo.report.html_report import write_report
-    from hydragnn_hpo.report.importance import METHODS, Importance, analyse_importance
-    from hydragnn_hpo.report.importance_figure import draw_importance
-    from hydragnn_hpo.report.observations import Target, choose_target, list_targets, pool_runs
+    from hydragnn_hpo.report.importance import (
+        METHODS,
+        Importance,
+        analyse_importance,
+        draw_importance,
+    )
+    from hydragnn_hpo.report.observations import choose_targets, pool_runs
     from hydragnn_hpo.report.page_blocks import Cell, Table, Text
     from hydragnn_hpo.report.parity import draw_parity
 
@@ -28,19 +37,16 @@ __all__ = [
     "METHODS",
     "RunComparison",
     "Table",
-    "Target",
     "Text",
     "analyse_importance",
-    "choose_target",
+    "choose_targets",
     "compare_runs",
     "compare_sections",
-    "draw_comparison",
     "draw_dataset",
     "draw_gantt",
     "draw_importance",
     "draw_parity",
     "export",
-    "list_targets",
     "make_paths_absolute",
     "pool_runs",
     "read_campaigns",

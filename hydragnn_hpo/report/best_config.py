@@ -38,55 +38,61 @@ def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> t
     Raises:
         RunError: no trial has a result yet, or the named one is unknown.
     """
-    chosen = _best_trial(facts) if trial is None else _find_trial(facts, trial)
-    command = facts.config.command
+    chosen = _find_trial(facts, trial)
+    command, note = facts.config.command, ""
     if command is None:
-        text, lost = _training_toml(facts, chosen)
-        how, open_with, note = "hydragnn-hpo trial THIS_FILE", f"hydragnn-hpo trial {out}", ""
+        config = _training_config(facts, chosen)
+        text, run_with = dump_config(config), "hydragnn-hpo trial THIS_FILE"
+        open_with = f"hydragnn-hpo trial {out}"
+        missing = [entry.store for entry in config.data if not Path(entry.store).exists()]
+        if missing:
+            note = f"{missing[0]} is not there: put it back, or change 'store' before you train."
     else:
-        text, lost = _command_toml(facts, chosen), []
-        how = open_with = " ".join(command.argv)
+        text, run_with = _command_toml(facts, chosen), " ".join(command.argv)
+        open_with = run_with
         note = "Its trials are a command of yours: this is the file it reads."
-    if lost:
-        note = f"{lost[0]} is not there: put it back, or change 'store' before you train."
     path = out.absolute()
     with storage(out):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, _heading(facts, chosen, how) + text)
+    write_text(path, _heading(facts, chosen, run_with) + text)
     return open_with, note
 
 
-def _find_trial(facts: Facts, wanted: str) -> TrialFacts:
-    if wanted in facts.trials:
-        return facts.trials[wanted]
+def _find_trial(facts: Facts, name: str | None) -> TrialFacts:
+    """Find a trial by its name, or the best one.
+
+    Raises:
+        RunError: no trial has a result yet, or the named one is unknown.
+    """
+    if name is None:
+        ranked = facts.state.ranked()
+        if not ranked:
+            raise RunError(
+                f"{facts.run.path}: no trial has a result yet: wait for the first, or name one "
+                "with --trial."
+            )
+        return facts.trials[ranked[0].name]
+    if name in facts.trials:
+        return facts.trials[name]
     names = list(facts.trials)
     known = names if len(names) <= 10 else [*names[:5], "...", names[-1]]
-    sentence = unknown("trial", wanted, names).partition(" Known:")[0]
+    sentence = unknown("trial", name, names).partition(" Known:")[0]
     raise RunError(f"{facts.run.path}: {sentence} Known: {', '.join(known)}.")
 
 
-def _best_trial(facts: Facts) -> TrialFacts:
-    ranked = facts.state.ranked()
-    if not ranked:
-        raise RunError(
-            f"{facts.run.path}: no trial has a result yet: wait for the first, or name one "
-            "with --trial."
-        )
-    return facts.trials[ranked[0].name]
-
-
-def _training_toml(facts: Facts, chosen: TrialFacts) -> tuple[str, list[Path]]:
-    """Return the resolved configuration, and the stores that are not there."""
+def _training_config(facts: Facts, chosen: TrialFacts) -> TrialConfig:
+    """Return the resolved configuration: the trial's own file where it is still there."""
     folder = facts.run.trial(chosen.name)
-    inside = folder.path.parent == facts.run.trials
-    if inside and folder.config.exists():
-        config = load_config(folder.config, TrialConfig)
-    else:
-        stores = stores_of(facts.config, [_card_name(entry.card) for entry in facts.config.data])
-        config = trial_config(facts.config, chosen.name, chosen.trial.values, stores)
-    here = folder.path if inside else facts.run.trial("t").path
-    config = make_paths_absolute(config, here)
-    return dump_config(config), [Path(e.store) for e in config.data if not Path(e.store).exists()]
+    if folder.path.parent != facts.run.trials:  # a name that leads out of the run directory
+        folder = facts.run.trial("t")
+    elif folder.config.exists():
+        return make_paths_absolute(load_config(folder.config, TrialConfig), folder.path)
+    # a store has the name of its card, or of the one in the card's file
+    cards = [entry.card for entry in facts.config.data]
+    names = [load_config(Path(c), CardConfig).name if Path(c).is_file() else c for c in cards]
+    stores = stores_of(facts.config, names)
+    config = trial_config(facts.config, chosen.name, chosen.trial.values, stores)
+    return make_paths_absolute(config, folder.path)
 
 
 def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
@@ -106,12 +112,6 @@ def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
         path = str((folder / start).resolve())
         changes["training"] = config.training.model_copy(update={"start_from": path})
     return config.model_copy(update=changes)
-
-
-def _card_name(card: str) -> str:
-    """Return the name of a card, or of its file, which is its store's."""
-    path = Path(card)
-    return load_config(path, CardConfig).name if path.is_file() else card
 
 
 def _command_toml(facts: Facts, chosen: TrialFacts) -> str:

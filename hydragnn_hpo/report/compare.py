@@ -7,23 +7,35 @@ host. A result counts when its trial comes to rest, at any rung; failed trials c
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from hydragnn_hpo.campaign import SlotLedger, TrialStatus
-from hydragnn_hpo.config import ParameterConfig, Scalar
+from hydragnn_hpo.campaign import SlotLedger, Trial, TrialStatus
+from hydragnn_hpo.config import ParameterConfig
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
+from hydragnn_hpo.files import write_text
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.charts import series_colour
 from hydragnn_hpo.report.facts import Facts, read_facts
+from hydragnn_hpo.report.page import Title, render_page
+from hydragnn_hpo.report.page_blocks import Block, Cell, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.timeline import slots_of, slots_per_host
+from hydragnn_hpo.report.trial_scores import cell
 from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import finite_number, goal_label
 
 NEAR = 0.05
 """How far above the best of all runs one of the default levels lies."""
+
+NEVER = "not reached"
+
+STATUSES = get_args(TrialStatus)
+
+COSTS = {"host_seconds": "host-seconds", "trials": "trials", "seconds": "wall seconds"}
+"""Fields of ``CostedResult``, and their names."""
 
 
 @dataclass(frozen=True)
@@ -39,51 +51,6 @@ class CostedResult:
     """Of all hosts, idle or not; see ``accounting.SlotLedger``."""
     numbers: dict[str, float]
     """``objective``, ``val_mae.HEAD``, ``score`` where it is one number."""
-
-
-@dataclass(frozen=True)
-class WinningTrial:
-    """The best trial of a campaign."""
-
-    trial: str
-    epochs: int
-    objective: float | None
-    val_mae: Mapping[str, float | None]
-    values: Mapping[str, Scalar]
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One run of a comparison, with the fields of its JSON."""
-
-    label: str
-    run: str
-    campaign: str
-    finished: bool
-    data: str | None
-    """Checksum of its graphs; None for a command, or before they are there."""
-    seed: int
-    brain: str
-    objective: Any
-    rungs: list[int]
-    budget_trials: int
-    trials: dict[str, int]
-    """By status."""
-    hosts: int
-    """Hosts that ever were there."""
-    seconds: float | None
-    """From the first placement to the last event."""
-    host_seconds: float
-    slot_seconds: float
-    utilization: float | None
-    energy_joules: float | None
-    winner: WinningTrial | None
-    """None before there is a result."""
-    test_mae: dict[str, float | None]
-    """Of the ensemble, by head; None without one."""
-    units: dict[str, str]
-    space: dict[str, str]
-    """Range of each searched key."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +71,11 @@ class ComparedRun:
         return self.facts.losses.slot_seconds / slots_per_host(self.facts)
 
     @property
+    def is_command(self) -> bool:
+        """Whether its trials run a command of the user's."""
+        return self.facts.config.command is not None
+
+    @property
     def data(self) -> str | None:
         """Checksum of its graphs; None for a command, or before they are there."""
         opened = (e["data"] for e in reversed(self.facts.events) if e["event"] == "opened")
@@ -116,6 +88,21 @@ class ComparedRun:
         heads = self.facts.config.trial.get("heads", {})
         return {head: float(values.get("weight", 1.0)) for head, values in heads.items()}
 
+    @property
+    def winner(self) -> Trial | None:
+        """The best trial; None before there is a result."""
+        return next(iter(self.facts.state.ranked()), None)
+
+    @property
+    def space(self) -> dict[str, str]:
+        """Range of each searched key."""
+        return {key: range_of(parameter) for key, parameter in self.facts.config.space.items()}
+
+    def test_mae(self, head: str) -> float | None:
+        """Return the ensemble's error of a head; None without an ensemble."""
+        heads: Any = (self.facts.ensemble or {}).get("heads", {})
+        return finite_number(heads.get(head, {}).get("test_mae"))
+
     def best_so_far(self, key: str) -> list[tuple[CostedResult, float]]:
         """Return the results that were better than all before them, and their values."""
         best: list[tuple[CostedResult, float]] = []
@@ -125,42 +112,42 @@ class ComparedRun:
                 best.append((result, value))
         return best
 
-
-def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:
-    """Read the runs to compare.
-
-    Raises:
-        ConfigError: they are fewer than two, or one is named twice.
-        RunError: one is no run, or is damaged.
-    """
-    if len(paths) < 2:
-        raise ConfigError(
-            "compare needs two run directories or more; one by itself: hydragnn-hpo report RUN."
-        )
-    seen: dict[Path, Path] = {}
-    for path in paths:
-        other = seen.setdefault(path.resolve(), path)
-        if other is not path:
-            raise ConfigError(f"{path}: is named twice: name different runs.")
-    read = [read_facts(RunDir(path)) for path in paths]
-    for facts in read:
-        if facts.begin is None:
-            raise RunError(f"{facts.run.path}: nothing has run there yet: compare it later.")
-    labels = _labels(paths, [facts.config.name for facts in read])
-    return [
-        ComparedRun(escape_controls(label), facts)
-        for label, facts in zip(labels, read, strict=True)
-    ]
-
-
-def _labels(paths: Sequence[Path], names: Sequence[str]) -> list[str]:
-    """Choose the shortest distinct labels: the campaign, its directory, or its whole path."""
-    folders = [path.resolve().name for path in paths]
-    both = [f"{name} ({folder})" for name, folder in zip(names, folders, strict=True)]
-    for labels in (list(names), folders, both):
-        if len(set(labels)) == len(labels):
-            return labels
-    return [str(path) for path in paths]
+    def to_plain(self, heads: Sequence[str]) -> dict[str, Any]:
+        """Return plain data for JSON, with the test errors of these heads."""
+        facts, search, best = self.facts, self.facts.config.search, self.winner
+        counts = Counter(trial.status for trial in facts.state.trials.values())
+        winner = best and {
+            "trial": best.name,
+            "epochs": best.epoch,
+            "objective": best.objective,
+            "val_mae": best.val_mae,
+            "values": best.values,
+        }
+        return {
+            "label": self.label,
+            "run": str(facts.run.path),
+            "campaign": facts.config.name,
+            "finished": facts.state.finished,
+            "data": self.data,
+            "seed": facts.config.seed,
+            "brain": search.brain,
+            "objective": search.model_dump(mode="json")["objective"],
+            "rungs": list(search.rungs),
+            "budget_trials": search.trials + facts.state.added,
+            "trials": {
+                status: counts[status] for status in get_args(TrialStatus) if counts[status]
+            },
+            "hosts": len({slot.rpartition(":")[0] for slot in slots_of(facts)}),
+            "seconds": (facts.end or 0.0) - (facts.begin or 0.0),
+            "host_seconds": self.host_seconds,
+            "slot_seconds": facts.losses.slot_seconds,
+            "utilization": facts.figures["utilization"],
+            "energy_joules": facts.figures["energy_joules"],
+            "winner": winner,
+            "test_mae": {head: self.test_mae(head) for head in heads},
+            "units": dict(facts.units),
+            "space": self.space,
+        }
 
 
 def _read_results(facts: Facts) -> Iterator[CostedResult]:
@@ -184,43 +171,6 @@ def _read_results(facts: Facts) -> Iterator[CostedResult]:
             )
 
 
-def _summarize(run: ComparedRun, heads: Sequence[str]) -> RunSummary:
-    facts, search = run.facts, run.facts.config.search
-    counts = Counter(trial.status for trial in facts.state.trials.values())
-    table: Any = facts.ensemble or {}
-    tested = {head: table.get("heads", {}).get(head, {}).get("test_mae") for head in heads}
-    ranked = facts.state.ranked()
-    assert facts.begin is not None
-    assert facts.end is not None
-    return RunSummary(
-        label=run.label,
-        run=str(facts.run.path),
-        campaign=facts.config.name,
-        finished=facts.state.finished,
-        data=run.data,
-        seed=facts.config.seed,
-        brain=search.brain,
-        objective=search.model_dump(mode="json")["objective"],
-        rungs=list(search.rungs),
-        budget_trials=search.trials + facts.state.added,
-        trials={status: counts[status] for status in get_args(TrialStatus) if counts[status]},
-        hosts=len({slot.rpartition(":")[0] for slot in slots_of(facts)}),
-        seconds=facts.end - facts.begin,
-        host_seconds=run.host_seconds,
-        slot_seconds=facts.losses.slot_seconds,
-        utilization=facts.figures["utilization"],
-        energy_joules=facts.figures["energy_joules"],
-        winner=_winner(ranked[0]) if ranked else None,
-        test_mae={head: finite_number(error) for head, error in tested.items()},
-        units=dict(facts.units),
-        space={key: range_of(parameter) for key, parameter in facts.config.space.items()},
-    )
-
-
-def _winner(trial: Any) -> WinningTrial:
-    return WinningTrial(trial.name, trial.epoch, trial.objective, trial.val_mae, trial.values)
-
-
 def range_of(parameter: ParameterConfig) -> str:
     """Describe the values of a parameter.
 
@@ -239,6 +189,36 @@ def range_of(parameter: ParameterConfig) -> str:
 
 def _one_of(wanted: Any) -> str:
     return " or ".join(map(str, wanted)) if isinstance(wanted, tuple) else f"is {wanted}"
+
+
+def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:
+    """Read the runs to compare.
+
+    Raises:
+        ConfigError: they are fewer than two, or one is named twice.
+        RunError: one is no run, or is damaged.
+    """
+    if len(paths) < 2:
+        raise ConfigError(
+            "compare needs two run directories or more; one by itself: hydragnn-hpo report RUN."
+        )
+    resolved = [path.resolve() for path in paths]
+    for place, path in enumerate(paths):
+        if resolved[place] in resolved[:place]:
+            raise ConfigError(f"{path}: is named twice: name different runs.")
+    read = [read_facts(RunDir(path)) for path in paths]
+    for facts in read:
+        if facts.begin is None:
+            raise RunError(f"{facts.run.path}: nothing has run there yet: compare it later.")
+    # the shortest distinct labels: the campaign, its directory, both, or its whole path
+    names, folders = [facts.config.name for facts in read], [path.name for path in resolved]
+    both = [f"{name} ({folder})" for name, folder in zip(names, folders, strict=True)]
+    choices = (names, folders, both, list(map(str, paths)))
+    labels = next(labels for labels in choices if len(set(labels)) == len(labels))
+    return [ComparedRun(escape_controls(n), facts) for n, facts in zip(labels, read, strict=True)]
+
+
+# -- comparing -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -268,7 +248,6 @@ class RunComparison:
     """Some runs side by side."""
 
     runs: tuple[ComparedRun, ...]
-    summaries: tuple[RunSummary, ...]
     warnings: tuple[str, ...]
     """What makes them hard to compare."""
     same_data: bool
@@ -278,24 +257,19 @@ class RunComparison:
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for JSON."""
+        reached = []
+        for level in self.levels:
+            costs = {
+                run.label: first and {k: v for k, v in vars(first).items() if k != "numbers"}
+                for run, first in zip(self.runs, level.first, strict=True)
+            }
+            about = {"level": level.level, "why": level.why, "by": costs}
+            reached.append({"quantity": level.quantity.key, "unit": level.quantity.unit, **about})
         return {
-            "runs": [asdict(summary) for summary in self.summaries],
+            "runs": [run.to_plain(self.heads) for run in self.runs],
             "warnings": list(self.warnings),
             "same_data": self.same_data,
-            "reached": [self._level_to_plain(level) for level in self.levels],
-        }
-
-    def _level_to_plain(self, level: LevelCost) -> dict[str, Any]:
-        costs = {
-            run.label: first and {k: v for k, v in vars(first).items() if k != "numbers"}
-            for run, first in zip(self.runs, level.first, strict=True)
-        }
-        return {
-            "quantity": level.quantity.key,
-            "unit": level.quantity.unit,
-            "level": level.level,
-            "why": level.why,
-            "by": costs,
+            "reached": reached,
         }
 
 
@@ -313,12 +287,11 @@ def compare_runs(
         ConfigError: a level is asked of something that the runs cannot be compared by.
     """
     checksums = {run.data for run in runs}
-    commands = all(run.facts.config.command is not None for run in runs)
+    commands = all(run.is_command for run in runs)
     same = len(checksums) == 1 and (commands or None not in checksums)
     heads, quantities = _heads(runs), _quantities(runs)
     return RunComparison(
         runs=tuple(runs),
-        summaries=tuple(_summarize(run, heads) for run in runs),
         warnings=tuple(_warnings(runs, quantities)),
         same_data=same,
         quantities=tuple(quantities),
@@ -343,8 +316,7 @@ def _quantities(runs: Sequence[ComparedRun]) -> list[Quantity]:
         return all(any(key in result.numbers for result in run.results) for run in runs)
 
     quantities = []
-    weights = [run.weights for run in runs]
-    if all(each == weights[0] for each in weights) and all_have("objective"):
+    if all(run.weights == runs[0].weights for run in runs) and all_have("objective"):
         quantities.append(Quantity("objective", "objective", ""))
     goals = [run.facts.config.search.objective for run in runs]
     goal = goals[0]
@@ -380,11 +352,10 @@ def _warnings(runs: Sequence[ComparedRun], quantities: Sequence[Quantity]) -> It
 
 
 def _data_warnings(runs: Sequence[ComparedRun]) -> Iterator[str]:
-    commands = [run.facts.config.command is not None for run in runs]
     checksums = {run.data for run in runs}
-    if all(commands):
+    if all(run.is_command for run in runs):
         yield "Their trials are commands: whether they mean the same is for you to know."
-    elif any(commands):
+    elif any(run.is_command for run in runs):
         yield "Some runs train on data, others run a command: their errors are not comparable."
     elif None in checksums:
         yield "The data of some runs is not known: their errors may not be comparable."
@@ -398,32 +369,200 @@ def _data_warnings(runs: Sequence[ComparedRun]) -> Iterator[str]:
 def _level_costs(
     runs: Sequence[ComparedRun], known: Sequence[Quantity], asked: Sequence[tuple[str, float]]
 ) -> Iterator[LevelCost]:
-    levels = [(*_asked_level(known, name, level), "asked for") for name, level in asked] or [
-        chosen for quantity in known for chosen in _default_levels(runs, quantity)
-    ]
+    """Yield the cost of the levels asked for, else of two levels of every quantity.
+
+    Args:
+        runs: two or more.
+        known: what the runs may be compared by.
+        asked: levels by name of a head or key of a quantity.
+
+    Raises:
+        ConfigError: a name is not known.
+    """
+    levels = [(_find_quantity(known, name), level, "asked for") for name, level in asked]
+    for quantity in () if asked else known:
+        bests = [run.best_so_far(quantity.key)[-1][1] for run in runs]
+        near = min(bests) + NEAR * abs(min(bests))
+        levels.append((quantity, max(bests), "the worst of the bests"))
+        if near < max(bests):
+            levels.append((quantity, near, f"{100 * NEAR:.0f} % above the best"))
     for quantity, level, why in levels:
         best = [run.best_so_far(quantity.key) for run in runs]
         first = (next((r for r, value in each if value <= level), None) for each in best)
         yield LevelCost(quantity, level, why, tuple(first))
 
 
-def _default_levels(
-    runs: Sequence[ComparedRun], quantity: Quantity
-) -> list[tuple[Quantity, float, str]]:
-    """Choose levels: one that all runs have reached, and one near the best of all."""
-    bests = [run.best_so_far(quantity.key)[-1][1] for run in runs]
-    near = min(bests) + NEAR * abs(min(bests))
-    levels = [(quantity, max(bests), "the worst of the bests")]
-    if near < max(bests):
-        levels.append((quantity, near, f"{100 * NEAR:.0f} % above the best"))
-    return levels
-
-
-def _asked_level(known: Sequence[Quantity], name: str, level: float) -> tuple[Quantity, float]:
+def _find_quantity(known: Sequence[Quantity], name: str) -> Quantity:
     for quantity in known:
         if name in (quantity.key, quantity.key.removeprefix("val_mae.")):
-            return quantity, level
+            return quantity
     names = [quantity.key.removeprefix("val_mae.") for quantity in known]
     if not names:
         raise ConfigError("--reach: these runs have nothing in common to be compared by.")
     raise ConfigError(f"--reach: {unknown('quantity', name, names)}")
+
+
+# -- tables and charts -----------------------------------------------------------------------
+
+
+def write_comparison(comparison: RunComparison, out: Path) -> None:
+    """Write a comparison as one HTML file, whole or not at all; it needs no network.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    labels = ", ".join(run.label for run in comparison.runs)
+    heading = Title(f"{len(comparison.runs)} campaigns side by side", labels)
+    write_text(out, render_page(heading, compare_sections(comparison)))
+
+
+def compare_sections(comparison: RunComparison) -> list[Section]:
+    """Return the sections of the page; the terminal shows the same tables."""
+    reach_lead = (
+        "What each campaign had spent when its best trial so far first was as good as a level. "
+        "Counted are results on validation data, and hosts whether idle or not."
+    )
+    overview: tuple[Block, ...] = (*map(Text, comparison.warnings), _overview(comparison))
+    reach, spaces = tuple(_reach(comparison)), tuple(_spaces(comparison.runs))
+    return [
+        Section("runs", "Campaigns", "What ran, on what, and what it took.", overview),
+        Section("winners", "Winners", "What each campaign found.", tuple(_winners(comparison))),
+        Section("reach", "Cost to reach an error", reach_lead, reach),
+        Section("spaces", "Spaces", "What each campaign searched.", spaces),
+    ]
+
+
+def _run_table(
+    key: str, first: str, runs: Sequence[ComparedRun], rows: Mapping[str, Sequence[Cell]]
+) -> Table:
+    """Lay out rows with a cell for each run.
+
+    Args:
+        key: of the table.
+        first: title of the column of names.
+        runs: one column each.
+        rows: cells by name.
+    """
+    columns = (Column(f"run{n}", run.label) for n, run in enumerate(runs, start=1))
+    cells = tuple((name, *each) for name, each in rows.items())
+    return Table(key, (Column("what", first), *columns), cells)
+
+
+def _overview(comparison: RunComparison) -> Table:
+    plain = [run.to_plain(comparison.heads) for run in comparison.runs]
+    statuses = [s for s in STATUSES if any(s in each["trials"] for each in plain)]
+
+    def scaled(key: str, factor: float) -> list[Cell]:
+        return [None if each[key] is None else factor * each[key] for each in plain]
+
+    rows: dict[str, list[Cell]] = {
+        "finished": ["yes" if each["finished"] else "no" for each in plain],
+        "data checksum": [(each["data"] or "not known")[:12] for each in plain],
+        "brain": [each["brain"] for each in plain],
+        "seed": [each["seed"] for each in plain],
+        "rungs [epochs]": [", ".join(map(str, each["rungs"])) for each in plain],
+        "budget [trials]": [each["budget_trials"] for each in plain],
+        **{f"trials {s}": [each["trials"].get(s, 0) for each in plain] for s in statuses},
+        "hosts": [each["hosts"] for each in plain],
+        "wall time [s]": [each["seconds"] for each in plain],
+        "host-hours [h]": scaled("host_seconds", 1.0 / 3600.0),
+        "utilization [%]": scaled("utilization", 100.0),
+        "energy [kWh]": scaled("energy_joules", 1.0 / 3.6e6),
+    }
+    return _run_table("overview", "campaign", comparison.runs, rows)
+
+
+def _winners(comparison: RunComparison) -> Iterator[Block]:
+    runs = comparison.runs
+    best = [run.winner for run in runs]
+    if not any(best):
+        yield Text("No campaign has a result yet.")
+        return
+
+    def of_best(value_of: Callable[[Trial], Cell]) -> list[Cell]:
+        return [None if trial is None else value_of(trial) for trial in best]
+
+    rows = {
+        "best trial": of_best(lambda trial: escape_controls(trial.name)),
+        "epochs": of_best(lambda trial: trial.epoch),
+        "objective (validation)": of_best(lambda trial: trial.objective),
+    }
+    has_ensemble = any(run.facts.ensemble for run in runs)
+    for head in comparison.heads:
+        units = {run.facts.units.get(head, ""): None for run in runs if head in run.weights}
+        unit = f" [{' or '.join(filter(None, units))}]" if any(units) else ""
+        errors: list[Cell] = [None if t is None else t.val_mae.get(head) for t in best]
+        rows[f"val MAE {head}{unit}"] = errors
+        if has_ensemble:
+            rows[f"ensemble test MAE {head}{unit}"] = [run.test_mae(head) for run in runs]
+    yield _run_table("errors", "error", runs, rows)
+    keys = dict.fromkeys(key for trial in best if trial for key in trial.values)
+    values = {
+        escape_controls(key): [None if t is None else _value_cell(t.values.get(key)) for t in best]
+        for key in keys
+    }
+    yield _run_table("values", "value of the best trial", runs, values)
+
+
+def _value_cell(value: Any) -> Cell:
+    return escape_controls(value) if isinstance(value, str) else cell(value)
+
+
+def _reach(comparison: RunComparison) -> Iterator[Block]:
+    if not comparison.levels and not comparison.same_data:
+        yield Text("Left out: errors on different data are not comparable.")
+    elif not comparison.levels:
+        yield Text("The campaigns have no result in common that could be compared.")
+    for attribute, title in COSTS.items() if comparison.levels else ():
+        rows: dict[str, list[Cell]] = {}
+        for level in comparison.levels:
+            unit = f" {level.quantity.unit}" if level.quantity.unit else ""
+            name = f"{level.quantity.label} {level.level:.4g}{unit} ({level.why})"
+            rows[name] = [NEVER if one is None else getattr(one, attribute) for one in level.first]
+        yield _run_table(attribute, f"{title} until", comparison.runs, rows)
+    for quantity in comparison.quantities:
+        yield _best_so_far_figure(comparison.runs, quantity)
+
+
+def _best_so_far_figure(runs: Sequence[ComparedRun], quantity: Quantity) -> Figure:
+    unit = f" [{quantity.unit}]" if quantity.unit else ""
+    traces, least = [], float("inf")
+    for place, run in enumerate(runs):
+        points = [(result.host_seconds, value) for result, value in run.best_so_far(quantity.key)]
+        # drawn on to the run's end
+        points.append((max(run.host_seconds, points[-1][0]), points[-1][1]))
+        times, values = zip(*points, strict=True)
+        least = min(least, *values)
+        line = {"color": series_colour(place), "shape": "hv"}
+        named = {"type": "scatter", "mode": "lines", "name": run.label, "line": line}
+        traces.append({**named, "x": times, "y": values})
+    scale = "log" if least > 0.0 else "linear"
+    return Figure(
+        key=f"best.{quantity.key}",
+        title=f"Best {quantity.label} so far",
+        caption=f"{quantity.label}{unit} of the best trial so far against host-seconds spent.",
+        data=tuple(traces),
+        layout={
+            "xaxis": {"title": {"text": "host-seconds"}, "type": "log"},
+            "yaxis": {"title": {"text": f"{quantity.label}{unit}"}, "type": scale},
+        },
+    )
+
+
+def _spaces(runs: Sequence[ComparedRun]) -> Iterator[Block]:
+    spaces = [run.space for run in runs]
+    ranges = {key: [space.get(key) for space in spaces] for space in spaces for key in space}
+    if all(len(set(each)) == 1 for each in ranges.values()):
+        yield Text("All campaigns searched the same space.")
+        shared = tuple(
+            (escape_controls(key), escape_controls(str(each[0]))) for key, each in ranges.items()
+        )
+        yield Table("ranges", (Column("what", "parameter"), Column("range", "range")), shared)
+        return
+    rows: dict[str, list[Cell]] = {}
+    for key, each in ranges.items():
+        cells = ["not searched" if text is None else escape_controls(text) for text in each]
+        rows[escape_controls(key)] = ["same" if len(set(each)) == 1 else "differs", *cells]
+    table = _run_table("ranges", "parameter", runs, rows)
+    first, *others = table.columns
+    yield Table("ranges", (first, Column("same", ""), *others), table.rows)

@@ -8,6 +8,7 @@ they work: no server, no login, no telemetry, no file beside the export.
 
 import contextlib
 import csv
+import datetime
 import io
 import json
 import logging
@@ -21,20 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo import __version__
+from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.files import PART, storage, whole_file, whole_folder, write_bytes
 from hydragnn_hpo.report.best_config import write_best_config
 from hydragnn_hpo.report.export_tables import (
-    EpochRow,
     TrialRow,
-    TrialRun,
     TypedTable,
+    goal_names,
     tables_of,
-    trial_runs,
+    trial_rows,
     unit_of,
 )
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.optuna_study import write_storage
+from hydragnn_hpo.report.surrogate import make_distribution
+from hydragnn_hpo.sanitize import escape_controls, sanitize_values
+from hydragnn_hpo.search import is_in, silence_optuna
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,18 @@ class ExportedFiles:
         return {**vars(self), "files": [str(path) for path in self.files]}
 
 
+def _describe(rows: Sequence[TrialRow], file: Path, command: str, note: str = "") -> ExportedFiles:
+    epochs = sum(len(row.curve) for row in rows)
+    return ExportedFiles((file,), len(rows), epochs, command, note)
+
+
+# -- tables ----------------------------------------------------------------------------------
+
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a table program takes for the beginning of a formula.
 
 Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection, 2026-11-22.
 """
-
-_ARROW_TYPES = {"text": "string", "whole": "int64", "real": "float64", "truth": "bool_"}
 
 
 def write_csv(facts: Facts, out: Path) -> ExportedFiles:
@@ -69,11 +77,7 @@ def write_csv(facts: Facts, out: Path) -> ExportedFiles:
 
     Numbers have all their digits; what is not known is an empty cell.
     """
-    tables = tables_of(facts)
-    with whole_folder(out) as folder:
-        for name, table in tables.items():
-            write_bytes(folder / f"{name}.csv", _encode_csv(table))
-    return _exported_tables(tables, out, "csv")
+    return _write_tables(facts, out, "csv", lambda path, table: write_bytes(path, _to_csv(table)))
 
 
 def write_parquet(facts: Facts, out: Path) -> ExportedFiles:
@@ -85,24 +89,38 @@ def write_parquet(facts: Facts, out: Path) -> ExportedFiles:
     with _needs("parquet", ", or take --to csv"):
         import pyarrow
         import pyarrow.parquet
-    tables = tables_of(facts)
     about = {"campaign": facts.config.name, "program": f"hydragnn-hpo {__version__}"}
     metadata = {"hydragnn_hpo": json.dumps(about)}
+
+    def write(path: Path, table: TypedTable) -> None:
+        fields, arrays = [], []
+        for column in table:
+            kind = getattr(pyarrow, column.kind)()
+            unit = {"unit": column.unit} if column.unit else None
+            fields.append(pyarrow.field(column.title, kind, metadata=unit))
+            arrays.append(pyarrow.array(column.values, kind))
+        schema = pyarrow.schema(fields, metadata)
+        with whole_file(path) as file:
+            pyarrow.parquet.write_table(pyarrow.table(arrays, schema=schema), file)
+
+    return _write_tables(facts, out, "parquet", write)
+
+
+def _write_tables(
+    facts: Facts, out: Path, kind: str, write: Callable[[Path, TypedTable], None]
+) -> ExportedFiles:
+    """Write both tables into a folder.
+
+    Args:
+        facts: of the campaign.
+        out: the folder to make.
+        kind: suffix of the files, and pandas' word for them.
+        write: writes one table.
+    """
+    tables = tables_of(facts)
     with whole_folder(out) as folder:
         for name, table in tables.items():
-            fields, arrays = [], []
-            for column in table:
-                kind = getattr(pyarrow, _ARROW_TYPES[column.kind])()
-                unit = {"unit": column.unit} if column.unit else None
-                fields.append(pyarrow.field(column.title, kind, metadata=unit))
-                arrays.append(pyarrow.array(column.values, kind))
-            schema = pyarrow.schema(fields, metadata)
-            with whole_file(folder / f"{name}.parquet") as file:
-                pyarrow.parquet.write_table(pyarrow.table(arrays, schema=schema), file)
-    return _exported_tables(tables, out, "parquet")
-
-
-def _exported_tables(tables: Mapping[str, TypedTable], out: Path, kind: str) -> ExportedFiles:
+            write(folder / f"{name}.{kind}", table)
     return ExportedFiles(
         files=tuple(out / f"{name}.{kind}" for name in tables),
         trials=len(tables["trials"][0].values),
@@ -111,11 +129,11 @@ def _exported_tables(tables: Mapping[str, TypedTable], out: Path, kind: str) -> 
     )
 
 
-def _encode_csv(table: TypedTable) -> bytes:
+def _to_csv(table: TypedTable) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_csv_cell(column.title) for column in table])
-    columns = [[_csv_cell(value) for value in column.values] for column in table]
+    columns = [map(_csv_cell, column.values) for column in table]
     writer.writerows(zip(*columns, strict=True))
     return text.getvalue().encode()
 
@@ -130,35 +148,97 @@ def _csv_cell(value: Any) -> str:
     return repr(value)
 
 
-def _exported_runs(
-    runs: Sequence[TrialRun], file: Path, *, open_with: str, note: str = ""
-) -> ExportedFiles:
-    epochs = sum(len(curve) for _, curve in runs)
-    return ExportedFiles((file,), len(runs), epochs, open_with, note)
+# -- Optuna ----------------------------------------------------------------------------------
+
+_MESSAGE = 2000
+"""Most characters of a message that a trial keeps."""
+
+_OPTUNA_STATES = {
+    "completed": "COMPLETE",
+    "stopped": "PRUNED",
+    "failed": "FAIL",
+    "cancelled": "FAIL",
+    "running": "RUNNING",
+}
 
 
 def write_optuna(facts: Facts, out: Path) -> ExportedFiles:
-    """Write an Optuna storage: SQLite, or a journal (``.log``), as optuna-dashboard opens both."""
-    runs = trial_runs(facts)
-    with _local_folder() as folder:
-        path = folder / f"storage{out.suffix}"
-        write_storage(facts, runs, path)
+    """Write an Optuna storage: SQLite, or a journal (``.log``), as optuna-dashboard opens both.
+
+    A trial that stopped at a rung is PRUNED, one that failed or was cancelled is FAIL, one that
+    waits for its first start is WAITING.
+    """
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    names, rows = goal_names(facts), trial_rows(facts)
+    with _local_folder() as folder, silence_optuna():
+        path, saved = folder / f"storage{out.suffix}", contextlib.ExitStack()
+        store: Any
+        if out.suffix == ".log":
+            store = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        else:
+            store = optuna.storages.RDBStorage(f"sqlite:///{path}")
+            saved.callback(store.engine.dispose)
+        with saved:
+            study = optuna.create_study(
+                storage=store, study_name=facts.config.name, directions=["minimize"] * len(names)
+            )
+            study.set_metric_names([escape_controls(name) for name in names])
+            about = {"run": str(facts.run.path), "units": dict(facts.units)}
+            for key, value in sanitize_values({**about, "seed": facts.config.seed}).items():
+                study.set_user_attr(key, value)
+            study.add_trials([_optuna_trial(facts, row) for row in rows])
         _copy_whole(path, out)
     where = str(out) if out.suffix == ".log" else f"sqlite:///{out}"
     note = "Trials that stopped at a rung are PRUNED there."
-    return _exported_runs(runs, out, open_with=f"optuna-dashboard {where}", note=note)
+    return _describe(rows, out, f"optuna-dashboard {where}", note)
 
 
-_BOARD_RESULTS = (
-    "objective",
-    "score.",
-    "val_mae.",
-    "parameters",
-    "peak_bytes",
-    "slot_seconds",
-    "energy",
-)
-"""Numbers under ``result/`` in TensorBoard, by the beginning of their names."""
+def _optuna_trial(facts: Facts, row: TrialRow) -> Any:
+    from optuna.trial import TrialState, create_trial
+
+    space = {escape_controls(key): parameter for key, parameter in facts.config.space.items()}
+    known = {k: v for k, v in row.values.items() if k in space and _is_choice_or_in(space[k], v)}
+    state = _OPTUNA_STATES.get(row.status, "RUNNING" if row.numbers["attempts"] else "WAITING")
+    done = state in ("COMPLETE", "PRUNED", "FAIL")
+    begun, ended = row.numbers["started"], row.numbers["ended"] if done else None
+    if done and ended is None:
+        ended = begun if begun is not None else facts.begin  # cancelled before it ever ran
+    if state != "WAITING" and begun is None:
+        begun = ended
+    attributes: dict[str, Any] = {"trial": row.name, "status": row.status}
+    attributes |= {key: text[-_MESSAGE:] for key, text in row.texts.items() if text is not None}
+    attributes |= {f"params.{key}": v for key, v in row.values.items() if key not in known}
+    for name, value in row.results.items():
+        unit = unit_of(name, facts.units)
+        attributes[f"{name} [{unit}]" if unit else name] = value
+    objectives = {epoch.epoch: epoch.numbers.get("objective") for epoch in row.curve}
+    trial = create_trial(
+        state=TrialState[state],
+        values=list(row.scores) if state in ("COMPLETE", "PRUNED") and row.scores else None,
+        params=known,
+        distributions={key: make_distribution(space[key]) for key in known},
+        user_attrs=attributes,
+        intermediate_values={n: value for n, value in objectives.items() if value is not None},
+    )
+    trial.datetime_start, trial.datetime_complete = _local_time(begun), _local_time(ended)
+    return trial
+
+
+def _is_choice_or_in(parameter: ParameterConfig, value: Scalar) -> bool:
+    """Check whether a value is in the space; a person may add a trial with any."""
+    if parameter.choices is None:
+        return is_in(parameter, value)
+    return any(value == sanitize_values(choice) for choice in parameter.choices)
+
+
+def _local_time(seconds: float | None) -> datetime.datetime | None:
+    """Convert to local time without a zone, as Optuna's trials keep it."""
+    return None if seconds is None else datetime.datetime.fromtimestamp(seconds)
+
+
+# -- TensorBoard -----------------------------------------------------------------------------
 
 
 def write_tensorboard(facts: Facts, out: Path) -> ExportedFiles:
@@ -171,29 +251,26 @@ def write_tensorboard(facts: Facts, out: Path) -> ExportedFiles:
     with _needs("tensorboard"):
         from tensorboard.summary.writer.record_writer import RecordWriter
     make_writer: Any = RecordWriter
-    runs = trial_runs(facts)
-    names = folder_names([row.name for row, _ in runs])
+    rows = trial_rows(facts)
+    names = folder_names(row.name for row in rows)
     with whole_folder(out) as folder:
-        for row, curve in runs:
-            path = folder / names[row.name]
+        for row in rows:
             begun = row.numbers["started"] or facts.begin or 0.0
+            path = folder / names[row.name] / f"events.out.tfevents.{int(begun)}.export"
             with storage(path):
-                path.mkdir()
-                with (path / f"events.out.tfevents.{int(begun)}.export").open("wb") as file:
+                path.parent.mkdir()
+                with path.open("wb") as file:
                     writer = make_writer(file)
-                    for event in _board_events(row, curve, facts.units, begun):
+                    for event in _board_events(row, facts.units, begun):
                         writer.write(event.SerializeToString())
-    return _exported_runs(runs, out, open_with=f"tensorboard --logdir {out}")
+    return _describe(rows, out, f"tensorboard --logdir {out}")
 
 
-def _board_events(
-    row: TrialRow, curve: list[EpochRow], units: Mapping[str, str], begun: float
-) -> Iterator[Any]:
+def _board_events(row: TrialRow, units: Mapping[str, str], begun: float) -> Iterator[Any]:
     """Yield the events of one trial in order.
 
     Args:
         row: the trial.
-        curve: its epochs.
         units: of the targets.
         begun: when it started, or the campaign.
     """
@@ -201,39 +278,15 @@ def _board_events(
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
     make_hparams: Any = hparams_pb
-    ended = row.numbers["ended"] or (curve[-1].time if curve else begun)
+    ended = row.numbers["ended"] or (row.curve[-1].time if row.curve else begun)
     yield Event(wall_time=begun, file_version="brain.Event:2")
     start = make_hparams(row.values, trial_id=row.name, start_time_secs=begun)
     yield Event(wall_time=begun, summary=start)
-    for epoch in curve:
+    for epoch in row.curve:
         scalars = _board_scalars(epoch.numbers, units, "")
         yield Event(wall_time=epoch.time, step=epoch.epoch, summary=scalars)
-    results = {
-        name: value
-        for name, value in row.results.items()
-        if name.startswith(_BOARD_RESULTS) and name != "energy_share"
-    }
-    last = int(row.numbers["epochs"] or 0)
-    yield Event(wall_time=ended, step=last, summary=_board_scalars(results, units, "result/"))
-    if row.status not in ("running", "queued"):
-        yield Event(wall_time=ended, summary=_board_end(row, ended))
-
-
-def _board_end(row: TrialRow, ended: float) -> Any:
-    """Return the end of a session; TensorBoard's own function for it needs TensorFlow."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams import api_pb2, metadata
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
-    data: Any = HParamsPluginData()
-    status = "STATUS_SUCCESS" if row.status in ("completed", "stopped") else "STATUS_FAILURE"
-    data.session_end_info.status = api_pb2.Status.Value(status)
-    data.session_end_info.end_time_secs = ended
-    summary: Any = Summary()
-    about = metadata.create_summary_metadata(data)
-    tag = metadata.SESSION_END_INFO_TAG
-    summary.value.add(tag=tag, metadata=about, tensor=metadata.NULL_TENSOR)
-    return summary
+    scalars = _board_scalars(row.results, units, "result/")
+    yield Event(wall_time=ended, step=int(row.numbers["epochs"] or 0), summary=scalars)
 
 
 def _board_scalars(numbers: Mapping[str, float], units: Mapping[str, str], before: str) -> Any:
@@ -241,13 +294,13 @@ def _board_scalars(numbers: Mapping[str, float], units: Mapping[str, str], befor
 
     summary: Any = Summary()
     for name, value in numbers.items():
-        what, dot, which = name.partition(".")
-        scalar = summary.value.add(tag=f"{before}{what}/{which}" if dot else f"{before}{what}")
-        scalar.simple_value = value
+        scalar = summary.value.add(tag=before + name.replace(".", "/", 1), simple_value=value)
         if unit := unit_of(name, units):
             scalar.metadata.summary_description = f"in {unit}"
     return summary
 
+
+# -- MLflow and Weights & Biases -------------------------------------------------------------
 
 _MLFLOW_STATES = {
     "completed": "FINISHED",
@@ -270,76 +323,62 @@ def write_mlflow(facts: Facts, out: Path) -> ExportedFiles:
 
     MLflow's own folders of files are in maintenance mode and refused by it since its version 3.
     """
-    runs = trial_runs(facts)
-    with (
-        _local_folder() as folder,
-        isolate_tracker(folder, {"MLFLOW_DISABLE_TELEMETRY": "true"}),
-        _quiet_mlflow(),
-    ):
+    rows = trial_rows(facts)
+    with _local_folder() as folder, isolate_tracker(folder, {"MLFLOW_DISABLE_TELEMETRY": "true"}):
         with _needs("mlflow"):
             from mlflow import MlflowClient
         uri = f"sqlite:///{folder / 'mlflow.db'}"
         client: Any = MlflowClient(tracking_uri=uri, registry_uri=uri)
         place = (out.absolute() / "artifacts").as_uri()
         experiment = client.create_experiment(facts.config.name, artifact_location=place)
-        for row, curve in runs:
-            _add_mlflow_run(client, experiment, facts, row, curve)
+        for row in rows:
+            _add_mlflow_run(client, experiment, facts, row)
         with whole_folder(out) as target:
             _copy_whole(folder / "mlflow.db", target / "mlflow.db")
     file = out / "mlflow.db"
-    return _exported_runs(runs, file, open_with=f"mlflow ui --backend-store-uri sqlite:///{file}")
+    return _describe(rows, file, f"mlflow ui --backend-store-uri sqlite:///{file}")
 
 
-def _add_mlflow_run(
-    client: Any, experiment: str, facts: Facts, row: TrialRow, curve: list[EpochRow]
-) -> None:
+def _add_mlflow_run(client: Any, experiment: str, facts: Facts, row: TrialRow) -> None:
+    """Add a trial to an experiment.
+
+    Args:
+        client: of MLflow.
+        experiment: its identifier.
+        facts: of the campaign.
+        row: the trial.
+    """
     from mlflow.entities import Metric, Param, RunTag
 
     begun, ended = row.numbers["started"], row.numbers["ended"]
-    start = _milliseconds(begun if begun is not None else facts.begin)
+    start = round(1000 * ((begun if begun is not None else facts.begin) or 0.0))
+    end = round(1000 * ended) if ended else start
     run = client.create_run(experiment, start_time=start, run_name=row.name)
     texts = {**row.texts, "trial": row.name, "status": row.status}
     texts |= {f"unit.{name}": unit_of(name, facts.units) for name in row.numbers}
     tags = [RunTag(_mlflow_name(key), text[-_MLFLOW_TAG:]) for key, text in texts.items() if text]
     params = [Param(_mlflow_name(key), str(value)) for key, value in row.values.items()]
     metrics = [
-        Metric(_mlflow_name(name), value, _milliseconds(epoch.time), epoch.epoch)
-        for epoch in curve
+        Metric(_mlflow_name(name), value, round(1000 * epoch.time), epoch.epoch)
+        for epoch in row.curve
         for name, value in epoch.numbers.items()
     ]
-    last, end = int(row.numbers["epochs"] or 0), _milliseconds(ended) or start
+    last = int(row.numbers["epochs"] or 0)
     metrics += [
         Metric(f"result/{_mlflow_name(name)}", value, end, last)
         for name, value in row.results.items()
     ]
+    client.log_batch(run.info.run_id, params=params, tags=tags)
     for first in range(0, len(metrics), _MLFLOW_BATCH):
-        batch = metrics[first : first + _MLFLOW_BATCH]
-        client.log_batch(run.info.run_id, batch, *((params, tags) if first == 0 else ()))
+        client.log_batch(run.info.run_id, metrics[first : first + _MLFLOW_BATCH])
     if row.status != "running":
         client.set_terminated(run.info.run_id, _MLFLOW_STATES.get(row.status, "KILLED"), end)
-
-
-def _milliseconds(seconds: float | int | None) -> int:
-    return round(1000 * (seconds or 0.0))
 
 
 def _mlflow_name(name: str) -> str:
     """Replace the characters that MLflow does not take."""
     plain = (c if (c.isascii() and c.isalnum()) or c in _MLFLOW_NAME else "_" for c in name)
     return "".join(plain)[:250]
-
-
-@contextlib.contextmanager
-def _quiet_mlflow() -> Iterator[None]:
-    """Silence what MLflow logs of its tables, and what is deprecated in it."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 _WANDB_VARIABLES = {
@@ -354,33 +393,38 @@ _WANDB_VARIABLES = {
 
 def write_wandb(facts: Facts, out: Path) -> ExportedFiles:
     """Write ``wandb/offline-run-*``, one run per trial, for ``wandb sync``."""
-    runs = trial_runs(facts)
-    ids = folder_names([row.name for row, _ in runs])
-    with _local_folder() as folder:
-        variables = _WANDB_VARIABLES | {"WANDB_DIR": str(folder)}
-        with isolate_tracker(folder, variables):
-            with _needs("wandb"):
-                import wandb
-            with whole_folder(out) as target:
-                try:
-                    for row, curve in runs:
-                        _write_wandb_run(wandb, target, ids[row.name], facts, row, curve)
-                finally:
-                    wandb.teardown()
-                (target / "wandb" / "latest-run").unlink(missing_ok=True)
-    return _exported_runs(
-        runs,
-        out / "wandb",
-        open_with=f"wandb sync {out / 'wandb'}/offline-run-*",
-        note="Nothing was sent; 'wandb sync' sends it to the account you are logged in to.",
-    )
+    rows = trial_rows(facts)
+    ids = folder_names(row.name for row in rows)
+    with (
+        _local_folder() as folder,
+        isolate_tracker(folder, _WANDB_VARIABLES | {"WANDB_DIR": str(folder)}),
+    ):
+        with _needs("wandb"):
+            import wandb
+        with whole_folder(out) as target:
+            try:
+                for row in rows:
+                    _write_wandb_run(facts, row, target, ids[row.name])
+            finally:
+                wandb.teardown()
+            (target / "wandb" / "latest-run").unlink(missing_ok=True)
+    note = "Nothing was sent; 'wandb sync' sends it to the account you are logged in to."
+    return _describe(rows, out / "wandb", f"wandb sync {out / 'wandb'}/offline-run-*", note)
 
 
-def _write_wandb_run(
-    wandb: Any, target: Path, name: str, facts: Facts, row: TrialRow, curve: list[EpochRow]
-) -> None:
+def _write_wandb_run(facts: Facts, row: TrialRow, target: Path, name: str) -> None:
+    """Write one offline run.
+
+    Args:
+        facts: of the campaign.
+        row: the trial.
+        target: the folder of all runs.
+        name: its identifier.
+    """
+    import wandb
+
     quiet = wandb.Settings(x_disable_stats=True, x_disable_meta=True, x_save_requirements=False)
-    run = wandb.init(
+    run: Any = wandb.init(
         project=facts.config.name,
         group=facts.config.name,
         name=row.name,
@@ -392,25 +436,48 @@ def _write_wandb_run(
         reinit="create_new",
         settings=quiet,
     )
-    for epoch in curve:
+    for epoch in row.curve:
         run.log({**epoch.numbers, "time": epoch.time}, step=epoch.epoch)
-    units = {key: unit_of(key, facts.units) for key in row.numbers}
-    summary: dict[str, Any] = {
-        f"result.{key}": value for key, value in row.numbers.items() if value is not None
-    }
-    summary |= {f"unit.{key}": unit for key, unit in units.items() if unit}
-    summary |= {key: text for key, text in row.texts.items() if text}
-    run.summary.update({**summary, "status": row.status})
+    units = {f"unit.{key}": unit_of(key, facts.units) for key in row.numbers}
+    texts = {key: text for key, text in {**units, **row.texts}.items() if text}
+    numbers = {f"result.{key}": v for key, v in row.numbers.items() if v is not None}
+    run.summary.update({**numbers, **texts, "status": row.status})
     run.finish(exit_code=1 if row.status == "failed" else 0)
 
 
-@dataclass(frozen=True)
-class ExportFormat:
-    """One way to write a campaign."""
+_TRACKER_VARIABLES = ("WANDB_", "MLFLOW_", "DATABRICKS_", "_MLFLOW")
+"""Beginnings of the names of variables that would send an export elsewhere."""
 
-    write: Callable[[Facts, Path], ExportedFiles]
-    suffixes: tuple[str, ...] = ()
-    """Of the file; none where a folder is written."""
+_XDG_HOMES = (f"XDG_{kind}_HOME" for kind in ("CACHE", "CONFIG", "DATA", "STATE"))
+_HOMES = ("HOME", "TMPDIR", *_XDG_HOMES)
+"""Where trackers would keep caches, settings, logs and keys."""
+
+
+@contextlib.contextmanager
+def isolate_tracker(folder: Path, settings: Mapping[str, str]) -> Iterator[None]:
+    """Hide the user's settings and home from a tracker's library, and silence it.
+
+    Args:
+        folder: the library's home meanwhile.
+        settings: environment variables for it.
+    """
+    before, logged = dict(os.environ), logging.root.manager.disable
+    for name in [name for name in os.environ if name.startswith(_TRACKER_VARIABLES)]:
+        del os.environ[name]
+    os.environ.update({name: str(folder) for name in _HOMES})
+    os.environ.update({"DO_NOT_TRACK": "true", **settings})
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logged)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+# -- all formats -----------------------------------------------------------------------------
 
 
 def write_best(facts: Facts, out: Path, trial: str | None = None) -> ExportedFiles:
@@ -428,16 +495,19 @@ def write_best(facts: Facts, out: Path, trial: str | None = None) -> ExportedFil
     return ExportedFiles((out,), trials=1, epochs=0, open_with=open_with, note=note)
 
 
-FORMATS: dict[str, ExportFormat] = {
-    "parquet": ExportFormat(write_parquet),
-    "csv": ExportFormat(write_csv),
-    "optuna": ExportFormat(write_optuna, (".db", ".sqlite3", ".log")),
-    "tensorboard": ExportFormat(write_tensorboard),
-    "mlflow": ExportFormat(write_mlflow),
-    "wandb": ExportFormat(write_wandb),
-    "best": ExportFormat(write_best, (".toml",)),
+FORMATS: dict[str, Callable[[Facts, Path], ExportedFiles]] = {
+    "parquet": write_parquet,
+    "csv": write_csv,
+    "optuna": write_optuna,
+    "tensorboard": write_tensorboard,
+    "mlflow": write_mlflow,
+    "wandb": write_wandb,
+    "best": write_best,
 }
 """By the word behind ``--to``."""
+
+SUFFIXES = {"optuna": (".db", ".sqlite3", ".log"), "best": (".toml",)}
+"""Of formats that write one file; the others write a folder."""
 
 
 def export(facts: Facts, to: str, out: Path, *, trial: str | None = None) -> ExportedFiles:
@@ -457,20 +527,18 @@ def export(facts: Facts, to: str, out: Path, *, trial: str | None = None) -> Exp
         raise ConfigError(unknown("format", to, FORMATS))
     if out.exists() or out.is_symlink():
         raise ConfigError(f"{out}: is there already; choose another name, or remove it.")
-    suffixes = FORMATS[to].suffixes
-    if suffixes and out.suffix not in suffixes:
-        wanted = " or ".join(f"NAME{suffix}" for suffix in suffixes)
+    if to in SUFFIXES and out.suffix not in SUFFIXES[to]:
+        wanted = " or ".join(f"NAME{suffix}" for suffix in SUFFIXES[to])
         raise ConfigError(f"{out}: --to {to} writes one file: name it {wanted}.")
     if not facts.trials:
         raise RunError(f"{facts.run.path}: no trial was proposed yet: there is nothing to export.")
     if trial is None:
-        return FORMATS[to].write(facts, out)
+        return FORMATS[to](facts, out)
     if to != "best":
         raise ConfigError("--trial goes with --to best: the other formats hold all trials.")
     return write_best(facts, out, trial)
 
 
-_CHUNK = 1 << 20
 _MEMORY = Path("/dev/shm")
 _ROOM = 2 << 30
 """Bytes that must be free there; ten times what 2,000 trials take."""
@@ -494,7 +562,7 @@ def _copy_whole(source: Path, out: Path) -> None:
     with storage(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     with source.open("rb") as file, whole_file(out) as target:
-        shutil.copyfileobj(file, target, _CHUNK)
+        shutil.copyfileobj(file, target)
 
 
 def folder_names(names: Iterable[str]) -> dict[str, str]:
@@ -530,37 +598,3 @@ def _needs(to: str, instead: str = "") -> Iterator[None]:
             f"--to {to} needs a package that is not installed: "
             f"pip install 'hydragnn-hpo[{to}]'{instead}."
         ) from error
-
-
-_TRACKER_VARIABLES = ("WANDB_", "MLFLOW_", "DATABRICKS_", "_MLFLOW")
-"""Beginnings of the names of variables that would send an export elsewhere."""
-
-_HOMES = (
-    "HOME",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "XDG_STATE_HOME",
-    "TMPDIR",
-)
-"""Where trackers would keep caches, settings, logs and keys."""
-
-
-@contextlib.contextmanager
-def isolate_tracker(folder: Path, settings: Mapping[str, str]) -> Iterator[None]:
-    """Hide the user's settings and home from a tracker's library.
-
-    Args:
-        folder: the library's home meanwhile.
-        settings: environment variables for it.
-    """
-    before = dict(os.environ)
-    for name in [name for name in os.environ if name.startswith(_TRACKER_VARIABLES)]:
-        del os.environ[name]
-    os.environ.update({name: str(folder) for name in _HOMES})
-    os.environ.update({"DO_NOT_TRACK": "true", **settings})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -5,13 +5,13 @@ Every format of ``export`` is made from them. Names of numbers are those of the 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hydragnn_hpo.config import Scalar
 from hydragnn_hpo.metrics_log import read_records
-from hydragnn_hpo.report.facts import Epoch, Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
 from hydragnn_hpo.search import finite_number, goal_label, goals
 
@@ -27,10 +27,9 @@ UNITS = {
 }
 """Of the numbers that have one beside MAEs; the others count, or have no dimension."""
 
-_BY_HEAD = ("val_mae", "loss")
-"""Numbers of each head in a trial's own record of an epoch."""
-
-_WHOLE = ("epochs", "ranks", "attempts", "parameters", "peak_bytes")
+_TEXTS = ("trial", "parent", "status", "reason", "message")
+_WHOLE = ("attempt", "attempts", "epoch", "epochs", "parameters", "peak_bytes", "ranks")
+_EPOCH_COLUMNS = ("trial", "attempt", "epoch", "time", "ranks")
 _LARGEST = 2**63 - 1
 
 
@@ -38,7 +37,6 @@ _LARGEST = 2**63 - 1
 class EpochRow:
     """An epoch of a trial."""
 
-    trial: str
     attempt: int
     epoch: int
     time: float
@@ -50,7 +48,7 @@ class EpochRow:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial."""
+    """A trial and its epochs."""
 
     name: str
     status: str
@@ -62,12 +60,20 @@ class TrialRow:
     """Searched values that are active."""
     scores: tuple[float, ...]
     """Its result for each goal; empty without one."""
+    epochs: Sequence[EpochRow]
+    """Those that were lost and trained again are there twice."""
 
     @property
     def results(self) -> dict[str, float | int]:
         """The numbers that are known, except times."""
         times = ("started", "ended")
         return {k: v for k, v in self.numbers.items() if v is not None and k not in times}
+
+    @property
+    def curve(self) -> list[EpochRow]:
+        """Its epochs in order, each as it was trained last."""
+        last = {epoch.epoch: epoch for epoch in self.epochs}
+        return [last[number] for number in sorted(last)]
 
 
 def unit_of(name: str, units: Mapping[str, str]) -> str:
@@ -92,43 +98,40 @@ def trial_rows(facts: Facts) -> list[TrialRow]:
     configured = dict.fromkeys(facts.config.trial.get("heads", {}))
     measured = {head for trial in facts.trials.values() for head in trial.trial.val_mae}
     heads = [h for h in configured if h in measured] + sorted(measured - set(configured))
-    names = goal_names(facts)
-    return [_trial_row(trial, heads, names) for trial in facts.trials.values()]
+    return [_trial_row(facts, trial, heads) for trial in facts.trials.values()]
 
 
-def _trial_row(facts: TrialFacts, heads: list[str], names: list[str]) -> TrialRow:
-    trial = facts.trial
+def _trial_row(facts: Facts, one: TrialFacts, heads: Sequence[str]) -> TrialRow:
+    trial, names = one.trial, goal_names(facts)
     scores = trial.score if isinstance(trial.score, tuple) else (trial.score,)
-    has_result = all(score is not None for score in scores)
+    known = tuple(score for score in scores if score is not None)
     numbers: dict[str, float | int | None] = {"objective": trial.objective}
     if len(names) > 1:
         parts = scores if len(scores) == len(names) else (None,) * len(names)
         numbers |= {f"score.{name}": s for name, s in zip(names, parts, strict=True)}
     numbers |= {f"val_mae.{head}": trial.val_mae.get(head) for head in heads}
-    numbers |= _costs(facts)
     texts = {"parent": trial.parent, "reason": trial.reason, "message": trial.message}
     return TrialRow(
         name=escape_controls(trial.name),
         status=trial.status,
-        texts={
-            key: None if text is None else escape_controls(str(text)) for key, text in texts.items()
-        },
-        numbers=numbers,
+        texts={key: None if t is None else escape_controls(str(t)) for key, t in texts.items()},
+        numbers=numbers | _costs(one),
         values=sanitize_values(trial.values),
-        scores=tuple(s for s in scores if s is not None) if has_result else (),
+        scores=known if len(known) == len(scores) else (),
+        epochs=_epoch_rows(facts, one),
     )
 
 
-def _costs(facts: TrialFacts) -> dict[str, float | int | None]:
-    trial, attempts = facts.trial, facts.attempts
+def _costs(one: TrialFacts) -> dict[str, float | int | None]:
+    trial, attempts = one.trial, one.attempts
     trained = [a.train_seconds for a in attempts if a.train_seconds is not None]
     ends = [a.ended for a in attempts if a.ended is not None]
     return {
         "epochs": trial.epoch,
         "ranks": trial.width or None,
         "attempts": len(attempts),
-        "parameters": facts.parameters,
-        "peak_bytes": facts.peak_bytes,
+        "parameters": one.parameters,
+        "peak_bytes": one.peak_bytes,
         "slot_seconds": trial.slot_seconds,
         "train_seconds": sum(trained) if trained else None,
         "energy": trial.energy,
@@ -138,52 +141,27 @@ def _costs(facts: TrialFacts) -> dict[str, float | int | None]:
     }
 
 
-def epoch_rows(facts: Facts) -> Iterator[EpochRow]:
-    """Yield all epochs, trial by trial; those that were lost and trained again are there twice."""
-    for trial in facts.trials.values():
-        records = _read_epoch_records(facts, trial)
-        for epoch in trial.epochs:
-            started = [a.number for a in trial.attempts if a.placed <= epoch.time]
-            attempt = started[-1] if started else 0
-            yield EpochRow(
-                trial=escape_controls(trial.name),
-                attempt=attempt,
-                epoch=epoch.epoch,
-                time=epoch.time,
-                width=epoch.width,
-                numbers=_epoch_numbers(epoch, records.get((attempt, epoch.epoch), {})),
-            )
-
-
-TrialRun = tuple[TrialRow, list[EpochRow]]
-"""A trial and its epochs, each once."""
-
-
-def trial_runs(facts: Facts) -> list[TrialRun]:
-    """Return all trials with their curves, in the order in which they were proposed."""
-    last: dict[str, dict[int, EpochRow]] = {}
-    for epoch in epoch_rows(facts):
-        last.setdefault(epoch.trial, {})[epoch.epoch] = epoch
-    curves = {name: [rows[at] for at in sorted(rows)] for name, rows in last.items()}
-    return [(row, curves.get(row.name, [])) for row in trial_rows(facts)]
-
-
-def _epoch_numbers(epoch: Epoch, record: Mapping[str, Any]) -> dict[str, float]:
-    raw = {
-        "objective": epoch.objective,
-        "best_objective": epoch.best_objective,
-        "epoch_seconds": epoch.seconds,
-        "learning_rate": record.get("learning_rate"),
-    }
-    for name in _BY_HEAD:
-        by_head = record.get(name)
-        if isinstance(by_head, Mapping):
-            raw |= {
-                f"{name}.{escape_controls(str(head))}": value for head, value in by_head.items()
-            }
-    return {
-        key: finite for key, value in raw.items() if (finite := finite_number(value)) is not None
-    }
+def _epoch_rows(facts: Facts, trial: TrialFacts) -> list[EpochRow]:
+    records = _read_epoch_records(facts, trial)
+    rows = []
+    for epoch in trial.epochs:
+        started = [a.number for a in trial.attempts if a.placed <= epoch.time]
+        attempt = started[-1] if started else 0
+        record = records.get((attempt, epoch.epoch), {})
+        raw = {
+            "objective": epoch.objective,
+            "best_objective": epoch.best_objective,
+            "epoch_seconds": epoch.seconds,
+            "learning_rate": record.get("learning_rate"),
+        }
+        for name in ("val_mae", "loss"):
+            by_head = record.get(name)
+            if isinstance(by_head, Mapping):
+                raw |= {f"{name}.{escape_controls(str(h))}": v for h, v in by_head.items()}
+        finite = {key: finite_number(value) for key, value in raw.items()}
+        numbers = {key: value for key, value in finite.items() if value is not None}
+        rows.append(EpochRow(attempt, epoch.epoch, epoch.time, epoch.width, numbers))
+    return rows
 
 
 def _read_epoch_records(facts: Facts, trial: TrialFacts) -> dict[tuple[int, int], dict[str, Any]]:
@@ -203,22 +181,16 @@ def _read_epoch_records(facts: Facts, trial: TrialFacts) -> dict[tuple[int, int]
     return epochs
 
 
-Kind = Literal["text", "whole", "real", "truth"]
-
-
 @dataclass(frozen=True)
 class TypedColumn:
     """A column of a table; every value is None or of its kind."""
 
-    name: str
-    kind: Kind
+    title: str
+    """Name with unit: ``val_mae.energy [eV]``."""
+    kind: Literal["string", "int64", "float64", "bool_"]
+    """Arrow's word for it."""
     values: list[Any]
     unit: str = ""
-
-    @property
-    def title(self) -> str:
-        """Name with unit: ``val_mae.energy [eV]``."""
-        return f"{self.name} [{self.unit}]" if self.unit else self.name
 
 
 TypedTable = list[TypedColumn]
@@ -226,59 +198,65 @@ TypedTable = list[TypedColumn]
 
 def tables_of(facts: Facts) -> dict[str, TypedTable]:
     """Return the tables of a campaign: ``trials`` and ``epochs``."""
-    space = [escape_controls(key) for key in facts.config.space]
+    rows = trial_rows(facts)
+    space = dict.fromkeys(f"params.{escape_controls(key)}" for key in facts.config.space)
+    trials: list[dict[str, Any]] = [
+        {
+            "trial": row.name,
+            "parent": row.texts["parent"],
+            "status": row.status,
+            "reason": row.texts["reason"],
+            **row.numbers,
+            **space,
+            **{f"params.{key}": value for key, value in row.values.items()},
+            "message": row.texts["message"],
+        }
+        for row in rows
+    ]
+    epochs: list[dict[str, Any]] = []
+    for row in rows:
+        for e in row.epochs:
+            first = (row.name, e.attempt, e.epoch, e.time, e.width)
+            epochs.append({**dict(zip(_EPOCH_COLUMNS, first, strict=True)), **e.numbers})
     return {
-        "trials": _trial_table(trial_rows(facts), facts.units, space),
-        "epochs": _epoch_table(list(epoch_rows(facts)), facts.units),
+        "trials": _typed_table(trials, list(trials[0]) if trials else [], facts.units),
+        "epochs": _typed_table(epochs, _EPOCH_COLUMNS, facts.units),
     }
 
 
-def _trial_table(
-    rows: Sequence[TrialRow], units: Mapping[str, str], space: list[str]
+def _typed_table(
+    rows: Sequence[Mapping[str, Any]], first: Sequence[str], units: Mapping[str, str]
 ) -> TypedTable:
-    table = [
-        TypedColumn("trial", "text", [row.name for row in rows]),
-        TypedColumn("parent", "text", [row.texts["parent"] for row in rows]),
-        TypedColumn("status", "text", [row.status for row in rows]),
-        TypedColumn("reason", "text", [row.texts["reason"] for row in rows]),
-    ]
-    for name in _keys(row.numbers for row in rows):
-        kind: Kind = "whole" if name in _WHOLE else "real"
-        values = [row.numbers.get(name) for row in rows]
-        table.append(TypedColumn(name, kind, values, unit_of(name, units)))
-    for key in _keys([space, *(row.values for row in rows)]):
-        table.append(_value_column(f"params.{key}", [row.values.get(key) for row in rows]))
-    table.append(TypedColumn("message", "text", [row.texts["message"] for row in rows]))
-    return table
+    """Turn rows into columns.
+
+    Args:
+        rows: values by name; not every row has all.
+        first: names of the first columns; others follow as they are met.
+        units: of the targets.
+    """
+    names = dict.fromkeys([*first, *(name for row in rows for name in row)])
+    return [_typed_column(name, [row.get(name) for row in rows], units) for name in names]
 
 
-def _epoch_table(rows: Sequence[EpochRow], units: Mapping[str, str]) -> TypedTable:
-    table = [
-        TypedColumn("trial", "text", [row.trial for row in rows]),
-        TypedColumn("attempt", "whole", [row.attempt for row in rows]),
-        TypedColumn("epoch", "whole", [row.epoch for row in rows]),
-        TypedColumn("time", "real", [row.time for row in rows], unit_of("time", units)),
-        TypedColumn("ranks", "whole", [row.width for row in rows]),
-    ]
-    for name in _keys(row.numbers for row in rows):
-        values = [row.numbers.get(name) for row in rows]
-        table.append(TypedColumn(name, "real", values, unit_of(name, units)))
-    return table
-
-
-def _keys(rows: Iterable[Iterable[str]]) -> list[str]:
-    """Return all keys, in the order in which they are met."""
-    return list(dict.fromkeys(key for row in rows for key in row))
-
-
-def _value_column(name: str, values: list[Any]) -> TypedColumn:
-    """Choose the narrowest kind that holds all searched values; mixed ones become text."""
-    there = [value for value in values if value is not None]
-    if there and all(isinstance(value, bool) for value in there):
-        return TypedColumn(name, "truth", values)
-    if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in there):
+def _typed_column(name: str, values: list[Any], units: Mapping[str, str]) -> TypedColumn:
+    """Choose the kind of a column: of searched values the narrowest, and text for mixed ones."""
+    unit, known = unit_of(name, units), [value for value in values if value is not None]
+    title = f"{name} [{unit}]" if unit else name
+    searched = name.startswith("params.")
+    if name in _TEXTS:
+        return TypedColumn(title, "string", values)
+    if name in _WHOLE or (searched and _are_whole(known)):
+        return TypedColumn(title, "int64", values, unit)
+    if not searched:
+        return TypedColumn(title, "float64", values, unit)
+    if known and all(isinstance(value, bool) for value in known):
+        return TypedColumn(title, "bool_", values)
+    if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in known):
         texts = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
-        return TypedColumn(name, "text", texts)
-    if there and all(isinstance(value, int) and abs(value) <= _LARGEST for value in there):
-        return TypedColumn(name, "whole", values)
-    return TypedColumn(name, "real", [None if value is None else float(value) for value in values])
+        return TypedColumn(title, "string", texts)
+    return TypedColumn(title, "float64", [None if v is None else float(v) for v in values])
+
+
+def _are_whole(values: Sequence[Any]) -> bool:
+    """Check whether values are integers of 64 bits, and at least one is there."""
+    return bool(values) and all(type(v) is int and abs(v) <= _LARGEST for v in values)

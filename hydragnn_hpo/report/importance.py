@@ -1,7 +1,6 @@
 """Hyperparameter importance for one target, by three methods, and whether to trust it.
 
-SHAP explains a forest. fANOVA and PED-ANOVA are Optuna's; choices are ours in PED-ANOVA: Optuna
-5.0 adds its prior to every distinct choice, which leaves a third of a choice's divergence. fANOVA
+SHAP explains a forest. fANOVA and PED-ANOVA are Optuna's, but for choices in PED-ANOVA. fANOVA
 gets positions in ranges, which are even in the measure in which the search draws, and a canonical
 value of what is inactive; PED-ANOVA sees active parameters only, as the search did.
 
@@ -9,9 +8,10 @@ Shapes: N trials, P searched parameters.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,22 @@ import numpy.typing as npt
 from hydragnn_hpo.config import CampaignConfig, ParameterConfig, Scalar, Space
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.observations import Target, TrialObservation, target_values
-from hydragnn_hpo.report.optuna_study import make_distribution, make_study
+from hydragnn_hpo.report.style import (
+    COLOURS,
+    FAINT,
+    INK,
+    make_figure,
+    set_title,
+    tidy_axis,
+    write_png,
+)
 from hydragnn_hpo.report.surrogate import (
     Design,
     Matrix,
     draw_uniform,
     fit_forest,
     make_design,
+    make_distribution,
     shap_values,
 )
 from hydragnn_hpo.search import (
@@ -35,6 +44,11 @@ from hydragnn_hpo.search import (
     silence_optuna,
     snap_value,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from optuna.distributions import BaseDistribution
+    from optuna.importance import BaseImportanceEvaluator
 
 LEAST_TRIALS = 20
 """Measured trials below which nothing is trusted."""
@@ -163,14 +177,22 @@ def analyse_importance(
     forest = fit_forest(design.rows(row.values for row in kept), values, seed=seed)
     explained = _thin_out(kept, EXPLAINED)
     chosen = [row.values for row in explained]
-    compared = design.rows(_draw_background(config, seed) or chosen)
+    background = draw_uniform(
+        config.space,
+        BACKGROUND,
+        seed=seed,
+        constraints=config.search.constraints,
+        template=config.trial,
+    )
+    compared = design.rows(background or chosen)
     shap = shap_values(forest, design.rows(chosen), compared) @ design.credits
+    few = _thin_out(kept, VARIANCE_TRIALS)
     return Importance(
         target=target,
         trials=len(known),
         skill=forest.skill,
         doubt=_find_doubt(target, values, forest.skill, len(known)),
-        effects=_effects(design, explained, shap, _by_variance(config, kept, target, seed)),
+        effects=_effects(config.space, explained, shap, _anova(config.space, few, target, seed)),
         parameters=design.names,
         shap=shap,
         positions=design.positions(chosen),
@@ -215,42 +237,58 @@ def _find_doubt(target: Target, values: Matrix, skill: float, count: int) -> str
     return None
 
 
-def _draw_background(config: CampaignConfig, seed: int) -> list[dict[str, Scalar]]:
-    """Draw the points of the space that trials are compared with."""
-    return draw_uniform(
-        config.space,
-        BACKGROUND,
-        seed=seed,
-        constraints=config.search.constraints,
-        template=config.trial,
-    )
+def _anova(
+    space: Space, rows: Sequence[TrialObservation], target: Target, seed: int
+) -> tuple[dict[str, float], dict[str, float] | None]:
+    """Compute fANOVA and PED-ANOVA.
+
+    Args:
+        space: searched keys.
+        rows: trials with a measurement of the target.
+        target: what is explained.
+        seed: of the forest.
+
+    Returns:
+        Shares by parameter of both; the second is None where too few trials count as good.
+    """
+    chosen, values = [row.values for row in rows], target_values(rows, target)
+    by_all = fanova(space, chosen, values, seed=seed)
+    if not target.binary:
+        return by_all, ped_anova(space, chosen, values, share=TOP_SHARE)
+    # The best of failures are those that fail. Half a trial less than all of them, since their
+    # share times all may round up.
+    share = float(values.sum() - 0.5) / len(values)
+    return by_all, ped_anova(space, chosen, -values, share=share)
 
 
 def _effects(
-    design: Design,
+    space: Space,
     rows: Sequence[TrialObservation],
     shap: Matrix,
-    by_variance: tuple[Mapping[str, float], Mapping[str, float] | None],
+    shares: tuple[Mapping[str, float], Mapping[str, float] | None],
 ) -> dict[str, Effect]:
     """Collect the effects, the largest by SHAP first.
 
     Args:
-        design: the searched parameters.
+        space: searched keys.
         rows: the explained trials.
         shap: their SHAP values, [N, P].
-        by_variance: fANOVA and PED-ANOVA by parameter.
+        shares: by fANOVA and PED-ANOVA, by parameter.
+
+    Returns:
+        Effects by parameter.
     """
-    size = np.abs(shap).mean(axis=0)
-    total, (by_all, by_best) = float(size.sum()), by_variance
+    sizes = np.abs(shap).mean(axis=0)
+    total, (by_all, by_best) = float(sizes.sum()), shares
     effects = {
         name: Effect(
-            shap=float(size[place]),
-            shap_share=float(size[place]) / total if total else 0.0,
+            shap=float(size),
+            shap_share=float(size) / total if total else 0.0,
             fanova=by_all[name],
             ped_anova=None if by_best is None else by_best[name],
-            least_at=_least_at(design.space[name], name, rows, shap[:, place]),
+            least_at=_least_at(space[name], name, rows, parts),
         )
-        for place, name in enumerate(design.names)
+        for name, size, parts in zip(space, sizes, shap.T, strict=True)
     }
     return dict(sorted(effects.items(), key=lambda item: -item[1].shap))
 
@@ -278,19 +316,6 @@ def _least_at(
     return low if low == high else f"{low} to {high}"
 
 
-def _by_variance(
-    config: CampaignConfig, rows: Sequence[TrialObservation], target: Target, seed: int
-) -> tuple[dict[str, float], dict[str, float] | None]:
-    """Compute fANOVA and PED-ANOVA; the best of failures are those that fail."""
-    kept = _thin_out(rows, VARIANCE_TRIALS)
-    chosen, values = [row.values for row in kept], target_values(kept, target)
-    by_all = fanova(config.space, chosen, values, seed=seed)
-    minimized = -values if target.binary else values
-    # Half a trial less than all that failed, since their share times all may round up.
-    share = float(values.sum() - 0.5) / len(values) if target.binary else TOP_SHARE
-    return by_all, ped_anova(config.space, chosen, minimized, share=share)
-
-
 def fanova(
     space: Space, configurations: Sequence[Mapping[str, Scalar]], values: Matrix, *, seed: int
 ) -> dict[str, float]:
@@ -311,16 +336,16 @@ def fanova(
     from optuna.importance import FanovaImportanceEvaluator
 
     unit = dict.fromkeys(space, FloatDistribution(0.0, 1.0))
+    full = [canonical_values(space, chosen) for chosen in configurations]
     positions = [
-        {name: min(max(position_of(space[name], v), 0.0), 1.0) for name, v in full.items()}
-        for full in (canonical_values(space, chosen) for chosen in configurations)
+        {name: min(max(position_of(space[name], v), 0.0), 1.0) for name, v in each.items()}
+        for each in full
     ]
     evaluator = FanovaImportanceEvaluator(n_trees=FANOVA_TREES, max_depth=FANOVA_DEPTH, seed=seed)
-    with silence_optuna():
-        try:
-            shares = evaluator.evaluate(make_study(unit, positions, values))
-        except RuntimeError:  # no tree splits: there is no variance to explain
-            shares = {}
+    try:
+        shares = _evaluate(evaluator, unit, positions, values)
+    except RuntimeError:  # no tree splits: there is no variance to explain
+        shares = {}
     return {name: float(shares.get(name, 0.0)) for name in space}
 
 
@@ -340,30 +365,49 @@ def ped_anova(
 
     Source: Watanabe, Bansal and Hutter (2023), arXiv:2304.10255; conditions: arXiv:2601.20800.
     """
-    best = values <= np.sort(values)[max(math.ceil(share * len(values)), 1) - 1]
     if share * len(values) < LEAST_TOP:
         return None
     from optuna.importance import PedAnovaImportanceEvaluator
 
+    best = values <= np.sort(values)[math.ceil(share * len(values)) - 1]
     ranges = {name: one for name, one in space.items() if one.choices is None}
-    parts: dict[str, float] = {}
-    if ranges:
-        rows = [
-            {
-                name: snap_value(ranges[name], value)
-                for name, value in chosen.items()
-                if name in ranges
-            }
-            for chosen in configurations
-        ]
-        distributions = {name: make_distribution(one) for name, one in ranges.items()}
-        with silence_optuna():
-            study = make_study(distributions, rows, values)
-            parts |= PedAnovaImportanceEvaluator(target_quantile=share).evaluate(study)
+    rows = [
+        {name: snap_value(one, chosen[name]) for name, one in ranges.items() if name in chosen}
+        for chosen in configurations
+    ]
+    distributions = {name: make_distribution(one) for name, one in ranges.items()}
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
+    parts = _evaluate(evaluator, distributions, rows, values) if ranges else {}
     for name in space.keys() - ranges.keys():
         parts[name] = _choice_divergence(space[name].choices or (), name, configurations, best)
     total = math.fsum(parts.values())
     return {name: float(parts.get(name, 0.0)) / total if total else 0.0 for name in space}
+
+
+def _evaluate(
+    evaluator: "BaseImportanceEvaluator",
+    distributions: "Mapping[str, BaseDistribution]",
+    configurations: Iterable[Mapping[str, Any]],
+    values: Matrix,
+) -> dict[str, float]:
+    """Return Optuna's importances of finished trials.
+
+    Args:
+        evaluator: the method.
+        distributions: of all parameters.
+        configurations: parameters of each trial; some may be missing.
+        values: what each trial scored, [N].
+    """
+    from optuna import create_study
+    from optuna.trial import create_trial
+
+    with silence_optuna():
+        study = create_study()
+        for chosen, value in zip(configurations, values, strict=True):
+            kinds = {name: distributions[name] for name in chosen}
+            params, scored = dict(chosen), float(value)
+            study.add_trial(create_trial(params=params, distributions=kinds, value=scored))
+        return evaluator.evaluate(study)
 
 
 def _choice_divergence(
@@ -374,8 +418,9 @@ def _choice_divergence(
 ) -> float:
     """Compute the divergence of the best trials' choices from all trials', in Optuna's scale.
 
-    Of a parameter that may be off, trials count where it is on. One further trial, spread evenly
-    over the choices, stands for what nobody tried.
+    Not Optuna's own: it adds its prior to every distinct choice, and finds 4.3 % where the formula
+    of the paper gives 12.1 %, this one 12.7 %. Of a parameter that may be off, trials count where
+    it is on. One further trial, spread evenly over the choices, stands for what was never tried.
 
     Args:
         choices: of the parameter.
@@ -400,6 +445,8 @@ def _choice_divergence(
     return float(divergence * weight * np.mean(best) ** 2)
 
 
+# -- drawing ---------------------------------------------------------------------------------
+
 SWARM_BINS = 40
 SWARM_HALF_HEIGHT = 0.38
 """Half the height of the fullest bin; the next line is 1 away."""
@@ -422,3 +469,48 @@ def beeswarm_offsets(places: Matrix) -> Matrix:
         at = np.arange(len(members)) - 0.5 * (len(members) - 1)
         heights[members] = at * 2.0 * SWARM_HALF_HEIGHT / max(most, SWARM_CROWD)
     return heights
+
+
+SHOWN = 12
+"""Parameters of a panel, the most important ones."""
+
+ROW_INCHES, HEAD_INCHES = 0.3, 1.2
+
+BARS = {"shap_share": "SHAP", "fanova": "fANOVA", "ped_anova": "PED-ANOVA"}
+
+
+def draw_importance(found: Sequence[Importance], out: Path) -> None:
+    """Draw the shares of each target's parameters by all methods, a panel for each target."""
+    heights = [HEAD_INCHES + ROW_INCHES * min(SHOWN, max(2, len(each.effects))) for each in found]
+    figure = make_figure(8.0, sum(heights), pad=0.08)
+    grid = figure.add_gridspec(len(found), 1, height_ratios=heights)
+    for place, each in enumerate(found):
+        axis = figure.add_subplot(grid[place])
+        skill = "" if each.skill is None else f", out-of-bag R2 {each.skill:.2f}"
+        doubt = ", not to be trusted" if each.effects and each.doubt else ""
+        set_title(axis, f"{each.target.label}: {each.trials:,} trials{skill}{doubt}")
+        if each.effects:
+            _draw_bars(axis, each)
+        else:
+            text = each.doubt or ""
+            axis.text(0.0, 0.8, text, transform=axis.transAxes, color=FAINT, fontsize=9, va="top")
+            axis.axis("off")
+    write_png(figure, out)
+
+
+def _draw_bars(axis: "Axes", found: Importance) -> None:
+    """Draw a bar for each parameter and method; pale where they are not to be trusted."""
+    names = list(found.effects)[:SHOWN]
+    for place, (key, method) in enumerate(BARS.items()):
+        if key == "ped_anova" and not found.has_ped_anova:
+            continue
+        at = np.arange(len(names)) + 0.26 * (place - 1)
+        shares = [100.0 * getattr(found.effects[name], key) for name in names]
+        pale = 0.25 if found.doubt else 1.0
+        axis.barh(at, shares, 0.24, color=COLOURS[place], alpha=pale, label=method)
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.set_xlabel("share (%)", fontsize=8, color=INK)
+    axis.legend(fontsize=7, frameon=False, loc="lower right")
+    tidy_axis(axis)
+    axis.tick_params(axis="y", labelcolor=FAINT if found.doubt else INK)

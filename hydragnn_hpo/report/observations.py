@@ -15,7 +15,7 @@ import numpy as np
 
 from hydragnn_hpo.campaign import RULES, Trial
 from hydragnn_hpo.config import CampaignConfig, Objective, Scalar
-from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.report.facts import Facts, TrialFacts
 from hydragnn_hpo.report.surrogate import Matrix
 from hydragnn_hpo.report.trial_scores import first_goal
@@ -132,19 +132,29 @@ def list_targets(rows: Sequence[TrialObservation], objective: Objective) -> list
     ]
 
 
-def choose_target(targets: Sequence[Target], wanted: str) -> Target:
-    """Find a target by its key.
+def choose_targets(
+    rows: Sequence[TrialObservation], objective: Objective, wanted: Sequence[str]
+) -> list[Target]:
+    """Find targets by their keys: the only one that is wanted, or those that have measurements.
+
+    Args:
+        rows: the trials.
+        objective: ``search.objective``, for the label.
+        wanted: keys of targets.
 
     Raises:
-        ConfigError: no trial has a measurement of it.
+        RunError: no trial has a measurement of anything yet.
+        ConfigError: no trial has a measurement of the only one that is wanted.
     """
-    for target in targets:
-        if target.key == wanted:
-            return target
-    if wanted.startswith("mae."):
-        heads = [t.key.removeprefix("mae.") for t in targets if t.key.startswith("mae.")]
-        raise ConfigError(unknown("head", wanted.removeprefix("mae."), heads))
-    raise ConfigError(f"no trial says anything about '{wanted}' yet: ask again later.")
+    targets = {target.key: target for target in list_targets(rows, objective)}
+    if not targets:
+        raise RunError("no trial has come to rest or failed yet: ask again later.")
+    if len(wanted) > 1 or wanted[0] in targets:
+        return [target for key, target in targets.items() if key in wanted]
+    if wanted[0].startswith("mae."):
+        heads = [key.removeprefix("mae.") for key in targets if key.startswith("mae.")]
+        raise ConfigError(unknown("head", wanted[0].removeprefix("mae."), heads))
+    raise ConfigError(f"no trial says anything about '{wanted[0]}' yet: ask again later.")
 
 
 def target_values(rows: Iterable[TrialObservation], target: Target) -> Matrix:

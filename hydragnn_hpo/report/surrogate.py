@@ -10,12 +10,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hydragnn_hpo.config import ParameterConfig, Scalar, Space
+from hydragnn_hpo.sanitize import sanitize_values
 from hydragnn_hpo.search import (
     active_parameters,
     canonical_values,
@@ -27,6 +28,9 @@ from hydragnn_hpo.search import (
     same_value,
     value_at,
 )
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 Matrix = npt.NDArray[np.float64]
 
@@ -49,6 +53,9 @@ class DesignColumn:
 
     parameter: str
     kind: Literal["value", "level", "active"]
+    owners: tuple[str, ...]
+    """Parameters that its effect belongs to, in equal parts. Whether a parameter is on is decided
+    by the ones that its condition names, so the effect of that belongs to them."""
     level: Scalar | None = None
     """The choice that a ``level`` stands for."""
 
@@ -67,19 +74,11 @@ class Design:
 
     @property
     def credits(self) -> Matrix:
-        """Share of each column's effect that belongs to each parameter, [C, P].
-
-        Whether a parameter is on is decided by the ones that its condition names, so the effect
-        of that belongs to them, in equal parts.
-        """
-        places = {name: place for place, name in enumerate(self.names)}
+        """Share of each column's effect that belongs to each parameter, [C, P]."""
         shares = np.zeros((len(self.columns), len(self.names)))
         for row, column in zip(shares, self.columns, strict=True):
-            owners = [column.parameter]
-            if column.kind == "active":
-                owners = _conditions(self.space, column.parameter)
-            for owner in owners:
-                row[places[owner]] = 1.0 / len(owners)
+            for owner in column.owners:
+                row[self.names.index(owner)] = 1.0 / len(column.owners)
         return shares
 
     def rows(self, configurations: Iterable[Mapping[str, Scalar]]) -> Matrix:
@@ -110,24 +109,38 @@ class Design:
         return math.log(float(value)) if parameter.log else float(value)
 
 
+def make_distribution(parameter: ParameterConfig) -> "BaseDistribution":
+    """Convert a parameter; a range with steps ends at its last step."""
+    from optuna import distributions as kinds
+
+    if parameter.choices is not None:
+        return kinds.CategoricalDistribution(
+            [sanitize_values(choice) for choice in parameter.choices]
+        )
+    low, high, step = parameter.low, parameter.high, parameter.step
+    assert low is not None
+    assert high is not None
+    if step is not None:  # Optuna wants the last step, and exactly: 0.9, not 3 * 0.3
+        high = float((list_values(parameter) or (high,))[-1])
+    if parameter.integer and not isinstance(step, float):
+        return kinds.IntDistribution(int(low), int(high), log=parameter.log, step=int(step or 1))
+    return kinds.FloatDistribution(float(low), float(high), log=parameter.log, step=step)
+
+
 def make_design(space: Space) -> Design:
     """Choose the columns of a space; a parameter with one value needs none."""
     columns: list[DesignColumn] = []
     for name, parameter in space.items():
         if parameter.choices is None:
-            columns.append(DesignColumn(name, "value"))
+            columns.append(DesignColumn(name, "value", (name,)))
         elif len(parameter.choices) > 1:
             two = len(parameter.choices) == 2  # the other column would say the same
             levels = parameter.choices[1:] if two else parameter.choices
-            columns += [DesignColumn(name, "level", level) for level in levels]
-        if _conditions(space, name):
-            columns.append(DesignColumn(name, "active"))
+            columns += [DesignColumn(name, "level", (name,), level) for level in levels]
+        deciders = tuple(key for key in parameter.when if key in space)
+        if deciders:
+            columns.append(DesignColumn(name, "active", deciders))
     return Design(space, tuple(columns))
-
-
-def _conditions(space: Space, name: str) -> list[str]:
-    """Return the searched keys that a parameter's condition names."""
-    return [parent for parent in space[name].when if parent in space]
 
 
 def draw_uniform(

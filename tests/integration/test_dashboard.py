@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 import pytest
 from made_campaign import make_campaign, scored_by_conv
 
-from hydragnn_hpo.cli.dashboard_command import write_redirect
 from hydragnn_hpo.layout import RunDir
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -130,9 +129,6 @@ def test_it_answers_those_who_have_the_cookie_on_this_computer_alone(growing, da
     assert ask(port, "/", "POST", cookie=cookie).status == 405
     for path in ("/sections/../../../etc/passwd", "/sections/%2e%2e%2fevents.jsonl", "/x"):
         assert ask(port, path, cookie=cookie).status == 404
-    answer = ask(port, "/report.html", cookie=cookie)
-    assert answer.headers["content-disposition"] == 'attachment; filename="run-report.html"'
-    assert answer.body.lower().startswith(b"<!doctype html>")
     assert sorted(p.name for p in growing.run.path.rglob("*")) == ["campaign.toml", "events.jsonl"]
 
 
@@ -161,12 +157,6 @@ def test_a_port_that_is_taken_and_a_folder_without_a_campaign_are_sentences(tmp_
             assert done.returncode == 2
             assert says in done.stderr
             assert len(done.stderr.splitlines()) == 1
-
-
-def test_the_key_of_a_link_is_on_no_command_line(tmp_path):
-    write_redirect(tmp_path / "open.html", "http://127.0.0.1:1/enter?key=secret")
-    assert (tmp_path / "open.html").stat().st_mode & 0o077 == 0
-    assert "url=http://127.0.0.1:1/enter?key=secret" in (tmp_path / "open.html").read_text()
 
 
 @pytest.fixture(scope="module")

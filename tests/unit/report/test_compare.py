@@ -14,11 +14,12 @@ from made_campaign import make_campaign
 
 from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.errors import ConfigError, HydraError
-from hydragnn_hpo.report.compare import RunComparison, compare_runs, read_campaigns
-from hydragnn_hpo.report.compare_page import (
+from hydragnn_hpo.report.compare import (
     NEVER,
+    RunComparison,
+    compare_runs,
     compare_sections,
-    draw_comparison,
+    read_campaigns,
     write_comparison,
 )
 from hydragnn_hpo.report.page_blocks import Table, Text
@@ -275,12 +276,6 @@ def test_made_campaigns_agree_with_their_journals(tmp_path: Path) -> None:
         assert seen == expected.points
         assert run_.host_seconds == pytest.approx(run_.facts.losses.slot_seconds / 2)
         assert run_.results[-1].host_seconds <= run_.host_seconds + 1e-6
-
-
-def test_a_picture_is_drawn(run: Any, faster: Any, tmp_path: Path) -> None:
-    found = compared(run("one"), run("two", "quick", events=faster))
-    draw_comparison(found, tmp_path / "x.png")
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_page_is_written_and_names_are_only_text(run: Any, faster: Any, tmp_path: Path) -> None:

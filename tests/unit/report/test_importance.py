@@ -1,10 +1,9 @@
 """Planted effects are found, noise is not believed, and odd campaigns are one sentence."""
 
-import math
-
 import numpy as np
 import pytest
-from made_campaign import EFFECTS, make_campaign, planted
+from made_campaign import EFFECTS, make_campaign
+from matplotlib.image import imread
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.search_config import ParameterConfig as Parameter
@@ -12,8 +11,11 @@ from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.importance import (
     SWARM_HALF_HEIGHT,
+    Effect,
+    Importance,
     analyse_importance,
     beeswarm_offsets,
+    draw_importance,
     fanova,
     ped_anova,
 )
@@ -54,7 +56,7 @@ def test_the_planted_ranking_is_found(tmp_path, seed):
     assert by_variance[:3] == ranked
     by_best = sorted(found.effects, key=lambda name: -found.effects[name].ped_anova)
     assert set(by_best[:3]) == set(ranked)
-    assert by_best[0] == "model.features"  # by the formula: see test_anova
+    assert by_best[0] == "model.features"  # most divergent by the formula of PED-ANOVA
     least = {name: found.effects[name].least_at for name in ranked}
     low, high = map(float, least["training.learning_rate"].split(" to "))
     assert low < 10 ** (-4 + 0.4 * 3) < high  # the planted optimum
@@ -308,24 +310,6 @@ def test_values_outside_of_the_space_count_at_its_ends():
     assert fanova(space, rows, values, seed=0)["n"] > 0.9
 
 
-def test_planted_values_by_the_formula():
-    """What PED-ANOVA must find in made campaigns: features first, then rate and layers."""
-    rng = np.random.default_rng(0)
-    values = {
-        "training.learning_rate": 10 ** rng.uniform(-4, -1, 20_000),
-        "model.features": rng.integers(1, 9, 20_000) * 16,
-        "model.layers": rng.integers(1, 6, 20_000),
-    }
-    rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-    scores = np.array([planted(row) for row in rows])
-    best = scores <= np.sort(scores)[1999]
-    tenths = np.floor(10 * (np.log10(values["training.learning_rate"]) + 4) / 3)
-    columns = {**values, "training.learning_rate": tenths}
-    parts = {name: divergence(column, best) for name, column in columns.items()}
-    assert all(math.isfinite(part) for part in parts.values())
-    assert max(parts, key=parts.get) == "model.features"
-
-
 def test_points_alone_stay_on_the_line():
     assert beeswarm_offsets(np.array([0.0, 1.0, 2.0])).tolist() == [0.0, 0.0, 0.0]
     assert beeswarm_offsets(np.array([])).tolist() == []
@@ -337,3 +321,38 @@ def test_points_at_one_place_stand_apart_and_within_their_line():
     assert len(set(heights[:50])) == 50
     assert np.abs(heights).max() <= SWARM_HALF_HEIGHT
     assert heights.sum() == np.float64(0.0) or abs(heights.sum()) < 1e-9
+
+
+NAMES = ("model.conv", "model.features")
+
+
+def importance(doubt=None, ped_anova=0.5):
+    effects = {name: Effect(0.1, 0.5, 0.4, ped_anova, "2 to 3") for name in reversed(NAMES)}
+    shap = np.linspace(-1.0, 1.0, 40).reshape(20, 2)
+    at = np.where(np.arange(40).reshape(20, 2) % 5, 0.5, np.nan)
+    return Importance(Target("mae", "objective"), 20, 0.7, doubt, effects, NAMES, shap, at)
+
+
+def test_a_picture_of_all_that_can_be(tmp_path):
+    out = tmp_path / "importance.png"
+    nothing = Importance(Target("failure", "P(failure)"), 20, None, "No trial failed.")
+    draw_importance([importance(), importance("too few", None), nothing], out)
+    drawn = out.read_bytes()
+    height, width, _ = imread(out).shape
+    assert width == 1200
+    assert height > 3 * 200
+    draw_importance([importance(), importance("too few", None), nothing], out)
+    assert out.read_bytes() == drawn
+
+
+def test_what_is_not_trusted_is_pale(tmp_path):
+    pictures = []
+    for doubt in (None, "too few"):
+        out = tmp_path / "x.png"
+        draw_importance([importance(doubt)], out)
+        pictures.append(imread(out)[..., :3])
+    # blue of the first series at full strength, and nowhere where it is doubtful
+    blue = np.array([0x00, 0x72, 0xB2]) / 255
+    found = [np.sum(np.all(np.abs(p - blue) < 0.02, axis=-1)) for p in pictures]
+    assert found[0] > 1000
+    assert found[1] == 0

@@ -6,11 +6,11 @@ import pytest
 from made_campaign import make_campaign
 
 from hydragnn_hpo.campaign.journal import encode
-from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.observations import (
     TrialObservation,
-    choose_target,
+    choose_targets,
     list_targets,
     observe_trials,
     pool_runs,
@@ -107,12 +107,15 @@ def test_targets_come_in_order_and_only_where_something_is_known():
 
 
 def test_an_unknown_head_is_one_sentence():
-    targets = list_targets([TrialObservation({}, {"mae.gap": 1.0})], "weighted")
-    assert choose_target(targets, "mae.gap").key == "mae.gap"
+    rows = [TrialObservation({}, {"mae.gap": 1.0})]
+    assert [t.key for t in choose_targets(rows, "weighted", ["mae.gap"])] == ["mae.gap"]
+    assert choose_targets(rows, "weighted", ["mae", "cost"]) == []
     with pytest.raises(ConfigError, match="unknown head 'gab'. Did you mean 'gap'"):
-        choose_target(targets, "mae.gab")
+        choose_targets(rows, "weighted", ["mae.gab"])
     with pytest.raises(ConfigError, match="no trial says anything about 'memory'"):
-        choose_target(targets, "memory")
+        choose_targets(rows, "weighted", ["memory"])
+    with pytest.raises(RunError, match="no trial has come to rest"):
+        choose_targets([], "weighted", ["mae"])
 
 
 def test_runs_over_one_space_are_pooled(tmp_path):

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from hydragnn_hpo.config.search_config import ParameterConfig as Parameter
 from hydragnn_hpo.report.surrogate import (
@@ -12,6 +13,7 @@ from hydragnn_hpo.report.surrogate import (
     draw_uniform,
     fit_forest,
     make_design,
+    make_distribution,
     shap_values,
 )
 
@@ -145,3 +147,17 @@ def test_of_noise_there_is_no_skill():
     rng = np.random.default_rng(0)
     skills = [fit_forest(rng.random((60, 5)), rng.normal(size=60), seed=s).skill for s in range(5)]
     assert max(skills) < 0.3
+
+
+def test_distributions_mean_what_the_space_means():
+    def of(**values):
+        return make_distribution(Parameter(**values))
+
+    assert of(choices=("a", 2, True)) == CategoricalDistribution(("a", 2, True))
+    assert of(low=1, high=5) == IntDistribution(1, 5)
+    assert of(low=1, high=64, log=True) == IntDistribution(1, 64, log=True)
+    assert of(low=16, high=60, step=16) == IntDistribution(16, 48, step=16)
+    assert of(low=1e-4, high=0.1, log=True) == FloatDistribution(1e-4, 0.1, log=True)
+    assert of(low=3.5, high=5.0, step=0.5) == FloatDistribution(3.5, 5.0, step=0.5)
+    assert of(low=0, high=1, step=0.25) == FloatDistribution(0.0, 1.0, step=0.25)
+    assert of(low=0.0, high=1.0, step=0.3) == FloatDistribution(0.0, 0.9, step=0.3)
