@@ -6,18 +6,14 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.data.batch import Batch, make_batch
-    from hydragnn_hpo.data.batch_sampler import BatchSampler
-    from hydragnn_hpo.data.build_folder import work_path
-    from hydragnn_hpo.data.build_local import BuildProgress, build_store
-    from hydragnn_hpo.data.build_mpi import build_with_ranks, find_communicator, run_at_root
-    from hydragnn_hpo.data.build_plan import Piece, find_file, find_files, make_source
+    from hydragnn_hpo.data.batch_sampler import BatchSampler, balance_load, predict_graph_costs
+    from hydragnn_hpo.data.build_plan import Piece, find_file, find_files, make_source, work_path
     from hydragnn_hpo.data.columns import Columns, Names, columns_of, offsets
     from hydragnn_hpo.data.convert_pieces import read_piece
     from hydragnn_hpo.data.graph import Graph
     from hydragnn_hpo.data.graph_set import GraphSet
     from hydragnn_hpo.data.inspect import DataFile, Inspection, inspect_files
     from hydragnn_hpo.data.laplacian import compute_laplacian_encodings
-    from hydragnn_hpo.data.load_balance import balance_load, predict_graph_costs
     from hydragnn_hpo.data.mixture import Mixture, close, unite
     from hydragnn_hpo.data.neighbors import edge_vectors, find_edges
     from hydragnn_hpo.data.prefetch import Prefetcher
@@ -25,6 +21,13 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.quality import check_store
     from hydragnn_hpo.data.statistics import size_stats
     from hydragnn_hpo.data.store_access import open_store
+    from hydragnn_hpo.data.store_builder import (
+        BuildProgress,
+        build_store,
+        build_with_ranks,
+        find_communicator,
+        run_at_root,
+    )
     from hydragnn_hpo.data.store_index import hash_file
     from hydragnn_hpo.data.store_parts import reserve_disk
     from hydragnn_hpo.data.store_summary import describe_store
