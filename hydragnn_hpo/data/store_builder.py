@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,7 +93,6 @@ def _convert_all(
         if progress is not None:
             progress(done)
 
-    _report_begin(progress, plan, work)
     if processes is None:
         processes = 1 if len(plan.pieces) <= _SMALL else len(os.sched_getaffinity(0))
     records: dict[int, Record] = {}
@@ -103,11 +103,34 @@ def _convert_all(
     return [records[piece.number] for piece in plan.pieces]
 
 
-def _report_begin(progress: Callable[[int], None] | None, plan: BuildPlan, work: Path) -> None:
-    """Report to a ``BuildProgress`` what there is to do."""
+def _begin(
+    held: ExitStack,
+    card_path: Path,
+    out: Path,
+    files: Sequence[Path] | None,
+    window: int,
+    progress: Callable[[int], None] | None,
+) -> tuple[BuildPlan, Path]:
+    """Plan a build and hold its work folder; report to a ``BuildProgress`` what there is to do.
+
+    Args:
+        held: holds the work folder until the build has ended.
+        card_path: the card.
+        out: the store.
+        files: read these instead of the card's own files.
+        window: most graphs of a window.
+        progress: of the build.
+
+    Returns:
+        The plan, and the work folder.
+    """
+    refuse_foreign_folder(out)
+    plan = make_plan(card_path, files, window)
+    work = held.enter_context(hold_work_folder(out))
     if isinstance(progress, BuildProgress):
         before = [read_record(piece, work) for piece in plan.pieces]
         progress.begin(plan.total, sum(record.read for record in before if record))
+    return plan, work
 
 
 def _check_bad_so_far(plan: BuildPlan, records: Mapping[int, Record], out: Path) -> None:
@@ -267,9 +290,8 @@ def build_store(
     Raises:
         HydraError: the card, a file or too many structures are wrong, or the disk is full.
     """
-    refuse_foreign_folder(out)
-    plan = make_plan(card_path, files, window)
-    with hold_work_folder(out) as work:
+    with ExitStack() as held:
+        plan, work = _begin(held, card_path, out, files, window, progress)
         records = _convert_all(plan, work, out, processes=processes, progress=progress)
         layout = merge_pieces(plan, records, work, out)
         with whole_folder(out) as folder:
@@ -339,8 +361,6 @@ def build_with_ranks(
 ) -> dict[str, Any]:
     """Build the store that ``build_store`` builds; all ranks call it together.
 
-    Results and errors are those of ``build_store``, on every rank.
-
     Args:
         comm: of mpi4py.
         card_path: the card (TOML).
@@ -350,18 +370,11 @@ def build_with_ranks(
         window: most graphs of a window.
 
     Returns:
-        The statistics.
+        The statistics, on every rank; errors are those of ``build_store``.
     """
     hosts = group_by_host(comm)
     with _disable_ase_mpi(), ExitStack() as held, ExitStack() as placed:
-
-        def begin() -> tuple[BuildPlan, Path]:
-            refuse_foreign_folder(out)
-            made = make_plan(card_path, files, window)
-            work = held.enter_context(hold_work_folder(out))
-            _report_begin(progress, made, work)
-            return made, work
-
+        begin = partial(_begin, held, card_path, out, files, window, progress)
         plan, work = run_at_root(comm, begin)
         layout = _make_layout(comm, hosts, plan, work, out)
         if comm.rank == 0 and progress is not None:
