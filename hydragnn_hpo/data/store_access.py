@@ -48,7 +48,7 @@ SCRATCH = "HYDRAGNN_HPO_SCRATCH"
 logger = logging.getLogger(__name__)
 
 _used: dict[Path, int] = {}
-"""Descriptors of the locks on stages that this process reads; never closed, see above."""
+"""Descriptors of the locks on stages that this process reads; closed when it ends."""
 
 
 class UnusablePlace(StorageError):
