@@ -7,12 +7,6 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization, attempt_bars
     from hydragnn_hpo.campaign.backends import backend_on, make_backend
-    from hydragnn_hpo.campaign.campaign_template import (
-        HeadHints,
-        choose_convs,
-        choose_heads,
-        render_campaign,
-    )
     from hydragnn_hpo.campaign.controller import Controller
     from hydragnn_hpo.campaign.event_store import JournalFold, read_state, require_campaign
     from hydragnn_hpo.campaign.forecast import (
@@ -68,7 +62,6 @@ __all__ = [
     "Event",
     "Forecast",
     "ForecastMachine",
-    "HeadHints",
     "JournalFold",
     "JournalFollower",
     "JournalReplaced",
@@ -95,8 +88,6 @@ __all__ = [
     "build_status",
     "check_corners",
     "check_request",
-    "choose_convs",
-    "choose_heads",
     "choose_replicates",
     "configuration_of",
     "count_progress",
@@ -117,7 +108,6 @@ __all__ = [
     "read_leaderboard",
     "read_software_versions",
     "read_state",
-    "render_campaign",
     "require_campaign",
     "rung_of",
     "sample_configurations",

@@ -1,13 +1,18 @@
-"""``hydragnn-hpo dataset``: build graph stores and look at them."""
+"""``hydragnn-hpo dataset``: build graph stores, show what they hold, check them."""
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -28,27 +33,39 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Turn structures and a card into a graph store."""
-    from hydragnn_hpo.cli import building
+    from hydragnn_hpo.cli import build_progress
+    from hydragnn_hpo.data import find_communicator, run_at_root
 
-    comm = building.ranks()
+    comm = find_communicator(os.environ)
     stats = None
-    with building.one_voice(comm):
-        path, target, files = building.at_first(comm, lambda: _asked(card, card_option, out))
+    choose = partial(_choose_paths, card, card_option, out)
+    with build_progress.report_once(comm):
+        path, target, files = choose() if comm is None else run_at_root(comm, choose)
         if not dry_run:
             given = [Path(card)] if card_option else None
-            stats = building.build(comm, path, target, files=given, processes=processes)
+            stats = build_progress.build(comm, path, target, files=given, processes=processes)
     if comm is not None and comm.rank > 0:
         return
     if stats is None:
         typer.echo(f"would read {', '.join(files)} and write {target}")
         return
-    typer.echo(json.dumps(stats) if as_json else _sentence(target, stats))
-    if not as_json and (aside := building.quarantine_sentence(target, stats)):
-        typer.echo(aside)
+    typer.echo(json.dumps(stats) if as_json else _summarize(target, stats))
+    if not as_json and (bad := stats["quarantined"]):
+        total, verb = bad + stats["num_graphs"], "was" if bad == 1 else "were"
+        listing = target / "quarantine.jsonl"
+        typer.echo(f"{bad} of {total} structures {verb} set aside, see {listing}")
 
 
-def _asked(card: str, card_option: Path | None, out: Path | None) -> tuple[Path, Path, list[str]]:
-    """Give the card, the store to write, and the files to read."""
+def _choose_paths(
+    card: str, card_option: Path | None, out: Path | None
+) -> tuple[Path, Path, list[str]]:
+    """Return the card, the store to write, and the files to read.
+
+    Args:
+        card: what the user names: a card, or a structure file.
+        card_option: the card of a structure file.
+        out: the store, if the user names one.
+    """
     from hydragnn_hpo.config import CardConfig, load_config
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.resources import find_resource
@@ -74,7 +91,6 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a graph store holds: sizes, elements, neighbours, targets by split."""
-    from hydragnn_hpo.cli.dataset_tables import overview_blocks
     from hydragnn_hpo.data import describe_store
 
     _refuse_card(store)
@@ -86,8 +102,8 @@ def info(
     if as_json:
         typer.echo(json.dumps(found))
         return
-    typer.echo(_sentence(store, found))
-    _show(overview_blocks(found))
+    typer.echo(_summarize(store, found))
+    _print_blocks(overview_blocks(found))
 
 
 @app.command()
@@ -107,7 +123,6 @@ def check(
     """Look for damage, duplicates, leakage and outliers; exit 1 for damage or leakage."""
     from rich.console import Console
 
-    from hydragnn_hpo.cli.dataset_tables import findings_blocks
     from hydragnn_hpo.data import check_store
 
     _refuse_card(store)
@@ -121,7 +136,7 @@ def check(
     if as_json:
         typer.echo(json.dumps(found.report))
     else:
-        _show(findings_blocks(found.report, limit))
+        _print_blocks(findings_blocks(found.report, limit))
     if found.serious:
         raise typer.Exit(1)
 
@@ -133,7 +148,7 @@ def _refuse_card(store: Path) -> None:
         raise DataError(f"{store}: is a card; build it with: hydragnn-hpo dataset build {store}")
 
 
-def _show(blocks: Sequence[Any]) -> None:
+def _print_blocks(blocks: Sequence[Any]) -> None:
     """Print tables and lines; brackets in names are no markup."""
     from hydragnn_hpo.cli.tables import console
 
@@ -142,10 +157,275 @@ def _show(blocks: Sequence[Any]) -> None:
         out.print(block, markup=False, highlight=False)
 
 
-def _sentence(store: Path, stats: dict[str, Any]) -> str:
+def _summarize(store: Path, stats: dict[str, Any]) -> str:
     splits = ", ".join(f"{name} {count}" for name, count in stats["splits"].items())
     return (
         f"{store}: {stats['num_graphs']} graphs, {stats['nodes']['mean']:.1f} atoms and "
         f"{stats['edges']['mean']:.1f} edges on average within {stats['cutoff']:g} angstrom, "
         f"{len(stats['elements'])} elements; {splits}"
+    )
+
+
+_SHADES = " .:-=+*#%@"
+"""From no count to the highest of a row."""
+
+_BAR = 30
+"""Characters of the longest bar."""
+
+HEAVY = 0.01
+"""More outliers than this share are no errors but a heavy tail."""
+
+
+def overview_blocks(found: Mapping[str, Any]) -> list[Any]:
+    """Lay out what ``describe_store`` returns: tables and text, in order."""
+    store = found["store"]
+    parts = f"{store['parts']} part" + ("s" if store["parts"] != 1 else "")
+    windows = f"{store['windows']} window" + ("s" if store["windows"] != 1 else "")
+    memory = (
+        f"{_size(store['bytes'])} in memory, {_size(store['file_bytes'])} on disk "
+        f"({parts}, {windows}); a graph takes {_size(found['bytes']['mean'])}, "
+        f"at most {_size(found['bytes']['max'])}"
+    )
+    blocks: list[Any] = [memory]
+    if store["quarantined"]:
+        file = f"{store['path']}/quarantine.jsonl"
+        blocks.append(f"{store['quarantined']} structures were set aside, see {file}")
+    blocks += ["", f"Elements (structures / atoms): {_elements(found['element_counts'])}"]
+    for name, title in (("nodes", "Atoms per graph"), ("edges", "Edges per graph")):
+        blocks += ["", *_bars(title, found["histograms"][name])]
+    blocks += ["", _degrees(found)]
+    for name, target in found["targets"].items():
+        blocks += ["", *_target(name, target, found["target_splits"][name])]
+    return blocks
+
+
+def findings_blocks(report: Mapping[str, Any], limit: int) -> list[Any]:
+    """Lay out the report of ``data.quality``.
+
+    Args:
+        report: of ``check_store``.
+        limit: most rows that are named of each kind.
+    """
+    if report["damage"]:
+        return [f"DAMAGED: {sentence}" for sentence in report["damage"]]
+    blocks = [f"All checksums of {report['num_graphs']} graphs hold."]
+    blocks += ["", *_leakage(report["leakage"], limit)]
+    blocks += ["", *_duplicates(report, limit)]
+    blocks += ["", *_conflicts(report["conflicts"], limit)]
+    blocks += ["", *_outliers(report, limit)]
+    blocks += ["", *_geometry(report["geometry"], limit)]
+    return [*blocks, "", _verdict(report)]
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _elements(counts: Mapping[str, Mapping[str, int]]) -> str:
+    ranked = sorted(counts.items(), key=lambda pair: -pair[1]["structures"])
+    return ", ".join(f"{symbol} {n['structures']}/{n['atoms']}" for symbol, n in ranked)
+
+
+def _bars(title: str, found: Mapping[str, Sequence[int]]) -> list[str]:
+    """Draw a histogram of whole numbers, a line per bin."""
+    edges, counts = found["edges"], found["counts"]
+    highest = max(counts, default=1)
+    lines = [title]
+    for low, high, count in zip(edges, edges[1:], counts, strict=False):
+        name = str(low) if high == low + 1 else f"{low}-{high - 1}"
+        bar = "#" * max(round(_BAR * count / highest), int(count > 0))
+        lines.append(f"{name:>13}  {bar:<{_BAR}}  {count}")
+    return lines
+
+
+def _shades(counts: Sequence[int]) -> str:
+    """Draw a histogram in one line; what is there is never blank."""
+    highest = max(counts, default=0)
+    if not highest:
+        return " " * len(counts)
+    top = len(_SHADES) - 1
+    return "".join(_SHADES[-(-count * top // highest)] for count in counts)
+
+
+def _table(columns: Iterable[str], left: int = 1, title: str | None = None) -> "Table":
+    """Make a table whose first columns stand left and whose others are numbers."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="left" if place < left else "right")
+    return table
+
+
+def _degrees(found: Mapping[str, Any]) -> "Table":
+    columns = ("cutoff", "mean", "median", "most", "isolated", "histogram from 0 to most")
+    table = _table(columns, title="Neighbours of an atom within a cutoff in angstrom")
+    for cutoff, degrees in found["degrees"].items():
+        counts = degrees["all"]
+        total, passed, median = sum(counts), 0, 0
+        for degree, count in enumerate(counts):
+            passed += count
+            if 2 * passed >= total:
+                median = degree
+                break
+        width = -(-len(counts) // 32) or 1
+        binned = [sum(counts[k : k + width]) for k in range(0, len(counts), width)]
+        mean = f"{found['degree'][cutoff]:.1f}"
+        row = (cutoff, mean, str(median), str(len(counts) - 1), str(counts[0] if counts else 0))
+        table.add_row(*row, f"|{_shades(binned)}|")
+    return table
+
+
+def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> list[Any]:
+    """Lay out one target: a row per split, and a line of shades per split."""
+    unit = "" if target["unit"] == "1" else f" in {target['unit']}"
+    what = f"{target['level']} {target['shape']}{unit}"
+    norm = "" if target["shape"] == "scalar" else "; numbers are those of its norm"
+    about = f": {target['description']}" if target["description"] else ""
+    table = _table(("split", "values", "missing", "mean", "std", "median", "min", "max"))
+    lines = []
+    for split, found in splits.items():
+        if split == "bins":
+            continue
+        keys = ("mean", "std", "median", "min", "max")
+        numbers = ["-" if found[key] is None else f"{found[key]:.4g}" for key in keys]
+        missing = "-" if not found["missing"] else f"{100 * found['missing']:.2g} %"
+        table.add_row(split, str(found["values"]), missing, *numbers)
+        lines.append(f"  {split:<6}|{_shades(found['counts'])}|")
+    low, high = (f"{splits['bins'][end]:.4g}" for end in (0, -1))
+    scale = f"{'':8}{low:<20}{high:>22}"
+    return [f"{name} ({what}{norm}){about}", table, *lines, scale]
+
+
+def _leakage(leakage: Mapping[str, Any], limit: int) -> list[Any]:
+    table = _table(
+        ("split", "structures", "twin in train", "group in train", "composition in train"),
+        title="Leakage: what train knows of the other splits",
+    )
+    for split, found in leakage["splits"].items():
+        counts = (found[key] for key in ("structures", "twins", "groups", "compositions"))
+        table.add_row(split, *(str(count) for count in counts))
+    lines = [
+        f"{pair['split']} {pair['id']} is {pair['train_id']} of train "
+        f"(they differ by {pair['distance']:.2g} angstrom)"
+        for pair in leakage["twins"]
+    ]
+    shared = [
+        f"{named['split']} {named['id']} has its group in train" for named in leakage["groups"]
+    ]
+    return [table, *_first(lines, limit), *_first(shared, limit)]
+
+
+def _duplicates(report: Mapping[str, Any], limit: int) -> list[str]:
+    found = report["duplicates"]
+    if not found["groups"]:
+        return [f"Duplicates: none within {report['tolerance']:g} angstrom."]
+    between = ", ".join(f"{pair} {count}" for pair, count in found["between"].items())
+    lines = [
+        f"Duplicates: {found['structures']} structures in {_sets(found['groups'])} within "
+        f"{report['tolerance']:g} angstrom, {found['exact_groups']} of them exact; "
+        f"between splits: {between or 'none'}."
+    ]
+    rows = sorted(found["rows"], key=lambda row: (row["distance"], row["rows"]))
+    named = [
+        f"{row['formula']}: {_few(row['ids'])} differ by up to {row['distance']:.2g} angstrom"
+        for row in rows
+    ]
+    return [*lines, *_first(named, limit)]
+
+
+def _conflicts(conflicts: Sequence[Mapping[str, Any]], limit: int) -> list[str]:
+    if not conflicts:
+        return ["Contradictions: no duplicates with different targets."]
+    lines = [
+        f"{one['target']}: {' and '.join(one['ids'])} differ by {one['difference']:.4g} "
+        f"{one['unit']} (usual are {one['allowed']:.2g} or less)"
+        for one in conflicts
+    ]
+    return [
+        f"Contradictions: {len(conflicts)} among duplicates; mend a label, or give the attribute "
+        "that tells them apart.",
+        *_first(lines, limit),
+    ]
+
+
+def _outliers(report: Mapping[str, Any], limit: int) -> list[Any]:
+    columns = ("target", "after taking away", "scale", "values", "outliers")
+    title = f"Outliers: robust z-score beyond {report['z_limit']:g}"
+    table = _table(columns, left=2, title=title)
+    lines: list[str] = []
+    for name, found in report["outliers"].items():
+        share = found["count"] / max(found["values"], 1)
+        scale = f"{found['scale']:.3g} {found['scale_unit']}"
+        numbers = (scale, str(found["values"]), str(found["count"]))
+        table.add_row(name, found["subtracted"], *numbers)
+        if share > HEAVY:
+            lines.append(f"  {name}: {100 * share:.2g} % are a heavy tail rather than errors")
+        named = [
+            f"{name} of {_place(row)} is {row['value']:.5g} {found['unit']} (z {row['z']:.3g})"
+            for row in found["rows"]
+        ]
+        lines += _first(named, limit)
+    return [table, *lines]
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    atom = f", atom {row['atom']}" if "atom" in row else ""
+    return f"{row['id']} ({row['split']}{atom})"
+
+
+def _geometry(geometry: Mapping[str, Any], limit: int) -> list[str]:
+    shortest = geometry["shortest"]
+    lines = ["Geometry: no edges at all."]
+    if shortest is not None:
+        lines = [
+            f"Geometry: shortest edge {shortest['distance']:.3f} angstrom in {_place(shortest)}."
+        ]
+    near = [
+        f"{_place(row)}: {'-'.join(row['elements'])} of atoms {row['atoms'][0]} and "
+        f"{row['atoms'][1]} are {row['distance']:.3f} angstrom apart, {row['ratio']:.2f} of "
+        "their covalent radii"
+        for row in geometry["close"]
+    ]
+    if near:
+        lines += [f"{_structures(near)} atoms too near to each other:"]
+    lines += _first(near, limit)
+    for key, what in (("bare", "no edges at all"), ("isolated", "atoms without a neighbour")):
+        rows = geometry[key]
+        if rows:
+            names = _few([row["id"] for row in rows], limit)
+            lines.append(f"{_structures(rows)} {what}: {names}")
+    return lines
+
+
+def _sets(count: int) -> str:
+    return "1 set" if count == 1 else f"{count} sets"
+
+
+def _structures(rows: Sequence[Any]) -> str:
+    return "1 structure has" if len(rows) == 1 else f"{len(rows)} structures have"
+
+
+def _first(lines: Sequence[str], limit: int) -> list[str]:
+    shown = [f"  {line}" for line in lines[:limit]]
+    rest = len(lines) - limit
+    return [*shown, f"  and {rest} more, see --json"] if rest > 0 else shown
+
+
+def _few(names: Sequence[str], limit: int = 4) -> str:
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _verdict(report: Mapping[str, Any]) -> str:
+    if not report["serious"]:
+        return "Nothing serious."
+    return (
+        "SERIOUS: train knows structures of other splits. Group by what they share (split.group), "
+        "drop the duplicates, or, where the split is published, report results without them, too."
     )

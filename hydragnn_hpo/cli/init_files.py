@@ -13,20 +13,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_hpo.campaign import (
-    Forecast,
-    ForecastMachine,
+from hydragnn_hpo.campaign import Forecast, ForecastMachine, SearchBudget, fit_budget
+from hydragnn_hpo.cli.estimate_stats import estimate_stats, scale_stats
+from hydragnn_hpo.cli.init_templates import (
     HeadHints,
-    SearchBudget,
     choose_convs,
     choose_heads,
-    fit_budget,
+    count_structures,
+    describe_geometry,
     render_campaign,
+    render_card,
 )
-from hydragnn_hpo.cli.estimate_stats import estimate_stats, scale_stats
 from hydragnn_hpo.cli.tables import console
 from hydragnn_hpo.config import CampaignConfig, CardConfig, find_profile, load_config, parse_config
-from hydragnn_hpo.data import UNKNOWN, Inspection, count_noun, inspect_files, render_card
+from hydragnn_hpo.data import UNKNOWN, Inspection, inspect_files
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching import detect_slots
@@ -230,8 +230,11 @@ def _show_activity(what: str) -> Iterator[None]:
 def show_result(result: InitResult, *, dry_run: bool) -> None:
     """Print what was found, what is proposed, what to check, and what comes next."""
     out, proposals = console(), result.found.proposals
-    _print_line(out, _describe_files(result.found))
-    _print_line(out, _describe_geometry(result.found))
+    found, geometry = result.found, result.found.geometry
+    more = f" and {len(found.files) - 1} more" if len(found.files) > 1 else ""
+    _print_line(out, f"{found.files[0].path}{more}: {count_structures(found)}")
+    near = f"{geometry.degree:.0f} neighbours within {geometry.cutoff:g} angstrom"
+    _print_line(out, f"{describe_geometry(found)}; {near}")
     out.print(_tabulate_targets(result))
     for name, why in proposals.left_out:
         _print_line(out, f"left out: {escape_line(name)[:60]} {why}")
@@ -254,26 +257,6 @@ def show_result(result: InitResult, *, dry_run: bool) -> None:
 def _print_line(out: Console, text: str, style: str | None = None) -> None:
     """Print text that may come from a file; markup in it has no effect."""
     out.print(escape_line(text).replace('\\"', '"'), style=style, markup=False, highlight=False)
-
-
-def _describe_files(found: Inspection) -> str:
-    sample = found.sample
-    more = f" and {len(found.files) - 1} more" if len(found.files) > 1 else ""
-    read = len(sample.structures) + sample.bad
-    about = "" if sample.exact else "about "
-    how = "all read" if read == sample.total else f"{read:,} of them read"
-    return f"{found.files[0].path}{more}: {about}{sample.total:,} structures ({how})"
-
-
-def _describe_geometry(found: Inspection) -> str:
-    geometry = found.geometry
-    fewest, median, most = geometry.sizes
-    elements = " ".join(geometry.elements[:24]) + (" ..." if len(geometry.elements) > 24 else "")
-    return (
-        f"{fewest} to {most} atoms (median {median}), {geometry.periodic}, "
-        f"{count_noun(len(geometry.elements), 'element')}: {elements}; "
-        f"{geometry.degree:.0f} neighbours within {geometry.cutoff:g} angstrom"
-    )
 
 
 def _tabulate_targets(result: InitResult) -> Table:

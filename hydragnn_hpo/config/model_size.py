@@ -1,6 +1,6 @@
 """Parameters, operations and bytes of a whole net, from its dimensions.
 
-Read by ``placement.workload``, ``data.load_balance`` and ``ensemble.engine``; a test compares
+Read by ``placement.workload``, ``data.batch_sampler`` and ``ensemble.engine``; a test compares
 these with built nets.
 """
 

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import SPLITS, CardConfig
-from hydragnn_hpo.data.build_folder import (
+from hydragnn_hpo.data.build_plan import (
     QUARANTINE,
     BadStructure,
-    exceeds_limit,
-    refuse_bad_structures,
+    BuildPlan,
+    check_bad_structures,
     write_quarantine,
 )
-from hydragnn_hpo.data.build_plan import BuildPlan
 from hydragnn_hpo.data.columns import (
     PERS,
     Arrays,
@@ -85,13 +84,11 @@ def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Pa
     """
     total = sum(record.read for record in records)
     bad = [one for record in records for one in record.bad]
-    if exceeds_limit(len(bad), total, plan.card.max_bad):
-        refuse_bad_structures(bad, total, plan.card.max_bad, out)
+    check_bad_structures(bad, total, plan.card.max_bad, out)
     windows, twins = _plan_windows(plan, records, work)
     if twins:
         bad = _sort_bad(plan, [*bad, *twins])
-        if exceeds_limit(len(bad), total, plan.card.max_bad):
-            refuse_bad_structures(bad, total, plan.card.max_bad, out)
+        check_bad_structures(bad, total, plan.card.max_bad, out)
     light, published, sizes = _read_light_columns(plan.card, windows, work)
     split = assign_splits(light.group, published, plan.card.split, plan.card.name)
     light.split[:] = split

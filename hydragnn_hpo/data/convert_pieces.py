@@ -3,27 +3,37 @@
 import hashlib
 import io
 import json
+import os
+import queue
+import sys
+import threading
+import traceback
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import CardConfig, TargetConfig
-from hydragnn_hpo.data.build_folder import BadStructure, chunk_path, record_path
-from hydragnn_hpo.data.build_plan import BuildPlan, Piece, make_source
+from hydragnn_hpo.config import CardConfig
+from hydragnn_hpo.data.build_plan import (
+    BadStructure,
+    BuildPlan,
+    Piece,
+    make_source,
+    parse_plan,
+)
 from hydragnn_hpo.data.columns import Arrays, Names, arrays_of, columns_of
 from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.data.statistics import degrees_of
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
-from hydragnn_hpo.errors import DataError, StorageError
-from hydragnn_hpo.files import write_bytes, write_json
+from hydragnn_hpo.errors import DataError, HydraError, StorageError
+from hydragnn_hpo.files import read_json, write_bytes, write_json
 
 
 def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | DataError]]:
@@ -61,38 +71,6 @@ def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | 
         )
 
 
-def read_graphs(
-    path: Path,
-    cutoff: float,
-    targets: Mapping[str, TargetConfig] | None = None,
-    *,
-    min_distance: float = 0.1,
-    structure_column: str | None = None,
-) -> Iterator[Graph]:
-    """Return the graphs of any structure file, labelled or not.
-
-    Args:
-        path: file or folder, see ``data.readers``.
-        cutoff: largest edge length in angstrom.
-        targets: properties to look up; none for structures that are to be predicted.
-        min_distance: atoms closer than this (angstrom) are at one place.
-        structure_column: for tables, see ``CardConfig``.
-
-    Raises:
-        DataError: a structure cannot be used; the sentence names file and place.
-    """
-    if not path.exists():
-        raise DataError(f"{path}: no such file.")
-    wanted = targets or {}
-    keys = tuple(t.key or name for name, t in wanted.items() if t.level == "graph")
-    source = Source(path, keys, structure_column)
-    items = reader_of(source, None).read(source, 0, None)
-    for number, (name, found) in enumerate(items, start=1):
-        if isinstance(found, DataError):
-            raise found
-        yield graph_of(found, Place(path, number, name), Rules(cutoff, min_distance, wanted))
-
-
 def _convert_structure(
     atoms: Atoms, place: Place, rules: Rules, source: Source, id_key: str | None
 ) -> tuple[Place, Graph | DataError]:
@@ -118,8 +96,8 @@ def _add_cell(atoms: Atoms, place: Place, source: Source) -> Atoms:
     return atoms
 
 
-Tell = Callable[[int], None]
-"""Told how many structures have been looked at since the last time."""
+Progress = Callable[[int], None]
+"""Called with the number of structures that were read since the last call."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +120,14 @@ class Record:
     chunks: tuple[Chunk, ...]
 
 
-def finish_piece(plan: BuildPlan, number: int, work: Path, tell: Tell) -> tuple[Record, bool]:
-    """Convert a piece unless a build before has done so.
+def finish_piece(plan: BuildPlan, number: int, work: Path, progress: Progress) -> Record:
+    """Convert a piece unless a build before has done so; return what became of it.
 
-    Returns:
-        What became of it, and whether it was converted now.
+    Args:
+        plan: of the build.
+        number: of the piece.
+        work: the work folder.
+        progress: called as structures are read.
 
     Raises:
         DataError: its file cannot be read on.
@@ -155,13 +136,20 @@ def finish_piece(plan: BuildPlan, number: int, work: Path, tell: Tell) -> tuple[
     piece = plan.pieces[number]
     record = read_record(piece, work)
     if record is not None and all(_is_whole(work / chunk.name, chunk) for chunk in record.chunks):
-        tell(record.read)
-        return record, False
-    return convert_piece(plan, piece, work, tell), True
+        progress(record.read)
+        return record
+    return convert_piece(plan, piece, work, progress)
 
 
-def convert_piece(plan: BuildPlan, piece: Piece, work: Path, tell: Tell) -> Record:
-    """Read, check and convert the structures of a piece, window by window."""
+def convert_piece(plan: BuildPlan, piece: Piece, work: Path, progress: Progress) -> Record:
+    """Read, check and convert the structures of a piece, window by window.
+
+    Args:
+        plan: of the build.
+        piece: one of its pieces.
+        work: the work folder.
+        progress: called after every structure.
+    """
     graphs: list[Graph] = []
     numbers: list[int] = []
     bad: list[BadStructure] = []
@@ -171,7 +159,8 @@ def convert_piece(plan: BuildPlan, piece: Piece, work: Path, tell: Tell) -> Reco
     def flush() -> None:
         if graphs:
             arrays = chunk_arrays(graphs, numbers, plan.card)
-            chunks.append(_write_chunk(chunk_path(work, piece.number, len(chunks)), arrays))
+            name = f"piece-{piece.number:06d}-{len(chunks):06d}.npz"
+            chunks.append(_write_chunk(work / name, arrays))
             graphs.clear()
             numbers.clear()
 
@@ -182,20 +171,24 @@ def convert_piece(plan: BuildPlan, piece: Piece, work: Path, tell: Tell) -> Reco
         else:
             graphs.append(graph)
             numbers.append(place.number)
-        tell(1)
+        progress(1)
         if len(graphs) == plan.window:
             flush()
     flush()
     record = Record(piece.stamp, read, tuple(bad), tuple(chunks))
     content = asdict(record)
-    write_json(record_path(work, piece.number), {"sum": _sum_file(content), "record": content})
+    write_json(_record_path(work, piece), {"sum": _sum_file(content), "record": content})
     return record
+
+
+def _record_path(work: Path, piece: Piece) -> Path:
+    return work / f"piece-{piece.number:06d}.json"
 
 
 def read_record(piece: Piece, work: Path) -> Record | None:
     """Return the record of a piece, if it is whole and the piece is still the same."""
     try:
-        found = json.loads(record_path(work, piece.number).read_bytes())
+        found = json.loads(_record_path(work, piece).read_bytes())
         content = found["record"]
         if found["sum"] != _sum_file(content) or content["stamp"] != piece.stamp:
             return None
@@ -278,3 +271,63 @@ def _is_whole(file: Path, chunk: Chunk) -> bool:
 
 def _sum_file(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+_PROGRESS_EVERY = 32
+"""Structures between two messages of a worker."""
+
+
+def main() -> None:
+    """Convert pieces as a worker process: numbers come on stdin, messages go to stdout.
+
+    The first argument is the plan's file in the work folder. Messages are JSON, one per line:
+    ``progress`` (structures), ``done`` (a piece), ``failed`` and ``sentence`` (an error), or
+    ``bug`` (a traceback).
+    """
+    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print goes to stderr
+    numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=_read_numbers, args=(numbers,), daemon=True).start()
+    file = Path(sys.argv[1])
+    plan = parse_plan(read_json(file))
+    while True:
+        _send(messages, _work_on(plan, numbers.get(), file.parent, messages))
+
+
+def _work_on(plan: BuildPlan, number: int, work: Path, messages: TextIO) -> dict[str, Any]:
+    """Finish a piece and return the message that says how it ended."""
+    unsent = 0
+
+    def progress(more: int) -> None:
+        nonlocal unsent
+        unsent += more
+        if unsent >= _PROGRESS_EVERY:
+            _send(messages, {"progress": unsent})
+            unsent = 0
+
+    try:
+        finish_piece(plan, number, work, progress)
+    except HydraError as error:
+        return {"failed": type(error).__name__, "sentence": str(error)}
+    except Exception:  # a bug: the parent shows it and ends
+        return {"bug": traceback.format_exc()}
+    return {"done": number, "progress": unsent}
+
+
+def _send(messages: TextIO, message: dict[str, Any]) -> None:
+    try:
+        messages.write(json.dumps(message) + "\n")
+        messages.flush()
+    except BrokenPipeError:  # the parent is gone, and `_read_numbers` has not seen it yet
+        os._exit(0)
+
+
+def _read_numbers(numbers: "queue.SimpleQueue[int]") -> None:
+    """Pass numbers on; end at once when the parent is gone, whatever is being done."""
+    for line in sys.stdin:
+        numbers.put(int(line))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

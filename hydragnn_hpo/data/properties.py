@@ -1,10 +1,11 @@
-"""Properties found in unknown files, collected over structures: name, level, values, usefulness.
+"""Collect the properties of undescribed structures: name, level, values, usefulness as a target.
 
 Shapes: G structures that have a property, N their atoms, T components.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,14 +16,9 @@ from numpy.typing import NDArray
 from hydragnn_hpo.data.structure import LARGEST
 
 Array = NDArray[np.float64]
+Level = Literal["graph", "node"]
 Rows = list[tuple[int, Array]]
 """Values of one property: index of the structure, and its rows."""
-
-MAX_ATOM_ROWS = 400_000
-"""Atoms whose values are kept."""
-
-MAX_TEXTS = 200
-"""Different texts that are kept."""
 
 MIN_STRUCTURES = 5
 """Structures that must have a property to make it a target."""
@@ -30,25 +26,17 @@ MIN_STRUCTURES = 5
 RELATIVE_TOLERANCE = 1e-12
 """Relative spread up to which values count as equal: less may be rounding."""
 
-RESULTS = ("energy", "free_energy", "forces", "stress", "charges", "magmoms", "dipole", "magmom")
-"""Names of ASE's calculator results, which are in eV, angstrom, e and muB."""
+_GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
+"""Calculator results of a whole structure, whatever their length."""
 
 _READER_INFO = {"occupancy", "spacegroup", "unit_cell", "pbc", "spacegroup_kinds", "smiles"}
 """What readers put beside properties, of structures and of atoms."""
 
-_STRUCTURE_ARRAYS = _READER_INFO | {
-    "numbers",
-    "positions",
-    "tags",
-    "masses",
-    "momenta",
-    "velocities",
-    "move_mask",
+_STRUCTURE_ARRAYS = {
+    *_READER_INFO,
+    *("numbers", "positions", "tags", "masses", "momenta", "velocities", "move_mask"),
 }
 """Arrays that describe atoms and are no properties."""
-
-_GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
-"""Calculator results of a whole structure, whatever their length."""
 
 _COUNTERS = re.compile(
     r"(^|_)(id|index|idx|uid|fold|frame|seed|spg|spacegroup|space_group|split)(_number)?$|"
@@ -64,14 +52,23 @@ class Property:
     """One property over the structures that were read."""
 
     name: str
-    level: Literal["graph", "node"]
-    width: int
+    level: Level
     values: Array
     """[G, T] or [N, T]; NaN where a value is missing."""
     structure: NDArray[np.int64]
     """Index of each row's structure."""
     present: int
     """Number of structures that have it."""
+
+    @property
+    def width(self) -> int:
+        """Number of components, T."""
+        return int(self.values.shape[1])
+
+    @property
+    def scalar(self) -> bool:
+        """Whether it is one number per structure."""
+        return self.level == "graph" and self.width == 1
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -113,8 +110,7 @@ class Property:
         """Whether it is an input rather than a target: a charge or a spin."""
         known = self.values[self.known]
         whole = bool((known == np.round(known)).all())
-        named = normalize_name(self.name) in _ATTRIBUTES
-        return self.level == "graph" and self.width == 1 and named and whole
+        return self.scalar and normalize_name(self.name) in _ATTRIBUTES and whole
 
 
 @dataclass
@@ -122,10 +118,8 @@ class PropertyTable:
     """All properties of a set of structures."""
 
     numbers: dict[str, Property] = field(default_factory=dict)
-    texts: dict[str, set[str]] = field(default_factory=dict)
+    texts: dict[str, Counter[str]] = field(default_factory=dict)
     """Texts of each property of structures that holds text."""
-    text_counts: dict[str, int] = field(default_factory=dict)
-    """Structures whose value is text, by property."""
     ragged: dict[str, str] = field(default_factory=dict)
     """Properties whose length differs between structures, and the sentence that says so."""
 
@@ -135,51 +129,64 @@ def normalize_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
-def make_identifier(name: str, prefix: str) -> str:
-    """Return a name that a card accepts; the prefix is used if it does not begin with a letter.
+def make_identifier(name: str, prefix: str, taken: Container[str] = ()) -> str:
+    """Return a name that a card accepts and no other thing has; some get a number at the end.
 
-    >>> make_identifier("Band gap (eV)", "target")
-    'Band_gap_eV'
+    >>> make_identifier("Band gap (eV)", "target"), make_identifier("3d", "target", {"target_3d"})
+    ('Band_gap_eV', 'target_3d_2')
+
+    Args:
+        name: any text.
+        prefix: stands before it if it does not begin with a letter.
+        taken: names that others have.
     """
     made = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:60]
-    return made if re.match(r"[A-Za-z]", made) else f"{prefix}_{made}".strip("_")
+    first = free = made if re.match(r"[A-Za-z]", made) else f"{prefix}_{made}".strip("_")
+    number = 2
+    while free in taken:
+        free = f"{first}_{number}"
+        number += 1
+    return free
 
 
 def collect_properties(structures: Sequence[Atoms]) -> PropertyTable:
     """Collect the properties of structures by name, graph level before node level."""
-    graph: dict[str, Rows] = {}
-    node: dict[str, Rows] = {}
+    rows: dict[Level, dict[str, Rows]] = {"graph": {}, "node": {}}
     table = PropertyTable()
     for index, atoms in enumerate(structures):
-        for name, value in _graph_values(atoms):
+        for level, name, value in _read_values(atoms):
             numbers = _to_array(value)
             if numbers is not None:
-                graph.setdefault(name, []).append((index, numbers.reshape(1, -1)))
-            elif isinstance(value, str):
-                _add_text(table, name, value)
-        for name, value in _node_values(atoms):
-            numbers = _to_array(value)
-            if numbers is not None:
-                node.setdefault(name, []).append((index, numbers.reshape(len(atoms), -1)))
-    for name in dict.fromkeys((*graph, *node)):
-        _add_numbers(table, name, graph.get(name, []), node.get(name, []))
+                shaped = numbers.reshape(1 if level == "graph" else len(atoms), -1)
+                rows[level].setdefault(name, []).append((index, shaped))
+            elif level == "graph" and isinstance(value, str):
+                table.texts.setdefault(name, Counter())[value] += 1
+    for name in dict.fromkeys((*rows["graph"], *rows["node"])):
+        found = _join_rows(name, rows["graph"].get(name, []), rows["node"].get(name, []))
+        if isinstance(found, Property):
+            table.numbers[name] = found
+        else:
+            table.ragged[name] = found
     return table
 
 
-def _graph_values(atoms: Atoms) -> Iterator[tuple[str, Any]]:
-    results = atoms.calc.results if atoms.calc is not None else {}
-    for name, value in {**results, **atoms.info}.items():
-        of_atoms = name in results and name not in _GRAPH_RESULTS
-        if name not in _READER_INFO and not (of_atoms and np.shape(value)[:1] == (len(atoms),)):
-            yield str(name), value
+def _read_values(atoms: Atoms) -> Iterator[tuple[Level, str, Any]]:
+    """Yield the properties of a structure, each with the level that its place and length suggest.
 
-
-def _node_values(atoms: Atoms) -> Iterator[tuple[str, Any]]:
+    What calculators return for atoms stands at graph level, too, where its length is another one.
+    """
     results = atoms.calc.results if atoms.calc is not None else {}
     of_atoms = {name: value for name, value in results.items() if name not in _GRAPH_RESULTS}
+
+    def is_per_node(value: Any) -> bool:
+        return bool(np.shape(value)[:1] == (len(atoms),))
+
+    for name, value in {**results, **atoms.info}.items():
+        if name not in _READER_INFO and not (name in of_atoms and is_per_node(value)):
+            yield "graph", str(name), value
     for name, value in {**of_atoms, **atoms.arrays}.items():
-        if name not in _STRUCTURE_ARRAYS and np.shape(value)[:1] == (len(atoms),):
-            yield str(name), value
+        if name not in _STRUCTURE_ARRAYS and is_per_node(value):
+            yield "node", str(name), value
 
 
 def _to_array(value: Any) -> Array | None:
@@ -193,39 +200,30 @@ def _to_array(value: Any) -> Array | None:
     return made if made.size else None
 
 
-def _add_text(table: PropertyTable, name: str, value: str) -> None:
-    table.text_counts[name] = table.text_counts.get(name, 0) + 1
-    texts = table.texts.setdefault(name, set())
-    if len(texts) < MAX_TEXTS or name.lower() in ("id", "name"):
-        texts.add(value)
+def _join_rows(name: str, graph: Rows, node: Rows) -> Property | str:
+    """Decide the level of a property and join its values; return a sentence if it has no shape.
 
-
-def _add_numbers(table: PropertyTable, name: str, graph: Rows, node: Rows) -> None:
-    """Decide the level of a property, and concatenate its values."""
+    Args:
+        name: of the property.
+        graph: values that stand beside whole structures.
+        node: values that stand beside atoms.
+    """
     graph_widths = {rows.size for _, rows in graph}
     node_widths = {rows.shape[1] for _, rows in node}
     # What could be of either level belongs to atoms if its length is theirs.
     of_atoms = not graph or any(rows.size > 1 for _, rows in graph)
+    level: Level
     if len(node) >= len(graph) and len(node_widths) == 1 and of_atoms:
-        table.numbers[name] = _join_rows(name, "node", node)
+        level, rows = "node", node
     elif len(graph_widths) == 1:
-        table.numbers[name] = _join_rows(name, "graph", graph)
+        level, rows = "graph", graph
     else:
         shapes = sorted(graph_widths | node_widths)[:4]
-        table.ragged[name] = f"has another number of values in each structure ({shapes} ...)"
-
-
-def _join_rows(name: str, level: Literal["graph", "node"], rows: Rows) -> Property:
-    kept, total = [], 0
-    for index, array in rows:
-        if total > MAX_ATOM_ROWS:
-            break
-        kept.append((index, array))
-        total += len(array)
-    values = np.concatenate([array for _, array in kept])
+        return f"has another number of values in each structure ({shapes} ...)"
+    values = np.concatenate([array for _, array in rows])
     values = np.where(np.abs(values) > LARGEST, np.inf, values)
-    structure = np.repeat([index for index, _ in kept], [len(array) for _, array in kept])
-    return Property(name, level, values.shape[1], values, structure, len(rows))
+    structure = np.repeat([index for index, _ in rows], [len(array) for _, array in rows])
+    return Property(name, level, values, structure, len(rows))
 
 
 def explain_rejection(prop: Property) -> str | None:
@@ -242,7 +240,7 @@ def explain_rejection(prop: Property) -> str | None:
         )
     if normalize_name(prop.name).startswith("initial_"):
         return "is what a calculation started from"
-    if prop.level == "graph" and prop.width == 1 and _is_counter(prop):
+    if prop.scalar and _is_counter(prop):
         return "numbers or sorts the structures"
     if prop.level == "graph" and prop.width > 1 and not prop.is_stress:
         return f"has {prop.width} numbers for each structure, a head predicts one"

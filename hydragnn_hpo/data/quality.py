@@ -3,8 +3,11 @@
 Shapes: G graphs, N nodes, E edges.
 """
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,9 @@ from hydragnn_hpo.data.duplicates import (
     find_train_twins,
     find_twins,
 )
-from hydragnn_hpo.data.outliers import Scan, Spread, measure_spread, read_windows, scan_store
 from hydragnn_hpo.data.statistics import edge_lengths
 from hydragnn_hpo.data.store_index import Index, check_files, read_checked_stats, read_index
+from hydragnn_hpo.data.store_summary import Scan, Spread, measure_spread, read_windows, scan_store
 from hydragnn_hpo.errors import DataError, StorageError
 
 CLOSE = 0.6
@@ -38,7 +41,7 @@ G2 molecules stands at 0.8 or above; radii from Cordero et al. (2008), Dalton Tr
 
 @dataclass(frozen=True, eq=False)
 class WindowGeometry:
-    """What one window shows."""
+    """Distances in one window."""
 
     shortest: NDArray[np.float64]
     """Shortest edge of each graph in angstrom, [G]; infinite where there is none."""
@@ -61,95 +64,95 @@ def measure_geometry(columns: Columns, first: int) -> WindowGeometry:
     graph = np.repeat(np.arange(columns.num_graphs), columns.num_edges())
     ends = columns.edges + columns.node_offset[graph, None]
     lengths = edge_lengths(columns)
-    radii = covalent_radii[columns.numbers]
-    ratio = lengths / radii[ends].sum(axis=1)
+    ratio = lengths / covalent_radii[columns.numbers][ends].sum(axis=1)
     shortest = np.full(columns.num_graphs, np.inf)
     np.minimum.at(shortest, graph, lengths)
     degree = np.bincount(ends[:, 1], minlength=len(columns.numbers))
     lone = np.concatenate(([0], np.cumsum(degree == 0)))
-    isolated = lone[columns.node_offset[1:]] - lone[columns.node_offset[:-1]]
+    isolated = np.diff(lone[columns.node_offset]).astype(np.int64)
     near = np.flatnonzero(ratio < CLOSE)
     near = near[np.lexsort((ratio[near], graph[near]))]
-    _, tightest = np.unique(graph[near], return_index=True)
-    close = [
-        _describe_close_atoms(columns, first, e, lengths[e], ratio[e])
-        for e in near[tightest].tolist()
-    ]
-    return WindowGeometry(shortest, isolated.astype(np.int64), close)
-
-
-def _describe_close_atoms(
-    columns: Columns, first: int, edge: int, distance: float, ratio: float
-) -> dict[str, Any]:
-    graph = int(np.searchsorted(columns.edge_offset, edge, side="right")) - 1
-    atoms = sorted(columns.edges[edge].tolist())
-    numbers = columns.numbers[columns.node_offset[graph] + np.array(atoms)]
-    return {
-        "row": first + graph,
-        "atoms": [atom + 1 for atom in atoms],
-        "elements": [chemical_symbols[number] for number in numbers],
-        "distance": float(distance),
-        "ratio": float(ratio),
-    }
+    close = []
+    for edge in near[np.unique(graph[near], return_index=True)[1]].tolist():
+        pair = np.sort(ends[edge])
+        atoms = pair - columns.node_offset[graph[edge]] + 1
+        elements = [chemical_symbols[number] for number in columns.numbers[pair]]
+        measured = {"distance": float(lengths[edge]), "ratio": float(ratio[edge])}
+        row = {"row": first + int(graph[edge]), "atoms": atoms.tolist(), "elements": elements}
+        close.append(row | measured)
+    return WindowGeometry(shortest, isolated, close)
 
 
 CONFLICT = 0.5
 """Twins contradict each other if a target differs by more than this share of its usual spread."""
 
 
-def find_conflict(scan: Scan, name: str, spread: Spread, twins: Twins) -> dict[str, Any] | None:
-    """Compare a target among twins.
+def find_conflicts(
+    scan: Scan, spreads: Mapping[str, Spread], twins: Sequence[Twins]
+) -> list[dict[str, Any]]:
+    """List the contradictions between targets of twins, the worst first.
 
-    Total energies are compared per atom, node values in ascending order for each element;
-    both only among twins of one size, unless a supercell does not matter for the target.
+    Energies are compared per atom, node values in ascending order for each element. What a
+    supercell changes is compared among twins of one size.
+
+    Args:
+        scan: of the store.
+        spreads: of every target.
+        twins: structures that are the same.
 
     Returns:
-        ``target``, ``rows`` of lowest and highest (or most different), ``difference``,
-        ``allowed``; None where there is no contradiction.
+        For each ``target``, its ``unit``, ``rows``, ``ids`` and ``splits`` of lowest and highest
+        (or most different), ``difference`` and ``allowed``.
     """
-    target, sizes = scan.stats["targets"][name], scan.num_nodes[twins.rows]
-    alike = [twins.rows[sizes == size] for size in np.unique(sizes)]
+    conflicts = []
+    for name, spread in spreads.items():
+        allowed = CONFLICT * spread.usual
+        for group in twins:
+            alike = _group_comparable(scan, name, group.rows)
+            compared = (_compare_twins(scan, name, rows) for rows in alike)
+            difference, rows = max(compared, key=itemgetter(0))
+            if difference > allowed:
+                conflicts.append(
+                    {
+                        "target": name,
+                        "rows": rows,
+                        "difference": difference,
+                        "allowed": allowed,
+                        "ids": [scan.ids[row] for row in rows],
+                        "splits": [_split_name(scan, row) for row in rows],
+                        "unit": _difference_unit(scan, name),
+                    }
+                )
+    tiny = np.finfo(np.float64).tiny
+    return sorted(conflicts, key=lambda one: -one["difference"] / max(one["allowed"], tiny))
+
+
+def _group_comparable(scan: Scan, name: str, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the twins whose values of a target must be alike."""
+    if scan.stats["targets"][name]["energy"] is not None:
+        return [rows]
+    sizes = scan.num_nodes[rows]
+    return [rows[sizes == size] for size in np.unique(sizes)]
+
+
+def _compare_twins(scan: Scan, name: str, rows: NDArray[np.int64]) -> tuple[float, list[int]]:
+    """Return the largest difference among twins, and the two rows it is between."""
+    target, values = scan.stats["targets"][name], scan.scores[name]
     if target["level"] == "node":
-        every = [_compare_node_values(scan, scan.scores[name], spread, rows) for rows in alike]
-    else:
-        groups = alike if target["energy"] is None else [twins.rows]
-        every = [_compare_graph_values(scan, name, spread, rows) for rows in groups]
-    known = [found for found in every if found is not None]
-    if not known:
-        return None
-    low, high, difference, allowed = max(known, key=lambda found: found[2])
-    if difference <= allowed:
-        return None
-    return {"target": name, "rows": [low, high], "difference": difference, "allowed": allowed}
-
-
-def _compare_graph_values(
-    scan: Scan, name: str, spread: Spread, rows: NDArray[np.int64]
-) -> tuple[int, int, float, float] | None:
-    energy = scan.stats["targets"][name]["energy"]
-    values = scan.scores[name]
+        first = _sort_node_values(scan, values, int(rows[0]))
+        worst = 0.0, [int(rows[0])]
+        for row in rows[1:].tolist():
+            difference = np.abs(_sort_node_values(scan, values, row) - first)
+            known = float(np.max(difference, where=np.isfinite(difference), initial=0.0))
+            if known > worst[0]:
+                worst = known, [int(rows[0]), row]
+        return worst
     rows = rows[np.isfinite(values[rows])]
     if len(rows) < 2:
-        return None
-    found = values[rows] / scan.num_nodes[rows] if energy == "total" else values[rows]
-    low, high = rows[found.argmin()], rows[found.argmax()]
-    difference = float(found.max() - found.min())
-    return int(low), int(high), difference, CONFLICT * spread.usual
-
-
-def _compare_node_values(
-    scan: Scan, values: NDArray[np.float64], spread: Spread, rows: NDArray[np.int64]
-) -> tuple[int, int, float, float] | None:
-    """Compare each twin with the first, atom by atom in the order of element and value."""
-    allowed = CONFLICT * spread.usual
-    first = _sort_node_values(scan, values, int(rows[0]))
-    worst, partner = 0.0, 0
-    for row in rows[1:].tolist():
-        difference = np.abs(_sort_node_values(scan, values, row) - first)
-        largest = float(np.max(difference, where=np.isfinite(difference), initial=0.0))
-        if largest > worst:
-            worst, partner = largest, row
-    return (int(rows[0]), partner, worst, allowed) if worst else None
+        return 0.0, []
+    found = values[rows] / scan.num_nodes[rows] if target["energy"] == "total" else values[rows]
+    ends = [int(rows[found.argmin()]), int(rows[found.argmax()])]
+    return float(found.max() - found.min()), ends
 
 
 def _sort_node_values(scan: Scan, values: NDArray[np.float64], row: int) -> NDArray[np.float64]:
@@ -193,7 +196,7 @@ def check_store(
     z_limit: float = Z_LIMIT,
     progress: Progress | None = None,
 ) -> Findings:
-    """Read every byte of a store and say what is odd about it.
+    """Read every byte of a store and report what is odd about it.
 
     Memory holds one window, the light columns, one number per value of every target, and the
     signatures of those structures whose composition another one has, too.
@@ -202,7 +205,7 @@ def check_store(
         path: the store.
         tolerance: largest difference of twins in angstrom, see ``data.duplicates``.
         z_limit: robust z-score from which a value is an outlier.
-        progress: told what is being done.
+        progress: called with what is being done.
 
     Returns:
         A report with ``damage`` (sentences), ``duplicates``, ``leakage``, ``outliers``,
@@ -212,15 +215,15 @@ def check_store(
     Raises:
         DataError: this is no store, or its index is damaged.
     """
-    tell = progress or (lambda _: None)
+    report_progress = progress or (lambda _: None)
     index = read_index(path)
     report: dict[str, Any] = {"store": str(path), "num_graphs": index.num_graphs}
     report |= {"tolerance": tolerance, "z_limit": z_limit}
-    tell("comparing checksums")
+    report_progress("comparing checksums")
     damage = _find_damage(index)
     if not damage:
         try:
-            return _check_intact_store(index, report, tell)
+            return _check_intact_store(index, report, report_progress)
         except DataError as error:
             damage = [str(error)]
     return Findings(report | {"damage": damage, "serious": True}, None, {})
@@ -241,16 +244,16 @@ def _find_damage(index: Index) -> list[str]:
     return sentences
 
 
-def _check_intact_store(index: Index, report: dict[str, Any], tell: Progress) -> Findings:
+def _check_intact_store(index: Index, report: dict[str, Any], progress: Progress) -> Findings:
     """Check an intact store."""
     stats = read_checked_stats(index)
     tolerance, z_limit = report["tolerance"], report["z_limit"]
     scan = scan_store(index, stats)
     compositions = composition_keys(scan.numbers, scan.num_nodes)
-    signatures, geometry = _scan_windows(index, scan, compositions, tell)
-    tell("comparing structures")
+    signatures, geometry = _scan_windows(index, scan, compositions, progress)
+    progress("comparing structures")
     twins = find_twins(signatures, tolerance)
-    tell("looking at targets")
+    progress("looking at targets")
     spreads = {name: measure_spread(scan, name, z_limit) for name in stats["targets"]}
     leakage = _report_leakage(scan, signatures, twins, tolerance, compositions)
     found = {
@@ -261,14 +264,14 @@ def _check_intact_store(index: Index, report: dict[str, Any], tell: Progress) ->
         "leakage": leakage,
         "outliers": {name: _report_outliers(scan, name, s, z_limit) for name, s in spreads.items()},
         "geometry": _report_geometry(scan, geometry),
-        "conflicts": _report_conflicts(scan, spreads, twins),
+        "conflicts": find_conflicts(scan, spreads, twins),
         "serious": any(s["twins"] or s["groups"] for s in leakage["splits"].values()),
     }
     return Findings(report | found, scan, spreads)
 
 
 def _scan_windows(
-    index: Index, scan: Scan, compositions: NDArray[np.uint64], tell: Progress
+    index: Index, scan: Scan, compositions: NDArray[np.uint64], progress: Progress
 ) -> tuple[Signatures, list[WindowGeometry]]:
     """Read every window once, whole: signatures of what may be twins, and distances of all."""
     keys = add_attribute_keys(compositions, scan.attributes)
@@ -283,7 +286,7 @@ def _scan_windows(
         values.append(value)
         sizes.append(size)
         geometry.append(measure_geometry(columns, first))
-        tell(f"{last} of {index.num_graphs} graphs read")
+        progress(f"{last} of {index.num_graphs} graphs read")
     offset = offsets(np.concatenate(sizes))
     return Signatures(rows, keys[rows], np.concatenate(values), offset), geometry
 
@@ -298,17 +301,14 @@ def _split_name(scan: Scan, row: int) -> str | None:
     return SPLITS[split] if split >= 0 else None
 
 
-def _report_duplicates(scan: Scan, twins: list[Twins]) -> dict[str, Any]:
+def _report_duplicates(scan: Scan, twins: Sequence[Twins]) -> dict[str, Any]:
     """List the sets of twins, and count those that touch two splits."""
-    between: dict[str, int] = {}
+    between: Counter[str] = Counter()
     rows = []
     for group in twins:
-        met = sorted(set(scan.split[group.rows].tolist()) - {-1})
-        for place, one in enumerate(met):
-            for other in met[place + 1 :]:
-                pair = f"{SPLITS[one]}-{SPLITS[other]}"
-                between[pair] = between.get(pair, 0) + 1
         members = group.rows.tolist()
+        met = sorted(set(scan.split[members].tolist()) - {-1})
+        between.update(f"{SPLITS[a]}-{SPLITS[b]}" for a, b in itertools.combinations(met, 2))
         rows.append(
             {
                 "rows": members,
@@ -322,16 +322,15 @@ def _report_duplicates(scan: Scan, twins: list[Twins]) -> dict[str, Any]:
         "groups": len(twins),
         "structures": sum(len(group.rows) for group in twins),
         "exact_groups": sum(row["distance"] <= EXACT for row in rows),
-        "between": between,
+        "between": dict(between),
         "rows": rows,
     }
 
 
 def _formula(scan: Scan, row: int) -> str:
     numbers = scan.numbers[scan.node_offset[row] : scan.node_offset[row + 1]]
-    met, counts = np.unique(numbers, return_counts=True)
-    pairs = zip(met.tolist(), counts.tolist(), strict=True)
-    return "".join(f"{chemical_symbols[n]}{c if c > 1 else ''}" for n, c in pairs)
+    counts = Counter(numbers.tolist())
+    return "".join(f"{chemical_symbols[n]}{c if c > 1 else ''}" for n, c in sorted(counts.items()))
 
 
 def _report_leakage(
@@ -404,39 +403,18 @@ def _difference_unit(scan: Scan, name: str) -> str:
     return f"{target['unit']}/atom" if target["energy"] == "total" else str(target["unit"])
 
 
-def _report_geometry(scan: Scan, windows: Iterable[WindowGeometry]) -> dict[str, Any]:
+def _report_geometry(scan: Scan, windows: Sequence[WindowGeometry]) -> dict[str, Any]:
     """Put the windows together."""
-    pieces = list(windows)
-    shortest = np.concatenate([piece.shortest for piece in pieces])
-    isolated = np.concatenate([piece.isolated for piece in pieces])
-    close = [found for piece in pieces for found in piece.close]
-    close.sort(key=lambda found: found["ratio"])
+    shortest = np.concatenate([window.shortest for window in windows])
+    isolated = np.concatenate([window.isolated for window in windows])
+    close = sorted((pair for window in windows for pair in window.close), key=itemgetter("ratio"))
     bare = np.flatnonzero(scan.num_edges == 0).tolist()
     some = np.flatnonzero((isolated > 0) & (scan.num_edges > 0)).tolist()
     nearest = int(shortest.argmin())
-    distance = float(shortest[nearest])
+    distance = {"distance": float(shortest[nearest])}
     return {
-        "shortest": _name_row(scan, nearest) | {"distance": distance}
-        if distance < np.inf
-        else None,
-        "close": [_name_row(scan, found["row"]) | found for found in close],
+        "shortest": _name_row(scan, nearest) | distance if scan.num_edges.any() else None,
+        "close": [_name_row(scan, pair["row"]) | pair for pair in close],
         "bare": [_name_row(scan, row) for row in bare],
         "isolated": [_name_row(scan, row) | {"atoms": int(isolated[row])} for row in some],
     }
-
-
-def _report_conflicts(
-    scan: Scan, spreads: dict[str, Spread], twins: list[Twins]
-) -> list[dict[str, Any]]:
-    """List the contradictions among twins, the worst first."""
-    found = []
-    for group in twins:
-        for name, spread in spreads.items():
-            conflict = find_conflict(scan, name, spread, group)
-            if conflict is not None:
-                ids = [scan.ids[row] for row in conflict["rows"]]
-                splits = [_split_name(scan, row) for row in conflict["rows"]]
-                unit = {"unit": _difference_unit(scan, name)}
-                found.append(conflict | {"ids": ids, "splits": splits} | unit)
-    tiny = np.finfo(np.float64).tiny
-    return sorted(found, key=lambda one: -one["difference"] / max(one["allowed"], tiny))

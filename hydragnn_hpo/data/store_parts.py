@@ -269,7 +269,7 @@ class WindowReader:
 
 
 def read_store(path: Path) -> Columns:
-    """Read a whole store into memory; many processes share one by ``data.mapped_store``.
+    """Read a whole store into memory; many processes share one by ``data.store_access``.
 
     Raises:
         DataError: a file is missing, truncated or altered.

@@ -1,41 +1,253 @@
-"""Propose the targets of unknown data: level, shape, unit and derivative of each, with reasons.
+"""Propose the targets of undescribed data: level, shape, unit and derivative, with reasons.
 
-Shapes: G structures, N atoms.
+Shapes: G structures, Z kinds of elements.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os.path import commonprefix
+from typing import Literal
 
 import numpy as np
 from ase import Atoms
+from numpy.typing import NDArray
 
 from hydragnn_hpo.data.properties import (
-    RESULTS,
+    Array,
+    Level,
     Property,
     PropertyTable,
     explain_rejection,
     make_identifier,
+    normalize_name,
 )
 from hydragnn_hpo.data.structure import LARGEST
-from hydragnn_hpo.data.unit_inference import (
-    UNKNOWN,
-    UnitGuess,
-    classify_growth,
-    count_elements,
-    guess_unit,
-    is_energy,
-    is_per_atom,
-    parse_unit,
-    recognise_total_energy,
-)
 from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import inside
 
 MAX_HEADS = 8
 """Targets that get a head in the first campaign."""
 
+UNKNOWN = "?"
+"""Unit in a card that only the user knows; ``CardConfig`` refuses it."""
+
+MIN_FITTED = 12
+"""Structures below which a regression is not trusted."""
+
+MIN_SIZE_RATIO = 1.3
+"""Largest over smallest structure below which growth with the size cannot be judged."""
+
+MARGIN = 0.02
+"""Part of the variance by which one fit must be better than the other."""
+
+MIN_EXPLAINED = 0.1
+"""Part of the variance that elements must explain for a fit to be trusted."""
+
+BINDING = 0.03
+"""Largest relative difference between the energy of a molecule and that of its free atoms, but for
+molecules of hydrogen alone."""
+
+FREE_ATOMS = {
+    **{1: -0.5, 2: -2.903724, 3: -7.47806, 4: -14.66736, 5: -24.65391, 6: -37.8450},
+    **{7: -54.5892, 8: -75.0673, 9: -99.7339, 10: -128.9376, 11: -162.2546, 12: -200.053},
+    **{13: -242.346, 14: -289.359, 15: -341.259, 16: -398.110, 17: -460.148, 18: -527.540},
+}
+"""Energies of free atoms in Hartree, by atomic number.
+
+Source: Chakravorty et al. (1993), Phys. Rev. A 47, 3649, table of exact nonrelativistic energies.
+"""
+
+PER_HARTREE = {
+    "eV": 27.211386245988,
+    "Hartree": 1.0,
+    "Rydberg": 2.0,
+    "kcal/mol": 627.5094740631,
+    "kJ/mol": 2625.4996394799,
+}
+"""One Hartree in the units of total energies (CODATA 2018)."""
+
+RESULTS = ("energy", "free_energy", "forces", "stress", "charges", "magmoms", "dipole", "magmom")
+"""Names of ASE's calculator results, which are in eV, angstrom, e and muB."""
+
 _ASE_READERS = ("extxyz", "database", "ase_file")
 """Readers of files that are in ASE's units by convention."""
+
+_SUFFIXES = {
+    "kcal/mol/angstrom": r"kcal_mol_a(ng(strom)?)?",
+    "eV/angstrom^3": r"ev_a(ng(strom)?)?_?3",
+    "eV/angstrom": r"ev_(per_)?a(ng(strom)?)?",
+    "Hartree/bohr": r"(hartree|ha|eh)_(per_)?(bohr|a0)",
+    "meV/atom": r"mev_(per_)?atom",
+    "eV/atom": r"ev_(per_)?atom",
+    "kcal/mol": r"kcal_?(per_)?mol",
+    "kJ/mol": r"kj_?(per_)?mol",
+    "Hartree": r"hartrees?|ha|eh",
+    "Rydberg": r"ry(dberg)?",
+    "meV": r"mev",
+    "eV": r"ev",
+    "log10(GPa)": r"log10_gpa",
+    "GPa": r"gpa",
+    "kbar": r"k_?bar",
+    "1/cm": r"cm_?1|1_cm|inverse_cm",
+    "muB": r"mu_?b",
+    "angstrom": r"ang(strom)?s?",
+    "bohr": r"bohr",
+    "nm": r"nm",
+    "K": r"kelvin",
+}
+"""Spellings of units at the end of names, the longer ones first."""
+
+_LEVELS = r"gap|homo|lumo|vbm|cbm|fermi|workfunction|work_function"
+
+_USUAL_UNITS = (
+    (r"log_?10.*(g|k)_?v?rh|log_[gk]vrh", "log10(GPa)", "decimal logarithms of moduli"),
+    (r"modul|(^|_)(bulk|shear|elastic)|pressure", "GPa", "moduli and pressures"),
+    (_LEVELS, "eV", "levels and gaps of electrons"),
+    (r"hull", "eV/atom", "energies above the hull"),
+    (r"(magmom|magneti[sz]ation|moment|spin_density|(^|_)mag($|_))", "muB", "magnetic moments"),
+    (r"charge|mulliken|hirshfeld|bader|(^|_)q($|_)", "e", "charges"),
+    (r"phdos|phonon|frequenc|wavenumber", "1/cm", "frequencies of vibrations"),
+    (r"temperature|(^|_)t[cm]($|_)|melting", "K", "temperatures"),
+)
+"""Units that are usual for names, special names first."""
+
+_PER_ATOM = re.compile(r"(per_?atom|_pa|peratom)($|_)")
+
+_ENERGY = re.compile(
+    r"(^|_)(energy|energies|e|etot|etotal|toten|e_?form|formation|atomi[sz]ation|cohesive|u0|u|"
+    r"e_?tot|total_?energy|free_?energy|internal_energy|eform|ef)($|_)|energy"
+)
+_NO_ENERGY = re.compile(
+    r"homo|lumo|gap|hull|fermi|surface|adsor|band|zpve|zero_?point|barrier|activation|reorgani|"
+    r"ioni[sz]ation|affinity|kinetic|vibration|solvation|binding|bond|level|error|std|variance|"
+    r"uncertainty|excitation|singlet|triplet|strain|lattice"
+)
+
+
+@dataclass(frozen=True)
+class UnitGuess:
+    """A unit and its certainty."""
+
+    name: str
+    sure: Literal["said", "recognised", "guessed", "unknown"]
+    why: str
+
+
+def is_energy(name: str) -> bool:
+    """Check whether a name means an energy that forces could be derivatives of."""
+    name = normalize_name(name)
+    return bool(_ENERGY.search(name)) and not _NO_ENERGY.search(name)
+
+
+def is_per_atom(name: str) -> bool:
+    """Check whether a name says that a value is one per atom."""
+    return bool(_PER_ATOM.search(normalize_name(name)))
+
+
+def parse_unit(name: str) -> str | None:
+    """Return the unit at the end of a name, as in ``gap_ev`` or ``gap [eV]``."""
+    name = normalize_name(name)
+    matches = (u for u, pattern in _SUFFIXES.items() if re.search(rf"_({pattern})$", name))
+    return next(matches, None)
+
+
+def guess_unit(name: str, *, per_atom: bool = False, result: bool = False) -> UnitGuess:
+    """Guess the unit of a scalar property.
+
+    Args:
+        name: of the property.
+        per_atom: whether it is known to be an energy per atom.
+        result: whether it is a result of ASE's calculators.
+    """
+    if unit := parse_unit(name):
+        return UnitGuess(unit, "said", f"the name ends in it: {unit}")
+    if is_energy(name):
+        per_atom = per_atom or is_per_atom(name)
+        usual = (
+            "usual for energies per atom"
+            if per_atom
+            else "usual for energies in files of structures"
+        )
+        unit = "eV/atom" if per_atom else "eV"
+        return UnitGuess(unit, "guessed", "ASE's unit" if result else usual)
+    for pattern, unit, what in _USUAL_UNITS:
+        if re.search(pattern, normalize_name(name)):
+            unit = "muB/atom" if unit == "muB" and is_per_atom(name) else unit
+            return UnitGuess(unit, "guessed", f"usual for {what}")
+    return UnitGuess("1", "unknown", "nothing says it: numbers stay as they are in the file")
+
+
+def count_elements(numbers: Sequence[NDArray[np.int64]]) -> tuple[Array, list[int]]:
+    """Count the atoms of each element.
+
+    Returns:
+        Counts, [G, Z], and the atomic numbers of the columns.
+    """
+    kinds = sorted({int(z) for each in numbers for z in np.unique(each)})
+    counts = np.array([[np.count_nonzero(each == z) for z in kinds] for each in numbers])
+    return counts.astype(np.float64), kinds
+
+
+def classify_growth(values: Array, counts: Array) -> Literal["extensive", "intensive"] | None:
+    """Classify whether a number grows with the structure; None where the data do not tell.
+
+    A number per element is fitted on half of the structures, once as a sum over atoms, once as a
+    mean. What explains more of the variance of the other half wins.
+    """
+    sizes = counts.sum(axis=1)
+    few = len(values) < MIN_FITTED or sizes.max() < MIN_SIZE_RATIO * sizes.min()
+    if few or np.ptp(values) == 0:
+        return None
+    fit = np.zeros(len(values), dtype=bool)  # files have an order: every other row may be alike
+    fit[np.random.default_rng(0).permutation(len(values))[::2]] = True
+    total = explained_variance(values, counts, fit)
+    mean = explained_variance(values, counts / sizes[:, None], fit)
+    if total > max(mean, 0.5) + MARGIN or (total > 0.999 and total > mean):
+        return "extensive"
+    trusted = mean > MIN_EXPLAINED or total < -1.0  # a sum that is worse than no fit is none
+    return "intensive" if trusted and mean > total + MARGIN else None
+
+
+def explained_variance(values: Array, weights: Array, fit: NDArray[np.bool_]) -> float:
+    """Fit one number per element, and return the part of the variance explained on other rows.
+
+    Args:
+        values: of each structure, [G].
+        weights: of each element, [G, Z].
+        fit: rows to fit, [G].
+    """
+    held = ~fit
+    design, right = weights[fit], values[fit]
+    penalty = 1e-6 * np.eye(design.shape[1]) * max(float((design**2).mean()), 1e-12)
+    numbers = np.linalg.solve(design.T @ design + penalty * len(design), design.T @ right)
+    residual = values[held] - weights[held] @ numbers
+    variance = max(float(np.var(values[held])) * len(residual), 1e-300)
+    return 1.0 - float((residual**2).sum()) / variance
+
+
+def recognise_total_energy(values: Array, counts: Array, kinds: Sequence[int]) -> str | None:
+    """Recognise the unit of all-electron total energies by the energies of free atoms.
+
+    Pseudopotentials and tight binding leave out the core: their energies resemble nothing.
+
+    Args:
+        values: of each structure, [G].
+        counts: atoms of each element, [G, Z].
+        kinds: atomic numbers, [Z].
+    """
+    known = np.array([FREE_ATOMS.get(z, np.nan) for z in kinds])
+    atoms = counts @ np.nan_to_num(known)
+    heavy = (counts * (np.array(kinds) > 2)).sum(axis=1)
+    used = (counts[:, np.isnan(known)].sum(axis=1) == 0) & (heavy > 0) & (values != 0)
+    if used.sum() < MIN_FITTED:
+        return None
+    ratio = values[used] / atoms[used]
+    middle, spread = float(np.median(ratio)), float(np.ptp(np.quantile(ratio, [0.1, 0.9])))
+    for unit, factor in PER_HARTREE.items():
+        if abs(middle / factor - 1.0) < BINDING and spread < 2 * BINDING * factor:
+            return unit
+    return None
 
 
 @dataclass(frozen=True)
@@ -44,7 +256,7 @@ class TargetProposal:
 
     name: str
     key: str
-    level: str
+    level: Level
     shape: str
     unit: UnitGuess
     energy: str | None = None
@@ -93,7 +305,7 @@ def propose_targets(
     for unit in units.values():
         inside(unit)
     proposer = _Proposer(structures, table, reader, units)
-    for prop in _sort_by_dependence(table.numbers.values()):
+    for prop in sorted(table.numbers.values(), key=_dependence_rank):
         proposer.add(prop, forced=prop.name in forced)
     return TargetProposals(
         tuple(_limit_heads(proposer.targets)),
@@ -103,18 +315,14 @@ def propose_targets(
     )
 
 
-def _sort_by_dependence(properties: Iterable[Property]) -> list[Property]:
-    """Sort energies first, then what is derived from them, then the others as in the file."""
-
-    def rank(prop: Property) -> int:
-        if prop.level == "graph" and prop.width == 1 and is_energy(prop.name):
-            return 0
-        return 1 if prop.is_forces or prop.is_stress else 2
-
-    return sorted(properties, key=rank)
+def _dependence_rank(prop: Property) -> int:
+    """Rank energies first, then what is derived from them, then the others."""
+    if prop.scalar and is_energy(prop.name):
+        return 0
+    return 1 if prop.is_forces or prop.is_stress else 2
 
 
-def _limit_heads(targets: Iterable[TargetProposal]) -> Iterable[TargetProposal]:
+def _limit_heads(targets: Sequence[TargetProposal]) -> Iterator[TargetProposal]:
     """Take the heads after the first ``MAX_HEADS`` from the first campaign."""
     heads = 0
     for target in targets:
@@ -137,7 +345,7 @@ class _Proposer:
     ) -> None:
         self.structures = structures
         self.table = table
-        self.reader = reader
+        self.in_ase_units = reader in _ASE_READERS
         self.units = units
         self.has_forces = any(prop.is_forces for prop in table.numbers.values())
         self.counts, self.kinds = count_elements([atoms.numbers for atoms in structures])
@@ -155,12 +363,12 @@ class _Proposer:
                     self.attributes.append(prop.name)
                     return
                 reason = "is a known property that some structures lack"
-            reason = reason or self._find_copy(prop)
-            if reason is not None:
+            if reason := reason or self._find_copy(prop):
                 self.left_out.append((prop.name, reason))
                 return
         proposal = self._propose(prop)
-        if proposal is None:
+        if isinstance(proposal, str):
+            self.left_out.append((prop.name, proposal))
             return
         self._warn(prop)
         why = proposal.why
@@ -183,9 +391,10 @@ class _Proposer:
                 return f"has the same numbers as {escape_line(target.key)}"
         return None
 
-    def _propose(self, prop: Property) -> TargetProposal | None:
+    def _propose(self, prop: Property) -> TargetProposal | str:
+        """Return a target, or the reason why there is none."""
         start = TargetProposal(
-            name=self._find_free_name(prop.name),
+            name=make_identifier(prop.name, "target", {target.name for target in self.targets}),
             key=prop.name,
             level=prop.level,
             shape="scalar",
@@ -203,15 +412,6 @@ class _Proposer:
         why = ("a vector of its own: only convs that see directions can predict it",)
         return replace(start, shape="vector", why=why, head=False)
 
-    def _find_free_name(self, name: str) -> str:
-        """Return the name of a target that no other has."""
-        taken = {target.name for target in self.targets}
-        first = free = make_identifier(name, "target")
-        number = 2
-        while free in taken:
-            free, number = f"{first}_{number}", number + 1
-        return free
-
     def _unit(self, prop: Property, *, per_atom: bool = False) -> UnitGuess:
         if prop.name in self.units:
             return UnitGuess(self.units[prop.name], "said", "you said so")
@@ -220,42 +420,32 @@ class _Proposer:
                 return UnitGuess(unit, "said", "the name ends in it")
             usual = "eV/angstrom" if prop.is_forces else "eV/angstrom^3"
             return UnitGuess(usual, "guessed", "ASE's unit")
-        result = prop.name in RESULTS and self.reader in _ASE_READERS
+        result = prop.name in RESULTS and self.in_ase_units
         return guess_unit(prop.name, per_atom=per_atom, result=result)
 
-    def _propose_forces(self, start: TargetProposal) -> TargetProposal | None:
+    def _propose_forces(self, start: TargetProposal) -> TargetProposal | str:
         energies = [target for target in self.targets if target.energy == "total"]
         if not energies:
             why = ("no total energy was found that these forces could be derived from",)
             return replace(start, why=why, head=False)
-        energy = max(energies, key=lambda target: _common_prefix(target.key, start.key))
-        why = (f"minus the gradient of {energy.name}",)
-        return self._derive(start, energy, why)
+        energy = max(energies, key=lambda target: len(commonprefix([target.key, start.key])))
+        return _derive(start, energy, f"minus the gradient of {energy.name}")
 
-    def _propose_stress(self, start: TargetProposal) -> TargetProposal | None:
+    def _propose_stress(self, start: TargetProposal) -> TargetProposal | str:
         energies = [target for target in self.targets if target.energy == "total"]
-        if not energies or not all(atoms.pbc.all() for atoms in self.structures):
-            missing = "three periodic directions everywhere" if energies else "a total energy"
-            self.left_out.append((start.key, f"needs {missing}"))
-            return None
+        if not energies:
+            return "needs a total energy"
+        if not all(atoms.pbc.all() for atoms in self.structures):
+            return "needs three periodic directions everywhere"
         if start.unit.name in ("GPa", "kbar"):
             unit = replace(start.unit, name=f"{start.unit.name}(stress)")
             start = replace(start, unit=unit)
-        why = (
+        return _derive(
+            replace(start, head=False),
+            energies[0],
             f"the strain derivative of {energies[0].name}, positive when tensile, as in ASE",
             "left to you: signs and units of stress differ between programs, and it costs time",
         )
-        return self._derive(replace(start, head=False), energies[0], why)
-
-    def _derive(
-        self, start: TargetProposal, energy: TargetProposal, why: tuple[str, ...]
-    ) -> TargetProposal | None:
-        """Derive a target from an energy, unless its unit can only be guessed."""
-        if energy.unit.name != "eV" and start.unit.sure == "guessed":
-            reason = f"is in an unknown unit, beside an energy in {energy.unit.name}"
-            self.left_out.append((start.key, reason))
-            return None
-        return replace(start, derived_from=energy.name, why=why)
 
     def _propose_scalar(self, start: TargetProposal, prop: Property) -> TargetProposal:
         """Judge a number per structure: an energy, total or per atom, or something else."""
@@ -298,16 +488,16 @@ class _Proposer:
         name = escape_line(prop.name)
         unit = self._unit(prop, per_atom=energy == "per_atom")
         if recognised is not None and unit.sure != "said":
-            why_unit = "it is near the energies of free atoms in this unit"
-            unit = UnitGuess(recognised, "recognised", why_unit)
-        elif recognised is not None and inside(unit.name)[0] != inside(recognised)[0]:
+            why = "it is near the energies of free atoms in this unit"
+            return UnitGuess(recognised, "recognised", why)
+        if recognised is not None and inside(unit.name)[0] != inside(recognised)[0]:
             self.warnings.append(
                 f"{name} is said to be in {unit.name}, but its size is that of energies in "
                 f"{recognised}: look at the card."
             )
-        if energy == "total" and unit.sure == "guessed" and self.reader not in _ASE_READERS:
-            why_unit = f"an energy, but not in which unit: write it, or give --unit '{name}=eV'"
-            unit = UnitGuess(UNKNOWN, "unknown", why_unit)
+        if energy == "total" and unit.sure == "guessed" and not self.in_ase_units:
+            why = f"an energy, but not in which unit: write it, or give --unit '{name}=eV'"
+            return UnitGuess(UNKNOWN, "unknown", why)
         return unit
 
     def _classify_energy(self, prop: Property, growth: str | None) -> tuple[str | None, list[str]]:
@@ -340,11 +530,11 @@ class _Proposer:
             )
         if texts := self.table.texts.get(prop.name):
             self.warnings.append(
-                f"{name} is text in {self.table.text_counts[prop.name]} structures, as "
+                f"{name} is text in {texts.total()} structures, as "
                 f"'{escape_line(min(texts))[:40]}': up to 1 % are set aside by themselves; where a "
                 "value is missing, leave the cell empty."
             )
-        if prop.level != "graph" or prop.width != 1:
+        if not prop.scalar:
             return
         values = prop.values[prop.known, 0]
         if is_energy(prop.name):
@@ -360,9 +550,11 @@ class _Proposer:
             )
 
 
-def _common_prefix(one: str, other: str) -> int:
-    """Count the letters that two names begin with alike."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+def _derive(start: TargetProposal, energy: TargetProposal, *why: str) -> TargetProposal | str:
+    """Derive a target from an energy; return a reason if its unit can only be guessed."""
+    if energy.unit.name != "eV" and start.unit.sure == "guessed":
+        return f"is in an unknown unit, beside an energy in {energy.unit.name}"
+    return replace(start, derived_from=energy.name, why=why)
 
 
 def _describe_spread(prop: Property) -> str:

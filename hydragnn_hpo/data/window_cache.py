@@ -125,7 +125,7 @@ class WindowCache:
         """
         rows = np.asarray(rows, dtype=np.int64).reshape(-1)
         if not len(rows):
-            return columns_from(make_empty(self.index), self.stats)
+            return columns_from(_make_empty(self.index), self.stats)
         if rows.min() < 0 or rows.max() >= self.num_graphs:
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {self.num_graphs} graphs")
         window = np.searchsorted(self.index.starts[:, 0], rows, side="right") - 1
@@ -201,13 +201,13 @@ class WindowCache:
 
     def _keep(self, number: int, arrays: Arrays) -> None:
         """Keep a window, and let go of those that were used longest ago."""
-        size = count_bytes(arrays)
+        size = _count_bytes(arrays)
         if size > self.memory:
             return
         self._kept[number] = arrays
         self._held += size
         while self._held > self.memory:
-            self._held -= count_bytes(self._kept.popitem(last=False)[1])
+            self._held -= _count_bytes(self._kept.popitem(last=False)[1])
 
     def memory_for(self, shuffled: int) -> int:
         """Return the bytes to keep so that an epoch reads each window about once.
@@ -249,14 +249,13 @@ def _close(reader: WindowReader, process: int) -> None:
         reader.close()
 
 
-def make_empty(index: Index) -> Arrays:
+def _make_empty(index: Index) -> Arrays:
     """Return the arrays of no graphs."""
     arrays = {c.name: np.zeros((0, *c.shape), dtype=c.dtype) for c in index.columns}
     return arrays | {"edge_translation": np.zeros((0, 3), dtype=np.float32)}
 
 
-def count_bytes(arrays: Arrays) -> int:
-    """Return the bytes that arrays take in memory."""
+def _count_bytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 

@@ -20,7 +20,7 @@ from hydragnn_hpo.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 SCRATCH = "HYDRAGNN_HPO_SCRATCH"
-"""Where ranks stage stores on a host, see ``data.mapped_store``."""
+"""Where ranks stage stores on a host, see ``data.store_access``."""
 
 TRIAL = "{trial}"
 """A folder whose name holds this is of one attempt, and goes with it; others stay."""

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, Self
 
 JOBS: dict[str, str] = {
     "train": "hydragnn_hpo.training.trial:rank_main",
-    "build": "hydragnn_hpo.data.build_local:job_main",
+    "build": "hydragnn_hpo.data.store_builder:job_main",
     "ensemble": "hydragnn_hpo.ensemble.build:job_main",
     "predict": "hydragnn_hpo.ensemble.multi_rank:rank_main",
     "command": "hydragnn_hpo.launching.agent.command:rank_main",

@@ -12,8 +12,8 @@ from ase.io import read
 from torch_geometric.data import Data, InMemoryDataset
 
 from hydragnn_hpo.config.data_config import CardConfig, FileConfig, TargetConfig
-from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.columns import Arrays, Columns, Names, arrays_of, offsets
+from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.data.store_parts import WINDOW, describe_columns, write_index, write_part
 from hydragnn_hpo.files import whole_folder
 from hydragnn_hpo.resources import resource_path

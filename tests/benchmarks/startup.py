@@ -17,7 +17,7 @@ from record import finish
 
 from hydragnn_hpo.config.toml_files import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
-from hydragnn_hpo.data.build_local import build_store
+from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.layout import TrialDir

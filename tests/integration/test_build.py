@@ -15,7 +15,7 @@ from comparing import assert_same_store
 from processes import is_alive
 
 from hydragnn_hpo.data import convert_pieces
-from hydragnn_hpo.data.build_local import BuildProgress, build_store
+from hydragnn_hpo.data.store_builder import BuildProgress, build_store
 from hydragnn_hpo.data.store_index import read_index, read_stats
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
@@ -27,7 +27,7 @@ needs_mpi = pytest.mark.skipif(not MPIEXEC.is_file(), reason="no mpiexec beside 
 BUILD = """
 import sys
 from pathlib import Path
-from hydragnn_hpo.data.build_local import build_store
+from hydragnn_hpo.data.store_builder import build_store
 if __name__ == "__main__":
     build_store(Path(sys.argv[1]), Path(sys.argv[2]), window=25, processes=int(sys.argv[3]))
 """
@@ -46,21 +46,21 @@ convert_pieces.read_piece = read_piece
 """
 """However fast it is: in the middle of its later pieces whoever converts waits for a file."""
 
-WORK = "from hydragnn_hpo.data.build_worker import main\nmain()\n"
+WORK = "from hydragnn_hpo.data.convert_pieces import main\nmain()\n"
 
 BUILD_BY_GATED_WORKERS = """
 import sys
 from pathlib import Path
-from hydragnn_hpo.data import build_local
-build_local._COMMAND = [sys.executable, "-c", sys.argv[3]]
-build_local.build_store(Path(sys.argv[1]), Path(sys.argv[2]), window=25, processes=2)
+from hydragnn_hpo.data import store_builder
+store_builder._COMMAND = [sys.executable, "-c", sys.argv[3]]
+store_builder.build_store(Path(sys.argv[1]), Path(sys.argv[2]), window=25, processes=2)
 """
 
 BUILD_WITH_RANKS = """
 import json, sys
 from pathlib import Path
 from mpi4py import MPI
-from hydragnn_hpo.data.build_mpi import build_with_ranks
+from hydragnn_hpo.data.store_builder import build_with_ranks
 from hydragnn_hpo.errors import HydraError
 comm = MPI.COMM_WORLD
 try:
@@ -213,9 +213,9 @@ def converted_when_resumed(started: SimpleNamespace, monkeypatch: pytest.MonkeyP
     seen: list[int] = []
     real: Callable[..., convert_pieces.Record] = convert_pieces.convert_piece
 
-    def noting(plan, piece, work, tell) -> convert_pieces.Record:
+    def noting(plan, piece, work, progress) -> convert_pieces.Record:
         seen.append(piece.number)
-        return real(plan, piece, work, tell)
+        return real(plan, piece, work, progress)
 
     monkeypatch.setattr(convert_pieces, "convert_piece", noting)
     build_store(started.card, started.out, window=25, processes=1, progress=BuildProgress())

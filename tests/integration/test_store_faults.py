@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.mapped_store import LAYOUT
-from hydragnn_hpo.data.store_access import open_store
+from hydragnn_hpo.data.store_access import LAYOUT, open_store
 from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.data.window_cache import WindowCache
 from hydragnn_hpo.errors import DataError
@@ -26,7 +25,7 @@ import os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from hydragnn_hpo import files
-from hydragnn_hpo.data import mapped_store as stage
+from hydragnn_hpo.data import store_access as stage
 from hydragnn_hpo.data.store_access import open_store
 
 store, scratch, log, moment = sys.argv[1:]

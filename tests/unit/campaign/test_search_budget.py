@@ -4,7 +4,6 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.campaign_template import HeadHints, choose_heads, render_campaign
 from hydragnn_hpo.campaign.forecast import ForecastMachine
 from hydragnn_hpo.campaign.search_budget import (
     BATCHES,
@@ -20,6 +19,7 @@ from hydragnn_hpo.campaign.search_budget import (
     select_convs,
     set_trials,
 )
+from hydragnn_hpo.cli.init_templates import HeadHints, choose_heads, render_campaign
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig

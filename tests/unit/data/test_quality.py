@@ -21,10 +21,10 @@ from hydragnn_hpo.data.duplicates import (
     find_twins,
 )
 from hydragnn_hpo.data.normalize import fit_target_stats
-from hydragnn_hpo.data.outliers import robust_center_and_scale
 from hydragnn_hpo.data.quality import check_store
 from hydragnn_hpo.data.statistics import edge_lengths, size_stats
 from hydragnn_hpo.data.store_parts import write_store
+from hydragnn_hpo.data.store_summary import robust_center_and_scale
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import DataError
 

@@ -16,8 +16,8 @@ from comparing import assert_same_arrays
 
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.toml_files import load_config
-from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.columns import Columns, Names, columns_of
+from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.data.store_index import find_runs, read_index, read_stats
 from hydragnn_hpo.data.store_parts import read_store, write_store
 from hydragnn_hpo.errors import DataError, StorageError
@@ -180,7 +180,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(card: Path, tmp_path: Pa
     out = tmp_path / "new" / "tiny.bp"
     code = (
         "import sys; from pathlib import Path\n"
-        "from hydragnn_hpo.data.build_local import build_store\n"
+        "from hydragnn_hpo.data.store_builder import build_store\n"
         "from hydragnn_hpo.errors import StorageError\n"
         "try: build_store(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "except StorageError as error: print(error); sys.exit(7)\n"

@@ -8,9 +8,9 @@ import pytest
 from ase.build import bulk
 from ase.io import write
 
-from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.readers.source import Source
+from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.errors import ConfigError, DataError
 

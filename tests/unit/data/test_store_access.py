@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from comparing import assert_same_columns
 
-from hydragnn_hpo.data import mapped_store
+from hydragnn_hpo.data import store_access
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_index import read_index
@@ -36,7 +36,7 @@ def scratch(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test hold its own stages."""
-    monkeypatch.setattr(mapped_store, "_used", {})
+    monkeypatch.setattr(store_access, "_used", {})
 
 
 def staged(scratch: Path) -> Path:
@@ -51,9 +51,9 @@ def stages(scratch: Path) -> list[Path]:
 
 def let_go() -> None:
     """Do what the end of this process would do."""
-    for descriptor in mapped_store._used.values():
+    for descriptor in store_access._used.values():
         os.close(descriptor)
-    mapped_store._used.clear()
+    store_access._used.clear()
 
 
 def full(bytes_left: int) -> Callable[[int, int, int], None]:
@@ -71,7 +71,7 @@ def full(bytes_left: int) -> Callable[[int, int, int], None]:
 def test_staged_columns_are_the_store_and_mapped(
     many_windows: Path, scratch: Path, run: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapped_store, "RUN_BYTES", run)
+    monkeypatch.setattr(store_access, "RUN_BYTES", run)
     columns, expected = open_store(many_windows, scratch), read_store(many_windows)
     assert isinstance(columns, Columns)
     assert_same_columns(columns, expected)
@@ -167,15 +167,15 @@ def test_a_damaged_stage_that_cannot_be_made_anew_is_let_go(
     shortened(staged(scratch))
     monkeypatch.setattr(os, "posix_fallocate", full(0))
     with monkeypatch.context() as patch:
-        patch.setattr(mapped_store, "evict_stage", lambda target: False)
+        patch.setattr(store_access, "evict_stage", lambda target: False)
         assert isinstance(open_store(many_windows, scratch), WindowCache)
-    assert mapped_store.evict_stage(staged(scratch).parent / "another")
+    assert store_access.evict_stage(staged(scratch).parent / "another")
 
 
 def test_a_damaged_stage_in_use_holds_nobody_up(many_windows: Path, scratch: Path) -> None:
     first = open_store(many_windows, scratch)
     without("numbers.npy")(staged(scratch))
-    mapped_store._used.clear()  # As another process would: it does not hold what this one holds.
+    store_access._used.clear()  # As another process would: it does not hold what this one holds.
     assert open_store(many_windows, scratch).num_graphs == first.num_graphs == 60
 
 
@@ -284,10 +284,10 @@ def test_a_child_holds_what_its_parent_held(many_windows: Path, scratch: Path) -
         os._exit(0)
     os.close(ends[0])
     let_go()
-    assert not mapped_store.evict_stage(target.parent / "another")
+    assert not store_access.evict_stage(target.parent / "another")
     os.close(ends[1])
     os.waitpid(child, 0)
-    assert mapped_store.evict_stage(target.parent / "another")
+    assert store_access.evict_stage(target.parent / "another")
     assert stages(scratch) == []
 
 
@@ -295,7 +295,7 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
     many_windows: Path, scratch: Path
 ) -> None:
     index = read_index(many_windows)
-    folder = mapped_store.open_stage_folder(scratch)
+    folder = store_access.open_stage_folder(scratch)
     for name in (index.checksum, "d" * 64, "e" * 64):
         (folder / f".{name}.x1.part").mkdir()
     living = os.open(folder / f"{'e' * 64}.lock", os.O_RDWR | os.O_CREAT)
@@ -312,7 +312,7 @@ def test_stages_make_room_where_no_folder_can_be_made(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "mkdir", mkdir)
-    assert mapped_store.evict_stage(others[0].parent / "another")
+    assert store_access.evict_stage(others[0].parent / "another")
     assert [other.exists() for other in others] == [True, True, False]
 
 
@@ -334,13 +334,13 @@ def test_hosts_read_in_different_orders_and_stage_the_same(
 ):
     read = []
 
-    class Watched(mapped_store.WindowReader):
+    class Watched(store_access.WindowReader):
         def read(self, first, last):
             read.append(first)
             return super().read(first, last)
 
-    monkeypatch.setattr(mapped_store, "WindowReader", Watched)
-    monkeypatch.setattr(mapped_store, "RUN_BYTES", 1)
+    monkeypatch.setattr(store_access, "WindowReader", Watched)
+    monkeypatch.setattr(store_access, "RUN_BYTES", 1)
     system = os.uname()
     monkeypatch.setattr(os, "uname", lambda: type(system)([system[0], name, *system[2:]]))
 

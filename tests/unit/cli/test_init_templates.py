@@ -4,8 +4,8 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.campaign_template import render_campaign
 from hydragnn_hpo.campaign.setup import check_corners
+from hydragnn_hpo.cli.init_templates import render_campaign
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
 from hydragnn_hpo.config.data_config import CardConfig

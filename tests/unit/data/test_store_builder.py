@@ -19,17 +19,16 @@ from comparing import assert_same_store
 
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.toml_files import load_config
-from hydragnn_hpo.data import build_local, convert_pieces
-from hydragnn_hpo.data.build_folder import hold_work_folder
-from hydragnn_hpo.data.build_local import BuildProgress, build_store, job_main
+from hydragnn_hpo.data import convert_pieces, store_builder
 from hydragnn_hpo.data.build_merge import StoreLayout, split_windows
-from hydragnn_hpo.data.build_plan import BuildPlan, Piece, find_file, make_plan
+from hydragnn_hpo.data.build_plan import BuildPlan, Piece, find_file, hold_work_folder, make_plan
 from hydragnn_hpo.data.columns import arrays_of, columns_of
-from hydragnn_hpo.data.convert_pieces import Record, Tell, read_graphs
+from hydragnn_hpo.data.convert_pieces import Progress, Record
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.splits import assign_splits
 from hydragnn_hpo.data.statistics import size_stats
+from hydragnn_hpo.data.store_builder import BuildProgress, build_store, job_main
 from hydragnn_hpo.data.store_index import read_index, read_stats
 from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
@@ -186,33 +185,13 @@ def test_a_build_is_a_job_that_answers_in_a_file(card: Path, tmp_path: Path) -> 
     assert "has no graph property 'energy'" in json.loads(answer.read_text())["error"]
 
 
-def test_unlabelled_files_give_graphs_for_predictions(tmp_path: Path) -> None:
-    write(tmp_path / "new.cif", bulk("Cu", a=3.6))
-    (made,) = read_graphs(tmp_path / "new.cif", 3.0)
-    assert (made.id, made.targets, len(made.edges)) == ("new.cif:1", {}, 12)
-    with pytest.raises(DataError, match=r"gone.cif: no such file"):
-        next(read_graphs(tmp_path / "gone.cif", 3.0))
-
-
-def test_a_bad_structure_for_predictions_is_named(tmp_path: Path) -> None:
-    pair = [bulk("Cu"), Atoms("H2")]
-    write(tmp_path / "new.extxyz", pair)
-    assert len(read(tmp_path / "new.extxyz", ":")) == 2
-    graphs = read_graphs(tmp_path / "new.extxyz", 3.0)
-    next(graphs)
-    with pytest.raises(
-        DataError, match=r"new.extxyz: structure 2 .*atom 1 and atom 2 at one place"
-    ):
-        next(graphs)
-
-
 def pieces_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note the number of every piece that is converted in this process."""
     seen: list[int] = []
 
-    def noting(plan: BuildPlan, piece: Piece, work: Path, tell: Tell) -> Record:
+    def noting(plan: BuildPlan, piece: Piece, work: Path, progress: Progress) -> Record:
         seen.append(piece.number)
-        return real(plan, piece, work, tell)
+        return real(plan, piece, work, progress)
 
     real = convert_pieces.convert_piece
     monkeypatch.setattr(convert_pieces, "convert_piece", noting)
@@ -493,7 +472,7 @@ WORKERS = {
 def test_a_worker_that_dies_is_named(
     card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
 ) -> None:
-    monkeypatch.setattr(build_local, "_COMMAND", [sys.executable, "-c", code])
+    monkeypatch.setattr(store_builder, "_COMMAND", [sys.executable, "-c", code])
     with pytest.raises(JobError, match=rf"tiny.extxyz: the process .* {said}; .* start again"):
         build_store(card, tmp_path / "out.bp", window=5, processes=2)
 
@@ -502,7 +481,7 @@ def test_a_bug_in_a_worker_shows_its_traceback(
     card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = 'import sys; sys.stdin.readline(); print(\'{"bug": "Traceback: boom"}\')'
-    monkeypatch.setattr(build_local, "_COMMAND", [sys.executable, "-c", code])
+    monkeypatch.setattr(store_builder, "_COMMAND", [sys.executable, "-c", code])
     with pytest.raises(RuntimeError, match="boom"):
         build_store(card, tmp_path / "out.bp", window=5, processes=2)
 
@@ -516,7 +495,7 @@ def test_a_worker_that_nobody_hears_ends_without_a_word(card: Path, tmp_path: Pa
     ears, mouth = os.pipe()
     os.close(ears)
     worker = subprocess.Popen(
-        [*build_local._COMMAND, str(file)],
+        [*store_builder._COMMAND, str(file)],
         stdin=subprocess.PIPE, stdout=mouth, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     os.close(mouth)

@@ -1,10 +1,9 @@
 """How ``dataset build`` looks: a bar on a terminal, a line now and then elsewhere, one voice."""
 
 import contextlib
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -14,8 +13,6 @@ from hydragnn_hpo.data import (
     BuildProgress,
     build_store,
     build_with_ranks,
-    find_communicator,
-    run_at_root,
     work_path,
 )
 from hydragnn_hpo.errors import ConfigError, HydraError
@@ -26,22 +23,12 @@ LINE_SECONDS = 10.0
 """Time between two lines where there is no terminal."""
 
 
-def ranks() -> Any:
-    """Give the communicator of all ranks; None for a process alone."""
-    return find_communicator(os.environ)
-
-
-def at_first(comm: Any, act: Callable[[], T]) -> T:
-    """Do something once, on rank 0 if there are ranks, and give all the result or the error."""
-    return act() if comm is None else run_at_root(comm, act)
-
-
 @contextlib.contextmanager
-def one_voice(comm: Any) -> Iterator[None]:
-    """Let rank 0 alone say why all ranks end.
+def report_once(comm: Any) -> Iterator[None]:
+    """Report an error of all ranks on rank 0 alone.
 
     The others leave with code 0: with another one mpi4py would abort them all, perhaps before
-    rank 0 has spoken.
+    rank 0 has printed it.
     """
     try:
         yield
@@ -54,7 +41,7 @@ def one_voice(comm: Any) -> Iterator[None]:
 def build(
     comm: Any, card: Path, out: Path, *, files: Sequence[Path] | None, processes: int | None
 ) -> dict[str, Any]:
-    """Build a store and show how it goes.
+    """Build a store and show its progress.
 
     Args:
         comm: of all ranks, if there are several.
@@ -83,16 +70,6 @@ def build(
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(130) from error
         raise
-
-
-def quarantine_sentence(store: Path, stats: dict[str, Any]) -> str:
-    """Say how many structures were set aside; empty if none was."""
-    bad = stats["quarantined"]
-    if not bad:
-        return ""
-    total = bad + stats["num_graphs"]
-    verb = "was" if bad == 1 else "were"
-    return f"{bad} of {total} structures {verb} set aside, see {store / 'quarantine.jsonl'}"
 
 
 class _Screen(BuildProgress):
@@ -124,19 +101,19 @@ class _Screen(BuildProgress):
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, total=total)
         if reused:
-            self._say(f"going on where an earlier build ended: {reused}{self._of()} are there")
+            self._print(f"going on where an earlier build ended: {reused}{self._total()} are there")
 
     def __call__(self, done: int) -> None:
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done)
         elif time.monotonic() - self._shown >= LINE_SECONDS:
             self._shown = time.monotonic()
-            self._say(f"{done}{self._of()} converted")
+            self._print(f"{done}{self._total()} converted")
 
-    def _of(self) -> str:
+    def _total(self) -> str:
         return " structures" if self.total is None else f" of {self.total} structures"
 
-    def _say(self, sentence: str) -> None:
+    def _print(self, sentence: str) -> None:
         if self.bar is not None:
             self.bar.console.print(sentence)
         elif not self.quiet:

@@ -1,0 +1,388 @@
+"""Render what init writes: a commented card from an inspection, and a first campaign for a card."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.campaign import SearchBudget
+from hydragnn_hpo.config import CardConfig, ParameterConfig, TargetConfig, render_toml
+from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, search_ranges
+from hydragnn_hpo.data import (
+    UNKNOWN,
+    DataFile,
+    Inspection,
+    make_identifier,
+)
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.sanitize import escape_line
+
+CERTAINTY = {
+    "said": "unit",
+    "recognised": "unit recognised",
+    "guessed": "UNIT GUESSED, look at it",
+    "unknown": "UNIT NOT KNOWN",
+}
+
+CARD = """\
+# Written by hydragnn-hpo init, to be read and corrected.
+{{ summary | comment }}
+{% for warning in found.warnings %}
+{{ ("WARNING: " ~ warning) | comment }}
+{% endfor %}
+name = {{ found.name | toml }}
+title = {{ title | toml }}
+{% if column is not none %}
+structure_column = {{ column | toml }}
+{% endif %}
+{% if found.id_key is not none %}
+id_key = {{ found.id_key | toml }}
+{% endif %}
+{% for path, reader in files %}
+
+[[files]]
+path = {{ path | toml }}
+{% if reader is not none %}
+reader = {{ reader | toml }}
+{% endif %}
+{% endfor %}
+{% for target in found.proposals.targets %}
+
+{% for reason in target.why %}
+{{ reason | comment }}
+{% endfor %}
+{{ ("values: " ~ target.spread) | comment }}
+[targets.{{ target.name }}]
+{% if target.key != target.name %}
+key = {{ target.key | toml }}
+{% endif %}
+level = {{ target.level | toml }}
+{% if target.shape != "scalar" %}
+shape = {{ target.shape | toml }}
+{% endif %}
+{{ (certainty[target.unit.sure] ~ ": " ~ target.unit.why) | comment }}
+unit = {{ target.unit.name | toml }}
+{% if target.unit.name == unknown_unit %}
+# write one of: eV, meV, Hartree, Rydberg, kcal/mol, kJ/mol
+{% endif %}
+{% if target.energy is not none %}
+energy = {{ target.energy | toml }}
+{% endif %}
+{% if target.derived_from is not none %}
+derived_from = {{ target.derived_from | toml }}
+{% endif %}
+{% if target.optional %}
+optional = true
+{% endif %}
+{% endfor %}
+{% for name, key in attributes.items() %}
+
+# known beforehand and told to the model; nothing to predict
+[attributes.{{ name }}]
+key = {{ key | toml }}
+{% endfor %}
+
+{% for reason in left_out %}
+{{ reason | comment }}
+{% endfor %}
+[graphs]
+{{ neighbors | comment }}
+cutoff = {{ found.geometry.cutoff | toml }}
+
+[split]
+{{ found.split.why | comment }}
+group = {{ found.split.group | toml }}
+# train, val (search), sel (members), cal (error bars), test
+shares = {{ found.split.shares | toml }}
+{% if found.split.published is not none %}
+published = {{ found.split.published | toml }}
+{% endif %}
+"""
+
+
+def render_card(found: Inspection, folder: Path) -> str:
+    """Render a card as TOML.
+
+    Args:
+        found: the inspection of the files.
+        folder: where the card will lie; files below it are named from there.
+
+    Raises:
+        ConfigError: the files need different settings, or a name is no UTF-8.
+    """
+    geometry = found.geometry
+    return render_toml(
+        CARD,
+        found=found,
+        summary=f"{count_structures(found)}; {describe_geometry(found)}.",
+        title=f"{escape_line(found.files[0].path.name)}, as found by init",
+        column=_find_column(found.files),
+        files=[(path_from(file.path, folder), file.card_reader) for file in found.files],
+        certainty=CERTAINTY,
+        unknown_unit=UNKNOWN,
+        attributes=_name_attributes(found.proposals.attributes),
+        left_out=[
+            f"no target: {escape_line(name)[:60]!r} {why}" for name, why in found.proposals.left_out
+        ],
+        neighbors=f"{geometry.degree:.0f} neighbours on average; {geometry.cutoff_why}",
+    )
+
+
+def path_from(path: Path, folder: Path) -> str:
+    """Return the name by which a card in a folder finds a file: relative if it lies below.
+
+    Raises:
+        ConfigError: its name is no UTF-8, as a card is.
+    """
+    whole, home = Path(os.path.abspath(path)), Path(os.path.abspath(folder))
+    name = str(whole.relative_to(home)) if whole.is_relative_to(home) else str(whole)
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise ConfigError(f"{name}: its name is no UTF-8, a card cannot say it: rename it.")
+    return name
+
+
+def count_structures(found: Inspection) -> str:
+    """Return the number of structures in words, and how many of them were read."""
+    sample = found.sample
+    read = len(sample.structures) + sample.bad
+    how = "all read" if read == sample.total else f"{read:,} of them read"
+    return f"{'' if sample.exact else 'about '}{sample.total:,} structures ({how})"
+
+
+def describe_geometry(found: Inspection) -> str:
+    """Return sizes, periodic directions and elements in words."""
+    geometry = found.geometry
+    fewest, median, most = geometry.sizes
+    count = len(geometry.elements)
+    return (
+        f"{fewest} to {most} atoms, median {median}; {geometry.periodic}; "
+        f"{count:,} element{'' if count == 1 else 's'}: {' '.join(geometry.elements)}"
+    )
+
+
+def _find_column(files: Sequence[DataFile]) -> str | None:
+    columns = {file.column for file in files}
+    if len(columns) > 1:
+        raise ConfigError(
+            f"{files[0].path}: the structures are in column '{files[0].column}' here and elsewhere "
+            "in other files: give files of one kind, or one init for each."
+        )
+    return columns.pop()
+
+
+def _name_attributes(keys: Sequence[str]) -> dict[str, str]:
+    """Return the key of each attribute by a name that a card accepts and no other has."""
+    named: dict[str, str] = {}
+    for key in keys:
+        named[make_identifier(key, "attribute", named)] = key
+    return named
+
+
+CAMPAIGN = """\
+# A first campaign on {{ card.name }}: copy it, change it.
+{% for reason in budget.why %}
+{{ reason | comment }}
+{% endfor %}
+name = {{ (card.name ~ "_start") | toml }}
+seed = 0
+
+[[data]]
+card = {{ card_path | toml }}
+{% for name in heads %}
+{% set target = card.targets[name] %}
+
+[trial.heads.{{ name }}]
+{% if target.derived_from %}
+# The derivative of {{ target.derived_from }}.
+weight = 10.0
+{% elif target.energy %}
+# An energy is a sum over atoms.
+pool = "contributions"
+{% elif name in hints.extensive %}
+# It grows with the structure.
+pool = "sum"
+{% endif %}
+{% endfor %}
+{% for name in card.targets if name not in heads %}
+
+{% if name in hints.aside %}
+{{ hints.aside[name] | comment }}
+{% endif %}
+# [trial.heads.{{ name }}]
+{% endfor %}
+{% if card.attributes %}
+
+[trial.model]
+# Known properties of whole structures, told to every layer.
+attributes = {{ card.attributes | list | toml }}
+{% endif %}
+{% if budget.steps is not none %}
+
+[trial.training]
+# So many steps are called an epoch.
+steps_per_epoch = {{ budget.steps }}
+{% endif %}
+
+[space]
+{% if other_convs %}
+{{ ("could be tried as well: " ~ other_convs | join(", ")) | comment }}
+{% endif %}
+"model.conv" = {{ convs | toml }}
+"model.features" = {{ budget.features | toml }}
+"model.layers" = {{ {"low": budget.layers[0], "high": budget.layers[1]} | toml }}
+{% if card.graphs.cutoff > 4 %}
+"model.cutoff" = {{ {"low": 4.0, "high": card.graphs.cutoff, "step": 0.25} | toml }}
+{% else %}
+"model.cutoff" = {{ [card.graphs.cutoff] | toml }}
+{% endif %}
+"training.learning_rate" = { low = 0.0003, high = 0.01, log = true }
+"training.global_batch" = {{ budget.batches | toml }}
+{% for name, values in options.items() %}
+"model.options.{{ name }}" = {{ values | toml }}
+{% endfor %}
+{% for conv, name, values in other_ranges %}
+# {{ conv }} has its own range of {{ name }}, {{ values | toml }}; here it keeps its default.
+{% endfor %}
+
+[search]
+trials = {{ budget.trials }}
+# so many are spread over the space before the others are chosen by what was learned
+initial = {{ budget.initial }}
+# epochs after which one trial in three goes on, and of those that do
+rungs = {{ budget.rungs | toml }}
+{% if budget.finalists is not none %}
+finalists = {{ budget.finalists }}
+{% endif %}
+
+[ensemble]
+members = {{ budget.members }}
+"""
+
+
+@dataclass(frozen=True)
+class HeadHints:
+    """Knowledge of the targets beyond their card; empty if there is only a card."""
+
+    extensive: frozenset[str] = frozenset()
+    """Targets that grow with the structure and are no energies."""
+    aside: Mapping[str, str] = field(default_factory=dict)
+    """Targets that get no head at first, and the reason."""
+
+
+def render_campaign(
+    card: CardConfig,
+    card_path: str,
+    convs: Sequence[str] | None = None,
+    targets: Sequence[str] | None = None,
+    *,
+    budget: SearchBudget | None = None,
+    hints: HeadHints | None = None,
+) -> str:
+    """Render a campaign as TOML with comments.
+
+    Args:
+        card: the data set.
+        card_path: name of the card in the campaign, a shipped name or a path.
+        convs: convs to search; all that fit if left out.
+        targets: targets to predict; all but vectors of their own if left out.
+        budget: how much is searched.
+        hints: knowledge of the data beyond the card.
+
+    Raises:
+        ConfigError: a target or conv is unknown, or a conv cannot predict a target.
+    """
+    hints, budget = hints or HeadHints(), budget or SearchBudget()
+    heads = choose_heads(card, targets, hints)
+    able = choose_convs(card, heads, convs)
+    searched = tuple(convs or budget.convs or able)
+    options, other_ranges = _collect_ranges(searched)
+    return render_toml(
+        CAMPAIGN,
+        card=card,
+        card_path=card_path,
+        heads=heads,
+        convs=searched,
+        other_convs=[name for name in choose_convs(card, heads) if name not in searched],
+        budget=budget,
+        hints=hints,
+        options=options,
+        other_ranges=other_ranges,
+    )
+
+
+def choose_heads(
+    card: CardConfig, targets: Sequence[str] | None, hints: HeadHints | None = None
+) -> tuple[str, ...]:
+    """Choose the targets that get a head; the energy of a derivative is always among them.
+
+    Raises:
+        ConfigError: a target is unknown.
+    """
+    # Nearly every conv can predict these; vectors of their own are left to the user.
+    usual = tuple(n for n, t in card.targets.items() if t.shape == "scalar" or t.derived_from)
+    first = tuple(name for name in usual if not hints or name not in hints.aside)
+    heads = tuple(targets or first or usual or card.targets)
+    for name in heads:
+        if name not in card.targets:
+            raise ConfigError(unknown("target", name, card.targets))
+    energies = [card.targets[name].derived_from for name in heads]
+    return tuple(dict.fromkeys((*(name for name in energies if name), *heads)))
+
+
+def choose_convs(
+    card: CardConfig, heads: Sequence[str], convs: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Return the wanted convs, or all that can predict some targets.
+
+    Args:
+        card: the data set.
+        heads: the targets.
+        convs: the convs that the user wants; all if left out.
+
+    Raises:
+        ConfigError: a wanted one is unknown, or cannot predict a target.
+    """
+    targets = [card.targets[name] for name in heads]
+    able = tuple(name for name, spec in CONV_SPECS.items() if _can_predict(spec, targets))
+    for name in convs or ():
+        if name not in CONV_SPECS:
+            raise ConfigError(unknown("conv", name, CONV_SPECS))
+        if name not in able:
+            raise ConfigError(
+                f"conv '{name}' cannot predict all of {', '.join(heads)} (forces, or vectors of "
+                f"atoms): choose from {', '.join(able)}, or name fewer targets."
+            )
+    return tuple(convs or able)
+
+
+def _can_predict(spec: ConvSpec, targets: Sequence[TargetConfig]) -> bool:
+    derived = any(target.derived_from for target in targets)
+    vectors = any(t.shape == "vector" and not t.derived_from for t in targets)
+    return (spec.forces or not derived) and (spec.vectors or not vectors)
+
+
+def _collect_ranges(
+    convs: Sequence[str],
+) -> tuple[dict[str, dict[str, Any]], list[tuple[str, str, Any]]]:
+    """Collect the ranges of the options of convs; of each option the first conv's range counts.
+
+    Returns:
+        By option the range that is searched and the convs that have it; and conv, option and
+        range where a conv has a range of its own.
+    """
+    searched: dict[str, tuple[ParameterConfig, list[str]]] = {}
+    others = []
+    for conv in convs:
+        for name, parameter in search_ranges(CONV_SPECS[conv].options).items():
+            first, owners = searched.setdefault(name, (parameter, []))
+            if first == parameter:
+                owners.append(conv)
+            else:
+                values = parameter.model_dump(exclude_defaults=True)
+                others.append((conv, name, values.get("choices", values)))
+    options = {}
+    for name, (parameter, owners) in searched.items():
+        when = {"model.conv": owners[0] if len(owners) == 1 else owners}
+        options[name] = parameter.model_dump(exclude_defaults=True) | {"when": when}
+    return options, others
