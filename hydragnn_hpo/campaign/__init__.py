@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization, attempt_bars
+    from hydragnn_hpo.campaign.accounting import CAUSES, Attempt, SlotLedger, Utilization
     from hydragnn_hpo.campaign.backends import backend_on, make_backend
     from hydragnn_hpo.campaign.campaign_template import (
         HeadHints,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         rung_of,
         sample_configurations,
     )
+    from hydragnn_hpo.campaign.history import Epoch, JournalHistory, TrialHistory
     from hydragnn_hpo.campaign.joining import AllocationMember, patient
     from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced, read_journal
     from hydragnn_hpo.campaign.leaderboard import (
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     )
     from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
     from hydragnn_hpo.campaign.software_versions import read_software_versions
-    from hydragnn_hpo.campaign.state import RULES, State, Trial, TrialStatus, fold
+    from hydragnn_hpo.campaign.state import RULES, State, Trial, TrialStatus, first_goal, fold
     from hydragnn_hpo.campaign.status import (
         ROWS,
         RunningTrial,
@@ -63,9 +64,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllocationMember",
+    "Attempt",
     "CAUSES",
     "Controller",
     "Drained",
+    "Epoch",
     "Event",
     "FAILED",
     "FINISHED",
@@ -74,6 +77,7 @@ __all__ = [
     "HeadHints",
     "JournalFold",
     "JournalFollower",
+    "JournalHistory",
     "JournalReplaced",
     "Kind",
     "Leaderboard",
@@ -90,13 +94,13 @@ __all__ = [
     "Status",
     "Taken",
     "Trial",
+    "TrialHistory",
     "TrialKind",
     "TrialPricer",
     "TrialStatus",
     "UserRequest",
     "Utilization",
     "alive",
-    "attempt_bars",
     "backend_on",
     "build_status",
     "check_corners",
@@ -108,6 +112,7 @@ __all__ = [
     "count_progress",
     "describe_trial",
     "find_cards",
+    "first_goal",
     "fit_budget",
     "fold",
     "forecast_campaign",

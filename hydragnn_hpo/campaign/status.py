@@ -142,7 +142,7 @@ def build_status(
         phase=_phase(state, rungs, trials),
         running=running_trials(state, rows, now),
         rungs=_rungs(state, rungs),
-        utilization=ledger.utilization(now, more=_more_to_come(state, trials)),
+        utilization=ledger.utilization(now, more=state.is_searching(trials)),
         training_now=ledger.training_now,
         slots=ledger.slots,
         hosts=ledger.hosts[0],
@@ -155,12 +155,6 @@ def build_status(
         warned=dict(state.hosts.warned),
         failures=_failures(state),
     )
-
-
-def _more_to_come(state: State, trials: int) -> bool:
-    """Check whether trials are still to be proposed."""
-    more = state.searched < trials + state.added
-    return more and not state.ending and not state.finished
 
 
 def describe_trial(trial: Trial) -> str:
@@ -183,7 +177,7 @@ def _phase(state: State, rungs: Sequence[int], trials: int) -> str:
         return "stopping"
     if not state.trials:
         return "preparing"
-    if _more_to_come(state, trials):
+    if state.is_searching(trials):
         return "searching"
     if any(t.parent for t in state.with_status("queued", "running")):
         return "training the best again with new seeds"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign import stores_of, trial_config
+from hydragnn_hpo.campaign import TrialHistory, stores_of, trial_config
 from hydragnn_hpo.config import (
     CardConfig,
     TrialConfig,
@@ -19,7 +19,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.errors import RunError, unknown
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import derive_seed
-from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import apply_values
 
@@ -56,7 +56,7 @@ def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> t
     return open_with, note
 
 
-def _find_trial(facts: Facts, wanted: str) -> TrialFacts:
+def _find_trial(facts: Facts, wanted: str) -> TrialHistory:
     if wanted in facts.trials:
         return facts.trials[wanted]
     names = list(facts.trials)
@@ -65,7 +65,7 @@ def _find_trial(facts: Facts, wanted: str) -> TrialFacts:
     raise RunError(f"{facts.run.path}: {sentence} Known: {', '.join(known)}.")
 
 
-def _best_trial(facts: Facts) -> TrialFacts:
+def _best_trial(facts: Facts) -> TrialHistory:
     ranked = facts.state.ranked()
     if not ranked:
         raise RunError(
@@ -75,7 +75,7 @@ def _best_trial(facts: Facts) -> TrialFacts:
     return facts.trials[ranked[0].name]
 
 
-def _training_toml(facts: Facts, chosen: TrialFacts) -> tuple[str, list[Path]]:
+def _training_toml(facts: Facts, chosen: TrialHistory) -> tuple[str, list[Path]]:
     """Return the resolved configuration, and the stores that are not there."""
     folder = facts.run.trial(chosen.name)
     inside = folder.path.parent == facts.run.trials
@@ -114,7 +114,7 @@ def _card_name(card: str) -> str:
     return load_config(path, CardConfig).name if path.is_file() else card
 
 
-def _command_toml(facts: Facts, chosen: TrialFacts) -> str:
+def _command_toml(facts: Facts, chosen: TrialHistory) -> str:
     """Return what the campaign's command reads."""
     path = facts.run.trial(chosen.name).config
     if path.parent.parent == facts.run.trials and path.exists():
@@ -124,7 +124,7 @@ def _command_toml(facts: Facts, chosen: TrialFacts) -> str:
     return to_toml({"trial": chosen.name, "seed": seed, **values})
 
 
-def _heading(facts: Facts, chosen: TrialFacts, how: str) -> str:
+def _heading(facts: Facts, chosen: TrialHistory, how: str) -> str:
     """Return the comment at the top: which trial it is, its errors, how to run it."""
     trial = chosen.trial
     errors = [

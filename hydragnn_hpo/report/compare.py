@@ -18,7 +18,6 @@ from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import Facts, read_facts
-from hydragnn_hpo.report.timeline import slots_of, slots_per_host
 from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import finite_number, goal_label
 
@@ -101,7 +100,7 @@ class ComparedRun:
     @property
     def host_seconds(self) -> float:
         """Total spent."""
-        return self.facts.losses.slot_seconds / slots_per_host(self.facts)
+        return self.facts.losses.slot_seconds / self.facts.slots_per_host
 
     @property
     def data(self) -> str | None:
@@ -165,7 +164,7 @@ def _labels(paths: Sequence[Path], names: Sequence[str]) -> list[str]:
 
 def _read_results(facts: Facts) -> Iterator[CostedResult]:
     ledger, seen = SlotLedger(), set[str]()
-    begin, share = facts.begin or 0.0, slots_per_host(facts)
+    begin, share = facts.begin or 0.0, facts.slots_per_host
     for event in facts.events:
         ledger.apply(event)
         if event["event"] != "ended" or event["outcome"] in ("interrupted", "cancelled"):
@@ -204,7 +203,7 @@ def _summarize(run: ComparedRun, heads: Sequence[str]) -> RunSummary:
         rungs=list(search.rungs),
         budget_trials=search.trials + facts.state.added,
         trials={status: counts[status] for status in get_args(TrialStatus) if counts[status]},
-        hosts=len({slot.rpartition(":")[0] for slot in slots_of(facts)}),
+        hosts=len({slot.rpartition(":")[0] for slot in facts.history.slots.all_slots}),
         seconds=facts.end - facts.begin,
         host_seconds=run.host_seconds,
         slot_seconds=facts.losses.slot_seconds,

@@ -28,9 +28,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from hydragnn_hpo.campaign import (
-    Event,
-    JournalFold,
     JournalFollower,
+    JournalHistory,
     JournalReplaced,
     alive,
     require_campaign,
@@ -38,7 +37,7 @@ from hydragnn_hpo.campaign import (
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.http_service import listen, serve_on
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.facts import Facts, TrialFacts, facts_of, read_facts, update_trials
+from hydragnn_hpo.report.facts import Facts, facts_of, read_facts
 from hydragnn_hpo.report.html_report import error_section, render_report, report_title
 from hydragnn_hpo.report.page import (
     RenderedSection,
@@ -57,9 +56,7 @@ class LiveFacts:
     def __init__(self, run: RunDir) -> None:
         """Start before the first line of the journal."""
         self.run = run
-        self._following, self._reckoning = JournalFollower(run.journal), JournalFold()
-        self._events: list[Event] = []
-        self._trials: dict[str, TrialFacts] = {}
+        self._following, self._history = JournalFollower(run.journal), JournalHistory()
 
     def mark(self) -> tuple[object, ...]:
         """Return a value that changes when there is something new to read."""
@@ -77,12 +74,9 @@ class LiveFacts:
             RunError: there is no campaign, or its journal is damaged.
         """
         require_campaign(self.run)
-        new = list(self._following.read_new())
-        for event in new:
-            self._reckoning.apply(event)
-        self._events += new
-        update_trials(self._trials, self._reckoning.state, new)
-        return facts_of(self.run, tuple(self._events), self._reckoning, self._trials)
+        for event in list(self._following.read_new()):
+            self._history.apply(event)
+        return facts_of(self.run, self._history)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

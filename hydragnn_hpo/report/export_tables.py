@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hydragnn_hpo.campaign import Epoch, TrialHistory
 from hydragnn_hpo.config import Scalar
 from hydragnn_hpo.metrics_log import read_records
-from hydragnn_hpo.report.facts import Epoch, Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
 from hydragnn_hpo.search import finite_number, goal_label, goals
 
@@ -96,7 +97,7 @@ def trial_rows(facts: Facts) -> list[TrialRow]:
     return [_trial_row(trial, heads, names) for trial in facts.trials.values()]
 
 
-def _trial_row(facts: TrialFacts, heads: list[str], names: list[str]) -> TrialRow:
+def _trial_row(facts: TrialHistory, heads: list[str], names: list[str]) -> TrialRow:
     trial = facts.trial
     scores = trial.score if isinstance(trial.score, tuple) else (trial.score,)
     has_result = all(score is not None for score in scores)
@@ -119,7 +120,7 @@ def _trial_row(facts: TrialFacts, heads: list[str], names: list[str]) -> TrialRo
     )
 
 
-def _costs(facts: TrialFacts) -> dict[str, float | int | None]:
+def _costs(facts: TrialHistory) -> dict[str, float | int | None]:
     trial, attempts = facts.trial, facts.attempts
     trained = [a.train_seconds for a in attempts if a.train_seconds is not None]
     ends = [a.ended for a in attempts if a.ended is not None]
@@ -186,7 +187,7 @@ def _epoch_numbers(epoch: Epoch, record: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _read_epoch_records(facts: Facts, trial: TrialFacts) -> dict[tuple[int, int], dict[str, Any]]:
+def _read_epoch_records(facts: Facts, trial: TrialHistory) -> dict[tuple[int, int], dict[str, Any]]:
     """Read the epochs from the records of a trial's attempts; empty where these are gone."""
     if "/" in trial.name or trial.name.startswith("."):
         return {}

@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.campaign import SlotLedger, attempt_bars
 from hydragnn_hpo.placement import Bar
 from hydragnn_hpo.report.facts import Facts
 
@@ -47,27 +46,21 @@ class Timeline:
 
     def __init__(self, facts: Facts) -> None:
         """Read slots and bars from the facts of a run."""
-        self.begin = facts.begin or 0.0
-        self.bars: list[Bar] = attempt_bars(facts.events)
+        self._facts, history = facts, facts.history.slots
+        self.begin = history.begin or 0.0
+        self.bars: list[Bar] = history.bars
         self.seconds = max((bar.end for bar in self.bars), default=0.0)
         """From the first placement to the last end."""
-        self._facts = facts
-
-    @cached_property
-    def slots(self) -> tuple[str, ...]:
+        self.slots = history.all_slots
         """All slots that ever existed, neighbours side by side."""
-        return slots_of(self._facts)
 
     @cached_property
     def idle(self) -> Idle:
-        """Follow idle slots through the journal."""
-        ledger, rows = SlotLedger(), []
-        for event in self._facts.events:
-            ledger.apply(event)
-            rows.append((event["time"] - self.begin, *ledger.idle))
-        times, why, here, away = zip(*rows, strict=True) if rows else ((), (), (), ())
+        """Idle slots after each event."""
+        steps = self._facts.history.slots.idle_steps
+        times, why, here, away = zip(*steps, strict=True) if steps else ((), (), (), ())
         return Idle(
-            np.maximum.accumulate(np.asarray(times, dtype=float)),
+            np.maximum.accumulate(np.asarray(times, dtype=float) - self.begin),
             self._resolve_open(why),
             np.asarray(here, dtype=float),
             np.asarray(away, dtype=float),
@@ -75,10 +68,8 @@ class Timeline:
 
     def _resolve_open(self, why: tuple[str, ...]) -> NDArray[np.str_]:
         """Replace ``open``: by ``brain`` if the search proposed a trial later, else by ``tail``."""
-        facts = self._facts
-        budget = facts.config.search.trials + facts.state.added
-        more = not facts.state.finished and facts.state.searched < budget
-        then, causes = "brain" if more else "tail", list(why)
+        facts, causes = self._facts, list(why)
+        then = "brain" if facts.state.is_searching(facts.config.search.trials) else "tail"
         for place in range(len(causes) - 1, -1, -1):
             causes[place] = then if causes[place] == "open" else causes[place]
             if (kind := facts.events[place]["event"]) in ("proposed", "added"):
@@ -141,24 +132,3 @@ def mean_of_steps(times: Floats, levels: Floats, edges: Floats) -> Floats:
     whole = np.where(edges > times[-1], after, np.interp(edges, times, area, left=0.0))
     widths = np.maximum(np.diff(edges), 1e-12)
     return np.asarray(np.diff(whole) / widths)
-
-
-def slots_of(facts: Facts) -> tuple[str, ...]:
-    """Return all slots that ever existed, by host and number."""
-    found: set[str] = set()
-    for event in facts.events:
-        if event["event"] in ("opened", "host_joined", "placed"):
-            found.update(event.get("slots", ()))
-    return tuple(sorted(found, key=_place))
-
-
-def slots_per_host(facts: Facts) -> float:
-    """Return the slots of a host, on average over all hosts that ever existed."""
-    slots = slots_of(facts)
-    hosts = {slot.rpartition(":")[0] for slot in slots}
-    return len(slots) / len(hosts) if hosts else 1.0
-
-
-def _place(slot: str) -> tuple[str, int, str]:
-    host, _, number = slot.rpartition(":")
-    return host, int(number) if number.isdigit() else 0, number

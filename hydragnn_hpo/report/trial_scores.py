@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.report.facts import Facts, TrialFacts
-from hydragnn_hpo.search import Point, goal_label, goals
+from hydragnn_hpo.campaign import TrialHistory, first_goal
+from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.search import goal_label, goals
 
 LEGEND: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 """Above a chart; where it is narrow, the legend grows upwards."""
@@ -16,11 +17,6 @@ _SPAN = 5.0
 """Largest over smallest value from which on an axis is logarithmic."""
 _DECADES = 50.0
 """Below this ratio a logarithmic axis has ticks at 1, 2, 5 as well."""
-
-
-def first_goal(score: Point | list[float] | None) -> float | None:
-    """Return a trial's score for the first goal; journals hold several goals as a list."""
-    return score[0] if isinstance(score, (tuple, list)) else score
 
 
 def goal_name(facts: Facts, goal: int = 0) -> str:
@@ -52,7 +48,7 @@ def with_unit(name: str, unit: str) -> str:
     return f"{name} ({unit})" if unit and unit != "1" else name
 
 
-def scored_trials(facts: Facts) -> list[tuple[TrialFacts, float]]:
+def scored_trials(facts: Facts) -> list[tuple[TrialHistory, float]]:
     """Return trials that ended with a score, and that of the first goal, as proposed."""
     found = []
     for trial in facts.trials.values():
@@ -100,7 +96,7 @@ def wide(values: Sequence[float] | np.ndarray) -> bool:
     return bool(len(numbers) and numbers.min() > 0 and numbers.max() > _SPAN * numbers.min())
 
 
-def best_first(rows: Iterable[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, float]]:
+def best_first(rows: Iterable[tuple[TrialHistory, float]]) -> list[tuple[TrialHistory, float]]:
     """Order trials like the leaderboard: furthest trained, then lowest score."""
     return sorted(rows, key=lambda row: (-row[0].trial.until, row[1], row[0].name))
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hydragnn_hpo.campaign import Attempt, TrialHistory
 from hydragnn_hpo.report.charts import scatter, series_colour, titled_axis
-from hydragnn_hpo.report.facts import Attempt, Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Column,
@@ -71,7 +72,7 @@ def collect_epoch_pairs(facts: Facts) -> list[Pair]:
     return [pair for pair in found if pair.actual > 0]
 
 
-def collect_epoch_seconds(trial: TrialFacts) -> list[list[float]]:
+def collect_epoch_seconds(trial: TrialHistory) -> list[list[float]]:
     """Return the seconds of each attempt's epochs: those recorded after it was placed."""
     starts = [attempt.placed for attempt in trial.attempts]
     found: list[list[float]] = [[] for _ in starts]
@@ -100,7 +101,7 @@ def _reached_rung(attempt: Attempt) -> bool:
     return at_rung and attempt.ended is not None
 
 
-def _group(trial: TrialFacts) -> str:
+def _group(trial: TrialHistory) -> str:
     return trial.trial.conv or "all"
 
 

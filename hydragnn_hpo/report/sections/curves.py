@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from hydragnn_hpo.campaign import TrialHistory, first_goal
 from hydragnn_hpo.report.charts import rung_colour, scatter, titled_axis
-from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.trial_scores import first_goal
 
 MOST_TRIALS, MOST_POINTS = 240, 12_000
 """Curves and points that are drawn."""
@@ -27,7 +27,7 @@ def make_section(facts: Facts) -> Section | None:
     return Section("curves", "Learning curves", lead, blocks)
 
 
-def learning_curve(trial: TrialFacts) -> Curve:
+def learning_curve(trial: TrialHistory) -> Curve:
     """Return epochs and objectives; of an epoch that was trained twice, the last."""
     found = {e.epoch: e.objective for e in trial.epochs if e.objective is not None}
     return list(found), [float(value) for value in found.values()]

@@ -5,9 +5,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hydragnn_hpo.campaign import TrialHistory
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit
-from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Code, Column, Section, Table, Text
 
 MEANINGS = {
@@ -55,13 +56,13 @@ def make_section(facts: Facts) -> Section | None:
     return Section("failures", "Failures", lead, tuple(blocks))
 
 
-def group_by_reason(failed: Sequence[TrialFacts]) -> dict[str, list[TrialFacts]]:
+def group_by_reason(failed: Sequence[TrialHistory]) -> dict[str, list[TrialHistory]]:
     """Group failed trials by their reason.
 
     Returns:
         Trials by reason, the most frequent reason first.
     """
-    found: defaultdict[str, list[TrialFacts]] = defaultdict(list)
+    found: defaultdict[str, list[TrialHistory]] = defaultdict(list)
     for trial in failed:
         found[trial.trial.reason or "unknown"].append(trial)
     return dict(sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0])))
@@ -80,7 +81,7 @@ def collect_interruptions(facts: Facts) -> dict[str, list[str]]:
     return dict(sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0])))
 
 
-def _reasons(failed: Sequence[TrialFacts]) -> Table:
+def _reasons(failed: Sequence[TrialHistory]) -> Table:
     unit, size = cost_unit(sum(trial.trial.slot_seconds for trial in failed))
     rows = [
         (
@@ -100,7 +101,7 @@ def _reasons(failed: Sequence[TrialFacts]) -> Table:
     return Table("reasons", columns, tuple(rows))
 
 
-def _examples(run: RunDir, failed: Sequence[TrialFacts]) -> list[Block]:
+def _examples(run: RunDir, failed: Sequence[TrialHistory]) -> list[Block]:
     blocks: list[Block] = []
     for reason, trials in group_by_reason(failed).items():
         for trial in trials[:EXAMPLES]:
@@ -115,7 +116,7 @@ def retry_command(run: Path, trial: str) -> str:
     return shlex.join(["hydragnn-hpo", "retry", str(run), trial])
 
 
-def read_last_lines(run: RunDir, trial: TrialFacts) -> str:
+def read_last_lines(run: RunDir, trial: TrialHistory) -> str:
     """Return the last lines of the log of a trial's last attempt; without a log its message."""
     log = run.trial(trial.name).attempt(trial.trial.attempt) / "log"
     lines = read_tail(log)
@@ -141,7 +142,7 @@ def _shorten(lines: Sequence[str]) -> str:
     return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines)
 
 
-def _make_table(failed: Sequence[TrialFacts]) -> Table:
+def _make_table(failed: Sequence[TrialHistory]) -> Table:
     rows = []
     for trial in failed[:LISTED]:
         lines = (trial.trial.message or "").strip().splitlines()

@@ -16,7 +16,6 @@ from hydragnn_hpo.report.page_blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.timeline import slots_per_host
 
 JOULES_PER_KWH = 3.6e6
 
@@ -119,7 +118,7 @@ def _cost(facts: Facts) -> Numbers:
     figures = facts.figures
     duration = (facts.end or 0.0) - (facts.begin or facts.end or 0.0)
     long, second = time_unit(duration)
-    hosts = figures["slot_seconds"] / slots_per_host(facts)
+    hosts = figures["slot_seconds"] / facts.slots_per_host
     unit, size = cost_unit(hosts)
     return Numbers(
         (

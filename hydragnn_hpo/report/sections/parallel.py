@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from hydragnn_hpo.campaign import TrialHistory
 from hydragnn_hpo.config import ParameterConfig
-from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.trial_scores import (
     best_first,
@@ -60,7 +61,7 @@ def make_section(facts: Facts) -> Section | None:
     )
 
 
-def _sample(rows: list[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, float]]:
+def _sample(rows: list[tuple[TrialHistory, float]]) -> list[tuple[TrialHistory, float]]:
     """Keep the best trials (a quarter of ``LINES``) and an even sample of the rest."""
     if len(rows) <= LINES:
         return rows
@@ -70,7 +71,7 @@ def _sample(rows: list[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, floa
     return [rows[place] for place in sorted({*order[:first].tolist(), *order[rest].tolist()})]
 
 
-def _make_figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
+def _make_figure(facts: Facts, rows: list[tuple[TrialHistory, float]]) -> Figure:
     names = short_names(facts.config.space)
     values = [trial.trial.values for trial, _ in rows]
     scores = np.array([score for _, score in rows])
@@ -197,7 +198,7 @@ def round_ticks(low: float, high: float) -> list[float]:
     return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
 
 
-def _make_table(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Table:
+def _make_table(facts: Facts, rows: list[tuple[TrialHistory, float]]) -> Table:
     names, members = short_names(facts.config.space), members_of(facts)
     columns = [
         Column("trial", "trial"),
@@ -218,6 +219,6 @@ def _make_table(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Table:
     )
 
 
-def _line(trial: TrialFacts, score: float, names: Mapping[str, str]) -> tuple[Any, ...]:
+def _line(trial: TrialHistory, score: float, names: Mapping[str, str]) -> tuple[Any, ...]:
     values = trial.trial.values
     return (trial.name, score, trial.trial.epoch, *(cell(values.get(key)) for key in names))

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from hydragnn_hpo.campaign import TrialHistory
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import scatter
-from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Column, Figure, Section, Table, Text
 from hydragnn_hpo.report.trial_scores import (
     LEGEND,
@@ -97,7 +98,7 @@ METERED = 0.9
 """Share of the time a trial held slots in which its energy must have been counted."""
 
 
-ScoredTrials = list[tuple[TrialFacts, float]]
+ScoredTrials = list[tuple[TrialHistory, float]]
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _collect_costs(facts: Facts, rows: ScoredTrials) -> tuple[list[TrialCost], l
     trials = [trial for trial, _ in rows]
     best = [trial.name for trial, _ in sorted(rows, key=lambda row: row[1])]
 
-    def of(value: Callable[[TrialFacts], float | None]) -> dict[str, float]:
+    def of(value: Callable[[TrialHistory], float | None]) -> dict[str, float]:
         found = {trial.name: value(trial) for trial in trials}
         return {name: float(v) for name, v in found.items() if v is not None}
 
@@ -186,14 +187,14 @@ def _collect_costs(facts: Facts, rows: ScoredTrials) -> tuple[list[TrialCost], l
     return [p for p in prices if p.of], [p for p in prices if not p.of and p.missing]
 
 
-def _kilojoules(trial: TrialFacts) -> float | None:
+def _kilojoules(trial: TrialHistory) -> float | None:
     """Return the energy of a trial's slots if nearly all of it was counted."""
     share, energy = trial.trial.metered_share, trial.trial.energy
     known = energy is not None and share is not None and share >= METERED
     return energy / 1e3 if known and energy is not None else None
 
 
-def _further_goals(facts: Facts, trials: Sequence[TrialFacts]) -> list[TrialCost]:
+def _further_goals(facts: Facts, trials: Sequence[TrialHistory]) -> list[TrialCost]:
     """Return the further goals of a search that has several, as costs."""
     found = []
     for number in range(1, len(goals(facts.config.search.objective))):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.campaign import rank_trials
+from hydragnn_hpo.campaign import first_goal, rank_trials
 from hydragnn_hpo.report.charts import cost_unit, rung_colour, scatter, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
@@ -22,8 +22,6 @@ from hydragnn_hpo.report.page_blocks import (
     Table,
     Text,
 )
-from hydragnn_hpo.report.timeline import slots_per_host
-from hydragnn_hpo.report.trial_scores import first_goal
 from hydragnn_hpo.search import goal_label, goals
 
 TOP = 10
@@ -60,7 +58,7 @@ def make_section(facts: Facts) -> Section | None:
     if not found:
         nothing = Text("No trial has a result yet.")
         return Section("progress", "Progress of the search", lead, (nothing,))
-    hosts = slots_per_host(facts)
+    hosts = facts.slots_per_host
     blocks = (
         _make_numbers(found, hosts),
         *_make_figures(facts, found, hosts),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from unit.report.tiny_run import at, ended, facts_of, placed
 
-from hydragnn_hpo.report.timeline import Timeline, mean_of_steps, slots_of, slots_per_host
+from hydragnn_hpo.report.timeline import Timeline, mean_of_steps
 
 
 def test_the_mean_of_steps_by_bins():
@@ -71,6 +71,6 @@ def test_a_campaign_that_goes_on_waits_for_the_brain(tmp_path):
 def test_slots_stand_in_the_order_of_hosts_and_numbers(tmp_path):
     slots = ["b:0", "a:10", "a:2", "b:1"]
     facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=slots)])
-    assert slots_of(facts) == ("a:2", "a:10", "b:0", "b:1")
-    assert slots_per_host(facts) == 2.0
+    assert facts.history.slots.all_slots == ("a:2", "a:10", "b:0", "b:1")
+    assert facts.slots_per_host == 2.0
     assert Timeline(facts).seconds == 0.0
