@@ -3,7 +3,11 @@
 A chart names its colours; the page's script looks them up in the theme that is shown.
 """
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 SERIES = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9")
 """Colours of series side by side, in this order."""
@@ -99,6 +103,14 @@ def cost_unit(seconds: float) -> tuple[str, float]:
 
 # -- plotly data ---------------------------------------------------------------------------
 
+LEGEND: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+"""Above a chart; where it is narrow, the legend grows upwards."""
+
+_SPAN = 5.0
+"""Largest over smallest value from which on an axis is logarithmic."""
+_DECADES = 50.0
+"""Below this ratio a logarithmic axis has ticks at 1, 2, 5 as well."""
+
 
 def scatter(x: Any, y: Any, mode: str, **more: Any) -> dict[str, Any]:
     """Return a scatter trace.
@@ -115,3 +127,62 @@ def scatter(x: Any, y: Any, mode: str, **more: Any) -> dict[str, Any]:
 def titled_axis(title: str, **more: Any) -> dict[str, Any]:
     """Return an axis with a title and further keys of plotly's."""
     return {"title": {"text": title}, **more}
+
+
+def axes(x: str | Mapping[str, Any], y: str | Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a layout with two axes.
+
+    Args:
+        x: the horizontal axis, or the title of a plain one.
+        y: the vertical one.
+        more: further keys of the layout.
+    """
+    across, up = (titled_axis(of) if isinstance(of, str) else of for of in (x, y))
+    return {"xaxis": across, "yaxis": up, **more}
+
+
+def square_axes(labels: tuple[str, str], ends: tuple[float, float]) -> dict[str, Any]:
+    """Return the layout of two axes of the same length and range."""
+    across, up = (titled_axis(label, range=list(ends), constrain="domain") for label in labels)
+    return axes(across, up | {"scaleanchor": "x"}, legend=LEGEND)
+
+
+def fitting_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
+    """Return a logarithmic axis for positive values over several decades, else a linear one."""
+    return log_axis(values, title) if is_wide(values) else titled_axis(title, type="linear")
+
+
+def log_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
+    """Return a logarithmic axis for positive values, with few ticks."""
+    found = titled_axis(title, type="log")
+    low, high = float(min(values)), float(max(values))
+    if high < _DECADES * low:
+        tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found["tickvals"] = [float(f"{n}e{ten}") for ten in tens for n in (1, 2, 5)]
+    return found
+
+
+def is_wide(values: Sequence[float] | np.ndarray) -> bool:
+    """Check whether values call for a logarithmic axis."""
+    numbers = np.asarray(values, dtype=float)
+    return bool(len(numbers) and numbers.min() > 0 and numbers.max() > _SPAN * numbers.min())
+
+
+def with_unit(name: str, unit: str) -> str:
+    """Append a unit to a name; the unit of pure numbers is left out."""
+    return f"{name} ({unit})" if unit and unit != "1" else name
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Shorten dotted keys to as many last parts as tell them apart."""
+    keys = list(keys)
+    return {key: _shortest(key, [other for other in keys if other != key]) for key in keys}
+
+
+def _shortest(key: str, others: Sequence[str]) -> str:
+    parts = key.split(".")
+    for count in range(1, len(parts)):
+        end = ".".join(parts[-count:])
+        if not any(other == end or other.endswith("." + end) for other in others):
+            return end
+    return key

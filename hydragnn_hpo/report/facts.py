@@ -10,6 +10,7 @@ from hydragnn_hpo.campaign import (
     State,
     TrialHistory,
     Utilization,
+    first_goal,
     read_journal,
     require_campaign,
 )
@@ -17,6 +18,10 @@ from hydragnn_hpo.config import CampaignConfig, CardConfig, load_config
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.search import goal_label, goals
+
+_ENDS = {"seconds": "s", "joules": "J", "bytes": "B"}
+"""Units of numbers of a result, by how their names end."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,35 @@ class Facts:
     def slots_per_host(self) -> float:
         """Slots of a host, on average over all hosts that ever existed."""
         return self.history.slots.slots_per_host
+
+    @property
+    def members(self) -> Mapping[str, float]:
+        """The ensemble's members and their weights; empty before it is built."""
+        return {m["trial"]: m["weight"] for m in (self.ensemble or {}).get("members", ())}
+
+    def goal_name(self, goal: int = 0) -> str:
+        """Name one of the campaign's goals for an axis or a column."""
+        wanted = goals(self.config.search.objective)[goal]
+        if wanted == "weighted":
+            return "objective"
+        if isinstance(wanted, str) and wanted.startswith("val_mae."):
+            return f"validation MAE of {wanted.removeprefix('val_mae.')}"
+        return goal_label(wanted)
+
+    def goal_unit(self, goal: int = 0) -> str:
+        """Return the unit of a goal: MAEs are mixed in standard deviations of their targets."""
+        wanted = goals(self.config.search.objective)[goal]
+        if wanted == "weighted" or not isinstance(wanted, str):
+            return "MAE / std"
+        if wanted.startswith("val_mae."):
+            return self.units.get(wanted.removeprefix("val_mae."), "")
+        return next((unit for end, unit in _ENDS.items() if wanted.endswith(end)), "")
+
+    def scored_trials(self) -> list[tuple[TrialHistory, float]]:
+        """Return trials that ended with a score, and that of the first goal, as proposed."""
+        ended = (t for t in self.trials.values() if t.trial.status in ("stopped", "completed"))
+        scored = ((trial, first_goal(trial.trial.score)) for trial in ended)
+        return [(trial, score) for trial, score in scored if score is not None]
 
 
 def read_facts(run: RunDir) -> Facts:
