@@ -12,9 +12,8 @@ from typing import Any
 
 from hydragnn_hpo.campaign.history import JournalHistory
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.leaderboard import rank_trials
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.campaign.status import Status
+from hydragnn_hpo.campaign.status import Status, rank_trials
 
 FOLDER = Path(__file__).parent / "goldens" / "journal"
 JOURNALS = ("events", "goals")

@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign.history import Epoch, JournalHistory, TrialHistory
     from hydragnn_hpo.campaign.joining import AllocationMember, patient
     from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced, read_journal
-    from hydragnn_hpo.campaign.leaderboard import (
-        Leaderboard,
-        LeaderboardRow,
-        rank_trials,
-        read_leaderboard,
-    )
     from hydragnn_hpo.campaign.lease import FAILED, FINISHED, Lease, Taken, alive
     from hydragnn_hpo.campaign.network_probe import probe_network
     from hydragnn_hpo.campaign.outcome import last_lines
@@ -52,12 +46,16 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign.state import RULES, State, Trial, TrialStatus, first_goal, fold
     from hydragnn_hpo.campaign.status import (
         ROWS,
+        Leaderboard,
+        LeaderboardRow,
         RunningTrial,
         Status,
         build_status,
         count_progress,
         describe_trial,
         predict_seconds_left,
+        rank_trials,
+        read_leaderboard,
     )
     from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
     from hydragnn_hpo.campaign.user_requests import Kind, UserRequest, check_request, write_request

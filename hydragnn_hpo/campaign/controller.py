@@ -19,7 +19,6 @@ from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.host_health import HostHealth
-from hydragnn_hpo.campaign.leaderboard import explain_no_result
 from hydragnn_hpo.campaign.lease import DRAINED, FAILED, FINISHED, PAUSED, Lease
 from hydragnn_hpo.campaign.promotion import Promoter, Replicates
 from hydragnn_hpo.campaign.proposals import Proposals
@@ -27,6 +26,7 @@ from hydragnn_hpo.campaign.setup import tidy
 from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
 from hydragnn_hpo.campaign.software_versions import controller_versions
 from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.status import explain_no_result
 from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.campaign.user_requests import RequestHandler
 from hydragnn_hpo.config import CampaignConfig, find_profile

@@ -21,53 +21,33 @@ RUNGS = ("c0", "c6", "c2", "c4", "c9", "c3")
 TIME_UNITS = ((300.0, "s", 1.0), (18_000.0, "min", 60.0), (432_000.0, "h", 3600.0))
 """Most seconds that are shown in a unit, its name, and its length in seconds."""
 
-LIGHT = {
-    "paper": "#f6f7f9",
-    "card": "#ffffff",
-    "ink": "#1a1f27",
-    "faint": "#5a6472",
-    "line": "#dfe3e8",
-    "accent": "#1d5fc4",
-    "good": "#0b7a4b",
-    "bad": "#b8252d",
-    "warn": "#8a5a00",
-    "idle": "#a9b3bf",
-    "lost": "#d0484f",
-    "c0": "#2563c9",
-    "c1": "#d2550d",
-    "c2": "#0f8a5f",
-    "c3": "#bf2f7a",
-    "c4": "#7a4fd0",
-    "c5": "#8f7000",
-    "c6": "#0a86a3",
-    "c7": "#8c4f2b",
-    "c8": "#5b6b7d",
-    "c9": "#588500",
+COLOURS = {
+    "paper": ("#f6f7f9", "#101318"),
+    "card": ("#ffffff", "#181c23"),
+    "ink": ("#1a1f27", "#e8ebf0"),
+    "faint": ("#5a6472", "#a0abb8"),
+    "line": ("#dfe3e8", "#313844"),
+    "accent": ("#1d5fc4", "#7db1ff"),
+    "good": ("#0b7a4b", "#4fcf97"),
+    "bad": ("#b8252d", "#ff8a8a"),
+    "warn": ("#8a5a00", "#e6b450"),
+    "idle": ("#a9b3bf", "#566170"),
+    "lost": ("#d0484f", "#e0666c"),
+    "c0": ("#2563c9", "#6ea8ff"),
+    "c1": ("#d2550d", "#ff9a52"),
+    "c2": ("#0f8a5f", "#3fcf9a"),
+    "c3": ("#bf2f7a", "#ff7dbb"),
+    "c4": ("#7a4fd0", "#b39aff"),
+    "c5": ("#8f7000", "#e3c34a"),
+    "c6": ("#0a86a3", "#4fd0e8"),
+    "c7": ("#8c4f2b", "#d9a27c"),
+    "c8": ("#5b6b7d", "#a3b3c4"),
+    "c9": ("#588500", "#a8d84e"),
 }
+"""What a colour's name stands for on a light and on a dark page."""
 
-DARK = {
-    "paper": "#101318",
-    "card": "#181c23",
-    "ink": "#e8ebf0",
-    "faint": "#a0abb8",
-    "line": "#313844",
-    "accent": "#7db1ff",
-    "good": "#4fcf97",
-    "bad": "#ff8a8a",
-    "warn": "#e6b450",
-    "idle": "#566170",
-    "lost": "#e0666c",
-    "c0": "#6ea8ff",
-    "c1": "#ff9a52",
-    "c2": "#3fcf9a",
-    "c3": "#ff7dbb",
-    "c4": "#b39aff",
-    "c5": "#e3c34a",
-    "c6": "#4fd0e8",
-    "c7": "#d9a27c",
-    "c8": "#a3b3c4",
-    "c9": "#a8d84e",
-}
+LIGHT = {name: light for name, (light, _) in COLOURS.items()}
+DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 
 
 def series_colour(index: int) -> str:

@@ -5,15 +5,15 @@ Latency is seconds per structure, as a trial measured while validating.
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hydragnn_hpo.campaign import TrialHistory
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.report.charts import LEGEND, axes, fitting_axis, scatter, with_unit
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Figure, Section, Table, Text, make_table
@@ -27,6 +27,10 @@ ROWS = 40
 """Most trials of the table."""
 METERED = 0.9
 """Share of the time a trial held slots in which its energy must have been counted."""
+
+NO_LATENCY = "Latency: no trial directory here says how long validation took on one rank."
+NO_ENERGY = "Energy: the hosts have no counters that could be read, or they were not asked."
+"""Why a cost is missing."""
 
 
 @dataclass(frozen=True)
@@ -71,51 +75,36 @@ def collect_costs(facts: Facts, scores: Mapping[str, float]) -> list[TrialCost]:
         facts: of the run.
         scores: of the trials, by name.
     """
+    trials = [facts.trials[name] for name in scores]
     latencies = read_latencies(facts.run, sorted(scores, key=lambda name: scores[name]))
-
-    def of(value: Callable[[TrialHistory], float | None]) -> dict[str, float]:
-        found = {name: value(facts.trials[name]) for name in scores}
-        return {name: float(cost) for name, cost in found.items() if cost is not None}
-
+    latency = {name: 1e3 * seconds for name, seconds in latencies.items()}
+    held = {trial.name: trial.trial.slot_seconds for trial in trials}
+    parameters = {t.name: float(t.parameters) for t in trials if t.parameters is not None}
     costs = [
-        TrialCost("parameters", "parameters", "", of(lambda trial: trial.parameters)),
-        TrialCost(
-            key="latency",
-            label="latency",
-            unit="ms per structure",
-            of={name: 1e3 * seconds for name, seconds in latencies.items()},
-            missing="Latency: no trial directory here says how long validation took on one rank.",
-        ),
-        TrialCost(
-            key="slot_seconds",
-            label="training cost",
-            unit="slot-seconds",
-            of=of(lambda trial: trial.trial.slot_seconds),
-        ),
-        TrialCost(
-            key="energy",
-            label="energy",
-            unit="kJ",
-            of=of(_kilojoules),
-            missing="Energy: the hosts have no counters that could be read, or they were not "
-            "asked.",
-        ),
+        TrialCost("parameters", "parameters", "", parameters),
+        TrialCost("latency", "latency", "ms per structure", latency, NO_LATENCY),
+        TrialCost("slot_seconds", "training cost", "slot-seconds", held),
+        TrialCost("energy", "energy", "kJ", _kilojoules(trials), NO_ENERGY),
     ]
     wanted = goals(facts.config.search.objective)[1:]
     if "parameters" in wanted:  # the same quantity, shown once: as the search judged it
         del costs[0]
+    every = {trial.name: trial.trial.score for trial in trials}
     for number in range(1, len(wanted) + 1):
-        every = {name: facts.trials[name].trial.score for name in scores}
         goal = {name: score[number] for name, score in every.items() if isinstance(score, tuple)}
         label, unit = facts.goal_name(number), facts.goal_unit(number)
         costs.append(TrialCost(f"goal{number}", label, unit, goal))
     return costs
 
 
-def _kilojoules(trial: TrialHistory) -> float | None:
-    """Return the energy of a trial's slots if nearly all of it was counted."""
-    share, energy = trial.trial.metered_share, trial.trial.energy
-    return energy / 1e3 if energy is not None and (share or 0.0) >= METERED else None
+def _kilojoules(trials: Iterable[TrialHistory]) -> dict[str, float]:
+    """Return the energy of the trials' slots, where nearly all of it was counted."""
+    found = ((t.name, t.trial.energy, t.trial.metered_share or 0.0) for t in trials)
+    return {
+        name: joules / 1e3
+        for name, joules, share in found
+        if joules is not None and share >= METERED
+    }
 
 
 def read_latencies(run: RunDir, trials: Iterable[str]) -> dict[str, float]:
@@ -149,32 +138,19 @@ def _count_validated(run: RunDir) -> int:
 
 
 def _val_seconds(run: RunDir, name: str) -> list[float]:
+    """Return how long the epochs of a trial's last attempt of one rank took to validate."""
     folder = run.trial(name)
     for number in reversed(folder.attempts()):
-        width, seconds = 0, []
-        for record in _records(folder.attempt(number) / "metrics.jsonl"):
-            if record.get("record") == "start":
-                width = record.get("world", 0)
-            elif record.get("record") == "epoch" and "val_seconds" in record:
-                seconds.append(float(record["val_seconds"]))
-        if width == 1 and seconds:
+        try:
+            records = list(read_records(folder.attempt(number) / "metrics.jsonl"))
+            worlds = [r.get("world") for r in records if r.get("record") == "start"]
+            epochs = [r for r in records if r.get("record") == "epoch" and "val_seconds" in r]
+            seconds = [float(epoch["val_seconds"]) for epoch in epochs]
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue  # damaged: an earlier attempt may tell
+        if worlds[-1:] == [1] and seconds:
             return seconds
     return []
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of an attempt; a torn line is passed over."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
 
 
 # -- fronts --------------------------------------------------------------------------------

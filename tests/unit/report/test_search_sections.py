@@ -75,7 +75,7 @@ def test_several_goals_and_a_run_in_the_middle_have_their_numbers_too(tmp_path: 
     folder = several.trial("t0003").attempt(1)
     folder.mkdir(parents=True)
     records = [{"record": "start", "world": 1}, {"record": "epoch", "val_seconds": 0.4}]
-    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     for run in (several, middle):
         facts = read_facts(run)
         for name, expected in SEARCH.items():
