@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced, read_journal
     from hydragnn_hpo.campaign.lease import FAILED, FINISHED, Lease, Taken, alive
     from hydragnn_hpo.campaign.network_probe import probe_network
-    from hydragnn_hpo.campaign.outcome import last_lines
+    from hydragnn_hpo.campaign.outcome import last_lines, read_tail
     from hydragnn_hpo.campaign.promotion import choose_replicates
     from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
     from hydragnn_hpo.campaign.setup import (
@@ -126,6 +126,7 @@ __all__ = [
     "read_leaderboard",
     "read_software_versions",
     "read_state",
+    "read_tail",
     "render_campaign",
     "require_campaign",
     "rung_of",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from hydragnn_hpo.campaign import TrialHistory
+from hydragnn_hpo.campaign import TrialHistory, read_tail
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit
 from hydragnn_hpo.report.facts import Facts
@@ -32,8 +32,8 @@ EXAMPLES = 3
 LISTED = 200
 """Trials in the table."""
 
-LINES, TAIL_BYTES, WIDTH = 8, 16_384, 400
-"""Of a log: last lines that are shown, bytes that are read for them, characters of a line."""
+LINES, WIDTH = 8, 400
+"""Of a log: last lines that are shown, and characters of a line."""
 
 Item = TypeVar("Item")
 
@@ -108,17 +108,9 @@ def retry_command(run: Path, trial: str) -> str:
 def read_last_lines(run: RunDir, trial: TrialHistory) -> str:
     """Return the last lines of the log of a trial's last attempt; without a log its message."""
     log = run.trial(trial.name).attempt(trial.trial.attempt) / "log"
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            text = file.read().decode(errors="replace").strip()
-    except OSError:
-        text = ""
-    lines = (text or (trial.trial.message or "it left no message").strip()).splitlines()
-    return "\n".join(
-        line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines[-LINES:]
-    )
+    message = (trial.trial.message or "it left no message").strip().splitlines()
+    lines = read_tail(log, LINES) or message[-LINES:]
+    return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines)
 
 
 def _trial_table(failed: Sequence[TrialHistory]) -> Table:
