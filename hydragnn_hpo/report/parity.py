@@ -15,7 +15,17 @@ from safetensors.numpy import load_file
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.style import COLOURS, INK, make_figure, set_title, tidy_axis, write_png
+from hydragnn_hpo.report.charts import with_unit
+from hydragnn_hpo.report.style import (
+    ALARM,
+    COLOURS,
+    INK,
+    make_figure,
+    set_title,
+    tidy_axis,
+    write_note,
+    write_png,
+)
 from hydragnn_hpo.report.test_predictions import sample_evenly
 
 if TYPE_CHECKING:
@@ -71,7 +81,7 @@ def draw_parity(run: Path, out: Path) -> None:
     for axis in axes[places:]:
         axis.set_axis_off()
     for axis, panel in zip(axes, panels, strict=False):
-        draw_panel(axis, panel)
+        _draw_head(axis, panel)
     members = {member["trial"]: member["weight"] for member in table["members"]}
     draw_leaderboard(axes[places - 1], table["leaderboard"], members)
     write_png(figure, out)
@@ -103,22 +113,9 @@ def read_report(run: Path) -> tuple[dict[str, Any], list[Panel]]:
     return table, panels
 
 
-def draw_panel(axis: "Axes", panel: Panel) -> None:
-    """Draw predicted over true, with 90 % intervals; errors in the title."""
-    shown = sample_evenly(panel.truth, POINTS)
-    truth, mean, half = panel.truth[shown], panel.mean[shown], panel.half90[shown]
-    # Few points: plain bars. Many: faint ones, or they hide each other.
-    faint = float(np.clip(40.0 / np.sqrt(len(shown)) / 5.0, 0.12, 0.55))
-    axis.errorbar(
-        truth, mean, yerr=half, fmt="none", ecolor=COLOURS[0], elinewidth=0.7, alpha=faint
-    )
-    axis.scatter(truth, mean, s=11, color=COLOURS[0], linewidths=0, alpha=min(1.0, faint + 0.35))
-    low, high = _limits(truth, mean)
-    axis.plot([low, high], [low, high], color=INK, linewidth=0.9, zorder=0)
-    axis.set(xlim=(low, high), ylim=(low, high), aspect="equal")
-    unit = "" if panel.unit == "1" else f" ({panel.unit})"
-    axis.set_xlabel(f"reference{unit}")
-    axis.set_ylabel(f"predicted{unit}")
+def _draw_head(axis: "Axes", panel: Panel) -> None:
+    """Draw the parity of a head, with its errors in a corner."""
+    draw_intervals(axis, panel.truth, panel.mean, panel.half90, unit=panel.unit)
     scores = panel.scores
     set_title(axis, panel.name.replace("_", " "))
     lines = (
@@ -127,10 +124,36 @@ def draw_panel(axis: "Axes", panel: Panel) -> None:
         f"         {scores['mean_baseline_mae']:.3g} training mean",
         f"90 % bars hold {100 * scores['coverage90']:.0f} %",
     )
-    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2.0}
-    place: dict[str, Any] = {"transform": axis.transAxes, "va": "top", "bbox": box}
-    axis.text(0.035, 0.965, "\n".join(lines), fontsize=8, color=INK, **place)
+    write_note(axis, "\n".join(lines))
     tidy_axis(axis)
+
+
+def draw_intervals(
+    axis: "Axes", truth: np.ndarray, mean: np.ndarray, half: np.ndarray, *, unit: str
+) -> None:
+    """Draw predictions over references with 90 % intervals; those that miss are red.
+
+    Args:
+        axis: the panel.
+        truth: references, [n].
+        mean: predictions, [n].
+        half: half of each interval, [n].
+        unit: of all of them.
+    """
+    outside, shown = np.abs(truth - mean) > half, sample_evenly(truth, POINTS)
+    # Few points: plain bars. Many: faint ones, or they hide each other.
+    faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
+    for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
+        bars: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": 0.7, "alpha": faint}
+        dots: dict[str, Any] = {"color": colour, "linewidths": 0, "alpha": min(1.0, faint + 0.35)}
+        axis.errorbar(truth[rows], mean[rows], yerr=half[rows], **bars)
+        axis.scatter(truth[rows], mean[rows], s=9, **dots)
+    ends = np.array([min(truth.min(), mean.min()), max(truth.max(), mean.max())], dtype=float)
+    ends += np.array([-1.0, 1.0]) * (0.05 * float(np.ptp(ends)) or 0.5)
+    axis.plot(ends, ends, color=INK, linewidth=0.9, zorder=0)
+    axis.set(xlim=ends, ylim=ends, aspect="equal")
+    axis.set_xlabel(with_unit("reference", unit))
+    axis.set_ylabel(with_unit("predicted, 90 % interval", unit))
 
 
 def draw_leaderboard(
@@ -167,10 +190,3 @@ def draw_leaderboard(
     axis.set_ylabel(count)
     axis.legend(loc="lower right", ncols=len(convs) + 1, **_LEGEND)
     tidy_axis(axis)
-
-
-def _limits(truth: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
-    """Return one range for both axes, with room at the ends; never empty."""
-    low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
-    room = 0.06 * (high - low) or 0.5
-    return low - room, high + room
