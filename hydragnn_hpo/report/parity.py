@@ -1,18 +1,11 @@
-"""Figure of a run as a PNG: parity of the ensemble on the test split, and the leaderboard.
-
-Shapes: R rows of a head on the test split.
-"""
+"""Figure of a run as a PNG: parity of the ensemble on the test split, and the leaderboard."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import with_unit
@@ -26,7 +19,7 @@ from hydragnn_hpo.report.style import (
     write_note,
     write_png,
 )
-from hydragnn_hpo.report.test_predictions import sample_evenly
+from hydragnn_hpo.report.test_predictions import load_predictions, sample_evenly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,22 +39,6 @@ _LEGEND: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Predictions of one head on the test split."""
-
-    name: str
-    unit: str
-    scores: Mapping[str, Any]
-    """The head's row of the table."""
-    truth: np.ndarray
-    """[R]."""
-    mean: np.ndarray
-    """[R]."""
-    half90: np.ndarray
-    """Half the 90 % interval, [R]."""
-
-
 def draw_parity(run: Path, out: Path) -> None:
     """Draw parity panels with 90 % intervals and the leaderboard into one PNG.
 
@@ -72,60 +49,34 @@ def draw_parity(run: Path, out: Path) -> None:
     Raises:
         RunError: there is no ensemble yet, or its report is damaged.
     """
-    table, panels = read_report(run)
-    places = len(panels) + 1
+    arrays = load_predictions(RunDir(run))
+    table: dict[str, Any] = read_json(RunDir(run).report / "ensemble.json")
+    heads = [name for name in table["heads"] if arrays[f"{name}/truth"].shape[1] == 1]
+    places = len(heads) + 1
     columns = 2 if places == 4 else min(places, 3)
     lines = -(-places // columns)
     figure = make_figure(4.3 * columns, 4.3 * lines)
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     for axis in axes[places:]:
         axis.set_axis_off()
-    for axis, panel in zip(axes, panels, strict=False):
-        _draw_head(axis, panel)
+    for axis, name in zip(axes, heads, strict=False):
+        truth, mean, half = (arrays[f"{name}/{part}"][:, 0] for part in ("truth", "mean", "half90"))
+        draw_intervals(axis, truth, mean, half, unit=table["heads"][name]["unit"])
+        set_title(axis, name.replace("_", " "))
+        write_note(axis, _errors(table["heads"][name]))
+        tidy_axis(axis)
     members = {member["trial"]: member["weight"] for member in table["members"]}
     draw_leaderboard(axes[places - 1], table["leaderboard"], members)
     write_png(figure, out)
 
 
-def read_report(run: Path) -> tuple[dict[str, Any], list[Panel]]:
-    """Read the two report files of an ensemble.
-
-    Returns:
-        The table of the ensemble, and a panel for each scalar head.
-
-    Raises:
-        RunError: there is no ensemble yet, or its report is damaged.
-    """
-    folder = RunDir(run).report
-    path = folder / "test_predictions.safetensors"
-    if not path.exists():
-        raise RunError(f"{run}: has no ensemble yet: run 'hydragnn-hpo ensemble build {run}'.")
-    table: dict[str, Any] = read_json(folder / "ensemble.json")
-    try:
-        arrays = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: cannot be read ({error}); build the ensemble again.") from error
-    panels = []
-    for name, scores in table["heads"].items():
-        parts = [arrays[f"{name}/{part}"] for part in ("truth", "mean", "half90")]
-        if parts[0].shape[1] == 1:
-            panels.append(Panel(name, scores["unit"], scores, *(part[:, 0] for part in parts)))
-    return table, panels
-
-
-def _draw_head(axis: "Axes", panel: Panel) -> None:
-    """Draw the parity of a head, with its errors in a corner."""
-    draw_intervals(axis, panel.truth, panel.mean, panel.half90, unit=panel.unit)
-    scores = panel.scores
-    set_title(axis, panel.name.replace("_", " "))
-    lines = (
-        f"MAE  {scores['test_mae']:.3g} ensemble",
-        f"         {scores['single_mae']:.3g} best single",
-        f"         {scores['mean_baseline_mae']:.3g} training mean",
-        f"90 % bars hold {100 * scores['coverage90']:.0f} %",
+def _errors(scores: Mapping[str, Any]) -> str:
+    return (
+        f"MAE  {scores['test_mae']:.3g} ensemble\n"
+        f"         {scores['single_mae']:.3g} best single\n"
+        f"         {scores['mean_baseline_mae']:.3g} training mean\n"
+        f"90 % bars hold {100 * scores['coverage90']:.0f} %"
     )
-    write_note(axis, "\n".join(lines))
-    tidy_axis(axis)
 
 
 def draw_intervals(
