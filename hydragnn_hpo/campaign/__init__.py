@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.accounting import CAUSES, Attempt, SlotLedger, Utilization
+    from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization
     from hydragnn_hpo.campaign.backends import backend_on, make_backend
     from hydragnn_hpo.campaign.campaign_template import (
         HeadHints,
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllocationMember",
-    "Attempt",
     "CAUSES",
     "Controller",
     "Drained",

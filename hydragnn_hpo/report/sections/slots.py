@@ -113,24 +113,20 @@ class Timeline:
     @cached_property
     def idle(self) -> Idle:
         """Idle slots after each event."""
-        steps = self._facts.history.slots.idle_steps
-        times, why, here, away = zip(*steps, strict=True) if steps else ((), (), (), ())
-        return Idle(
-            np.maximum.accumulate(np.asarray(times, dtype=float) - self.begin),
-            self._resolve_open(why),
-            np.asarray(here, dtype=float),
-            np.asarray(away, dtype=float),
-        )
-
-    def _resolve_open(self, why: tuple[str, ...]) -> NDArray[np.str_]:
-        """Replace ``open``: by ``brain`` if the search proposed a trial later, else by ``tail``."""
-        facts, causes = self._facts, list(why)
+        facts, causes = self._facts, list[str]()
+        steps = facts.history.slots.idle_steps
         then = "brain" if facts.state.is_searching(facts.config.search.trials) else "tail"
-        for place in range(len(causes) - 1, -1, -1):
-            causes[place] = then if causes[place] == "open" else causes[place]
-            if (kind := facts.events[place]["event"]) in ("proposed", "added"):
-                then = "brain" if kind == "proposed" else "tail"
-        return np.asarray(causes, dtype=np.str_)
+        for event, (_, why, _, _) in zip(reversed(facts.events), reversed(steps), strict=True):
+            causes.append(then if why == "open" else why)
+            if event["event"] in ("proposed", "added"):  # what was open before it waited for it
+                then = "brain" if event["event"] == "proposed" else "tail"
+        times, _, here, away = np.array(steps, dtype=object).reshape(-1, 4).T
+        return Idle(
+            np.maximum.accumulate(times.astype(float) - self.begin),
+            np.array(causes[::-1], dtype=np.str_),
+            here.astype(float),
+            away.astype(float),
+        )
 
     @cached_property
     def absences(self) -> dict[str, list[tuple[float, float]]]:
