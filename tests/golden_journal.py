@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.accounting import attempt_bars
-from hydragnn_hpo.campaign.event_store import JournalFold
+from hydragnn_hpo.campaign.history import JournalHistory
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.leaderboard import rank_trials
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.campaign.status import Status
+from hydragnn_hpo.campaign.status import Status, rank_trials
 
 FOLDER = Path(__file__).parent / "goldens" / "journal"
 JOURNALS = ("events", "goals")
@@ -133,14 +131,14 @@ def prefixes(path: Path) -> Iterator[str]:
 def folded(path: Path) -> dict[str, Any]:
     """Return all that is computed from a journal alone."""
     events = list(read_journal(path))
-    fold = JournalFold(events)
+    fold = JournalHistory(events)
     return {
         "state": {key: value_of(fold.state) for key, value_of in STATE.items()},
         "summary": fold.figures(),
         "slot_seconds": fold.ledger.utilization().by_cause,
         "slots": fold.ledger.slots,
         "hosts": fold.ledger.hosts,
-        "bars": [[b.trial, b.slots, b.start, b.end, b.what] for b in attempt_bars(events)],
+        "bars": [[b.trial, b.slots, b.start, b.end, b.what] for b in fold.slots.bars],
         "leaderboard": rank_trials(fold.state).to_plain(),
     }
 

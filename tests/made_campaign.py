@@ -21,8 +21,8 @@ from made_ensemble import make_ensemble
 
 from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.journal import encode
-from hydragnn_hpo.campaign.leaderboard import rank_trials
 from hydragnn_hpo.campaign.state import State, fold
+from hydragnn_hpo.campaign.status import rank_trials
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.toml_files import dump_config, parse_config

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization, attempt_bars
+    from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization
     from hydragnn_hpo.campaign.backends import backend_on, make_backend
     from hydragnn_hpo.campaign.controller import Controller
     from hydragnn_hpo.campaign.event_store import JournalFold, read_state, require_campaign
@@ -19,16 +19,11 @@ if TYPE_CHECKING:
         rung_of,
         sample_configurations,
     )
+    from hydragnn_hpo.campaign.history import Epoch, JournalHistory, TrialHistory
     from hydragnn_hpo.campaign.joining import AllocationMember, patient
     from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced, read_journal
-    from hydragnn_hpo.campaign.leaderboard import (
-        Leaderboard,
-        LeaderboardRow,
-        rank_trials,
-        read_leaderboard,
-    )
     from hydragnn_hpo.campaign.network_probe import probe_network
-    from hydragnn_hpo.campaign.outcome import last_lines
+    from hydragnn_hpo.campaign.outcome import last_lines, read_tail
     from hydragnn_hpo.campaign.promotion import choose_replicates
     from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
     from hydragnn_hpo.campaign.setup import (
@@ -41,15 +36,19 @@ if TYPE_CHECKING:
         trial_config,
     )
     from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
-    from hydragnn_hpo.campaign.state import RULES, State, Trial, TrialStatus, fold
+    from hydragnn_hpo.campaign.state import RULES, State, Trial, TrialStatus, first_goal, fold
     from hydragnn_hpo.campaign.status import (
         ROWS,
+        Leaderboard,
+        LeaderboardRow,
         RunningTrial,
         Status,
         build_status,
         count_progress,
         describe_trial,
         predict_seconds_left,
+        rank_trials,
+        read_leaderboard,
     )
     from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
     from hydragnn_hpo.campaign.user_requests import Kind, UserRequest, check_request, write_request
@@ -59,11 +58,13 @@ __all__ = [
     "CAUSES",
     "Controller",
     "Drained",
+    "Epoch",
     "Event",
     "Forecast",
     "ForecastMachine",
     "JournalFold",
     "JournalFollower",
+    "JournalHistory",
     "JournalReplaced",
     "Kind",
     "Leaderboard",
@@ -78,12 +79,12 @@ __all__ = [
     "State",
     "Status",
     "Trial",
+    "TrialHistory",
     "TrialKind",
     "TrialPricer",
     "TrialStatus",
     "UserRequest",
     "Utilization",
-    "attempt_bars",
     "backend_on",
     "build_status",
     "check_corners",
@@ -93,6 +94,7 @@ __all__ = [
     "count_progress",
     "describe_trial",
     "find_cards",
+    "first_goal",
     "fit_budget",
     "fold",
     "forecast_campaign",
@@ -108,6 +110,7 @@ __all__ = [
     "read_leaderboard",
     "read_software_versions",
     "read_state",
+    "read_tail",
     "require_campaign",
     "rung_of",
     "sample_configurations",

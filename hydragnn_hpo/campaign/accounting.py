@@ -2,16 +2,16 @@
 
 Counted from the first placement to the last end of each controller, over all slots that were
 there. Journal events go in one by one, each in constant time, so that a live view can follow.
-Beside it, what slots did as bars over time, and which trial held which slot.
+Beside it, which trial held which slot; ``history`` has what slots did as bars over time.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.placement import Bar
+from hydragnn_hpo.search import Point
 
 CAUSES: dict[str, str] = {
     "training": "training and validation",
@@ -67,54 +67,96 @@ class Utilization:
 
 
 @dataclass
-class _Attempt:
-    """What is known of one attempt that holds slots."""
+class Attempt:
+    """One start of a trial: what it was to do, how far it came, how it ended."""
 
-    hosts: Counter[str]
-    """Slots by host."""
+    trial: str
+    number: int
+    until: int
+    """Epochs it was to reach: its rung."""
+    slots: tuple[str, ...]
     placed: float
+    """Seconds since the epoch, as all times here."""
+    predicted_epoch_seconds: float | None = None
+    predicted_seconds: float | None = None
+    """Of the whole attempt, when it was placed."""
+    first_step_seconds: float | None = None
+    """From placed to the first optimizer step, as its ranks measured it."""
     first: float | None = None
     """When its first step was done."""
     trained: float = 0.0
     """Seconds of its epochs."""
     last: float = 0.0
-    """When the last of them was told."""
+    """When the last of them was reported."""
     saved: tuple[float, float] | None = None
     """Time of its newest checkpoint, and the seconds of training before it."""
+    end: float | None = None
+    """When it ended, or was last heard of if its controller died; None while it runs."""
+    ended: float | None = None
+    """When a controller noted its end."""
+    outcome: str | None = None
+    """``completed``, ``stopped``, ``failed``, ``cancelled`` or ``interrupted``."""
+    reason: str | None = None
+    train_seconds: float | None = None
+    score: Point | list[float] | None = None
+    """What it was judged by at its end; journals hold several goals as a list."""
+    val_mae: Mapping[str, float | None] = field(default_factory=dict)
+    """Validation MAE of each head at its end."""
 
     @property
-    def slots(self) -> int:
-        return self.hosts.total()
+    def width(self) -> int:
+        """Its ranks."""
+        return len(self.slots)
 
-    def epoch(self, time: float, seconds: float) -> None:
+    @property
+    def slots_by_host(self) -> Counter[str]:
+        """How many slots it holds of each host."""
+        return Counter(slot.rpartition(":")[0] for slot in self.slots)
+
+    @property
+    def loses_work(self) -> bool:
+        """Whether it was interrupted without time to write a checkpoint."""
+        return self.outcome == "interrupted" and self.reason not in CHECKPOINT_REASONS
+
+    def on_epoch(self, time: float, seconds: float) -> None:
+        """Count an epoch that was reported."""
         if self.first is None:
             self.first = max(self.placed, time - seconds)
         # The first epoch holds the first step, which is counted as starting up.
         self.trained = min(self.trained + seconds, time - self.first)
         self.last = time
 
-    def checkpoint(self, time: float) -> None:
+    def on_checkpoint(self, time: float) -> None:
+        """Note a checkpoint: what was trained before it is not lost."""
         if self.first is not None:
             since = time - max(self.last, self.first)
             self.saved = time, min(self.trained + since, time - self.first)
 
-    def seconds(self, end: float, how: str) -> dict[str, float]:
-        """Split its seconds.
+    def on_end(self, event: Event) -> None:
+        """Note how it ended."""
+        self.ended, self.outcome = event["time"], event["outcome"]
+        self.reason = event.get("reason")
+        self.train_seconds = event.get("train_seconds")
+        self.score = event.get("score", event.get("objective"))
+        self.val_mae = event.get("val_mae") or {}
+
+    def split(self, end: float, *, died: bool = False) -> dict[str, float]:
+        """Split its seconds by cause.
 
         Args:
             end: when it ended, or now.
-            how: ``result``, ``lost``, ``asked``, or ``open`` for one that goes on or has failed.
+            died: whether its controller died, and with it the work since its last checkpoint.
         """
         if self.first is None:
             return {"start_up": end - self.placed}
         parts = {"start_up": self.first - self.placed}
         last = max(self.last, self.first)
-        if how in ("lost", "asked"):
+        if died or self.outcome == "interrupted":
             saved, trained = self.saved or (self.first, 0.0)
-            gone = end if how == "lost" else max(saved, last)
+            gone = end if died or self.loses_work else max(saved, last)
             parts |= {"lost": gone - saved, "ending": end - gone}
             return parts | {"training": trained, "between": saved - self.first - trained}
-        rest = "ending" if how == "result" else "training"
+        rest = "ending" if self.outcome in ("completed", "stopped") else "training"
         parts |= {"training": self.trained, "between": last - self.first - self.trained}
         parts[rest] = parts.get(rest, 0.0) + end - last
         return parts
@@ -127,9 +169,10 @@ class SlotLedger:
     _sums: Sums = field(default_factory=lambda: Sums(float))
     _loose: Sums = field(default_factory=lambda: Sums(float))
     """Idle since nothing runs: counts once something is placed again."""
-    _running: dict[str, _Attempt] = field(default_factory=dict)
-    _orphans: dict[str, tuple[_Attempt, float]] = field(default_factory=dict)
-    """Attempts of a controller that is gone, and when it was last heard of."""
+    running: dict[str, Attempt] = field(default_factory=dict)
+    """Attempts that hold slots, by trial."""
+    orphans: dict[str, Attempt] = field(default_factory=dict)
+    """Attempts of a controller that is gone, which the next one did not hear of yet."""
     _waiting: set[str] = field(default_factory=set)
     _here: dict[str, int] = field(default_factory=dict)
     """Slots by host."""
@@ -141,7 +184,8 @@ class SlotLedger:
     _idle_away: int = 0
     """The same of hosts that are away."""
     _epoch: int = 0
-    _time: float = 0.0
+    time: float = 0.0
+    """Of the last event."""
     _counting: bool = False
 
     def apply(self, event: Event) -> None:
@@ -150,8 +194,10 @@ class SlotLedger:
             self._change_controller(event)
         self._advance(event["time"])
         name = event.get("trial")
-        if name in self._orphans and event["event"] != "ended":
-            self._begin(name, self._orphans.pop(name)[0])
+        if name in self.orphans and event["event"] != "ended":
+            attempt = self.orphans.pop(name)
+            attempt.end = None
+            self._begin(attempt)
         handler = _HANDLERS.get(event["event"])
         if handler is not None:
             handler(self, event)
@@ -166,14 +212,13 @@ class SlotLedger:
         """
         sums = self._sums.copy()
         if now is not None:
-            ahead = max(0.0, now - self._time)
+            ahead = max(0.0, now - self.time)
             _add(sums, self._loose)
             _add(sums, self._idle_for(ahead))
-        for attempt in self._running.values():
-            parts = attempt.seconds(max(now or 0.0, self._time), _OPEN)
-            _add(sums, parts, attempt.slots)
-        for attempt, last in self._orphans.values():
-            _add(sums, attempt.seconds(last, "lost"), attempt.slots)
+        for attempt in self.running.values():
+            _add(sums, attempt.split(max(now or 0.0, self.time)), attempt.width)
+        for attempt in self.orphans.values():
+            _add(sums, attempt.split(attempt.end or 0.0, died=True), attempt.width)
         sums["brain" if more else "tail"] += sums.pop(_OPEN, 0.0)
         return Utilization({cause: max(0.0, sums[cause]) for cause in CAUSES})
 
@@ -190,7 +235,7 @@ class SlotLedger:
     @property
     def training_now(self) -> float:
         """Share of the slots that are here in which something trains now."""
-        trains = sum(a.slots for a in self._running.values() if a.first is not None)
+        trains = sum(a.width for a in self.running.values() if a.first is not None)
         return min(1.0, trains / self.slots) if self.slots else 0.0
 
     @property
@@ -206,8 +251,8 @@ class SlotLedger:
     # -- time ------------------------------------------------------------------------
 
     def _advance(self, time: float) -> None:
-        passed, self._time = max(0.0, time - self._time), max(time, self._time)
-        _add(self._sums if self._running else self._loose, self._idle_for(passed))
+        passed, self.time = max(0.0, time - self.time), max(time, self.time)
+        _add(self._sums if self.running else self._loose, self._idle_for(passed))
 
     def _idle_for(self, seconds: float) -> dict[str, float]:
         if not self._counting:
@@ -232,52 +277,65 @@ class SlotLedger:
 
     def _change_controller(self, event: Event) -> None:
         """Skip the time between two controllers, in which trials may run on."""
-        self._orphans |= {name: (a, self._time) for name, a in self._running.items()}
-        for known in (self._running, self._busy, self._loose, self._here, self._away):
+        for attempt in self.running.values():
+            attempt.end = self.time
+        self.orphans |= self.running
+        for known in (self.running, self._busy, self._loose, self._here, self._away):
             known.clear()
         self._counting, self._idle, self._idle_away = False, 0, 0
-        self._epoch, self._time = event["epoch"], event["time"]
+        self._epoch, self.time = event["epoch"], event["time"]
 
     # -- attempts --------------------------------------------------------------------
 
-    def _begin(self, name: str, attempt: _Attempt) -> None:
+    def _begin(self, attempt: Attempt) -> None:
         _add(self._sums, self._loose)
         self._loose.clear()
-        self._running[name] = attempt
-        with self._changing(attempt.hosts):
-            self._busy.update(attempt.hosts)
+        self.running[attempt.trial] = attempt
+        hosts = attempt.slots_by_host
+        with self._changing(hosts):
+            self._busy.update(hosts)
         self._counting = True
 
     def _placed(self, event: Event) -> None:
         self._waiting.discard(event["trial"])
-        hosts = Counter(slot.rpartition(":")[0] for slot in event["slots"])
-        self._begin(event["trial"], _Attempt(hosts, event["time"]))
+        attempt = Attempt(
+            trial=event["trial"],
+            number=event.get("attempt", 0),
+            until=event.get("until", 0),
+            slots=tuple(event["slots"]),
+            placed=event["time"],
+            predicted_epoch_seconds=event.get("predicted_epoch_seconds"),
+            predicted_seconds=event.get("predicted_seconds"),
+        )
+        self._begin(attempt)
 
     def _first_step(self, event: Event) -> None:
-        if attempt := self._running.get(event["trial"]):
+        if attempt := self.running.get(event["trial"]):
+            attempt.first_step_seconds = event["seconds"]
             attempt.first = min(attempt.placed + max(0.0, event["seconds"]), event["time"])
 
     def _epoch_ended(self, event: Event) -> None:
-        if attempt := self._running.get(event["trial"]):
-            attempt.epoch(event["time"], event["seconds"])
+        if attempt := self.running.get(event["trial"]):
+            attempt.on_epoch(event["time"], event["seconds"])
 
     def _checkpoint(self, event: Event) -> None:
-        if attempt := self._running.get(event["trial"]):
-            attempt.checkpoint(event["time"])
+        if attempt := self.running.get(event["trial"]):
+            attempt.on_checkpoint(event["time"])
 
     def _ended(self, event: Event) -> None:
         name, outcome = event["trial"], event["outcome"]
         self._waiting.discard(name)
         if outcome == "interrupted":
             self._waiting.add(name)
-        attempt, time = self._orphans.pop(name, (None, event["time"]))
-        if attempt is None:
-            attempt = self._running.pop(name, None)
-            hosts: Mapping[str, int] = attempt.hosts if attempt else {}
+        attempt = self.orphans.pop(name, None)
+        if attempt is None and (attempt := self.running.pop(name, None)) is not None:
+            attempt.end = event["time"]
+            hosts = attempt.slots_by_host
             with self._changing(hosts):
                 self._busy.subtract(hosts)
         if attempt is not None:
-            _add(self._sums, attempt.seconds(time, _how(event)), attempt.slots)
+            attempt.on_end(event)
+            _add(self._sums, attempt.split(attempt.end or 0.0), attempt.width)
 
     # -- what waits, what is there ---------------------------------------------------
 
@@ -287,7 +345,7 @@ class SlotLedger:
             sums["brain"] += sums.pop(_OPEN, 0.0)
 
     def _promoted(self, event: Event) -> None:
-        self._waiting.update(name for name in event["trials"] if name not in self._running)
+        self._waiting.update(name for name in event["trials"] if name not in self.running)
 
     def _retried(self, event: Event) -> None:
         self._waiting.add(event["trial"])
@@ -321,12 +379,6 @@ def _add(sums: Sums, parts: Mapping[str, float], times: int = 1) -> None:
         sums[cause] += times * seconds
 
 
-def _how(event: Event) -> str:
-    if event["outcome"] == "interrupted":
-        return "asked" if event.get("reason") in CHECKPOINT_REASONS else "lost"
-    return "result" if event["outcome"] in ("completed", "stopped") else _OPEN
-
-
 _HANDLERS = {
     "opened": SlotLedger._opened,
     "proposed": SlotLedger._new,
@@ -343,74 +395,6 @@ _HANDLERS = {
     "host_lost": SlotLedger._host_away,
     "quarantined": SlotLedger._host_away,
 }
-
-
-@dataclass
-class _Open:
-    """An attempt that has not ended yet."""
-
-    trial: str
-    until: int
-    slots: tuple[str, ...]
-    placed: float
-    epoch: int
-    """The controller that told of it last."""
-    first: float | None = None
-    saved: float | None = None
-
-    def bars(self, end: float, *, lost: bool) -> Iterable[Bar]:
-        """Return its bars; what came after its last checkpoint may be lost."""
-        first = min(self.first or end, end)
-        kept = max(first, self.saved or first) if lost else end
-        name = f"{self.trial}@{self.until}"
-        if first > self.placed:
-            yield Bar(name, self.slots, self.placed, first, "start-up")
-        if kept > first:
-            yield Bar(name, self.slots, first, kept, "training")
-        if end > kept:
-            yield Bar(name, self.slots, kept, end, "lost")
-
-
-def attempt_bars(events: Iterable[Event]) -> list[Bar]:
-    """Return what every attempt did; seconds from the first placement on.
-
-    An attempt whose controller died ends when that one was last heard of. Attempts that run on
-    reach to the last event.
-    """
-    running: dict[str, _Open] = {}
-    bars: list[Bar] = []
-    last: dict[int, float] = {}
-    begin: float | None = None
-    for event in events:
-        last[event["epoch"]] = time = event["time"]
-        trial = running.get(event.get("trial", ""))
-        if event["event"] == "placed":
-            begin = time if begin is None else begin
-            slots = tuple(event["slots"])
-            opened = _Open(event["trial"], event["until"], slots, time, event["epoch"])
-            running[event["trial"]] = opened
-        elif trial is not None and event["event"] == "ended":
-            lost = (
-                event["outcome"] == "interrupted" and event.get("reason") not in CHECKPOINT_REASONS
-            )
-            bars += trial.bars(last[trial.epoch], lost=lost)
-            del running[trial.trial]
-        elif trial is not None:
-            trial.epoch = event["epoch"]
-            _take(trial, event)
-    for trial in running.values():
-        bars += trial.bars(last[trial.epoch], lost=False)
-    start = begin or 0.0
-    return [Bar(b.trial, b.slots, b.start - start, b.end - start, b.what) for b in bars]
-
-
-def _take(trial: _Open, event: Event) -> None:
-    if event["event"] == "first_step":
-        trial.first = min(trial.placed + max(0.0, event["seconds"]), event["time"])
-    elif event["event"] == "epoch" and trial.first is None:
-        trial.first = max(trial.placed, event["time"] - event["seconds"])
-    elif event["event"] == "checkpoint":
-        trial.saved = event["time"]
 
 
 REMEMBERED_SECONDS = 600.0

@@ -18,12 +18,12 @@ from hydragnn_hpo.campaign.backends import TETHERED
 from hydragnn_hpo.campaign.dispatch import Dispatch, HostHealth
 from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
-from hydragnn_hpo.campaign.leaderboard import explain_no_result
 from hydragnn_hpo.campaign.promotion import Promoter, Replicates
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.setup import controller_versions, tidy
 from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
 from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.status import explain_no_result
 from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.campaign.user_requests import RequestHandler
 from hydragnn_hpo.config import CampaignConfig, find_profile

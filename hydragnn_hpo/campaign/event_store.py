@@ -9,7 +9,7 @@ from typing import Any
 
 from hydragnn_hpo.campaign.accounting import SlotHolders, SlotLedger
 from hydragnn_hpo.campaign.journal import Event, Journal, read_journal
-from hydragnn_hpo.campaign.state import State, fold
+from hydragnn_hpo.campaign.state import State, first_goal, fold
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 
@@ -17,10 +17,10 @@ from hydragnn_hpo.layout import RunDir
 class JournalFold:
     """What a journal folds to: the state, where the slot-seconds went, figures."""
 
-    def __init__(self, events: Iterable[Event] = ()) -> None:
+    def __init__(self, events: Iterable[Event] = (), ledger: SlotLedger | None = None) -> None:
         """Fold some events; more may follow."""
         self.state = State()
-        self.ledger = SlotLedger()
+        self.ledger = SlotLedger() if ledger is None else ledger
         """Where the slot-seconds go."""
         self.best_so_far: list[float] = []
         """The best score after each result, by the first goal."""
@@ -44,9 +44,11 @@ class JournalFold:
                 self._imports.append(event["import_seconds"])
             case "ended" if event["outcome"] == "interrupted":
                 self._restarts[str(event.get("reason"))] += 1
-            case "ended" if (score := first_goal(event)) is not None:
-                best = self.best_so_far
-                best.append(min(score, best[-1]) if best else score)
+            case "ended" if event["outcome"] in ("completed", "stopped"):
+                score = first_goal(event.get("score", event.get("objective")))
+                if score is not None and math.isfinite(score):
+                    best = self.best_so_far
+                    best.append(min(score, best[-1]) if best else score)
 
     @property
     def restarts(self) -> dict[str, int]:
@@ -87,15 +89,6 @@ class JournalFold:
             "losses": used.shares,
             **_energy_figures(self.state),
         }
-
-
-def first_goal(event: Event) -> float | None:
-    """Return the first goal of a result, by which the best is chosen; None without one."""
-    if event["outcome"] not in ("completed", "stopped"):
-        return None
-    score = event.get("score", event.get("objective"))
-    first = score[0] if isinstance(score, (list, tuple)) else score
-    return float(first) if first is not None and math.isfinite(first) else None
 
 
 def _energy_figures(state: State) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """How an attempt ended, and what becomes of its trial: the rules of Law 9, pure."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import passes, read_json
 
 LAST_LINES = 3
+TAIL_BYTES = 16_384
+"""What is read of a log for its last lines."""
 
 YIELDS = ("paused", "resized", "walltime")
 """Reasons for which a trial is asked to leave a checkpoint and end."""
@@ -169,7 +172,16 @@ def find_failed_host(
 
 def last_lines(log: Path) -> str:
     """Return the last lines of a log, for a person to read."""
-    if not log.exists():
-        return "its log is empty"
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return " | ".join(lines[-LAST_LINES:]) or "its log is empty"
+    return " | ".join(read_tail(log, LAST_LINES)) or "its log is empty"
+
+
+def read_tail(log: Path, lines: int) -> list[str]:
+    """Read so many last lines of a log, however long it is; none if it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return text.strip().splitlines()[-lines:]

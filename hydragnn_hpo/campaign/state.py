@@ -188,6 +188,11 @@ class State:
         """Count the trials that were proposed to be searched."""
         return len(self.trials) - len(self.reseeded)
 
+    def is_searching(self, trials: int) -> bool:
+        """Check whether trials are still to be proposed, of so many and those that were added."""
+        more = self.searched < trials + self.added
+        return more and not self.ending and not self.finished
+
     def with_status(self, *status: TrialStatus) -> list[Trial]:
         """Return the trials in any of some states, in the order in which they entered them."""
         return [trial for each in status for trial in self._by[each].values()]
@@ -224,6 +229,11 @@ class State:
         handler = _HANDLERS.get(event["event"])
         if handler is not None:
             handler(self, event)
+
+
+def first_goal(score: Point | list[float] | None) -> float | None:
+    """Return a score for the first goal; journals hold several goals as a list."""
+    return score[0] if isinstance(score, (tuple, list)) else score
 
 
 def fold(events: Iterable[Event]) -> State:

@@ -1,4 +1,7 @@
-"""How a campaign stands and how long it may take: what ``status`` and the live table show."""
+"""How a campaign stands, how long it may take, and its trials, best first.
+
+What ``status``, the live table and ``leaderboard`` show.
+"""
 
 import statistics
 from collections import Counter
@@ -8,10 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
+from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import EnergyUse, State, Trial
 from hydragnn_hpo.config import SearchConfig
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.search import Point, pareto_front
 
 ROWS = 20
 """Running trials that are shown one by one."""
@@ -142,7 +147,7 @@ def build_status(
         phase=_phase(state, rungs, trials),
         running=running_trials(state, rows, now),
         rungs=_rungs(state, rungs),
-        utilization=ledger.utilization(now, more=_more_to_come(state, trials)),
+        utilization=ledger.utilization(now, more=state.is_searching(trials)),
         training_now=ledger.training_now,
         slots=ledger.slots,
         hosts=ledger.hosts[0],
@@ -155,12 +160,6 @@ def build_status(
         warned=dict(state.hosts.warned),
         failures=_failures(state),
     )
-
-
-def _more_to_come(state: State, trials: int) -> bool:
-    """Check whether trials are still to be proposed."""
-    more = state.searched < trials + state.added
-    return more and not state.ending and not state.finished
 
 
 def describe_trial(trial: Trial) -> str:
@@ -183,7 +182,7 @@ def _phase(state: State, rungs: Sequence[int], trials: int) -> str:
         return "stopping"
     if not state.trials:
         return "preparing"
-    if _more_to_come(state, trials):
+    if state.is_searching(trials):
         return "searching"
     if any(t.parent for t in state.with_status("queued", "running")):
         return "training the best again with new seeds"
@@ -309,3 +308,101 @@ def count_progress(run: RunDir) -> int:
         elif kind == "finished" or (kind == "ended" and event["outcome"] != "interrupted"):
             steps += 1
     return steps
+
+
+# -- the leaderboard -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LeaderboardRow:
+    """One trial."""
+
+    rank: int | None
+    """Place among the trials with a result; those trained furthest come first."""
+    trial: str
+    parent: str | None
+    """The trial whose values it has with another seed; None for those of the search."""
+    status: str
+    reason: str | None
+    epochs: int
+    width: int
+    objective: float | None
+    """Weighted validation MAE in units of each target's standard deviation."""
+    score: Point | None
+    """What it is ranked by: one number, or one for each goal of the campaign."""
+    front: bool | None
+    """Whether no other trial is better at every goal; None where there is one goal."""
+    val_mae: dict[str, float]
+    """By head, in the head's unit."""
+    slot_seconds: float
+    energy_joules: float | None
+    """What its slots took, by the counters of their hosts; None where nothing was counted."""
+    energy_share: float | None
+    """Share of the time it held slots in which that was counted; None while it runs."""
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """All trials, best first, and the units of their MAEs."""
+
+    rows: tuple[LeaderboardRow, ...]
+    units: dict[str, str]
+
+    def best(self, top: int) -> "Leaderboard":
+        """Keep the first rows."""
+        return Leaderboard(self.rows[:top], self.units)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {"units": self.units, "trials": [asdict(row) for row in self.rows]}
+
+
+def rank_trials(state: State) -> Leaderboard:
+    """Rank the trials of a state."""
+    ranked = state.ranked()
+    placed = {trial.name for trial in ranked}
+    rest = [trial for trial in state.trials.values() if trial.name not in placed]
+    fronts = _fronts(ranked)
+    rows = [_row(n, trial, fronts.get(trial.name)) for n, trial in enumerate(ranked, start=1)]
+    return Leaderboard(tuple(rows + [_row(None, trial, None) for trial in rest]), state.units)
+
+
+def _fronts(ranked: Sequence[Trial]) -> dict[str, bool]:
+    """Return, by trial, whether it is on the Pareto front of several goals; empty for one goal."""
+    several = [(t.name, t.score) for t in ranked if isinstance(t.score, tuple)]
+    front = set(pareto_front([point for _, point in several]))
+    return {name: place in front for place, (name, _) in enumerate(several)}
+
+
+def read_leaderboard(run: RunDir) -> Leaderboard:
+    """Rank the trials of a run directory."""
+    return rank_trials(read_state(run))
+
+
+def explain_no_result(state: State) -> str:
+    """Return a sentence on why no trial has a result."""
+    failed = [trial for trial in state.trials.values() if trial.reason]
+    if not failed:
+        return "none was proposed"
+    return f"{failed[-1].name} ended as {failed[-1].reason}: {failed[-1].message}"
+
+
+def _row(rank: int | None, trial: Trial, front: bool | None) -> LeaderboardRow:
+    return LeaderboardRow(
+        rank=rank,
+        trial=trial.name,
+        parent=trial.parent,
+        status=trial.status,
+        reason=trial.reason,
+        epochs=trial.epoch,
+        width=trial.width,
+        objective=trial.objective,
+        score=trial.score,
+        front=front,
+        val_mae=trial.val_mae,
+        slot_seconds=trial.slot_seconds,
+        energy_joules=trial.energy,
+        energy_share=trial.metered_share,
+        values=trial.values,
+    )

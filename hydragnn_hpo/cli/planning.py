@@ -9,12 +9,11 @@ from hydragnn_hpo.campaign import (
     Event,
     Forecast,
     ForecastMachine,
-    JournalFold,
+    JournalHistory,
     PricedTrial,
     SlotLedger,
     State,
     TrialPricer,
-    attempt_bars,
     forecast_campaign,
     read_journal,
     sample_configurations,
@@ -100,9 +99,8 @@ def plan_run(run: RunDir, wish: PlanRequest) -> PlanReport:
         RunError: no trial was placed yet, or its journal is damaged.
     """
     config = load_config(run.campaign, CampaignConfig)
-    events = list(read_journal(run.journal))
-    reckoning = JournalFold(events)
-    state, ledger = reckoning.state, reckoning.ledger
+    history = JournalHistory(read_journal(run.journal))
+    events, state, ledger = history.events, history.state, history.ledger
     machine, data = _machine(config, wish, ledger), data_of_run(config, run)
     pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
     left = None if state.finished else _left(pricing, state, events, wish)
@@ -111,8 +109,8 @@ def plan_run(run: RunDir, wish: PlanRequest) -> PlanReport:
         data.said,
         left if left is not None and left.works else None,
         comparisons=tuple(compare_with_prediction(events)),
-        bars=tuple(attempt_bars(events)),
-        slots=_slots_of(events),
+        bars=tuple(history.slots.bars),
+        slots=history.slots.all_slots,
         labels={name: trial.conv or "training" for name, trial in state.trials.items()},
         trained=ledger.utilization().share("training"),
     )
@@ -190,17 +188,3 @@ def _priced(
     found = [pricing.price(name, each) for name, each in named]
     kept = {each.name: each for each in found if each is not None}
     return kept, len(found) - len(kept)
-
-
-def _slots_of(events: Sequence[Event]) -> tuple[str, ...]:
-    """Return all slots of a run, by host and number."""
-    names: set[str] = set()
-    for event in events:
-        if event["event"] in ("opened", "host_joined", "placed"):
-            names.update(event.get("slots", ()))
-
-    def place(name: str) -> tuple[str, int]:
-        host, _, index = name.rpartition(":")
-        return host, int(index)
-
-    return tuple(sorted(names, key=place))

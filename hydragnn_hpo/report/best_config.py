@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign import stores_of, trial_config
+from hydragnn_hpo.campaign import TrialHistory, stores_of, trial_config
 from hydragnn_hpo.config import (
     CardConfig,
     TrialConfig,
@@ -19,7 +19,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.errors import RunError, unknown
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import derive_seed
-from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import apply_values
 
@@ -58,7 +58,7 @@ def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> t
     return open_with, note
 
 
-def _find_trial(facts: Facts, name: str | None) -> TrialFacts:
+def _find_trial(facts: Facts, name: str | None) -> TrialHistory:
     """Find a trial by its name, or the best one.
 
     Raises:
@@ -80,7 +80,7 @@ def _find_trial(facts: Facts, name: str | None) -> TrialFacts:
     raise RunError(f"{facts.run.path}: {sentence} Known: {', '.join(known)}.")
 
 
-def _training_config(facts: Facts, chosen: TrialFacts) -> TrialConfig:
+def _training_config(facts: Facts, chosen: TrialHistory) -> TrialConfig:
     """Return the resolved configuration: the trial's own file where it is still there."""
     folder = facts.run.trial(chosen.name)
     if folder.path.parent != facts.run.trials:  # a name that leads out of the run directory
@@ -114,7 +114,7 @@ def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
     return config.model_copy(update=changes)
 
 
-def _command_toml(facts: Facts, chosen: TrialFacts) -> str:
+def _command_toml(facts: Facts, chosen: TrialHistory) -> str:
     """Return what the campaign's command reads."""
     path = facts.run.trial(chosen.name).config
     if path.parent.parent == facts.run.trials and path.exists():
@@ -124,7 +124,7 @@ def _command_toml(facts: Facts, chosen: TrialFacts) -> str:
     return to_toml({"trial": chosen.name, "seed": seed, **values})
 
 
-def _heading(facts: Facts, chosen: TrialFacts, how: str) -> str:
+def _heading(facts: Facts, chosen: TrialHistory, how: str) -> str:
     """Return the comment at the top: which trial it is, its errors, how to run it."""
     trial = chosen.trial
     errors = [

@@ -3,7 +3,11 @@
 A chart names its colours; the page's script looks them up in the theme that is shown.
 """
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 SERIES = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9")
 """Colours of series side by side, in this order."""
@@ -17,53 +21,33 @@ RUNGS = ("c0", "c6", "c2", "c4", "c9", "c3")
 TIME_UNITS = ((300.0, "s", 1.0), (18_000.0, "min", 60.0), (432_000.0, "h", 3600.0))
 """Most seconds that are shown in a unit, its name, and its length in seconds."""
 
-LIGHT = {
-    "paper": "#f6f7f9",
-    "card": "#ffffff",
-    "ink": "#1a1f27",
-    "faint": "#5a6472",
-    "line": "#dfe3e8",
-    "accent": "#1d5fc4",
-    "good": "#0b7a4b",
-    "bad": "#b8252d",
-    "warn": "#8a5a00",
-    "idle": "#a9b3bf",
-    "lost": "#d0484f",
-    "c0": "#2563c9",
-    "c1": "#d2550d",
-    "c2": "#0f8a5f",
-    "c3": "#bf2f7a",
-    "c4": "#7a4fd0",
-    "c5": "#8f7000",
-    "c6": "#0a86a3",
-    "c7": "#8c4f2b",
-    "c8": "#5b6b7d",
-    "c9": "#588500",
+COLOURS = {
+    "paper": ("#f6f7f9", "#101318"),
+    "card": ("#ffffff", "#181c23"),
+    "ink": ("#1a1f27", "#e8ebf0"),
+    "faint": ("#5a6472", "#a0abb8"),
+    "line": ("#dfe3e8", "#313844"),
+    "accent": ("#1d5fc4", "#7db1ff"),
+    "good": ("#0b7a4b", "#4fcf97"),
+    "bad": ("#b8252d", "#ff8a8a"),
+    "warn": ("#8a5a00", "#e6b450"),
+    "idle": ("#a9b3bf", "#566170"),
+    "lost": ("#d0484f", "#e0666c"),
+    "c0": ("#2563c9", "#6ea8ff"),
+    "c1": ("#d2550d", "#ff9a52"),
+    "c2": ("#0f8a5f", "#3fcf9a"),
+    "c3": ("#bf2f7a", "#ff7dbb"),
+    "c4": ("#7a4fd0", "#b39aff"),
+    "c5": ("#8f7000", "#e3c34a"),
+    "c6": ("#0a86a3", "#4fd0e8"),
+    "c7": ("#8c4f2b", "#d9a27c"),
+    "c8": ("#5b6b7d", "#a3b3c4"),
+    "c9": ("#588500", "#a8d84e"),
 }
+"""What a colour's name stands for on a light and on a dark page."""
 
-DARK = {
-    "paper": "#101318",
-    "card": "#181c23",
-    "ink": "#e8ebf0",
-    "faint": "#a0abb8",
-    "line": "#313844",
-    "accent": "#7db1ff",
-    "good": "#4fcf97",
-    "bad": "#ff8a8a",
-    "warn": "#e6b450",
-    "idle": "#566170",
-    "lost": "#e0666c",
-    "c0": "#6ea8ff",
-    "c1": "#ff9a52",
-    "c2": "#3fcf9a",
-    "c3": "#ff7dbb",
-    "c4": "#b39aff",
-    "c5": "#e3c34a",
-    "c6": "#4fd0e8",
-    "c7": "#d9a27c",
-    "c8": "#a3b3c4",
-    "c9": "#a8d84e",
-}
+LIGHT = {name: light for name, (light, _) in COLOURS.items()}
+DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 
 
 def series_colour(index: int) -> str:
@@ -99,6 +83,14 @@ def cost_unit(seconds: float) -> tuple[str, float]:
 
 # -- plotly data ---------------------------------------------------------------------------
 
+LEGEND: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+"""Above a chart; where it is narrow, the legend grows upwards."""
+
+_SPAN = 5.0
+"""Largest over smallest value from which on an axis is logarithmic."""
+_DECADES = 50.0
+"""Below this ratio a logarithmic axis has ticks at 1, 2, 5 as well."""
+
 
 def scatter(x: Any, y: Any, mode: str, **more: Any) -> dict[str, Any]:
     """Return a scatter trace.
@@ -115,3 +107,62 @@ def scatter(x: Any, y: Any, mode: str, **more: Any) -> dict[str, Any]:
 def titled_axis(title: str, **more: Any) -> dict[str, Any]:
     """Return an axis with a title and further keys of plotly's."""
     return {"title": {"text": title}, **more}
+
+
+def axes(x: str | Mapping[str, Any], y: str | Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a layout with two axes.
+
+    Args:
+        x: the horizontal axis, or the title of a plain one.
+        y: the vertical one.
+        more: further keys of the layout.
+    """
+    across, up = (titled_axis(of) if isinstance(of, str) else of for of in (x, y))
+    return {"xaxis": across, "yaxis": up, **more}
+
+
+def square_axes(labels: tuple[str, str], ends: tuple[float, float]) -> dict[str, Any]:
+    """Return the layout of two axes of the same length and range."""
+    across, up = (titled_axis(label, range=list(ends), constrain="domain") for label in labels)
+    return axes(across, up | {"scaleanchor": "x"}, legend=LEGEND)
+
+
+def fitting_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
+    """Return a logarithmic axis for positive values over several decades, else a linear one."""
+    return log_axis(values, title) if is_wide(values) else titled_axis(title, type="linear")
+
+
+def log_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
+    """Return a logarithmic axis for positive values, with few ticks."""
+    found = titled_axis(title, type="log")
+    low, high = float(min(values)), float(max(values))
+    if high < _DECADES * low:
+        tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found["tickvals"] = [float(f"{n}e{ten}") for ten in tens for n in (1, 2, 5)]
+    return found
+
+
+def is_wide(values: Sequence[float] | np.ndarray) -> bool:
+    """Check whether values call for a logarithmic axis."""
+    numbers = np.asarray(values, dtype=float)
+    return bool(len(numbers) and numbers.min() > 0 and numbers.max() > _SPAN * numbers.min())
+
+
+def with_unit(name: str, unit: str) -> str:
+    """Append a unit to a name; the unit of pure numbers is left out."""
+    return f"{name} ({unit})" if unit and unit != "1" else name
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Shorten dotted keys to as many last parts as tell them apart."""
+    keys = list(keys)
+    return {key: _shortest(key, [other for other in keys if other != key]) for key in keys}
+
+
+def _shortest(key: str, others: Sequence[str]) -> str:
+    parts = key.split(".")
+    for count in range(1, len(parts)):
+        end = ".".join(parts[-count:])
+        if not any(other == end or other.endswith("." + end) for other in others):
+            return end
+    return key

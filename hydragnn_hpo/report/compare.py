@@ -21,9 +21,16 @@ from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import series_colour
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.page import Title, render_page
-from hydragnn_hpo.report.page_blocks import Block, Cell, Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.timeline import slots_of, slots_per_host
-from hydragnn_hpo.report.trial_scores import cell
+from hydragnn_hpo.report.page_blocks import (
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Section,
+    Table,
+    Text,
+    searched_cell,
+)
 from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import finite_number, goal_label
 
@@ -68,7 +75,7 @@ class ComparedRun:
     @property
     def host_seconds(self) -> float:
         """Total spent."""
-        return self.facts.losses.slot_seconds / slots_per_host(self.facts)
+        return self.facts.losses.slot_seconds / self.facts.slots_per_host
 
     @property
     def is_command(self) -> bool:
@@ -137,7 +144,7 @@ class ComparedRun:
             "trials": {
                 status: counts[status] for status in get_args(TrialStatus) if counts[status]
             },
-            "hosts": len({slot.rpartition(":")[0] for slot in slots_of(facts)}),
+            "hosts": len({slot.rpartition(":")[0] for slot in facts.history.slots.all_slots}),
             "seconds": (facts.end or 0.0) - (facts.begin or 0.0),
             "host_seconds": self.host_seconds,
             "slot_seconds": facts.losses.slot_seconds,
@@ -152,7 +159,7 @@ class ComparedRun:
 
 def _read_results(facts: Facts) -> Iterator[CostedResult]:
     ledger, seen = SlotLedger(), set[str]()
-    begin, share = facts.begin or 0.0, slots_per_host(facts)
+    begin, share = facts.begin or 0.0, facts.slots_per_host
     for event in facts.events:
         ledger.apply(event)
         if event["event"] != "ended" or event["outcome"] in ("interrupted", "cancelled"):
@@ -505,7 +512,7 @@ def _winners(comparison: RunComparison) -> Iterator[Block]:
 
 
 def _value_cell(value: Any) -> Cell:
-    return escape_controls(value) if isinstance(value, str) else cell(value)
+    return escape_controls(value) if isinstance(value, str) else searched_cell(value)
 
 
 def _reach(comparison: RunComparison) -> Iterator[Block]:

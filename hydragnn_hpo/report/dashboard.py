@@ -25,9 +25,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from hydragnn_hpo.campaign import (
-    Event,
-    JournalFold,
     JournalFollower,
+    JournalHistory,
     JournalReplaced,
     require_campaign,
 )
@@ -35,7 +34,7 @@ from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.http_service import listen, serve_on
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import find_controller
-from hydragnn_hpo.report.facts import Facts, TrialFacts, facts_of, update_trials
+from hydragnn_hpo.report.facts import Facts, facts_of
 from hydragnn_hpo.report.html_report import make_sections, report_title
 from hydragnn_hpo.report.page import (
     RenderedSection,
@@ -96,9 +95,8 @@ class LiveFacts:
 
     def __init__(self, run: RunDir) -> None:
         """Start before the first line of the journal."""
-        self._run, self._follower, self._fold = run, JournalFollower(run.journal), JournalFold()
-        self._events: list[Event] = []
-        self._trials: dict[str, TrialFacts] = {}
+        self._run, self._follower = run, JournalFollower(run.journal)
+        self._history = JournalHistory()
 
     def mark(self) -> list[tuple[int, ...]]:
         """Return a value that changes when there is something new to read."""
@@ -119,12 +117,9 @@ class LiveFacts:
             RunError: there is no campaign, or its journal is damaged.
         """
         require_campaign(self._run)
-        new = list(self._follower.read_new())
-        for event in new:
-            self._fold.apply(event)
-        self._events += new
-        update_trials(self._trials, self._fold.state, new)
-        return facts_of(self._run, tuple(self._events), self._fold, self._trials)
+        for event in list(self._follower.read_new()):
+            self._history.apply(event)
+        return facts_of(self._run, self._history)
 
 
 @dataclass

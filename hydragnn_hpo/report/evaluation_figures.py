@@ -11,15 +11,16 @@ import numpy as np
 
 from hydragnn_hpo.ensemble import Evaluation, HeadEvaluation, compute_curves, flatten_values
 from hydragnn_hpo.files import storage, write_text
-from hydragnn_hpo.report.parity import POINTS
+from hydragnn_hpo.report.charts import with_unit
+from hydragnn_hpo.report.parity import POINTS, draw_intervals
 from hydragnn_hpo.report.style import (
-    ALARM,
     COLOURS,
     FAINT,
     INK,
     make_figure,
     set_title,
     tidy_axis,
+    write_note,
     write_png,
 )
 from hydragnn_hpo.report.test_predictions import sample_evenly
@@ -77,24 +78,9 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
     found, known = head.found, head.entry.calibration
     half = known.half_width(found.sigma(known), 0.9, found.stratum)
     truth, bars = flatten_values(found.truth, half)
-    mean, outside = found.mean.ravel(), np.abs(found.residual).ravel() > bars
-    shown = sample_evenly(truth, POINTS)
-    faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
-    for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
-        style: dict[str, Any] = {"color": colour, "linewidths": 0, "alpha": min(1.0, faint + 0.35)}
-        axis.errorbar(
-            truth[rows], mean[rows], yerr=bars[rows], fmt="none", ecolor=colour, elinewidth=0.7,
-            alpha=faint,
-        )  # fmt: skip
-        axis.scatter(truth[rows], mean[rows], s=9, **style)
-    ends = np.array([min(truth.min(), mean.min()), max(truth.max(), mean.max())])
-    ends += np.array([-1.0, 1.0]) * (0.05 * float(np.ptp(ends)) or 0.5)
-    axis.plot(ends, ends, color=INK, linewidth=0.9, zorder=0)
-    axis.set(xlim=ends, ylim=ends, aspect="equal")
-    axis.set_xlabel(f"reference{_unit(head)}")
-    axis.set_ylabel(f"predicted, 90 % interval{_unit(head)}")
+    draw_intervals(axis, truth, found.mean.ravel(), bars, unit=head.entry.unit)
     inside = 100 * head.figures["coverage90"]
-    _note(axis, f"MAE {head.figures['mae']:.3g}\n{inside:.1f} % inside")
+    write_note(axis, f"MAE {head.figures['mae']:.3g}\n{inside:.1f} % inside")
 
 
 def draw_calibration(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
@@ -146,10 +132,10 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
         label=f"root mean square error of {len(bins['sigma'])} bins",
     )  # fmt: skip
     axis.set(xscale="log", yscale="log", ylim=(0.7 * smallest, None))
-    axis.set_xlabel(f"sigma, calibrated{_unit(head)}")
-    axis.set_ylabel(f"|error|{_unit(head)}")
+    axis.set_xlabel(with_unit("sigma, calibrated", head.entry.unit))
+    axis.set_ylabel(with_unit("|error|", head.entry.unit))
     axis.legend(loc="lower right", **_SMALL)
-    _note(axis, f"Spearman {head.figures['spearman']:.2f}\nENCE {head.figures['ence']:.2f}")
+    write_note(axis, f"Spearman {head.figures['spearman']:.2f}\nENCE {head.figures['ence']:.2f}")
 
 
 def draw_sparsification(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
@@ -185,13 +171,3 @@ FIGURES = {
     "sparsification": draw_sparsification,
 }
 """Figures of each head, by the end of the file's name."""
-
-
-def _unit(head: HeadEvaluation) -> str:
-    return "" if head.entry.unit == "1" else f" ({head.entry.unit})"
-
-
-def _note(axis: "Axes", text: str) -> None:
-    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2.0}
-    place: dict[str, Any] = {"transform": axis.transAxes, "va": "top", "bbox": box}
-    axis.text(0.035, 0.965, text, fontsize=8, color=INK, **place)

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hydragnn_hpo.campaign import TrialHistory
 from hydragnn_hpo.config import Scalar
 from hydragnn_hpo.metrics_log import read_records
-from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
 from hydragnn_hpo.search import finite_number, goal_label, goals
 
@@ -101,7 +102,7 @@ def trial_rows(facts: Facts) -> list[TrialRow]:
     return [_trial_row(facts, trial, heads) for trial in facts.trials.values()]
 
 
-def _trial_row(facts: Facts, one: TrialFacts, heads: Sequence[str]) -> TrialRow:
+def _trial_row(facts: Facts, one: TrialHistory, heads: Sequence[str]) -> TrialRow:
     trial, names = one.trial, goal_names(facts)
     scores = trial.score if isinstance(trial.score, tuple) else (trial.score,)
     known = tuple(score for score in scores if score is not None)
@@ -122,7 +123,7 @@ def _trial_row(facts: Facts, one: TrialFacts, heads: Sequence[str]) -> TrialRow:
     )
 
 
-def _costs(one: TrialFacts) -> dict[str, float | int | None]:
+def _costs(one: TrialHistory) -> dict[str, float | int | None]:
     trial, attempts = one.trial, one.attempts
     trained = [a.train_seconds for a in attempts if a.train_seconds is not None]
     ends = [a.ended for a in attempts if a.ended is not None]
@@ -141,7 +142,7 @@ def _costs(one: TrialFacts) -> dict[str, float | int | None]:
     }
 
 
-def _epoch_rows(facts: Facts, trial: TrialFacts) -> list[EpochRow]:
+def _epoch_rows(facts: Facts, trial: TrialHistory) -> list[EpochRow]:
     records = _read_epoch_records(facts, trial)
     rows = []
     for epoch in trial.epochs:
@@ -164,7 +165,7 @@ def _epoch_rows(facts: Facts, trial: TrialFacts) -> list[EpochRow]:
     return rows
 
 
-def _read_epoch_records(facts: Facts, trial: TrialFacts) -> dict[tuple[int, int], dict[str, Any]]:
+def _read_epoch_records(facts: Facts, trial: TrialHistory) -> dict[tuple[int, int], dict[str, Any]]:
     """Read the epochs from the records of a trial's attempts; empty where these are gone."""
     if "/" in trial.name or trial.name.startswith("."):
         return {}

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.placement import Bar
+from hydragnn_hpo.report.charts import time_unit
 from hydragnn_hpo.report.style import (
     ALARM,
     COLOURS,
@@ -33,8 +34,6 @@ NAMED_SLOTS = 24
 """Up to so many slots each is named, and trials are written into their bars."""
 
 IDLE, STARTING = "#F1F1EF", "#9A9A9A"
-
-UNITS = ((120.0, "s", 1.0), (7200.0, "min", 60.0), (259_200.0, "h", 3600.0))
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +64,7 @@ def draw_gantt(chart: Chart, out: Path) -> None:
     tall = 1.6 + min(5.2, max(1.4, 0.32 * len(chart.slots)))
     figure = make_figure(11.0, tall + 1.7)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(tall, 1.3))
-    unit, size = _unit(chart.seconds)
+    unit, size = time_unit(chart.seconds)
     picture, use = paint(chart, colours)
     _draw_slots(upper, chart, picture, size)
     if len(chart.slots) <= NAMED_SLOTS:
@@ -179,13 +178,6 @@ def _legend(axis: "Axes", colours: dict[str, str]) -> None:
         axis.bar([0.0], [0.0], width=0.0, color=colour, label=label, edgecolor=FAINT, linewidth=0.4)
     how: dict[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 1.0}
     axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.3, **how)
-
-
-def _unit(seconds: float) -> tuple[str, float]:
-    for limit, unit, size in UNITS:
-        if seconds < limit:
-            return unit, size
-    return "days", 86_400.0
 
 
 def _key(label: str) -> tuple[float, str]:

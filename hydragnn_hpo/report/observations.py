@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.campaign import RULES, Trial
+from hydragnn_hpo.campaign import RULES, Trial, TrialHistory, first_goal
 from hydragnn_hpo.config import CampaignConfig, Objective, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
-from hydragnn_hpo.report.facts import Facts, TrialFacts
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.surrogate import Matrix
-from hydragnn_hpo.report.trial_scores import first_goal
 from hydragnn_hpo.search import fixed_values, goal_label, goals
 
 FAILED = ("diverged", "out_of_memory", "bad_config", "bug")
@@ -71,7 +70,7 @@ def observe_trials(facts: Facts) -> list[TrialObservation]:
     return rows
 
 
-def _errors(trial: TrialFacts, rung: int) -> dict[str, float]:
+def _errors(trial: TrialHistory, rung: int) -> dict[str, float]:
     """Return the first goal and the MAE of each head with which a trial came to rest at a rung."""
     ends = [a for a in trial.attempts if a.until == rung and a.outcome in ("completed", "stopped")]
     ends = [attempt for attempt in ends if attempt.reason not in RULES]
@@ -82,7 +81,7 @@ def _errors(trial: TrialFacts, rung: int) -> dict[str, float]:
     return {k: float(v) for k, v in errors.items() if v is not None and math.isfinite(v)}
 
 
-def _cost_and_memory(trial: TrialFacts) -> dict[str, float]:
+def _cost_and_memory(trial: TrialHistory) -> dict[str, float]:
     """Return slot-seconds per epoch, the median of its epochs, and the most memory it took."""
     measured: dict[str, float] = {}
     costs = [epoch.seconds * epoch.width for epoch in trial.epochs]

@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -58,33 +58,27 @@ def render_page(title: Title, sections: Sequence[Section]) -> str:
     rendered = [render_section(section) for section in sections]
     figures = {key: figure for each in rendered for key, figure in each.figures.items()}
     data = json.dumps(figures, separators=(",", ":"), allow_nan=False)
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            title=title,
-            sections=rendered,
-            policy=content_policy(page_script()),
-            style=_stylesheet("page.css"),
-            script=Markup(page_script()),
-            figures=_pack(data.encode()),
-            plotly=packed_plotly(),
-        )
+    page = _environment().get_template("page.html.jinja")
+    return page.render(
+        title=title,
+        sections=rendered,
+        policy=content_policy(page_script()),
+        style=_stylesheet("page.css"),
+        script=Markup(page_script()),
+        figures=_pack(data.encode()),
+        plotly=packed_plotly(),
     )
 
 
 def render_live_page(title: Title, sections: Sequence[RenderedSection]) -> str:
     """Render the page of a dashboard; its script fetches chart data and newer sections."""
-    return (
-        _environment()
-        .get_template("live.html.jinja")
-        .render(
-            title=title,
-            sections=sections,
-            style=_stylesheet("page.css", "live.css"),
-            script=Markup(live_script()),
-            plotly=packed_plotly(),
-        )
+    page = _environment().get_template("live.html.jinja")
+    return page.render(
+        title=title,
+        sections=sections,
+        style=_stylesheet("page.css", "live.css"),
+        script=Markup(live_script()),
+        plotly=packed_plotly(),
     )
 
 
@@ -98,15 +92,13 @@ def render_section(section: Section) -> RenderedSection:
     return RenderedSection(section.key, section.title, Markup(html), figures)
 
 
-def _figures(blocks: Sequence[Block]) -> list[Figure]:
-    """Collect all charts, also those inside doubtful blocks."""
-    found: list[Figure] = []
+def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
+    """Yield all charts, also those inside doubtful blocks."""
     for block in blocks:
         if isinstance(block, Figure):
-            found.append(block)
+            yield block
         elif isinstance(block, Doubtful):
-            found += _figures(block.blocks)
-    return found
+            yield from _figures(block.blocks)
 
 
 def format_value(value: Cell, unit: str = "") -> str:
@@ -224,17 +216,6 @@ def _pack(content: bytes) -> str:
 
 # -- charts as JSON ----------------------------------------------------------------------
 
-_DTYPES = {
-    "int8": "i1",
-    "uint8": "u1",
-    "int16": "i2",
-    "uint16": "u2",
-    "int32": "i4",
-    "uint32": "u4",
-    "float32": "f4",
-}
-"""What plotly.js calls the types of numpy."""
-
 
 def to_json(value: Any) -> Any:
     """Convert a figure, or any part of it, to plain JSON data.
@@ -262,20 +243,20 @@ def to_json(value: Any) -> Any:
 def _array_to_json(values: np.ndarray) -> Any:
     if values.dtype.kind not in "iuf" or values.size <= SHORT_LIST or values.ndim > 2:
         return [to_json(value) for value in values.tolist()]
-    narrow = _narrow(values)
-    dtype = _DTYPES[narrow.dtype.name]
-    encoded = {"dtype": dtype, "bdata": base64.b64encode(narrow.tobytes()).decode()}
+    narrow = np.ascontiguousarray(values, _narrow_type(values))
+    data = base64.b64encode(narrow.tobytes()).decode()
+    encoded = {"dtype": f"{narrow.dtype.kind}{narrow.dtype.itemsize}", "bdata": data}
     if values.ndim == 2:
         encoded["shape"] = ", ".join(map(str, values.shape))
     return encoded
 
 
-def _narrow(values: np.ndarray) -> np.ndarray:
-    """Convert to the smallest little-endian type that holds the values."""
-    if values.dtype.kind != "f":
-        low, high = int(values.min()), int(values.max())
-        for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32"):
-            limits = np.iinfo(name)
-            if limits.min <= low and high <= limits.max:
-                return np.ascontiguousarray(values, np.dtype(name).newbyteorder("<"))
-    return np.ascontiguousarray(values, "<f4")
+def _narrow_type(values: np.ndarray) -> str:
+    """Return the smallest little-endian type that holds the values; 7 digits are enough."""
+    if values.dtype.kind == "f":
+        return "<f4"
+    low, high = int(values.min()), int(values.max())
+    for name in ("<i1", "<u1", "<i2", "<u2", "<i4"):
+        if np.iinfo(name).min <= low and high <= np.iinfo(name).max:
+            return name
+    return "<u4" if low >= 0 and high <= np.iinfo("<u4").max else "<f4"

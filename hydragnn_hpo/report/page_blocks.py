@@ -3,7 +3,7 @@
 Every number that a reader can see has a key, so that a test can find it and recompute it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,11 @@ Cell = float | int | str | None
 """Numbers keep their value; the page rounds what it shows."""
 
 
+def searched_cell(value: Any) -> Cell:
+    """Return a searched value as a cell: truth values are words."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table."""
@@ -57,6 +62,25 @@ class Table:
         """Check whether a column holds numbers only, and at least one."""
         cells = [row[place] for row in self.rows if row[place] is not None]
         return bool(cells) and not any(isinstance(cell, str) for cell in cells)
+
+
+def make_table(
+    key: str,
+    columns: Mapping[str, str | Sequence[str]],
+    rows: Iterable[Sequence[Cell]],
+    note: str = "",
+) -> Table:
+    """Make a table of columns that are named by their label, or by label and unit.
+
+    Args:
+        key: unique within its section.
+        columns: labels, or labels and units, by the column's key.
+        rows: a cell for each column; the first names its row.
+        note: a sentence below it.
+    """
+    labels = {name: (of,) if isinstance(of, str) else of for name, of in columns.items()}
+    heads = tuple(Column(name, *label) for name, label in labels.items())
+    return Table(key, heads, tuple(map(tuple, rows)), note)
 
 
 @dataclass(frozen=True)

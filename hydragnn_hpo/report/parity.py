@@ -1,22 +1,25 @@
-"""Figure of a run as a PNG: parity of the ensemble on the test split, and the leaderboard.
-
-Shapes: R rows of a head on the test split.
-"""
+"""Figure of a run as a PNG: parity of the ensemble on the test split, and the leaderboard."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.style import COLOURS, INK, make_figure, set_title, tidy_axis, write_png
-from hydragnn_hpo.report.test_predictions import sample_evenly
+from hydragnn_hpo.report.charts import with_unit
+from hydragnn_hpo.report.style import (
+    ALARM,
+    COLOURS,
+    INK,
+    make_figure,
+    set_title,
+    tidy_axis,
+    write_note,
+    write_png,
+)
+from hydragnn_hpo.report.test_predictions import load_predictions, sample_evenly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,22 +39,6 @@ _LEGEND: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Predictions of one head on the test split."""
-
-    name: str
-    unit: str
-    scores: Mapping[str, Any]
-    """The head's row of the table."""
-    truth: np.ndarray
-    """[R]."""
-    mean: np.ndarray
-    """[R]."""
-    half90: np.ndarray
-    """Half the 90 % interval, [R]."""
-
-
 def draw_parity(run: Path, out: Path) -> None:
     """Draw parity panels with 90 % intervals and the leaderboard into one PNG.
 
@@ -62,75 +49,62 @@ def draw_parity(run: Path, out: Path) -> None:
     Raises:
         RunError: there is no ensemble yet, or its report is damaged.
     """
-    table, panels = read_report(run)
-    places = len(panels) + 1
+    arrays = load_predictions(RunDir(run))
+    table: dict[str, Any] = read_json(RunDir(run).report / "ensemble.json")
+    heads = [name for name in table["heads"] if arrays[f"{name}/truth"].shape[1] == 1]
+    places = len(heads) + 1
     columns = 2 if places == 4 else min(places, 3)
     lines = -(-places // columns)
     figure = make_figure(4.3 * columns, 4.3 * lines)
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     for axis in axes[places:]:
         axis.set_axis_off()
-    for axis, panel in zip(axes, panels, strict=False):
-        draw_panel(axis, panel)
+    for axis, name in zip(axes, heads, strict=False):
+        truth, mean, half = (arrays[f"{name}/{part}"][:, 0] for part in ("truth", "mean", "half90"))
+        draw_intervals(axis, truth, mean, half, unit=table["heads"][name]["unit"])
+        set_title(axis, name.replace("_", " "))
+        write_note(axis, _errors(table["heads"][name]))
+        tidy_axis(axis)
     members = {member["trial"]: member["weight"] for member in table["members"]}
     draw_leaderboard(axes[places - 1], table["leaderboard"], members)
     write_png(figure, out)
 
 
-def read_report(run: Path) -> tuple[dict[str, Any], list[Panel]]:
-    """Read the two report files of an ensemble.
+def _errors(scores: Mapping[str, Any]) -> str:
+    return (
+        f"MAE  {scores['test_mae']:.3g} ensemble\n"
+        f"         {scores['single_mae']:.3g} best single\n"
+        f"         {scores['mean_baseline_mae']:.3g} training mean\n"
+        f"90 % bars hold {100 * scores['coverage90']:.0f} %"
+    )
 
-    Returns:
-        The table of the ensemble, and a panel for each scalar head.
 
-    Raises:
-        RunError: there is no ensemble yet, or its report is damaged.
+def draw_intervals(
+    axis: "Axes", truth: np.ndarray, mean: np.ndarray, half: np.ndarray, *, unit: str
+) -> None:
+    """Draw predictions over references with 90 % intervals; those that miss are red.
+
+    Args:
+        axis: the panel.
+        truth: references, [n].
+        mean: predictions, [n].
+        half: half of each interval, [n].
+        unit: of all of them.
     """
-    folder = RunDir(run).report
-    path = folder / "test_predictions.safetensors"
-    if not path.exists():
-        raise RunError(f"{run}: has no ensemble yet: run 'hydragnn-hpo ensemble build {run}'.")
-    table: dict[str, Any] = read_json(folder / "ensemble.json")
-    try:
-        arrays = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: cannot be read ({error}); build the ensemble again.") from error
-    panels = []
-    for name, scores in table["heads"].items():
-        parts = [arrays[f"{name}/{part}"] for part in ("truth", "mean", "half90")]
-        if parts[0].shape[1] == 1:
-            panels.append(Panel(name, scores["unit"], scores, *(part[:, 0] for part in parts)))
-    return table, panels
-
-
-def draw_panel(axis: "Axes", panel: Panel) -> None:
-    """Draw predicted over true, with 90 % intervals; errors in the title."""
-    shown = sample_evenly(panel.truth, POINTS)
-    truth, mean, half = panel.truth[shown], panel.mean[shown], panel.half90[shown]
+    outside, shown = np.abs(truth - mean) > half, sample_evenly(truth, POINTS)
     # Few points: plain bars. Many: faint ones, or they hide each other.
-    faint = float(np.clip(40.0 / np.sqrt(len(shown)) / 5.0, 0.12, 0.55))
-    axis.errorbar(
-        truth, mean, yerr=half, fmt="none", ecolor=COLOURS[0], elinewidth=0.7, alpha=faint
-    )
-    axis.scatter(truth, mean, s=11, color=COLOURS[0], linewidths=0, alpha=min(1.0, faint + 0.35))
-    low, high = _limits(truth, mean)
-    axis.plot([low, high], [low, high], color=INK, linewidth=0.9, zorder=0)
-    axis.set(xlim=(low, high), ylim=(low, high), aspect="equal")
-    unit = "" if panel.unit == "1" else f" ({panel.unit})"
-    axis.set_xlabel(f"reference{unit}")
-    axis.set_ylabel(f"predicted{unit}")
-    scores = panel.scores
-    set_title(axis, panel.name.replace("_", " "))
-    lines = (
-        f"MAE  {scores['test_mae']:.3g} ensemble",
-        f"         {scores['single_mae']:.3g} best single",
-        f"         {scores['mean_baseline_mae']:.3g} training mean",
-        f"90 % bars hold {100 * scores['coverage90']:.0f} %",
-    )
-    box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2.0}
-    place: dict[str, Any] = {"transform": axis.transAxes, "va": "top", "bbox": box}
-    axis.text(0.035, 0.965, "\n".join(lines), fontsize=8, color=INK, **place)
-    tidy_axis(axis)
+    faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
+    for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
+        bars: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": 0.7, "alpha": faint}
+        dots: dict[str, Any] = {"color": colour, "linewidths": 0, "alpha": min(1.0, faint + 0.35)}
+        axis.errorbar(truth[rows], mean[rows], yerr=half[rows], **bars)
+        axis.scatter(truth[rows], mean[rows], s=9, **dots)
+    ends = np.array([min(truth.min(), mean.min()), max(truth.max(), mean.max())], dtype=float)
+    ends += np.array([-1.0, 1.0]) * (0.05 * float(np.ptp(ends)) or 0.5)
+    axis.plot(ends, ends, color=INK, linewidth=0.9, zorder=0)
+    axis.set(xlim=ends, ylim=ends, aspect="equal")
+    axis.set_xlabel(with_unit("reference", unit))
+    axis.set_ylabel(with_unit("predicted, 90 % interval", unit))
 
 
 def draw_leaderboard(
@@ -167,10 +141,3 @@ def draw_leaderboard(
     axis.set_ylabel(count)
     axis.legend(loc="lower right", ncols=len(convs) + 1, **_LEGEND)
     tidy_axis(axis)
-
-
-def _limits(truth: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
-    """Return one range for both axes, with room at the ends; never empty."""
-    low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
-    room = 0.06 * (high - low) or 0.5
-    return low - room, high + room

@@ -4,7 +4,24 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
+
+
+def load_predictions(run: RunDir) -> dict[str, np.ndarray]:
+    """Load ``HEAD/PART`` of the predictions on the test split, rows by components.
+
+    Raises:
+        RunError: there is no ensemble yet, or the file is damaged.
+    """
+    path = run.report / "test_predictions.safetensors"
+    if not path.exists():
+        build = f"hydragnn-hpo ensemble build {run.path}"
+        raise RunError(f"{run.path}: has no ensemble yet: run '{build}'.")
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: cannot be read ({error}); build the ensemble again.") from error
 
 
 def read_test_predictions(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
@@ -15,8 +32,8 @@ def read_test_predictions(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
         all components, one after another, [n]. Empty where the file is missing or damaged.
     """
     try:
-        arrays = load_file(run.report / "test_predictions.safetensors")
-    except (OSError, SafetensorError):
+        arrays = load_predictions(run)
+    except RunError:
         return {}
     heads: dict[str, dict[str, np.ndarray]] = {}
     for name in arrays:

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydragnn_hpo.report.charts import scatter, series_colour, titled_axis
-from hydragnn_hpo.report.facts import Attempt, Facts, TrialFacts
+from hydragnn_hpo.campaign import TrialHistory
+from hydragnn_hpo.report.charts import axes, scatter, series_colour, titled_axis
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
-    Column,
     Figure,
     Number,
     Numbers,
     Section,
     Table,
     Text,
+    make_table,
 )
 
 MOST_POINTS = 4000
@@ -26,7 +27,7 @@ MOST_POINTS = 4000
 
 
 @dataclass(frozen=True)
-class Pair:
+class PredictedCost:
     """Seconds of an epoch, or of an attempt, on the ranks it had."""
 
     trial: str
@@ -35,43 +36,36 @@ class Pair:
     predicted: float
     actual: float
 
-    @property
-    def ratio(self) -> float:
-        """Return actual over predicted."""
-        return self.actual / self.predicted
 
-
-def make_section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section:
     """Compare predicted with actual cost."""
-    epochs, attempts = collect_epoch_pairs(facts), collect_attempt_pairs(facts)
+    epochs, attempts = collect_epochs(facts), collect_attempts(facts)
+    blocks: list[Block] = [Text("No epoch with a predicted time has ended yet.")]
+    if epochs:
+        blocks = [_make_numbers(epochs, attempts)]
+        blocks.append(_make_figure("epochs", "Seconds per epoch", epochs))
+        if attempts:
+            blocks.append(_make_figure("attempts", "Seconds per attempt", attempts))
+        blocks.append(_make_table(epochs))
     lead = (
         "Whether trials took as long as the cost model had predicted when they were placed: "
         "the planner packs the machine by these predictions."
     )
-    title = "Predicted and actual cost"
-    if not epochs:
-        nothing = Text("No epoch with a predicted time has ended yet.")
-        return Section("costs", title, lead, (nothing,))
-    figures = [_make_figure("epochs", "Seconds per epoch", epochs)]
-    if attempts:
-        figures.append(_make_figure("attempts", "Seconds per attempt", attempts))
-    blocks: tuple[Block, ...] = (_make_numbers(epochs, attempts), *figures, _make_table(epochs))
-    return Section("costs", title, lead, blocks)
+    return Section("costs", "Predicted and actual cost", lead, tuple(blocks))
 
 
-def collect_epoch_pairs(facts: Facts) -> list[Pair]:
+def collect_epochs(facts: Facts) -> list[PredictedCost]:
     """Return predicted and median actual seconds of an epoch for each attempt."""
-    found = []
-    for trial in facts.trials.values():
-        for attempt, seconds in zip(trial.attempts, collect_epoch_seconds(trial), strict=True):
-            predicted = attempt.predicted_epoch_seconds
-            if seconds and predicted:
-                actual = statistics.median(seconds)
-                found.append(Pair(trial.name, _group(trial), predicted, actual))
-    return [pair for pair in found if pair.actual > 0]
+    return [
+        PredictedCost(trial.name, trial.trial.conv or "all", predicted, actual)
+        for trial in facts.trials.values()
+        for attempt, seconds in zip(trial.attempts, _epoch_seconds(trial), strict=True)
+        if seconds and (actual := statistics.median(seconds)) > 0
+        if (predicted := attempt.predicted_epoch_seconds)
+    ]
 
 
-def collect_epoch_seconds(trial: TrialFacts) -> list[list[float]]:
+def _epoch_seconds(trial: TrialHistory) -> list[list[float]]:
     """Return the seconds of each attempt's epochs: those recorded after it was placed."""
     starts = [attempt.placed for attempt in trial.attempts]
     found: list[list[float]] = [[] for _ in starts]
@@ -82,29 +76,37 @@ def collect_epoch_seconds(trial: TrialFacts) -> list[list[float]]:
     return found
 
 
-def collect_attempt_pairs(facts: Facts) -> list[Pair]:
-    """Return predicted and actual seconds of each attempt that reached its rung."""
-    found = []
-    for trial in facts.trials.values():
-        for attempt in trial.attempts:
-            if _reached_rung(attempt) and attempt.predicted_seconds:
-                assert attempt.ended is not None
-                actual = attempt.ended - attempt.placed
-                found.append(Pair(trial.name, _group(trial), attempt.predicted_seconds, actual))
-    return [pair for pair in found if pair.actual > 0]
+def collect_attempts(facts: Facts) -> list[PredictedCost]:
+    """Return predicted and actual seconds of each attempt that no rule and no patience ended."""
+    return [
+        PredictedCost(trial.name, trial.trial.conv or "all", attempt.predicted_seconds, actual)
+        for trial in facts.trials.values()
+        for attempt in trial.attempts
+        if attempt.outcome in ("completed", "stopped") and attempt.reason is None
+        if attempt.ended is not None and (actual := attempt.ended - attempt.placed) > 0
+        if attempt.predicted_seconds
+    ]
 
 
-def _reached_rung(attempt: Attempt) -> bool:
-    """Check whether an attempt ended at its rung, not by a rule or by patience."""
-    at_rung = attempt.outcome in ("completed", "stopped") and attempt.reason is None
-    return at_rung and attempt.ended is not None
+def ratio_percentiles(costs: Iterable[PredictedCost]) -> tuple[float, float, float]:
+    """Return percentiles of actual over predicted.
+
+    Returns:
+        The 10th, the 50th and the 90th.
+    """
+    ratios = [cost.actual / cost.predicted for cost in costs]
+    low, middle, high = np.percentile(ratios, [10.0, 50.0, 90.0])
+    return float(low), float(middle), float(high)
 
 
-def _group(trial: TrialFacts) -> str:
-    return trial.trial.conv or "all"
+def _by_group(costs: Sequence[PredictedCost]) -> dict[str, list[PredictedCost]]:
+    found: defaultdict[str, list[PredictedCost]] = defaultdict(list)
+    for cost in costs:
+        found[cost.group].append(cost)
+    return dict(sorted(found.items()))
 
 
-def _make_numbers(epochs: Sequence[Pair], attempts: Sequence[Pair]) -> Numbers:
+def _make_numbers(epochs: Sequence[PredictedCost], attempts: Sequence[PredictedCost]) -> Numbers:
     low, middle, high = ratio_percentiles(epochs)
     numbers = [
         Number("epoch_ratio", "epochs: median", middle, note="actual over predicted"),
@@ -118,61 +120,38 @@ def _make_numbers(epochs: Sequence[Pair], attempts: Sequence[Pair]) -> Numbers:
     return Numbers(tuple(numbers))
 
 
-def ratio_percentiles(pairs: Iterable[Pair]) -> tuple[float, float, float]:
-    """Return percentiles of actual over predicted.
-
-    Returns:
-        The 10th, the 50th and the 90th.
-    """
-    low, middle, high = np.percentile([pair.ratio for pair in pairs], [10.0, 50.0, 90.0])
-    return float(low), float(middle), float(high)
-
-
-def _group_pairs(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    found: defaultdict[str, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        found[pair.group].append(pair)
-    return dict(sorted(found.items()))
-
-
-def _make_figure(key: str, title: str, pairs: Sequence[Pair]) -> Figure:
-    thin = pairs[:: -(-len(pairs) // MOST_POINTS)]
-    ends = [
-        min(min(p.predicted, p.actual) for p in thin),
-        max(max(p.predicted, p.actual) for p in thin),
-    ]
+def _make_figure(key: str, title: str, costs: Sequence[PredictedCost]) -> Figure:
+    thin = costs[:: -(-len(costs) // MOST_POINTS)]
+    seconds = [end for cost in thin for end in (cost.predicted, cost.actual)]
+    ends = [min(seconds), max(seconds)]
     dotted = {"color": "faint", "dash": "dot", "width": 1.5}
-    diagonal = scatter(ends, ends, "lines", name="as predicted", line=dotted, hoverinfo="skip")
-    traces = [
-        scatter(
-            np.array([pair.predicted for pair in here]),
-            np.array([pair.actual for pair in here]),
+    traces = [scatter(ends, ends, "lines", name="as predicted", line=dotted, hoverinfo="skip")]
+    for number, (group, here) in enumerate(_by_group(thin).items()):
+        dots = scatter(
+            np.array([cost.predicted for cost in here]),
+            np.array([cost.actual for cost in here]),
             "markers",
-            text=[pair.trial for pair in here],
+            text=[cost.trial for cost in here],
             name=group,
             marker={"color": series_colour(number), "size": 6, "opacity": 0.6},
             hovertemplate="%{text}: predicted %{x:.3g} s, took %{y:.3g} s<extra></extra>",
         )
-        for number, (group, here) in enumerate(_group_pairs(thin).items())
-    ]
-    axes = {
-        "xaxis": titled_axis("predicted (s)", type="log"),
-        "yaxis": titled_axis("actual (s)", type="log"),
-    }
+        traces.append(dots)
+    across, up = (titled_axis(f"{what} (s)", type="log") for what in ("predicted", "actual"))
     caption = "Each point is an attempt; on the dotted line it took as long as was predicted."
-    return Figure(key, title, caption, (diagonal, *traces), {**axes, "showlegend": True})
+    return Figure(key, title, caption, tuple(traces), axes(across, up, showlegend=True))
 
 
-def _make_table(pairs: Sequence[Pair]) -> Table:
+def _make_table(costs: Sequence[PredictedCost]) -> Table:
+    columns = {
+        "conv": "conv",
+        "attempts": "attempts",
+        "low": "10th percentile",
+        "median": "median",
+        "high": "90th percentile",
+    }
     rows = [
-        (group, len(here), *ratio_percentiles(here)) for group, here in _group_pairs(pairs).items()
+        (group, len(here), *ratio_percentiles(here)) for group, here in _by_group(costs).items()
     ]
-    columns = (
-        Column("conv", "conv"),
-        Column("attempts", "attempts"),
-        Column("low", "10th percentile"),
-        Column("median", "median"),
-        Column("high", "90th percentile"),
-    )
     note = "Actual over predicted seconds per epoch, each attempt by the median of its epochs."
-    return Table("convs", columns, tuple(rows), note)
+    return make_table("convs", columns, rows, note)

@@ -2,13 +2,15 @@
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from hydragnn_hpo.campaign import TrialHistory, read_tail
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit
-from hydragnn_hpo.report.facts import Facts, TrialFacts
-from hydragnn_hpo.report.page_blocks import Block, Code, Column, Section, Table, Text
+from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.page_blocks import Block, Code, Section, Table, Text, make_table
 
 MEANINGS = {
     "diverged": "the loss was no number any more; the brain learns to avoid it",
@@ -30,84 +32,72 @@ EXAMPLES = 3
 LISTED = 200
 """Trials in the table."""
 
-LINES, TAIL_BYTES, WIDTH = 8, 16_384, 400
-"""Of a log: last lines that are shown, bytes that are read for them, characters of a line."""
+LINES, WIDTH = 8, 400
+"""Of a log: last lines that are shown, and characters of a line."""
+
+Item = TypeVar("Item")
 
 
-def make_section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section:
     """List failures, interruptions and hosts that were lost."""
     failed = [trial for trial in facts.trials.values() if trial.trial.status == "failed"]
-    hosts = _hosts(facts)
-    interrupted = collect_interruptions(facts)
-    lead = "Which trials failed or were interrupted and why, and how to try them again."
-    if not failed and not interrupted and not hosts:
-        nothing = Text("No trial failed, none was interrupted, and no host was lost.")
-        return Section("failures", "Failures", lead, (nothing,))
+    by_reason = group_by_reason((str(trial.trial.reason or "unknown"), trial) for trial in failed)
+    ends = [end for end in facts.history.slots.ends if end.outcome == "interrupted"]
+    interrupted = group_by_reason((str(end.reason), end.trial) for end in ends)
+    hosts = _lost_hosts(facts)
     blocks: list[Block] = []
     if failed:
-        blocks += [_reasons(failed), *_examples(facts.run, failed), _make_table(failed)]
-    else:
+        blocks += [_reason_table(by_reason), *_examples(facts.run, by_reason), _trial_table(failed)]
+    elif interrupted or hosts:
         blocks.append(Text("No trial failed."))
+    else:
+        blocks.append(Text("No trial failed, none was interrupted, and no host was lost."))
     if interrupted:
-        blocks.append(_interruptions(interrupted))
+        blocks.append(_interruption_table(interrupted))
     if hosts:
-        blocks.append(_host_table(hosts))
+        columns = {"host": "host", "became": "what became of it", "why": "why"}
+        blocks.append(make_table("hosts", columns, hosts))
+    lead = "Which trials failed or were interrupted and why, and how to try them again."
     return Section("failures", "Failures", lead, tuple(blocks))
 
 
-def group_by_reason(failed: Sequence[TrialFacts]) -> dict[str, list[TrialFacts]]:
-    """Group failed trials by their reason.
-
-    Returns:
-        Trials by reason, the most frequent reason first.
-    """
-    found: defaultdict[str, list[TrialFacts]] = defaultdict(list)
-    for trial in failed:
-        found[trial.trial.reason or "unknown"].append(trial)
+def group_by_reason(pairs: Iterable[tuple[str, Item]]) -> dict[str, list[Item]]:
+    """Group pairs of a reason and something by the reason, the most frequent first."""
+    found: defaultdict[str, list[Item]] = defaultdict(list)
+    for reason, item in pairs:
+        found[reason].append(item)
     return dict(sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0])))
 
 
-def collect_interruptions(facts: Facts) -> dict[str, list[str]]:
-    """Group interrupted trials by the reason of their interruptions.
-
-    Returns:
-        Names of trials by reason, once for each interruption; the most frequent reason first.
-    """
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for event in facts.events:
-        if event["event"] == "ended" and event["outcome"] == "interrupted":
-            found[str(event.get("reason"))].append(event["trial"])
-    return dict(sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0])))
-
-
-def _reasons(failed: Sequence[TrialFacts]) -> Table:
-    unit, size = cost_unit(sum(trial.trial.slot_seconds for trial in failed))
+def _reason_table(by_reason: dict[str, list[TrialHistory]]) -> Table:
+    seconds = {
+        reason: sum(trial.trial.slot_seconds for trial in trials)
+        for reason, trials in by_reason.items()
+    }
+    unit, size = cost_unit(sum(seconds.values()))
+    columns = {
+        "reason": "reason",
+        "trials": "failed trials",
+        "time": ("slot time", f"slot {unit}"),
+        "meaning": "meaning",
+    }
     rows = [
-        (
-            reason,
-            len(trials),
-            sum(trial.trial.slot_seconds for trial in trials) / size,
-            MEANINGS.get(reason, ""),
-        )
-        for reason, trials in group_by_reason(failed).items()
+        (reason, len(trials), seconds[reason] / size, MEANINGS.get(reason, ""))
+        for reason, trials in by_reason.items()
     ]
-    columns = (
-        Column("reason", "reason"),
-        Column("trials", "failed trials"),
-        Column("time", "slot time", f"slot {unit}"),
-        Column("meaning", "meaning"),
-    )
-    return Table("reasons", columns, tuple(rows))
+    return make_table("reasons", columns, rows)
 
 
-def _examples(run: RunDir, failed: Sequence[TrialFacts]) -> list[Block]:
-    blocks: list[Block] = []
-    for reason, trials in group_by_reason(failed).items():
-        for trial in trials[:EXAMPLES]:
-            lines = read_last_lines(run, trial)
-            again = retry_command(run.path, trial.name)
-            blocks.append(Code(f"{lines}\n\n$ {again}", f"{trial.name}: {reason}", folded=True))
-    return blocks
+def _examples(run: RunDir, by_reason: dict[str, list[TrialHistory]]) -> list[Block]:
+    return [
+        Code(
+            f"{read_last_lines(run, trial)}\n\n$ {retry_command(run.path, trial.name)}",
+            f"{trial.name}: {reason}",
+            folded=True,
+        )
+        for reason, trials in by_reason.items()
+        for trial in trials[:EXAMPLES]
+    ]
 
 
 def retry_command(run: Path, trial: str) -> str:
@@ -115,69 +105,46 @@ def retry_command(run: Path, trial: str) -> str:
     return shlex.join(["hydragnn-hpo", "retry", str(run), trial])
 
 
-def read_last_lines(run: RunDir, trial: TrialFacts) -> str:
+def read_last_lines(run: RunDir, trial: TrialHistory) -> str:
     """Return the last lines of the log of a trial's last attempt; without a log its message."""
     log = run.trial(trial.name).attempt(trial.trial.attempt) / "log"
-    lines = read_tail(log)
-    message = (trial.trial.message or "it left no message").strip()
-    if not lines:
-        return _shorten(message.splitlines()[-LINES:])
-    return _shorten(lines)
-
-
-def read_tail(log: Path) -> list[str]:
-    """Read the last lines of a log; nothing if there is no log."""
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return []
-    return text.strip().splitlines()[-LINES:]
-
-
-def _shorten(lines: Sequence[str]) -> str:
+    message = (trial.trial.message or "it left no message").strip().splitlines()
+    lines = read_tail(log, LINES) or message[-LINES:]
     return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines)
 
 
-def _make_table(failed: Sequence[TrialFacts]) -> Table:
+def _trial_table(failed: Sequence[TrialHistory]) -> Table:
     rows = []
     for trial in failed[:LISTED]:
         lines = (trial.trial.message or "").strip().splitlines()
         last = lines[-1][:160] if lines else ""
         rows.append((trial.name, trial.trial.reason, trial.trial.attempt, last))
-    columns = (
-        Column("trial", "trial"),
-        Column("reason", "reason"),
-        Column("attempts", "attempts"),
-        Column("message", "last line of its message"),
-    )
-    more = len(failed) - LISTED
-    note = (
-        f"The first {LISTED} failed trials; all of them: hydragnn-hpo leaderboard."
-        if more > 0
-        else ""
-    )
-    return Table("trials", columns, tuple(rows), note)
+    columns = {
+        "trial": "trial",
+        "reason": "reason",
+        "attempts": "attempts",
+        "message": "last line of its message",
+    }
+    note = f"The first {LISTED} failed trials; all of them: hydragnn-hpo leaderboard."
+    return make_table("trials", columns, rows, note if len(failed) > LISTED else "")
 
 
-def _interruptions(found: Mapping[str, Sequence[str]]) -> Table:
+def _interruption_table(interrupted: dict[str, list[str]]) -> Table:
+    columns = {
+        "reason": "reason",
+        "times": "interruptions",
+        "trials": "trials",
+        "meaning": "meaning",
+    }
     rows = [
         (reason, len(names), len(Counter(names)), MEANINGS.get(reason, ""))
-        for reason, names in found.items()
+        for reason, names in interrupted.items()
     ]
-    columns = (
-        Column("reason", "reason"),
-        Column("times", "interruptions"),
-        Column("trials", "trials"),
-        Column("meaning", "meaning"),
-    )
     note = "Interrupted attempts went on from their last checkpoint, unless their trial failed."
-    return Table("interruptions", columns, tuple(rows), note)
+    return make_table("interruptions", columns, rows, note)
 
 
-def _hosts(facts: Facts) -> list[tuple[str, str, str]]:
+def _lost_hosts(facts: Facts) -> list[tuple[str, str, str]]:
     """Return host, fate (lost, lost and back, in quarantine) and reason."""
     found: dict[str, tuple[str, str]] = {}
     for event in facts.events:
@@ -188,8 +155,3 @@ def _hosts(facts: Facts) -> list[tuple[str, str, str]]:
     for host, reason in facts.state.hosts.quarantined.items():
         found[host] = "in quarantine", reason
     return [(host, became, why) for host, (became, why) in found.items()]
-
-
-def _host_table(hosts: Sequence[tuple[str, str, str]]) -> Table:
-    columns = (Column("host", "host"), Column("became", "what became of it"), Column("why", "why"))
-    return Table("hosts", columns, tuple(hosts))

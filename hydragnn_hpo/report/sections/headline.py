@@ -6,48 +6,31 @@ from typing import Any
 from hydragnn_hpo.config import PublishedConfig
 from hydragnn_hpo.report.charts import cost_unit, time_unit
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.page_blocks import (
-    Block,
-    Cell,
-    Column,
-    Number,
-    Numbers,
-    Section,
-    Table,
-    Text,
-)
-from hydragnn_hpo.report.timeline import slots_per_host
+from hydragnn_hpo.report.page_blocks import Block, Number, Numbers, Section, Table, Text, make_table
 
 JOULES_PER_KWH = 3.6e6
 
 
-def make_section(facts: Facts) -> Section | None:
+def make_section(facts: Facts) -> Section:
     """Show errors of the ensemble, or of the best trial so far, and the campaign's cost."""
     blocks: list[Block] = []
     if not facts.state.finished:
         blocks.append(Text("The campaign is not finished: what follows is as far as it has come."))
     heads = (facts.ensemble or {}).get("heads", {})
-    blocks += [_errors(heads), _heads(facts, heads)] if heads else _best_trial(facts)
+    blocks += _ensemble(facts, heads) if heads else _best_trial(facts)
     blocks += [_counts(facts), _cost(facts)]
     if facts.figures["energy_joules"] is None:
         blocks.append(Text("Energy was not counted: no counter of the hosts could be read."))
-    return Section(
-        key="headline",
-        title="Headline",
-        lead="How good the result is, against what it should be judged, and what it cost.",
-        blocks=tuple(blocks),
-    )
+    lead = "How good the result is, against what it should be judged, and what it cost."
+    return Section("headline", "Headline", lead, tuple(blocks))
 
 
-def _errors(heads: Mapping[str, Any]) -> Numbers:
-    return Numbers(
-        tuple(
-            Number(
-                f"test_mae.{name}", f"test MAE, {name}", head["test_mae"], head["unit"], "ensemble"
-            )
-            for name, head in heads.items()
-        )
-    )
+def _ensemble(facts: Facts, heads: Mapping[str, Any]) -> list[Block]:
+    errors = [
+        Number(f"test_mae.{name}", f"test MAE, {name}", head["test_mae"], head["unit"], "ensemble")
+        for name, head in heads.items()
+    ]
+    return [Numbers(tuple(errors)), _heads(facts, heads)]
 
 
 def best_published(facts: Facts, head: str) -> PublishedConfig | None:
@@ -58,48 +41,42 @@ def best_published(facts: Facts, head: str) -> PublishedConfig | None:
 
 
 def _heads(facts: Facts, heads: Mapping[str, Any]) -> Table:
-    columns = (
-        Column("head", "head"),
-        Column("unit", "unit"),
-        Column("ensemble", "ensemble, test MAE"),
-        Column("single", "best single member"),
-        Column("baseline", "predict the mean"),
-        Column("ratio", "ensemble / mean", "%"),
-        Column("coverage90", "in the 90 % interval", "%"),
-        Column("published", "published MAE"),
-        Column("by", "published by"),
-    )
-    rows: list[tuple[Cell, ...]] = []
-    sources = []
+    columns = {
+        "head": "head",
+        "unit": "unit",
+        "ensemble": "ensemble, test MAE",
+        "single": "best single member",
+        "baseline": "predict the mean",
+        "ratio": ("ensemble / mean", "%"),
+        "coverage90": ("in the 90 % interval", "%"),
+        "published": "published MAE",
+        "by": "published by",
+    }
+    rows, sources = [], []
     for name, head in heads.items():
-        known = best_published(facts, name)
-        if known is not None:
-            sources.append(f"{name}: {known.by}, {known.source}.")
+        published = best_published(facts, name)
+        if published is not None:
+            sources.append(f"{name}: {published.by}, {published.source}.")
         figures = ("test_mae", "single_mae", "mean_baseline_mae", "ratio_to_mean", "coverage90")
-        scores: tuple[Cell, ...] = tuple(head.get(figure) for figure in figures)
-        rows.append(
-            (name, head["unit"], *scores, *((known.mae, known.by) if known else (None, "-")))
-        )
+        known = (published.mae, published.by) if published else (None, "-")
+        rows.append((name, head["unit"], *(head.get(figure) for figure in figures), *known))
     note = "All on the test split, which only the final ensemble sees. "
     note += " ".join(sources) or "The card names no published figure to compare with."
-    return Table("heads", columns, tuple(rows), note)
+    return make_table("heads", columns, rows, note)
 
 
 def _best_trial(facts: Facts) -> list[Block]:
     ranked = facts.state.ranked()
     if not ranked:
         return [Text("There is no ensemble yet, and no trial has a result.")]
-    best = ranked[0]
-    numbers = [
-        Number(
-            f"val_mae.{head}", f"validation MAE, {head}", mae, facts.units.get(head, ""), best.name
-        )
+    best, units = ranked[0], facts.units
+    errors = [
+        Number(f"val_mae.{head}", f"validation MAE, {head}", mae, units.get(head, ""), best.name)
         for head, mae in best.val_mae.items()
     ]
-    if not numbers:
-        numbers = [Number("objective", "best objective", best.objective, note=best.name)]
+    objective = Number("objective", "best objective", best.objective, note=best.name)
     note = Text("There is no ensemble yet; these are the validation errors of the best trial.")
-    return [note, Numbers(tuple(numbers))]
+    return [note, Numbers(tuple(errors) or (objective,))]
 
 
 def _counts(facts: Facts) -> Numbers:
@@ -119,7 +96,7 @@ def _cost(facts: Facts) -> Numbers:
     figures = facts.figures
     duration = (facts.end or 0.0) - (facts.begin or facts.end or 0.0)
     long, second = time_unit(duration)
-    hosts = figures["slot_seconds"] / slots_per_host(facts)
+    hosts = figures["slot_seconds"] / facts.slots_per_host
     unit, size = cost_unit(hosts)
     return Numbers(
         (

@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from hydragnn_hpo.campaign import TrialHistory
 from hydragnn_hpo.config import ParameterConfig
-from hydragnn_hpo.report.facts import Facts, TrialFacts
-from hydragnn_hpo.report.page_blocks import Column, Figure, Section, Table, Text
-from hydragnn_hpo.report.trial_scores import (
-    best_first,
-    cell,
-    goal_name,
-    goal_unit,
-    members_of,
-    scored_trials,
-    short_names,
-    wide,
+from hydragnn_hpo.report.charts import is_wide, short_names
+from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.page_blocks import (
+    Figure,
+    Section,
+    Table,
+    Text,
+    make_table,
+    searched_cell,
 )
 from hydragnn_hpo.search import list_values
 
@@ -32,6 +31,9 @@ MANY = 99
 COLOURS = ((0.0, "line"), (0.5, "c6"), (1.0, "c1"))
 """From bad to good: the good ones are drawn on top."""
 
+GOLDEN = 0.6180339887498949
+"""Its multiples modulo 1 never bunch: lines and points of one choice are spread by them."""
+
 _SPREAD = 0.25
 """How far apart lines of one value stand, as a share of the way to the next value."""
 _OFF = 0.12
@@ -44,23 +46,23 @@ _HOW = (
     "narrow it, Escape lets go, left and right move the axis."
 )
 
+ScoredTrials = Sequence[tuple[TrialHistory, float]]
+
 
 def make_section(facts: Facts) -> Section | None:
     """Show parallel coordinates and the best trials; None before the first score."""
-    rows = scored_trials(facts)
+    rows = facts.scored_trials()
     if not rows:
         return None
-    ranked = best_first(rows)
-    return Section(
-        key="parallel",
-        title="All trials at a glance",
-        lead="Which values do the good trials have in common? One line is one trial: through its "
-        "searched values, the epochs that it trained, to its objective.",
-        blocks=(_make_figure(facts, _sample(rows)), Text(_HOW), _make_table(facts, ranked[:BEST])),
+    lead = (
+        "Which values do the good trials have in common? One line is one trial: through its "
+        "searched values, the epochs that it trained, to its objective."
     )
+    blocks = (_make_figure(facts, rows), Text(_HOW), _make_table(facts, rows))
+    return Section("parallel", "All trials at a glance", lead, blocks)
 
 
-def _sample(rows: list[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, float]]:
+def _sample(rows: ScoredTrials) -> ScoredTrials:
     """Keep the best trials (a quarter of ``LINES``) and an even sample of the rest."""
     if len(rows) <= LINES:
         return rows
@@ -70,17 +72,16 @@ def _sample(rows: list[tuple[TrialFacts, float]]) -> list[tuple[TrialFacts, floa
     return [rows[place] for place in sorted({*order[:first].tolist(), *order[rest].tolist()})]
 
 
-def _make_figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
-    names = short_names(facts.config.space)
-    values = [trial.trial.values for trial, _ in rows]
+def _make_figure(facts: Facts, every: ScoredTrials) -> Figure:
+    rows, names = _sample(every), short_names(facts.config.space)
     scores = np.array([score for _, score in rows])
     dimensions = [
-        parameter_axis(names[key], parameter, [v.get(key) for v in values])
+        parameter_axis(names[key], parameter, [t.trial.values.get(key) for t, _ in rows])
         for key, parameter in facts.config.space.items()
     ]
-    dimensions.append(_plain("epochs", np.array([t.trial.epoch for t, _ in rows], float)))
-    dimensions.append(_plain(goal_name(facts), scores))
-    good = -np.log10(scores) if wide(scores) else -scores
+    dimensions.append(_number_axis("epochs", np.array([t.trial.epoch for t, _ in rows], float)))
+    dimensions.append(_number_axis(facts.goal_name(), scores))
+    good = -np.log10(scores) if is_wide(scores) else -scores
     low, high = float(np.quantile(good, 0.1)), float(good.max())
     line = {
         "color": good,
@@ -88,21 +89,14 @@ def _make_figure(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Figure:
         "cmin": low,
         "cmax": high if high > low else low + 1.0,
     }
-    total = len(scored_trials(facts))
-    drawn = "all" if len(rows) == total else f"{len(rows)} of the"
+    drawn = "all" if len(rows) == len(every) else f"{len(rows)} of the"
     return Figure(
         key="coordinates",
         title="Parallel coordinates",
-        caption=f"Lines of {drawn} {total} trials with a score, "
-        f"coloured by the {goal_name(facts)}: orange is good, grey is not. A parameter that a "
+        caption=f"Lines of {drawn} {len(every)} trials with a score, "
+        f"coloured by the {facts.goal_name()}: orange is good, grey is not. A parameter that a "
         "trial does not have stands at 'not active'.",
-        data=(
-            {
-                "type": "parcoords",
-                "line": line,
-                "dimensions": dimensions,
-            },
-        ),
+        data=({"type": "parcoords", "line": line, "dimensions": dimensions},),
         layout={},
         height=480,
     )
@@ -126,7 +120,7 @@ def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Any])
     if parameter.choices is not None:
         places = {repr(choice): float(k) for k, choice in enumerate(parameter.choices)}
         found = [np.nan if v is None else places.get(repr(v), np.nan) for v in values]
-        ticks = {float(k): str(cell(c)) for k, c in enumerate(parameter.choices)}
+        ticks = {float(k): str(searched_cell(c)) for k, c in enumerate(parameter.choices)}
         low, high = 0.0, float(max(len(places) - 1, 1))
     else:
         low, high = (_place(parameter, end) for end in (parameter.low, parameter.high))
@@ -139,7 +133,8 @@ def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Any])
     ends = [(below if off else low) - room, high + room]
     if off:
         ticks = {below: "not active", **ticks}
-    lines = np.nan_to_num(np.array(found, dtype=float), nan=below) + step * _apart(len(found))
+    apart = _SPREAD * ((np.arange(len(found)) * GOLDEN) % 1.0 - 0.5)
+    lines = np.nan_to_num(np.array(found, dtype=float), nan=below) + step * apart
     return _axis(name, lines, ends, ticks)
 
 
@@ -150,19 +145,13 @@ def _axis(
     return {"label": name, "values": values, "range": list(ends), **shown}
 
 
-def _apart(count: int) -> np.ndarray:
-    """Return small numbers around 0 that never bunch: multiples of the golden ratio modulo 1."""
-    spread: np.ndarray = _SPREAD * ((np.arange(count) * 0.6180339887498949) % 1.0 - 0.5)
-    return spread
-
-
 def _place(parameter: ParameterConfig, value: Any) -> float:
     return math.log10(value) if parameter.log and value > 0 else float(value)
 
 
-def _plain(name: str, values: np.ndarray) -> dict[str, Any]:
+def _number_axis(name: str, values: np.ndarray) -> dict[str, Any]:
     """Return an axis of numbers, logarithmic where they span decades."""
-    log, every = wide(values), np.unique(values)
+    log, every = is_wide(values), np.unique(values)
     places = np.log10(values) if log else values
     low, high = float(places.min()), float(places.max())
     high = high if high > low else low + 1.0
@@ -197,27 +186,25 @@ def round_ticks(low: float, high: float) -> list[float]:
     return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
 
 
-def _make_table(facts: Facts, rows: list[tuple[TrialFacts, float]]) -> Table:
-    names, members = short_names(facts.config.space), members_of(facts)
-    columns = [
-        Column("trial", "trial"),
-        Column("objective", goal_name(facts), goal_unit(facts)),
-        Column("epochs", "epochs"),
-        *(Column(key, name) for key, name in names.items()),
-    ]
-    lines = [_line(trial, score, names) for trial, score in rows]
+def _make_table(facts: Facts, every: ScoredTrials) -> Table:
+    """List the best trials, in the order of the leaderboard."""
+    ranked = sorted(every, key=lambda row: (-row[0].trial.until, row[1], row[0].name))[:BEST]
+    names, members = short_names(facts.config.space), facts.members
+    columns: dict[str, str | Sequence[str]] = {
+        "trial": "trial",
+        "objective": (facts.goal_name(), facts.goal_unit()),
+        "epochs": "epochs",
+        **names,
+    }
+    rows = []
+    for trial, score in ranked:
+        values = (searched_cell(trial.trial.values.get(key)) for key in names)
+        member = ("yes" if trial.name in members else "",) if members else ()
+        rows.append((trial.name, score, trial.trial.epoch, *values, *member))
     if members:
-        columns.append(Column("member", "member"))
-        lines = [(*line, "yes" if line[0] in members else "") for line in lines]
-    return Table(
-        key="best",
-        columns=tuple(columns),
-        rows=tuple(lines),
-        note=f"The {len(lines)} best trials: those trained furthest first, then by objective. A "
-        "dash is a parameter that the trial does not have.",
+        columns["member"] = "member"
+    note = (
+        f"The {len(rows)} best trials: those trained furthest first, then by objective. A dash is "
+        "a parameter that the trial does not have."
     )
-
-
-def _line(trial: TrialFacts, score: float, names: Mapping[str, str]) -> tuple[Any, ...]:
-    values = trial.trial.values
-    return (trial.name, score, trial.trial.epoch, *(cell(values.get(key)) for key in names))
+    return make_table("best", columns, rows, note)

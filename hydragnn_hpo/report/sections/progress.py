@@ -1,39 +1,42 @@
-"""Section on the search's progress: the best score so far, against trials and cost."""
+"""Sections on the course of the search: the best score so far, and the learning curves."""
 
 import json
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.campaign import rank_trials
-from hydragnn_hpo.report.charts import cost_unit, rung_colour, scatter, titled_axis
+from hydragnn_hpo.campaign import TrialHistory, first_goal, rank_trials
+from hydragnn_hpo.report.charts import axes, cost_unit, rung_colour, scatter, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
-    Cell,
     Code,
-    Column,
     Figure,
     Number,
     Numbers,
     Section,
     Table,
     Text,
+    make_table,
 )
-from hydragnn_hpo.report.timeline import slots_per_host
-from hydragnn_hpo.report.trial_scores import first_goal
 from hydragnn_hpo.search import goal_label, goals
 
 TOP = 10
 """Trials in the table."""
 
-MOST_POINTS = 6000
+MOST_RESULTS = 6000
 """Results of a chart; of more every n-th is drawn."""
 
 CLOSE = 1.01
 """Times the best: what counts as having reached it."""
+
+MOST_TRIALS, MOST_POINTS = 240, 12_000
+"""Learning curves and points of them that are drawn."""
+
+Curve = tuple[list[int], list[float]]
 
 
 @dataclass(frozen=True)
@@ -53,20 +56,14 @@ class ScoredAttempt:
     """The smallest score so far."""
 
 
-def make_section(facts: Facts) -> Section | None:
+def make_progress(facts: Facts) -> Section:
     """Show how the best score fell."""
-    found = collect_results(facts)
+    results = collect_results(facts)
+    blocks: tuple[Block, ...] = (Text("No trial has a result yet."),)
+    if results:
+        figures = _result_figures(facts, results)
+        blocks = (_time_to_best(facts, results), *figures, _best_table(facts), _best_values(facts))
     lead = "How fast the search found its best trials, by trials and by the time they took."
-    if not found:
-        nothing = Text("No trial has a result yet.")
-        return Section("progress", "Progress of the search", lead, (nothing,))
-    hosts = slots_per_host(facts)
-    blocks = (
-        _make_numbers(found, hosts),
-        *_make_figures(facts, found, hosts),
-        _make_table(facts),
-        _best(facts),
-    )
     return Section("progress", "Progress of the search", lead, blocks)
 
 
@@ -74,37 +71,30 @@ def collect_results(facts: Facts) -> list[ScoredAttempt]:
     """Collect all results of the search in order; trials with other seeds are left out."""
     found: list[ScoredAttempt] = []
     ended: set[str] = set()
-    placed: dict[str, tuple[float, int, int]] = {}
     seconds, best = 0.0, float("inf")
-    for event in facts.events:
-        name = event.get("trial", "")
-        if event["event"] == "placed":
-            placed[name] = event["time"], len(event["slots"]), event["until"]
-        if event["event"] != "ended":
+    for end in facts.history.slots.ends:
+        seconds += end.width * ((end.ended or 0.0) - end.placed)
+        if end.outcome in ("interrupted", "cancelled") or facts.trials[end.trial].trial.parent:
             continue
-        trial = facts.trials[name].trial
-        begun, slots, until = placed.pop(name, (event["time"], 0, trial.until))
-        seconds += slots * (event["time"] - begun)
-        if event["outcome"] in ("interrupted", "cancelled") or trial.parent is not None:
-            continue
-        ended.add(name)
-        score = first_goal(event.get("score", event.get("objective")))
+        ended.add(end.trial)
+        score = first_goal(end.score)
         if score is not None:
             best = min(best, score)
-            found.append(ScoredAttempt(name, until, score, len(ended), seconds, best))
+            found.append(ScoredAttempt(end.trial, end.until, score, len(ended), seconds, best))
     return found
 
 
-def first_within(found: Sequence[ScoredAttempt], times: float) -> ScoredAttempt:
+def first_within(results: Sequence[ScoredAttempt], times: float) -> ScoredAttempt:
     """Return the first result that is at most so many times the best of all."""
-    limit = times * found[-1].best if found[-1].best > 0 else found[-1].best
-    return next(result for result in found if result.score <= limit)
+    best = results[-1].best
+    limit = times * best if best > 0 else best
+    return next(result for result in results if result.score <= limit)
 
 
-def _make_numbers(found: Sequence[ScoredAttempt], slots: float) -> Numbers:
-    best, close = first_within(found, 1.0), first_within(found, CLOSE)
-    unit, size = cost_unit(best.seconds / slots)
-    size *= slots
+def _time_to_best(facts: Facts, results: Sequence[ScoredAttempt]) -> Numbers:
+    best, close = first_within(results, 1.0), first_within(results, CLOSE)
+    unit, size = cost_unit(best.seconds / facts.slots_per_host)
+    size *= facts.slots_per_host
     return Numbers(
         (
             Number("best", "best score", best.score, note=f"trial {best.trial}"),
@@ -116,49 +106,49 @@ def _make_numbers(found: Sequence[ScoredAttempt], slots: float) -> Numbers:
     )
 
 
-def _make_figures(
-    facts: Facts, found: Sequence[ScoredAttempt], slots: float
-) -> tuple[Figure, Figure]:
+def _result_figures(facts: Facts, results: Sequence[ScoredAttempt]) -> Iterator[Figure]:
     goal = goal_label(goals(facts.config.search.objective)[0])
     label = "weighted validation MAE" if goal == "weighted" else goal
-    thin = found[:: -(-len(found) // MOST_POINTS)]
-    positive = min(result.score for result in thin) > 0
-    axis = titled_axis(label, type="log" if positive else "linear")
+    thin = results[:: -(-len(results) // MOST_RESULTS)]
+    kind = "log" if min(result.score for result in thin) > 0 else "linear"
     caption = (
         "Each point is the end of an attempt, in the colour of its rung; the line is the best "
         "score so far, at any rung."
     )
     if goal == "weighted":
         caption += " The weighted MAE is in units of each target's standard deviation."
-    trials = [float(result.trials) for result in thin]
-    spent = [result.seconds / slots for result in thin]
+    trials = np.array([float(result.trials) for result in thin])
+    spent = np.array([result.seconds for result in thin]) / facts.slots_per_host
+    for key, title, x, across in (
+        ("by_trials", "Best so far, by trials", trials, "trials that came to rest"),
+        (
+            "by_cost",
+            "Best so far, by host-seconds",
+            spent,
+            "time that trials held slots (host seconds)",
+        ),
+    ):
+        layout = axes(across, titled_axis(label, type=kind), showlegend=True)
+        yield Figure(key, title, caption, tuple(_result_traces(thin, x)), layout)
 
-    def figure(key: str, title: str, x: list[float], along: str) -> Figure:
-        layout = {"xaxis": titled_axis(along), "yaxis": axis, "showlegend": True}
-        return Figure(key, title, caption, tuple(_traces(thin, x)), layout)
 
-    cost = "time that trials held slots (host seconds)"
-    return (
-        figure("by_trials", "Best so far, by trials", trials, "trials that came to rest"),
-        figure("by_cost", "Best so far, by host-seconds", spent, cost),
-    )
-
-
-def _traces(found: Sequence[ScoredAttempt], x: Sequence[float]) -> Iterator[dict[str, Any]]:
-    for number, rung in enumerate(sorted({result.until for result in found})):
-        here = [k for k, result in enumerate(found) if result.until == rung]
+def _result_traces(results: Sequence[ScoredAttempt], x: np.ndarray) -> Iterator[dict[str, Any]]:
+    scores = np.array([result.score for result in results])
+    until = np.array([result.until for result in results])
+    for number, rung in enumerate(np.unique(until)):
+        here = np.flatnonzero(until == rung).tolist()
         yield scatter(
-            np.array([x[k] for k in here]),
-            np.array([found[k].score for k in here]),
+            x[here],
+            scores[here],
             "markers",
-            text=[found[k].trial for k in here],
+            text=[results[k].trial for k in here],
             name=f"to epoch {rung}",
             marker={"color": rung_colour(number), "size": 5, "opacity": 0.6},
             hovertemplate="%{text}: %{y:.4g}<extra></extra>",
         )
     yield scatter(
-        np.array(x),
-        np.array([result.best for result in found]),
+        x,
+        np.array([result.best for result in results]),
         "lines",
         name="best so far",
         line={"shape": "hv", "width": 2.5, "color": "ink"},
@@ -166,7 +156,7 @@ def _traces(found: Sequence[ScoredAttempt], x: Sequence[float]) -> Iterator[dict
     )
 
 
-def _best(facts: Facts) -> Block:
+def _best_values(facts: Facts) -> Block:
     """Return the searched values of the best trial."""
     ranked = facts.state.ranked()
     if not ranked:
@@ -175,33 +165,121 @@ def _best(facts: Facts) -> Block:
     return Code("\n".join(lines), f"Searched values of {ranked[0].name}, the first of them")
 
 
-def _make_table(facts: Facts) -> Table:
+def _best_table(facts: Facts) -> Table:
     board = rank_trials(facts.state)
     best = board.best(TOP).rows
     unit, size = cost_unit(max((row.slot_seconds for row in best), default=0.0))
     heads = list(dict.fromkeys(head for row in board.rows for head in row.val_mae))
-    columns = (
-        Column("trial", "trial"),
-        Column("rank", "rank"),
-        Column("epochs", "epochs"),
-        Column("objective", "objective"),
-        *(
-            Column(f"val_mae.{head}", f"val. MAE {head}", facts.units.get(head, ""))
-            for head in heads
-        ),
-        Column("time", "slot time", f"slot {unit}"),
-    )
-    rows: list[tuple[Cell, ...]] = [
-        (
-            row.trial,
-            row.rank,
-            row.epochs,
-            row.objective,
-            *(row.val_mae.get(head) for head in heads),
-            row.slot_seconds / size,
-        )
+    errors = {f"val_mae.{h}": (f"val. MAE {h}", facts.units.get(h, "")) for h in heads}
+    columns = {"trial": "trial", "rank": "rank", "epochs": "epochs", "objective": "objective"}
+    rows = [
+        (row.trial, row.rank, row.epochs, row.objective)
+        + tuple(row.val_mae.get(head) for head in heads)
+        + (row.slot_seconds / size,)
         for row in best
         if row.rank is not None
     ]
     note = "Trials trained furthest come first; MAEs are of the validation split."
-    return Table("top", columns, tuple(rows), note)
+    return make_table("top", columns | errors | {"time": ("slot time", f"slot {unit}")}, rows, note)
+
+
+# -- learning curves -----------------------------------------------------------------------
+
+
+def make_curves(facts: Facts) -> Section:
+    """Draw the learning curves and count the trials of each rung."""
+    curves = {name: learning_curve(trial) for name, trial in facts.trials.items()}
+    curves = {name: curve for name, curve in curves.items() if curve[0]}
+    blocks: tuple[Block, ...] = (Text("No epoch has ended yet."),)
+    if curves:
+        blocks = (_curve_figure(facts, curves), _rung_table(facts))
+    lead = "How the validation objective fell with the epochs, and what each rung decided."
+    return Section("curves", "Learning curves", lead, blocks)
+
+
+def learning_curve(trial: TrialHistory) -> Curve:
+    """Return epochs and objectives; of an epoch that was trained twice, the last."""
+    found = {e.epoch: e.objective for e in trial.epochs if e.objective is not None}
+    return list(found), [float(value) for value in found.values()]
+
+
+def choose_curves(curves: Mapping[str, Curve], best: Sequence[str]) -> list[str]:
+    """Choose the curves to draw: the best trials first, then an even sample of the others.
+
+    Args:
+        curves: all of them.
+        best: all trials with a result, best first.
+    """
+    ranked = [name for name in best if name in curves]
+    others = [name for name in curves if name not in set(ranked)]
+    keep = ranked[: MOST_TRIALS // 2]
+    rest = [*ranked[len(keep) :], *others]
+    keep += rest[:: max(1, -(-len(rest) // (MOST_TRIALS - len(keep))))]
+    points = np.cumsum([len(curves[name][0]) for name in keep])
+    return keep[: max(1, int(np.searchsorted(points, MOST_POINTS, side="right")))]
+
+
+def _curve_figure(facts: Facts, curves: Mapping[str, Curve]) -> Figure:
+    ranked = [trial.name for trial in facts.state.ranked() if trial.name in curves]
+    names = choose_curves(curves, ranked)
+    traces, below = [], 0
+    for number, rung in enumerate(facts.config.search.rungs):
+        here = [name for name in names if below < curves[name][0][-1] <= rung]
+        below = rung
+        if here:
+            mode = "lines+markers" if len(names) <= 40 else "lines"
+            line = {"width": 1, "color": rung_colour(number)}
+            bundle = _bundle({name: curves[name] for name in here}, mode)
+            traces.append(bundle | {"name": f"to epoch {rung}", "line": line})
+    if ranked:
+        best = scatter(
+            *curves[ranked[0]],
+            "lines",
+            name=f"best: {ranked[0]}",
+            line={"color": "ink", "width": 3},
+            hovertemplate=f"{ranked[0]}, epoch %{{x}}: %{{y:.4g}}<extra></extra>",
+        )
+        traces.append(best)
+    kind = "log" if min(value for name in names for value in curves[name][1]) > 0 else "linear"
+    objective = titled_axis("validation objective", type=kind)
+    caption = "Each line is a trial, coloured by the rung to which it trained; the best is thick."
+    if len(names) < len(curves):
+        caption += (
+            f" Shown are {len(names)} of {len(curves):,} trials: the best, and an even sample."
+        )
+    layout = axes("epoch", objective, showlegend=True, hovermode="closest")
+    return Figure("curves", "Learning curves", caption, tuple(traces), layout, height=440)
+
+
+def _bundle(curves: Mapping[str, Curve], mode: str) -> dict[str, Any]:
+    """Join many curves in one trace, with gaps between them."""
+    x: list[int | None] = []
+    y: list[float | None] = []
+    text: list[str] = []
+    for name, (epochs, values) in curves.items():
+        x += [*epochs, None]
+        y += [*(float(f"{value:.5g}") for value in values), None]
+        text += [name] * (len(epochs) + 1)
+    style = {"marker": {"size": 4}, "opacity": 0.55, "connectgaps": False}
+    hover = "%{text}, epoch %{x}: %{y:.4g}<extra></extra>"
+    return scatter(x, y, mode, text=text, hovertemplate=hover, **style)
+
+
+def _rung_table(facts: Facts) -> Table:
+    rows = []
+    for rung in facts.config.search.rungs:
+        rested = facts.state.results.get(rung, [])
+        scores = [first for r in rested if (first := first_goal(r.objective)) is not None]
+        counts = len(rested), len(scores), len(facts.state.promoted.get(rung, ()))
+        middle = statistics.median(scores) if scores else None
+        rows.append((f"epoch {rung}", *counts, min(scores, default=None), middle))
+    columns = {
+        "rung": "rung",
+        "rested": "trials that ended there",
+        "scored": "with a score",
+        "promoted": "sent on",
+        "best": "best score",
+        "median": "median score",
+    }
+    note = "Failures and trials that a stopping rule ended count as ended there, without a score."
+    return make_table("rungs", columns, rows, note)

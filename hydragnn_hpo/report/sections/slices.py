@@ -1,23 +1,30 @@
 """Section of slices: the objective against each parameter, and its partial dependence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hydragnn_hpo.config import ParameterConfig, Scalar
-from hydragnn_hpo.report.charts import scatter, titled_axis
+from hydragnn_hpo.report.charts import (
+    axes,
+    fitting_axis,
+    scatter,
+    short_names,
+    titled_axis,
+    with_unit,
+)
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.importance import LEAST_SKILL
 from hydragnn_hpo.report.observations import (
-    Target,
     TrialObservation,
     list_targets,
     observe_trials,
     target_values,
 )
-from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Text
+from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Text, searched_cell
+from hydragnn_hpo.report.sections.parallel import GOLDEN
 from hydragnn_hpo.report.surrogate import (
     Dependence,
     draw_uniform,
@@ -27,14 +34,6 @@ from hydragnn_hpo.report.surrogate import (
     partial_dependence,
 )
 from hydragnn_hpo.report.test_predictions import sample_evenly
-from hydragnn_hpo.report.trial_scores import (
-    axis,
-    cell,
-    goal_name,
-    goal_unit,
-    short_names,
-    with_unit,
-)
 from hydragnn_hpo.search import choice_index
 
 POINTS = 2000
@@ -46,9 +45,6 @@ FEWEST = 10
 BACKGROUND = 150
 """Configurations over which a dependence is averaged."""
 
-_GOLDEN = 0.6180339887498949
-"""Its multiples modulo 1 never bunch: points of one choice are spread by them."""
-
 
 @dataclass(frozen=True)
 class ForestFit:
@@ -56,7 +52,7 @@ class ForestFit:
 
     skill: float
     """Out-of-bag R2."""
-    of: dict[str, Dependence]
+    of: Mapping[str, Dependence]
     """By parameter, in the unit of the objective."""
 
 
@@ -67,56 +63,51 @@ def make_section(facts: Facts) -> Section | None:
     if not order:
         return None
     rows, names = [every[k] for k in order], list(facts.config.space)[:CHARTS]
-    forest_fit = _fit_forest(facts, rows, names) if len(rows) >= FEWEST else None
-    sure = forest_fit is not None and forest_fit.skill >= LEAST_SKILL
+    fit = _fit_forest(facts, rows, names) if len(rows) >= FEWEST else None
+    lines = fit.of if fit is not None and fit.skill >= LEAST_SKILL else {}
     trials = FirstRung(facts, rows, np.array(order) + 1.0)
-    blocks: list[Block] = []
-    for name in names:
-        over = forest_fit.of.get(name) if forest_fit is not None and sure else None
-        blocks.append(trials.figure("slice", name, over))
-    if forest_fit is None:
-        blocks.append(Text(f"Partial dependence is trials from {FEWEST} trials on."))
-    elif not sure:
-        blocks.append(_doubtful(trials, forest_fit))
+    blocks: list[Block] = [trials.draw(name, lines.get(name)) for name in names]
     rung = facts.config.search.rungs[0]
-    return Section(
-        key="slices",
-        title="Slices",
-        lead=f"Where along each parameter do good trials lie? Each dot is a trial after {rung} "
-        "epochs, the first rung, so that all are comparable: later trials are brighter."
-        + (f" {_dependence_lead(forest_fit)}" if forest_fit is not None and sure else ""),
-        blocks=tuple(blocks),
+    lead = (
+        f"Where along each parameter do good trials lie? Each dot is a trial after {rung} epochs, "
+        "the first rung, so that all are comparable: later trials are brighter."
     )
-
-
-def _dependence_lead(forest_fit: ForestFit) -> str:
-    return (
-        "The line is what a forest of trees expects when only this parameter is changed (partial "
-        f"dependence; it explains {100 * forest_fit.skill:.0f} % of the variance of trials that it "
-        "has not seen)."
-    )
-
-
-def _doubtful(trials: "FirstRung", forest_fit: ForestFit) -> Doubtful:
-    why = (
-        "Partial dependence is not to be trusted here: the forest explains "
-        f"{100 * max(forest_fit.skill, 0.0):.0f} % of the variance of trials that it has not seen "
-        f"(out-of-bag R2 {forest_fit.skill:.2f}, trusted from {LEAST_SKILL:g} on)."
-    )
-    return Doubtful(why, tuple(trials.figure("dependence", n, d) for n, d in forest_fit.of.items()))
+    if fit is None:
+        blocks.append(Text(f"Partial dependence is trials from {FEWEST} trials on."))
+    elif fit.skill < LEAST_SKILL:
+        why = (
+            "Partial dependence is not to be trusted here: the forest explains "
+            f"{100 * max(fit.skill, 0.0):.0f} % of the variance of trials that it has not seen "
+            f"(out-of-bag R2 {fit.skill:.2f}, trusted from {LEAST_SKILL:g} on)."
+        )
+        charts = (trials.draw(name, over, dots=False) for name, over in fit.of.items())
+        blocks.append(Doubtful(why, tuple(charts)))
+    else:
+        lead += (
+            " The line is what a forest of trees expects when only this parameter is changed "
+            f"(partial dependence; it explains {100 * fit.skill:.0f} % of the variance of trials "
+            "that it has not seen)."
+        )
+    return Section("slices", "Slices", lead, tuple(blocks))
 
 
 def _fit_forest(
     facts: Facts, rows: Sequence[TrialObservation], names: Sequence[str]
 ) -> ForestFit | None:
-    """Fit a forest to the trials; None where all have the same objective."""
-    target = next(t for t in list_targets(rows, facts.config.search.objective) if t.key == "mae")
-    values, config = target_values(rows, target), facts.config
+    """Fit a forest to the trials; None where all have the same objective.
+
+    Args:
+        facts: of the run.
+        rows: the trials.
+        names: parameters whose dependence is of interest.
+    """
+    config, search = facts.config, facts.config.search
+    target = next(t for t in list_targets(rows, search.objective) if t.key == "mae")
+    values = target_values(rows, target)
     if not np.ptp(values):
         return None
     design = make_design(config.space)
     forest = fit_forest(design.rows([row.values for row in rows]), values, seed=config.seed)
-    search = config.search
     draws = draw_uniform(
         config.space,
         BACKGROUND,
@@ -130,14 +121,13 @@ def _fit_forest(
         found: np.ndarray = forest.model.predict(design.rows(points))
         return found
 
-    of = {name: partial_dependence(config.space, name, predict, background) for name in names}
-    return ForestFit(forest.skill, {n: _in_unit(d, target) for n, d in of.items() if d is not None})
-
-
-def _in_unit(found: Dependence, target: Target) -> Dependence:
-    """Convert expected logarithms to the unit of the objective."""
-    expected = np.exp(found.expected) if target.log else found.expected
-    return Dependence(found.values, expected)
+    of = {}
+    for name in names:
+        over = partial_dependence(config.space, name, predict, background)
+        if over is not None:
+            expected = np.exp(over.expected) if target.log else over.expected
+            of[name] = Dependence(over.values, expected)
+    return ForestFit(forest.skill, of)
 
 
 @dataclass(frozen=True)
@@ -149,44 +139,47 @@ class FirstRung:
     order: np.ndarray
     """Number of each trial, from 1 in the order of proposal."""
 
-    def figure(self, kind: str, name: str, over: Dependence | None) -> Figure:
+    def draw(self, name: str, over: Dependence | None, *, dots: bool = True) -> Figure:
         """Draw the objective over one parameter.
 
         Args:
-            kind: ``slice`` draws the trials, too.
             name: of the parameter.
-            over: its partial dependence, if it is to be trials.
+            over: its partial dependence, if it is to be shown.
+            dots: whether to draw the trials, too.
         """
-        parameter = self.facts.config.space[name]
+        facts, parameter = self.facts, self.facts.config.space[name]
         here = [k for k, row in enumerate(self.rows) if name in row.values]
-        scores = np.array([self.rows[k].measured["mae"] for k in here])
-        here = [here[k] for k in sorted(sample_evenly(scores, POINTS).tolist())]
         every = np.array([row.measured["mae"] for row in self.rows])
-        short = short_names(self.facts.config.space)[name]
-        traces = [self._dots(name, here)] if kind == "slice" else []
+        here = [here[k] for k in sorted(sample_evenly(every[here], POINTS).tolist())]
+        traces = [self._dots(name, here, every[here])] if dots else []
         if over is not None:
             traces.append(_line(parameter, over))
-        across, unit = _across(parameter, short), goal_unit(self.facts)
         best = self.rows[int(np.argmin(every))].values.get(name)
+        text = f"{best:.4g}" if isinstance(best, float) else str(searched_cell(best))
+        short = short_names(facts.config.space)[name]
         return Figure(
-            key=f"{kind}.{name}",
+            key=f"{'slice' if dots else 'dependence'}.{name}",
             title=short,
-            caption=f"{len(here)} trials that have it; the best has {_value_text(best)}.",
+            caption=f"{len(here)} trials that have it; the best has "
+            f"{'no such parameter' if best is None else text}.",
             data=tuple(traces),
-            layout={
-                "xaxis": across,
-                "yaxis": axis(every, with_unit(goal_name(self.facts), unit)),
-                "showlegend": False,
-                "hovermode": "closest",
-            },
+            layout=axes(
+                _axis(parameter, short),
+                fitting_axis(every, with_unit(facts.goal_name(), facts.goal_unit())),
+                showlegend=False,
+                hovermode="closest",
+            ),
             height=320,
         )
 
-    def _dots(self, name: str, here: Sequence[int]) -> dict[str, Any]:
-        values = [self.rows[k].values[name] for k in here]
-        places = _places(self.facts.config.space[name], values, self.order[list(here)])
+    def _dots(self, name: str, here: list[int], scores: np.ndarray) -> dict[str, Any]:
+        parameter, order = self.facts.config.space[name], self.order[here]
+        values: list[Any] = [self.rows[k].values[name] for k in here]
+        if parameter.choices is not None:  # numbered, and spread
+            values = [choice_index(parameter, value) for value in values]
+            values += 0.5 * ((order * GOLDEN) % 1.0 - 0.5)
         marker = {
-            "color": self.order[list(here)],
+            "color": order,
             "colorscale": "Viridis",
             "cmin": 1,
             "cmax": float(max(self.order.max(), 2.0)),
@@ -195,33 +188,17 @@ class FirstRung:
             "size": 6,
             "opacity": 0.8,
         }
-        scores = np.array([self.rows[k].measured["mae"] for k in here])
         hover = "trial %{marker.color:.0f}: %{x:.4g}, %{y:.4g}<extra></extra>"
+        places = np.array(values, dtype=float)
         return scatter(places, scores, "markers", name="trials", marker=marker, hovertemplate=hover)
 
 
-def _value_text(value: Scalar | None) -> str:
-    if value is None:
-        return "no such parameter"
-    return f"{value:.4g}" if isinstance(value, float) else str(cell(value))
-
-
-def _places(parameter: ParameterConfig, values: Sequence[Scalar], order: np.ndarray) -> np.ndarray:
-    """Return places on the axis; choices are numbered, and their points spread."""
+def _axis(parameter: ParameterConfig, name: str) -> dict[str, Any]:
     if parameter.choices is None:
-        return np.array(values, dtype=float)
-    spread = 0.5 * ((order * _GOLDEN) % 1.0 - 0.5)
-    numbered: np.ndarray = np.array([choice_index(parameter, v) for v in values]) + spread
-    return numbered
-
-
-def _across(parameter: ParameterConfig, name: str) -> dict[str, Any]:
-    if parameter.choices is not None:
-        ticks = [str(cell(choice)) for choice in parameter.choices]
-        ends = [-0.5, len(ticks) - 0.5]
-        places = list(range(len(ticks)))
-        return titled_axis(name, tickvals=places, ticktext=ticks, range=ends)
-    return titled_axis(name, type="log" if parameter.log else "linear")
+        return titled_axis(name, type="log" if parameter.log else "linear")
+    ticks = [str(searched_cell(choice)) for choice in parameter.choices]
+    places = list(range(len(ticks)))
+    return titled_axis(name, tickvals=places, ticktext=ticks, range=[-0.5, len(ticks) - 0.5])
 
 
 def _line(parameter: ParameterConfig, over: Dependence) -> dict[str, Any]:

@@ -1,10 +1,13 @@
-"""Section on slots: which trial held which slot when, and why idle slots were idle.
+"""Sections on slots: which trial held which one when, and where the time of all of them went.
 
 The chart is a raster: it shows at most ``ROWS`` slots, evenly spaced, of ``CELLS`` cells in all,
-so that 75,264 slots take no more room than 200. Shapes: R rows, T columns.
+so that 75,264 slots take no more room than 200. Shapes: B bins of time, E events, R rows and
+T columns of the raster.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from hydragnn_hpo.campaign import CAUSES
 from hydragnn_hpo.placement import Bar
 from hydragnn_hpo.report.charts import (
     SERIES,
+    axes,
     cost_unit,
     rung_colour,
     scatter,
@@ -21,15 +25,47 @@ from hydragnn_hpo.report.charts import (
     titled_axis,
 )
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.page_blocks import Column, Figure, Number, Numbers, Section, Table
-from hydragnn_hpo.report.sections.utilization import COLOURS, cause_label
-from hydragnn_hpo.report.timeline import IDLE, Timeline
+from hydragnn_hpo.report.page_blocks import Figure, Number, Numbers, Section, Table, make_table
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int8]
+
+IDLE = ("held", "brain", "tail", "away")
+"""Causes of idle slots; keys of ``accounting.CAUSES``."""
+
+DOING = ("training", "start-up", "lost")
+"""What a slot does that is not idle; names of ``Bar.what``."""
+
+COLOURS = {
+    "training": "c0",
+    "start-up": "c8",
+    "start_up": "c8",
+    "between": "c4",
+    "ending": "c7",
+    "lost": "lost",
+    "held": "warn",
+    "brain": "c3",
+    "tail": "idle",
+    "away": "line",
+}
+"""Colours of what slots do, and of why they are idle."""
+
+LABELS = {
+    "start_up": "start-up",
+    "between": "between epochs",
+    "lost": "lost work",
+    "held": "held back",
+    "brain": "waiting for the brain",
+    "away": "host away",
+}
+"""What slots do, or why they are idle, as people read it; the others are named as they are."""
+
+BINS = 240
+"""Of the chart of shares over time."""
 
 ROWS, CELLS, COLUMNS = 192, 120_000, 1200
 NAMED = 300
 """Most bars that name their trial under the pointer."""
-
-Codes = NDArray[np.int8]
 
 KINDS = ("none", "tail", "brain", "held", "away", "start-up", "lost")
 """Kinds of cells beside training; the index is the code of a cell."""
@@ -38,119 +74,235 @@ FIRST_COLOUR = len(KINDS)
 """Code of the first colour of training."""
 
 
-def make_section(facts: Facts) -> Section | None:
+# -- what slots did, and why they were idle ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Idle slots after each event."""
+
+    times: Floats
+    """Seconds since the first placement, rising, [E]."""
+    why: NDArray[np.str_]
+    """``held``, ``brain`` or ``tail``, for slots of hosts that are here, [E]."""
+    here: Floats
+    """Idle slots of hosts that are here, [E]."""
+    away: Floats
+    """Idle slots of hosts that were lost or are in quarantine, [E]."""
+
+    def at(self, times: Floats) -> NDArray[np.str_]:
+        """Return why a slot of a present host would be idle at some times."""
+        if not len(self.why):
+            return np.full(len(times), "tail")
+        return self.why[np.maximum(np.searchsorted(self.times, times, side="right") - 1, 0)]
+
+
+class Timeline:
+    """Slots, bars and idle time of a campaign."""
+
+    def __init__(self, facts: Facts) -> None:
+        """Read slots and bars from the facts of a run."""
+        self._facts, history = facts, facts.history.slots
+        self.begin = history.begin or 0.0
+        self.bars: list[Bar] = history.bars
+        self.seconds = max((bar.end for bar in self.bars), default=0.0)
+        """From the first placement to the last end."""
+        self.slots = history.all_slots
+        """All slots that ever existed, neighbours side by side."""
+
+    @cached_property
+    def idle(self) -> Idle:
+        """Idle slots after each event."""
+        facts, causes = self._facts, list[str]()
+        steps = facts.history.slots.idle_steps
+        then = "brain" if facts.state.is_searching(facts.config.search.trials) else "tail"
+        for event, (_, why, _, _) in zip(reversed(facts.events), reversed(steps), strict=True):
+            causes.append(then if why == "open" else why)
+            if event["event"] in ("proposed", "added"):  # what was open before it waited for it
+                then = "brain" if event["event"] == "proposed" else "tail"
+        times, _, here, away = np.array(steps, dtype=object).reshape(-1, 4).T
+        return Idle(
+            np.maximum.accumulate(times.astype(float) - self.begin),
+            np.array(causes[::-1], dtype=np.str_),
+            here.astype(float),
+            away.astype(float),
+        )
+
+    @cached_property
+    def absences(self) -> dict[str, list[tuple[float, float]]]:
+        """By host, from when to when it was lost or in quarantine; seconds from the start."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        open_since: dict[str, float] = {}
+        for event in self._facts.events:
+            host, time = event.get("host"), event["time"] - self.begin
+            if event["event"] in ("host_lost", "quarantined") and host is not None:
+                open_since.setdefault(host, time)
+            elif event["event"] == "host_joined" and host in open_since:
+                found.setdefault(host, []).append((open_since.pop(host), time))
+        for host, since in open_since.items():
+            found.setdefault(host, []).append((since, self.seconds))
+        return found
+
+    def shares(self, bins: int) -> tuple[Floats, Mapping[str, Floats]]:
+        """Average over bins of time what slots did.
+
+        Returns:
+            Middles of the bins in seconds, [B]; by what they did or why they were idle, the
+            slots that did it on average, [B].
+        """
+        edges = np.linspace(0.0, self.seconds, bins + 1)
+        found = {what: self._doing(what, edges) for what in DOING}
+        idle = self.idle
+        for cause in ("held", "brain", "tail"):
+            found[cause] = mean_of_steps(idle.times, idle.here * (idle.why == cause), edges)
+        found["away"] = mean_of_steps(idle.times, idle.away, edges)
+        return (edges[1:] + edges[:-1]) / 2.0, found
+
+    def _doing(self, what: str, edges: Floats) -> Floats:
+        bars = [bar for bar in self.bars if bar.what == what]
+        times = np.array([bar.start for bar in bars] + [bar.end for bar in bars])
+        slots = np.array([float(len(bar.slots)) for bar in bars])
+        order = np.argsort(times, kind="stable")
+        levels = np.cumsum(np.concatenate([slots, -slots])[order])
+        return mean_of_steps(times[order], levels, edges)
+
+
+def mean_of_steps(times: Floats, levels: Floats, edges: Floats) -> Floats:
+    """Return the mean of a step function in each bin.
+
+    Args:
+        times: where it steps, rising; it is 0 before the first.
+        levels: what it is from each time to the next, and after the last.
+        edges: of the bins, rising.
+    """
+    if not len(times):
+        return np.zeros(len(edges) - 1)
+    area = np.concatenate([[0.0], np.cumsum(levels[:-1] * np.diff(times))])
+    after = area[-1] + levels[-1] * np.maximum(edges - times[-1], 0.0)
+    whole = np.where(edges > times[-1], after, np.interp(edges, times, area, left=0.0))
+    widths = np.maximum(np.diff(edges), 1e-12)
+    return np.asarray(np.diff(whole) / widths)
+
+
+# -- the section on slots over time --------------------------------------------------------
+
+
+def make_slots(facts: Facts) -> Section | None:
     """Show the slots of a campaign over time."""
-    course = Timeline(facts)
-    if not course.bars or not course.seconds:
+    timeline = Timeline(facts)
+    if not timeline.bars or not timeline.seconds:
         return None
-    return Section(
-        key="slots",
-        title="Slots over time",
-        lead="Which trial held which slot, to which rung it trained, and why idle slots were idle.",
-        blocks=(_make_numbers(facts, course), _gantt(course), _idle(facts)),
-    )
+    idle = _cause_table(facts, "idle", IDLE, ("idle because", "share of all slot time"))
+    lead = "Which trial held which slot, to which rung it trained, and why idle slots were idle."
+    blocks = (_make_numbers(facts, timeline), draw_raster(timeline), idle)
+    return Section("slots", "Slots over time", lead, blocks)
 
 
-def _make_numbers(facts: Facts, course: Timeline) -> Numbers:
-    hosts = {slot.rpartition(":")[0] for slot in course.slots}
-    unit, size = time_unit(course.seconds)
-    attempts = facts.figures
-    first = attempts["first_step_seconds"]
+def _make_numbers(facts: Facts, timeline: Timeline) -> Numbers:
+    hosts = {slot.rpartition(":")[0] for slot in timeline.slots}
+    unit, size = time_unit(timeline.seconds)
+    figures, seconds = facts.figures, timeline.seconds / size
+    first = figures["first_step_seconds"]
     return Numbers(
         (
             Number("hosts", "hosts", len(hosts), note="that ever were there"),
-            Number("slots", "slots", len(course.slots), note="that ever were there"),
-            Number("duration", "duration", course.seconds / size, unit, "first start to last end"),
-            Number("attempts", "attempts", attempts["attempts"]),
-            Number("wide_attempts", "of two ranks or more", attempts["wide_attempts"]),
+            Number("slots", "slots", len(timeline.slots), note="that ever were there"),
+            Number("duration", "duration", seconds, unit, "first start to last end"),
+            Number("attempts", "attempts", figures["attempts"]),
+            Number("wide_attempts", "of two ranks or more", figures["wide_attempts"]),
             Number("first_step", "start-up", first, "s", "median from placed to first step"),
         )
     )
 
 
-def _idle(facts: Facts) -> Table:
+def _cause_table(
+    facts: Facts, key: str, causes: Sequence[str], labels: tuple[str, str], note: str = ""
+) -> Table:
+    """Show the slot time of some causes.
+
+    Args:
+        facts: of the run.
+        key: of the table.
+        causes: the rows.
+        labels: of the columns of causes and of shares.
+        note: a sentence below it.
+    """
     losses = facts.losses
     unit, size = cost_unit(losses.slot_seconds)
-    rows = [
-        (cause, losses.by_cause[cause] / size, losses.share(cause), CAUSES[cause]) for cause in IDLE
-    ]
-    columns = (
-        Column("cause", "idle because"),
-        Column("time", "slot time", f"slot {unit}"),
-        Column("share", "share of all slot time", "%"),
-        Column("meaning", "meaning"),
-    )
-    return Table("idle", columns, tuple(rows))
-
-
-# -- the chart -----------------------------------------------------------------------
-
-
-def _gantt(course: Timeline) -> Figure:
-    shown = sample_slots(course.slots)
-    columns = max(120, min(COLUMNS, CELLS // len(shown)))
-    rungs = sorted({target_epochs(bar) for bar in course.bars})
-    by_rung = {rung: FIRST_COLOUR + SERIES.index(rung_colour(k)) for k, rung in enumerate(rungs)}
-    unit, size = time_unit(course.seconds)
-    times = (np.arange(columns) + 0.5) * course.seconds / columns
-    background = paint_idle(course, shown, times)
-    names = row_names(shown, course.slots)
-    pictures = [
-        paint_bars(course, shown, background, lambda bar: by_rung[target_epochs(bar)]),
-        paint_bars(
-            course, shown, background, lambda bar: FIRST_COLOUR + trial_number(bar) % len(SERIES)
-        ),
-    ]
-    maps = [_raster(picture, times / size, names, unit) for picture in pictures]
-    maps[1]["visible"] = False
-    labels = {
-        cause_label(kind): COLOURS[kind] for k, kind in enumerate(KINDS) if (background == k).any()
+    columns = {
+        "cause": labels[0],
+        "time": ("slot time", f"slot {unit}"),
+        "share": (labels[1], "%"),
+        "meaning": "meaning",
     }
-    labels |= {f"to epoch {rung}": SERIES[by_rung[rung] - FIRST_COLOUR] for rung in by_rung}
-    labels |= {cause_label(kind): COLOURS[kind] for kind in ("start-up", "lost")}
-    labels.pop("none", None)
-    keys = [_legend_entry(label, colour) for label, colour in labels.items()]
-    hover = _hover_labels(course, shown, names, size)
+    rows = ((c, losses.by_cause[c] / size, losses.share(c), CAUSES[c]) for c in causes)
+    return make_table(key, columns, rows, note)
+
+
+def draw_raster(timeline: Timeline) -> Figure:
+    """Draw the slots over time, coloured by rung or, at a switch, by trial."""
+    shown = sample_slots(timeline.slots)
+    columns = max(120, min(COLUMNS, CELLS // len(shown)))
+    rungs = sorted({target_epochs(bar) for bar in timeline.bars})
+    by_rung = {rung: FIRST_COLOUR + SERIES.index(rung_colour(k)) for k, rung in enumerate(rungs)}
+    times = (np.arange(columns) + 0.5) * timeline.seconds / columns
+    background = paint_idle(timeline, shown, times)
+    codes: tuple[Callable[[Bar], int], ...] = (
+        lambda bar: by_rung[target_epochs(bar)],
+        lambda bar: FIRST_COLOUR + trial_number(bar) % len(SERIES),
+    )
+    unit, size = time_unit(timeline.seconds)
+    names = row_names(shown, timeline.slots)
+    maps = [
+        _raster(paint_bars(timeline, shown, background, code_of), times / size, names, unit)
+        for code_of in codes
+    ]
+    maps[1]["visible"] = False
+    kinds = [kind for code, kind in enumerate(KINDS) if code and (background == code).any()]
+    legend = {_label(kind): COLOURS[kind] for kind in kinds}
+    legend |= {f"to epoch {rung}": SERIES[code - FIRST_COLOUR] for rung, code in by_rung.items()}
+    legend |= {_label(kind): COLOURS[kind] for kind in ("start-up", "lost")}
+    keys = [_key(label, colour) for label, colour in legend.items()]
+    caption = "One row is one slot; colours tell the rung or, by the switch, the trial."
+    if len(shown) < len(timeline.slots):
+        caption += f" Shown are {len(shown)} of {len(timeline.slots):,} slots, evenly spaced."
     return Figure(
         key="gantt",
         title="Slots over time",
-        caption=_caption(len(shown), len(course.slots)),
-        data=(*maps, *hover, *keys),
-        layout=_layout(unit, course.seconds / size, len(names)),
+        caption=caption,
+        data=(*maps, *_hover_labels(timeline, shown, names, size), *keys),
+        layout=_raster_layout(unit, timeline.seconds / size, len(names)),
         height=max(300, min(640, 150 + 14 * len(shown))),
     )
 
 
-def _caption(shown: int, slots: int) -> str:
-    what = "One row is one slot; colours tell the rung or, by the switch, the trial."
-    if shown == slots:
-        return what
-    return f"{what} Shown are {shown} of {slots:,} slots, evenly spaced."
+def _label(cause: str) -> str:
+    return LABELS.get(cause, cause)
 
 
-def _layout(unit: str, end: float, rows: int) -> dict[str, Any]:
+def _raster_layout(unit: str, end: float, rows: int) -> dict[str, Any]:
     buttons = [
         {"label": label, "method": "restyle", "args": [{"visible": seen}, [0, 1]]}
         for label, seen in (("by rung", [True, False]), ("by trial", [False, True]))
     ]
     # Plotly paints the active button in a pale colour of its own: so all are pale, in any theme.
     pale = {"bgcolor": "#dfe3e8", "font": {"color": "#1a1f27"}, "bordercolor": "#a9b3bf"}
-    menu = {"type": "buttons", "direction": "right", "buttons": buttons, **pale}
-    place = {"x": 0.0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
-    named = {"type": "category"} if rows <= 24 else {"type": "category", "nticks": 8}
-    return {
-        "xaxis": titled_axis(f"time since the first placement ({unit})", range=[0, end]),
-        "yaxis": {"range": [rows - 0.5, -0.5], "automargin": True, **named},
-        "margin": {"b": 90},
-        "updatemenus": [{**menu, **place, "pad": {"b": 4}}],
-        "legend": {"orientation": "h", "yref": "container", "y": 0.0, "yanchor": "bottom"},
-        "showlegend": True,
-    }
+    place = {"x": 0.0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 4}}
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, **pale, **place}
+    slots = {"range": [rows - 0.5, -0.5], "automargin": True, "type": "category"}
+    return axes(
+        titled_axis(f"time since the first placement ({unit})", range=[0, end]),
+        slots if rows <= 24 else slots | {"nticks": 8},
+        margin={"b": 90},
+        updatemenus=[menu],
+        legend={"orientation": "h", "yref": "container", "y": 0.0, "yanchor": "bottom"},
+        showlegend=True,
+    )
 
 
-def _raster(picture: Codes, times: NDArray[np.float64], names: list[str], unit: str) -> Any:
-    codes = FIRST_COLOUR + len(SERIES)
+def _raster(picture: Codes, times: Floats, names: list[str], unit: str) -> dict[str, Any]:
     colours = [*(COLOURS.get(kind, "card") for kind in KINDS), *SERIES]
+    codes = len(colours)
     scale = [[(k + e) / codes, colour] for k, colour in enumerate(colours) for e in (0, 1)]
     return {
         "type": "heatmap",
@@ -167,34 +319,39 @@ def _raster(picture: Codes, times: NDArray[np.float64], names: list[str], unit: 
     }
 
 
-def _legend_entry(label: str, colour: str) -> dict[str, Any]:
+def _key(label: str, colour: str) -> dict[str, Any]:
     """Return an entry of the legend: a raster has none of its own."""
     marker = {"color": colour, "symbol": "square", "size": 10}
     return scatter([None], [None], "markers", name=label, marker=marker)
 
 
 def _hover_labels(
-    course: Timeline, shown: Sequence[str], names: list[str], size: float
-) -> list[Any]:
-    """Return invisible points in the longest bars that name the trial and its rung."""
-    place = {slot: names[number] for number, slot in enumerate(shown)}
-    bars = [bar for bar in course.bars if bar.what == "training"]
+    timeline: Timeline, shown: Sequence[str], names: Sequence[str], size: float
+) -> list[dict[str, Any]]:
+    """Return invisible points in the longest bars that name the trial and its rung.
+
+    Args:
+        timeline: of the campaign.
+        shown: slots of the rows.
+        names: of the rows.
+        size: seconds of a unit of time.
+    """
+    place = dict(zip(shown, names, strict=True))
+    bars = [bar for bar in timeline.bars if bar.what == "training"]
     bars.sort(key=lambda bar: bar.start - bar.end)
     points = [(bar, slot) for bar in bars for slot in bar.slots if slot in place][:NAMED]
-    labels = [f"{bar.trial.partition('@')[0]}, to epoch {target_epochs(bar)}" for bar, _ in points]
+    if not points:
+        return []
     trace = scatter(
         [(bar.start + bar.end) / 2 / size for bar, _ in points],
         [place[slot] for _, slot in points],
         "markers",
-        text=labels,
+        text=[f"{b.trial.partition('@')[0]}, to epoch {target_epochs(b)}" for b, _ in points],
         hovertemplate="%{text}<br>slot %{y}<extra></extra>",
         marker={"size": 14, "opacity": 0},
         showlegend=False,
     )
-    return [trace] if points else []
-
-
-# -- the raster ----------------------------------------------------------------------
+    return [trace]
 
 
 def sample_slots(slots: Sequence[str], most: int = ROWS) -> list[str]:
@@ -220,45 +377,128 @@ def trial_number(bar: Bar) -> int:
     return int(digits) if digits else 0
 
 
-def paint_idle(course: Timeline, shown: Sequence[str], times: NDArray[np.float64]) -> Codes:
+def paint_idle(timeline: Timeline, shown: Sequence[str], times: Floats) -> Codes:
     """Return for each cell why its slot would be idle, [R, T].
 
     Args:
-        course: of the campaign.
+        timeline: of the campaign.
         shown: slots of the rows.
         times: middles of the columns, in seconds.
     """
-    codes: Mapping[str, int] = {kind: code for code, kind in enumerate(KINDS)}
-    line = np.array([codes[course.idle.at(time)] for time in times], dtype=np.int8)
+    line = np.array([KINDS.index(why) for why in timeline.idle.at(times)], dtype=np.int8)
     picture = np.tile(line, (len(shown), 1))
     for row, slot in enumerate(shown):
-        for begin, end in course.absences.get(slot.rpartition(":")[0], ()):
-            picture[row, (times >= begin) & (times < end)] = codes["away"]
+        for begin, end in timeline.absences.get(slot.rpartition(":")[0], ()):
+            picture[row, (times >= begin) & (times < end)] = KINDS.index("away")
     return picture
 
 
 def paint_bars(
-    course: Timeline, shown: Sequence[str], background: Codes, code_of: Callable[[Bar], int]
+    timeline: Timeline, shown: Sequence[str], background: Codes, code_of: Callable[[Bar], int]
 ) -> Codes:
     """Paint bars over the reasons of idle time; a cell shows what is in its middle.
 
     Args:
-        course: of the campaign.
+        timeline: of the campaign.
         shown: slots of the rows.
         background: what ``paint_idle`` returns.
         code_of: code of the colour of a bar of training.
     """
     picture = background.copy()
     place = {slot: row for row, slot in enumerate(shown)}
-    columns = picture.shape[1]
-    scale = columns / course.seconds
-    for bar in course.bars:
-        first = int(np.ceil(bar.start * scale - 0.5))
-        last = int(np.ceil(bar.end * scale - 0.5))
-        if last <= first:
-            continue
-        code = code_of(bar) if bar.what == "training" else KINDS.index(bar.what)
-        for slot in bar.slots:
-            if (row := place.get(slot)) is not None:
-                picture[row, first:last] = code
+    scale = picture.shape[1] / timeline.seconds
+    for bar in timeline.bars:
+        first, last = (int(np.ceil(time * scale - 0.5)) for time in (bar.start, bar.end))
+        if last > first:
+            rows = [place[slot] for slot in bar.slots if slot in place]
+            code = code_of(bar) if bar.what == "training" else KINDS.index(bar.what)
+            picture[rows, first:last] = code
     return picture
+
+
+# -- the section on utilization ------------------------------------------------------------
+
+
+def make_losses(facts: Facts) -> Section | None:
+    """Account for all slot-seconds."""
+    if not facts.losses.slot_seconds:
+        return None
+    note = "Counted over all slots from the first placement to the last end of each controller."
+    causes = _cause_table(facts, "causes", tuple(CAUSES), ("cause", "share"), note)
+    lead = "Where the time of all slots went: training, or one of the causes of loss."
+    blocks = (_loss_numbers(facts), _accounting(facts), _over_time(facts), causes)
+    return Section("losses", "Utilization and losses", lead, blocks)
+
+
+def _loss_numbers(facts: Facts) -> Numbers:
+    losses = facts.losses
+    largest, total = losses.largest, losses.slot_seconds
+    unit, size = cost_unit(total)
+    lost = losses.share(largest) if largest else 0.0
+    what = _label(largest) if largest else "nothing was lost"
+    return Numbers(
+        (
+            Number("utilization", "utilization", losses.share("training"), "%", "in training"),
+            Number("slot_time", "slot time", total / size, f"slot {unit}"),
+            Number("largest", "largest loss", lost, "%", what),
+        )
+    )
+
+
+def _accounting(facts: Facts) -> Figure:
+    shares = facts.losses.shares
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": [""],
+            "x": [100.0 * shares[cause]],
+            "name": _label(cause),
+            "marker": {"color": COLOURS[cause]},
+            "hovertemplate": f"{_label(cause)}: %{{x:.2f}} %<extra></extra>",
+        }
+        for cause in CAUSES
+        if shares[cause] > 0.0
+    ]
+    share = titled_axis("share of all slot time (%)", range=[0, 100])
+    return Figure(
+        key="accounting",
+        title="Slot time by cause",
+        caption="One bar of all slot time: the share of training, and of each cause of loss.",
+        data=tuple(traces),
+        layout=axes(share, {"showticklabels": False}, barmode="stack", showlegend=True),
+        height=210,
+    )
+
+
+def _over_time(facts: Facts) -> Figure:
+    timeline = Timeline(facts)
+    middles, found = timeline.shares(BINS)
+    unit, size = time_unit(timeline.seconds)
+    traces = [
+        scatter(
+            middles / size,
+            100.0 * slots / max(1, len(timeline.slots)),
+            "lines",
+            stackgroup="slots",
+            name=_label(what),
+            line={"width": 0, "color": COLOURS[what], "shape": "hv"},
+            fillcolor=COLOURS[what],
+            hovertemplate=f"{_label(what)}: %{{y:.1f}} %<extra></extra>",
+        )
+        for what, slots in found.items()
+        if slots.any()
+    ]
+    return Figure(
+        key="over_time",
+        title="Slots over time",
+        caption="What share of the slots trains, starts or stands idle at each time, and why; "
+        "checkpoints and ends of attempts count as training here.",
+        data=tuple(traces),
+        layout=axes(
+            f"time since the first placement ({unit})",
+            titled_axis("share of slots (%)", range=[0, 100]),
+            hovermode="x unified",
+            showlegend=True,
+        ),
+    )

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, attempt_bars
+from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger
+from hydragnn_hpo.campaign.history import SlotHistory
 from hydragnn_hpo.placement.simulator import Bar
 
 
@@ -281,6 +282,13 @@ def at(time, kind, trial="t0", epoch=1, **values):
 
 def placed(time, *slots, trial="t0", until=4, epoch=1):
     return at(time, "placed", trial, epoch, until=until, slots=list(slots), width=len(slots))
+
+
+def attempt_bars(events):
+    history = SlotHistory()
+    for event in events:
+        history.apply(event)
+    return history.bars
 
 
 def test_an_attempt_starts_and_trains():

@@ -6,11 +6,10 @@ from unit.campaign.stub_backend import StubBackend
 from hydragnn_hpo.campaign import proposals as proposals_module
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.leaderboard import rank_trials
 from hydragnn_hpo.campaign.promotion import choose_replicates
 from hydragnn_hpo.campaign.setup import open_run, trial_config
 from hydragnn_hpo.campaign.state import State, fold
-from hydragnn_hpo.campaign.status import build_status, describe_trial
+from hydragnn_hpo.campaign.status import build_status, describe_trial, rank_trials
 from hydragnn_hpo.config.campaign_config import CampaignConfig, EnsembleConfig
 from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.errors import ConfigError, RunError

@@ -108,8 +108,9 @@ def costs(run: Path) -> dict[str, dict[str, float]]:
     goals = [t["score"] for t in found.values() if isinstance(t["score"], list)]
     wanted = tomllib.loads((run / "campaign.toml").read_text())["search"].get("objective")
     for k in range(1, len(goals[0]) if goals else 0):
-        if wanted[k] != "parameters":
-            kinds[f"goal{k}"] = {n: t["score"][k] for n, t in found.items()}
+        kinds[f"goal{k}"] = {n: t["score"][k] for n, t in found.items()}
+        if wanted[k] == "parameters":
+            del kinds["parameters"]
     return {kind: of for kind, of in kinds.items() if of}
 
 

@@ -13,13 +13,13 @@ from unit.report.independent_search import SEARCH
 
 from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.charts import is_wide, short_names
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Table
 from hydragnn_hpo.report.sections import SECTIONS, parallel
 from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
 from hydragnn_hpo.report.sections.pareto import pareto_places, read_latencies
 from hydragnn_hpo.report.surrogate import fill_inactive, grid_values, partial_dependence
-from hydragnn_hpo.report.trial_scores import short_names, wide
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_several_goals_and_a_run_in_the_middle_have_their_numbers_too(tmp_path: 
     folder = several.trial("t0003").attempt(1)
     folder.mkdir(parents=True)
     records = [{"record": "start", "world": 1}, {"record": "epoch", "val_seconds": 0.4}]
-    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     for run in (several, middle):
         facts = read_facts(run)
         for name, expected in SEARCH.items():
@@ -87,6 +87,20 @@ def test_several_goals_and_a_run_in_the_middle_have_their_numbers_too(tmp_path: 
     pareto = SECTIONS["pareto"](read_facts(several))
     assert pareto is not None
     assert {"goal1", "latency"} <= set(blocks(pareto, Figure))
+
+
+def test_a_goal_named_parameters_is_shown_once_with_the_scores_of_the_search(
+    tmp_path: Path,
+) -> None:
+    facts = read_facts(make_campaign(tmp_path, trials=30, objective=("weighted", "parameters")))
+    section = SECTIONS["pareto"](facts)
+    assert section is not None
+    charts = blocks(section, Figure)
+    assert [chart.title for chart in charts.values()].count("Objective against parameters") == 1
+    agree(numbers(section), SEARCH["pareto"](tmp_path))
+    every = {x for trace in charts["goal1"].data for x in trace["x"].tolist()}
+    scores = [trial.trial.score for trial, _ in facts.scored_trials()]
+    assert every == {score[1] for score in scores if isinstance(score, tuple)}
 
 
 def test_a_run_without_results_has_nothing_to_say(tmp_path: Path) -> None:
@@ -146,7 +160,7 @@ def test_too_many_lines_are_thinned_and_the_best_stay(
     assert len(objective) == 12
     scores = [first(t.trial.score) for t in made.trials.values() if t.trial.score is not None]
     best = sorted(scores)[:3]
-    assert sorted(objective)[:3] == pytest.approx(np.log10(best) if wide(scores) else best)
+    assert sorted(objective)[:3] == pytest.approx(np.log10(best) if is_wide(scores) else best)
     assert "12 of the" in figure.caption
 
 

@@ -8,7 +8,7 @@ from unit.report.tiny_run import at, ended, facts_of, placed, trained
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit, time_unit
 from hydragnn_hpo.report.page_blocks import Code, Numbers, Table, Text
-from hydragnn_hpo.report.sections import costs, curves, failures, headline, progress, provenance
+from hydragnn_hpo.report.sections import costs, failures, headline, progress, provenance
 
 
 def proposed(*trials):
@@ -42,8 +42,8 @@ def test_the_best_so_far_by_trials_and_by_slot_seconds(tmp_path):
 
 def test_nothing_to_tell_yet(tmp_path):
     facts = facts_of(tmp_path, [*proposed("t0")])
-    assert texts(progress.make_section(facts)) == ["No trial has a result yet."]
-    assert texts(curves.make_section(facts)) == ["No epoch has ended yet."]
+    assert texts(progress.make_progress(facts)) == ["No trial has a result yet."]
+    assert texts(progress.make_curves(facts)) == ["No epoch has ended yet."]
     assert texts(costs.make_section(facts)) == ["No epoch with a predicted time has ended yet."]
     assert len(texts(failures.make_section(facts))) == 1
     said = " ".join(texts(headline.make_section(facts)))
@@ -57,16 +57,16 @@ def test_an_epoch_that_was_trained_twice_counts_once(tmp_path):
     events += [trained(3, "t0", 2, 0.8, 1.0), ended(4, "t0", "interrupted", reason="host_lost")]
     events += [placed(5, "t0", "a:0", attempt=2), trained(6, "t0", 2, 0.7, 1.0)]
     facts = facts_of(tmp_path, events)
-    assert curves.learning_curve(facts.trials["t0"]) == ([1, 2], [0.9, 0.7])
+    assert progress.learning_curve(facts.trials["t0"]) == ([1, 2], [0.9, 0.7])
 
 
 def test_of_many_curves_the_best_and_an_even_sample_are_drawn():
     known = {f"t{k}": (list(range(10)), [1.0] * 10) for k in range(3000)}
     best = [f"t{k}" for k in range(500)]
-    found = curves.choose_curves(known, best)
+    found = progress.choose_curves(known, best)
     assert found[:120] == best[:120]
-    assert 200 <= len(found) == len(set(found)) <= curves.MOST_TRIALS
-    assert curves.choose_curves({"t1": ([1], [2.0])}, []) == ["t1"]
+    assert 200 <= len(found) == len(set(found)) <= progress.MOST_TRIALS
+    assert progress.choose_curves({"t1": ([1], [2.0])}, []) == ["t1"]
 
 
 def failed_run(tmp_path):
@@ -115,12 +115,10 @@ def test_predicted_and_actual_seconds(tmp_path):
     events += [placed(20, "t0", "a:0", attempt=2, **predicted), trained(21, "t0", 3, 0.7, 1.0)]
     events += [ended(36, "t0", "stopped", 0.7, attempt=2)]
     facts = facts_of(tmp_path, events)
-    found = [(pair.predicted, pair.actual) for pair in costs.collect_epoch_pairs(facts)]
+    found = [(pair.predicted, pair.actual) for pair in costs.collect_epochs(facts)]
     assert found == [(2.0, 4.0), (2.0, 1.0)]
-    assert [(p.predicted, p.actual) for p in costs.collect_attempt_pairs(facts)] == [(8.0, 16.0)]
-    assert costs.ratio_percentiles(costs.collect_epoch_pairs(facts)) == pytest.approx(
-        (0.65, 1.25, 1.85)
-    )
+    assert [(p.predicted, p.actual) for p in costs.collect_attempts(facts)] == [(8.0, 16.0)]
+    assert costs.ratio_percentiles(costs.collect_epochs(facts)) == pytest.approx((0.65, 1.25, 1.85))
 
 
 def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
@@ -161,6 +159,6 @@ def test_a_trial_that_a_rule_ended_early_has_the_colour_of_its_rung(tmp_path):
         events += [at(0, "proposed", f"t{number}", values={}, until=9)]
         events += [placed(1, f"t{number}", f"a:{number}", until=9)]
         events += [ended(5 + number, f"t{number}", "stopped", score, reached=reached)]
-    by_trials = progress.make_section(facts_of(tmp_path, events)).blocks[1]
+    by_trials = progress.make_progress(facts_of(tmp_path, events)).blocks[1]
     assert [trace["name"] for trace in by_trials.data] == ["to epoch 9", "best so far"]
     assert by_trials.data[0]["y"].tolist() == [1.0, 0.7, 2.0]

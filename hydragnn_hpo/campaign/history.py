@@ -1,0 +1,159 @@
+"""A journal with all that a state forgets: attempts, epochs, what slots did and why they idled.
+
+For readers: the report, the dashboard, ``plan`` of a run. A controller keeps only what it needs.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hydragnn_hpo.campaign.accounting import Attempt, SlotLedger
+from hydragnn_hpo.campaign.event_store import JournalFold
+from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.campaign.state import Trial
+from hydragnn_hpo.placement import Bar
+
+
+class SlotHistory(SlotLedger):
+    """A ledger that keeps every attempt, and why slots were idle after each event."""
+
+    def __init__(self) -> None:
+        """Start before the first event."""
+        super().__init__()
+        self.attempts: list[Attempt] = []
+        """Of all trials, as they were placed."""
+        self.ends: list[Attempt] = []
+        """In the order in which they ended; one without slots for a trial that never got any."""
+        self.idle_steps: list[tuple[float, str, int, int]] = []
+        """After each event its time, and ``SlotLedger.idle``."""
+        self._slots: set[str] = set()
+
+    def apply(self, event: Event) -> None:
+        """Apply one event."""
+        kind, name, time = event["event"], event.get("trial", ""), event["time"]
+        held = self.running.get(name) or self.orphans.get(name) if kind == "ended" else None
+        super().apply(event)
+        if kind == "placed":
+            self.attempts.append(self.running[event["trial"]])
+        elif kind == "ended":
+            if held is None:
+                held = Attempt(event["trial"], event.get("attempt", 0), 0, (), time, end=time)
+                held.on_end(event)
+            self.ends.append(held)
+        if kind in ("opened", "host_joined", "placed"):
+            self._slots.update(event.get("slots", ()))
+        self.idle_steps.append((time, *self.idle))
+
+    @property
+    def begin(self) -> float | None:
+        """Time of the first placement; None before it."""
+        return self.attempts[0].placed if self.attempts else None
+
+    @property
+    def all_slots(self) -> tuple[str, ...]:
+        """All slots that ever existed, by host and number."""
+        return tuple(sorted(self._slots, key=_slot_order))
+
+    @property
+    def slots_per_host(self) -> float:
+        """Slots of a host, on average over all hosts that ever existed."""
+        hosts = {slot.rpartition(":")[0] for slot in self._slots}
+        return len(self._slots) / len(hosts) if hosts else 1.0
+
+    @property
+    def bars(self) -> list[Bar]:
+        """What every attempt did; seconds from the first placement on.
+
+        An attempt whose controller died ends when that one was last heard of. Attempts that run on
+        reach to the last event.
+        """
+        order = {id(attempt): place for place, attempt in enumerate(self.ends)}
+        attempts = sorted(self.attempts, key=lambda attempt: order.get(id(attempt), math.inf))
+        return [bar for attempt in attempts for bar in self._bars(attempt)]
+
+    def _bars(self, attempt: Attempt) -> list[Bar]:
+        end = self.time if attempt.end is None else attempt.end
+        first = end if attempt.first is None else min(attempt.first, end)
+        kept = end
+        if attempt.loses_work:
+            kept = first if attempt.saved is None else max(first, attempt.saved[0])
+        name, slots, begin = f"{attempt.trial}@{attempt.until}", attempt.slots, self.begin or 0.0
+        bars = (
+            Bar(name, slots, attempt.placed - begin, first - begin, "start-up"),
+            Bar(name, slots, first - begin, kept - begin, "training"),
+            Bar(name, slots, kept - begin, end - begin, "lost"),
+        )
+        return [bar for bar in bars if bar.end > bar.start]
+
+
+def _slot_order(slot: str) -> tuple[str, int, str]:
+    host, _, number = slot.rpartition(":")
+    return host, int(number) if number.isdigit() else 0, number
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of a trial; epochs that were lost and trained again are there twice."""
+
+    epoch: int
+    time: float
+    objective: float | None
+    best_objective: float | None
+    seconds: float
+    width: int
+
+
+@dataclass
+class TrialHistory:
+    """A trial: its state, and what the state forgets."""
+
+    trial: Trial
+    attempts: list[Attempt] = field(default_factory=list)
+    epochs: list[Epoch] = field(default_factory=list)
+    parameters: int | None = None
+    """Of the model; None before its first result."""
+    peak_bytes: int | None = None
+    """The most memory that a rank of any attempt took."""
+
+    @property
+    def name(self) -> str:
+        """The trial's name."""
+        return self.trial.name
+
+
+class JournalHistory(JournalFold):
+    """A fold that keeps all events, and attempts and epochs of each trial."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        """Fold some events; more may follow."""
+        self.slots = SlotHistory()
+        self.events: list[Event] = []
+        self.trials: dict[str, TrialHistory] = {}
+        """In the order in which they were proposed."""
+        super().__init__(events, self.slots)
+
+    def apply(self, event: Event) -> None:
+        """Fold one event."""
+        super().apply(event)
+        self.events.append(event)
+        match event["event"]:
+            case "proposed":
+                name = event["trial"]
+                self.trials[name] = TrialHistory(self.state.trials[name])
+            case "placed":
+                self.trials[event["trial"]].attempts.append(self.slots.attempts[-1])
+            case "epoch":
+                epoch = Epoch(
+                    epoch=event["reached"],
+                    time=event["time"],
+                    objective=event.get("objective"),
+                    best_objective=event.get("best_objective"),
+                    seconds=event["seconds"],
+                    width=event["width"],
+                )
+                self.trials[event["trial"]].epochs.append(epoch)
+            case "ended":
+                trial = self.trials[event["trial"]]
+                trial.parameters = event.get("parameters") or trial.parameters
+                if (peak := event.get("peak_bytes")) is not None:
+                    trial.peak_bytes = max(peak, trial.peak_bytes or 0)
