@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,12 @@ from pydantic import BaseModel, ValidationError
 
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.sanitize import escape_line
 
 C = TypeVar("C", bound=Config)
+
+COMMENT_WIDTH = 96
+"""Characters of a comment's line in a template, without its mark."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -164,3 +169,36 @@ def _value(value: Any) -> str:
 
 def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def render_toml(template: str, **values: Any) -> str:
+    """Render commented TOML; the filters ``toml`` and ``comment`` make any text harmless.
+
+    Args:
+        template: in Jinja2; every text from outside passes through a filter.
+        values: names that the template uses.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=False,  # noqa: S701  TOML, not HTML; the filters escape
+        keep_trailing_newline=True,
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"toml": _to_inline, "comment": _to_comment}
+    return environment.from_string(template).render(values)
+
+
+def _to_comment(text: str) -> str:
+    """Return text as comment lines; whatever is in it, it stays a comment."""
+    words = escape_line(" ".join(text.split())).replace('\\"', '"')
+    return "\n".join(f"# {line}" for line in textwrap.wrap(words, COMMENT_WIDTH))
+
+
+def _to_inline(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return _value(value)
+    pairs = [f"{_key(key)} = {_to_inline(item)}" for key, item in value.items()]
+    return "{ " + ", ".join(pairs) + " }"

@@ -23,8 +23,8 @@ from hydragnn_hpo.cli.reference_pages import (
 from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.convs.user import UserOptions
 from hydragnn_hpo.config.data_mixture import MixedConfig
+from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.site import SiteConfig
 
 ROOT = Path(__file__).parents[3]
 UNWRITTEN = {Config, MixedConfig, SiteConfig, TrialHeads, UserOptions}
