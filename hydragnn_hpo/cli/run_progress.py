@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
 from hydragnn_hpo.campaign import State, Status, Trial, build_status, describe_trial
-from hydragnn_hpo.cli.status_view import Picture, Snapshot, headline, use_of_slots
+from hydragnn_hpo.cli.status_view import Snapshot, StatusPage, headline, use_of_slots
 from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RunProgress:
         if self.live is None:
             self._lines(state, controller)
         else:
-            self.live.update(Picture(self._snapshot(state, controller)), refresh=True)
+            self.live.update(StatusPage(self._snapshot(state, controller)), refresh=True)
         spent = time.monotonic() - began
         self._due = began + max(REFRESH_SECONDS, spent / LOOKING_SHARE)
 
