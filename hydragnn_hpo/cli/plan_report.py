@@ -124,11 +124,11 @@ def plan_campaign(campaign: str, request: PlanRequest) -> PlanReport:
     run = RunDir(Path("runs") / config.name)
     data = data_of_campaign(config, source, run, request.structures)
     machine = _choose_machine(config, request)
-    count = request.trials or config.search.trials
+    drawn = request.trials or config.search.trials
     pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
-    priced, refused = _price_all(pricing, sample_configurations(config, count), first=0)
+    priced, refused = _price_all(pricing, sample_configurations(config, drawn), first=0)
     if not priced:
-        raise ConfigError(f"{source}: none of {count} drawn configurations is a valid trial.")
+        raise ConfigError(f"{source}: none of {drawn} drawn configurations is a valid trial.")
     return PlanReport(
         config, data.said, forecast_campaign(config, machine, priced, refused=refused)
     )
