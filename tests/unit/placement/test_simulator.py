@@ -40,7 +40,6 @@ def test_three_trials_on_two_slots():
     assert found.makespan == 12.0
     assert spent(found) == {"training": 22.0, "tail": 2.0}
     assert found.useful == pytest.approx(22.0 / 24.0)
-    assert found.slot_hours == pytest.approx(24.0 / 3600.0)
 
 
 def test_a_start_takes_its_time_on_all_slots():
