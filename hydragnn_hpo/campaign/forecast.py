@@ -45,7 +45,7 @@ TICKS = 3000.0
 """A campaign's events are answered in so many turns at most, roughly."""
 
 CHECKPOINT_SECONDS = 60.0
-"""Between the checkpoints of a command, which nobody knows."""
+"""Assumed between the checkpoints of a command."""
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,13 @@ from typing import Annotated
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption
+from hydragnn_hpo.cli.run_command import MachineOption
 
 CampaignArgument = Annotated[
     str, typer.Argument(help="Campaign file, name of a shipped one, or a run directory.")
 ]
 
 
-MachineOption = Annotated[
-    str | None, typer.Option("--machine", help="Machine profile: a shipped name or a path.")
-]
 HostsOption = Annotated[
     int | None,
     typer.Option("--hosts", min=1, max=100_000, help="Hosts; all of the machine if left out."),

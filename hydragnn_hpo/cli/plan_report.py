@@ -60,7 +60,7 @@ WORTH_A_WORD = 0.1
 """A loss above this share is advised upon."""
 
 SHORT = 600.0
-"""Seconds up to which nobody minds how long starting takes."""
+"""Seconds up to which it does not matter how long starting takes."""
 
 BOUND = 0.7
 """The longest trial is the bound where it takes this share of the whole time."""

@@ -22,7 +22,7 @@ def reference(
         ),
     ] = None,
 ) -> None:
-    """Say what settings mean: type, default, documentation; all names without one."""
+    """Explain settings: type, default, documentation; all names without one."""
     if out is None:
         for line in find_settings(name or ""):
             typer.echo(line)

@@ -24,7 +24,7 @@ MOST_KEYS = 6
 
 
 def console() -> "Console":
-    """Give the console for tables, as wide as the terminal."""
+    """Return the console for tables, as wide as the terminal."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)

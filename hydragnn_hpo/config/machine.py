@@ -1,7 +1,7 @@
 """Machine profiles: what a machine is and how it starts ranks, ``extends``, and ``[machine]``.
 
 Nothing of ours builds a shell string from a value. The types of strings here keep out what would
-do harm in a script that somebody else fills or sources: line ends, quotes, substitutions.
+do harm in a script that is filled or sourced elsewhere: line ends, quotes, substitutions.
 """
 
 import re
