@@ -77,7 +77,7 @@ def status(
 
 def _print(view: "RunView") -> None:
     from hydragnn_hpo.cli.batch_view import job_lines
-    from hydragnn_hpo.cli.status_view import StatusPage, losses_line
+    from hydragnn_hpo.cli.status_view import StatusPage
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.cli.words import duration
 
@@ -85,8 +85,6 @@ def _print(view: "RunView") -> None:
     left = f", about {duration(found.ends_in)} left" if found.ends_in is not None else ""
     typer.echo(f"{view.run.path}: {view.snapshot.course}{left}")
     console().print(StatusPage(view.snapshot, titled=False), height=MOST_LINES)
-    if losses := losses_line(found):
-        typer.echo(f"losses   {losses}")
     for job_line in job_lines(view.jobs):
         typer.echo(job_line)
 

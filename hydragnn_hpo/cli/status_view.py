@@ -30,19 +30,6 @@ AIRY = 36
 LEAST_ROWS = 4
 """Lines for running trials, their titles included, that are kept before others go."""
 
-STYLES = {
-    "training": "green",
-    "start_up": "cyan",
-    "between": "blue",
-    "ending": "bright_blue",
-    "lost": "red",
-    "held": "yellow",
-    "brain": "magenta",
-    "tail": "bright_black",
-    "away": "bright_red",
-}
-"""Colours of causes: of the 16 that every terminal's theme has, so that they fit light and dark."""
-
 
 @dataclass(frozen=True)
 class Signs:
@@ -52,17 +39,10 @@ class Signs:
     open: str
     curve: str
     """From the least to the most."""
-    causes: Mapping[str, str]
-    """Fillings of the bar of slots, which differ where colours do not show."""
 
 
-UNICODE = Signs(
-    done="\u2501",
-    open="\u2500",
-    curve="\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588",
-    causes=dict(zip(STYLES, "\u2588\u2593\u2592\u2591x\u2022\u00b7\u2219-", strict=True)),
-)
-ASCII = Signs("#", "-", "_.-=+*#", dict(zip(STYLES, "#+=~x*o.-", strict=True)))
+UNICODE = Signs("\u2501", "\u2500", "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588")
+ASCII = Signs("#", "-", "_.-=+*#")
 
 
 @dataclass(frozen=True)
@@ -112,11 +92,11 @@ def _slot_count(status: Status) -> str:
     return f"{count(status.slots, 'slot')} on {count(status.hosts, 'host')}"
 
 
-def losses_line(status: Status) -> str:
+def name_losses(status: Status) -> list[str]:
     """Name the largest losses of slot time in words."""
     shares = {c: s for c, s in status.utilization.shares.items() if c != "training" and s >= 5e-4}
     worst = sorted(shares, key=lambda cause: -shares[cause])[:SHOWN_LOSSES]
-    return "; ".join(f"{percent(shares[cause])} {CAUSES[cause]}" for cause in worst)
+    return [f"{percent(shares[cause])} {CAUSES[cause]}" for cause in worst]
 
 
 def energy_line(status: Status) -> str:
@@ -156,24 +136,6 @@ def bar(share: float, width: int, signs: Signs) -> tuple[str, str]:
     """Return what is done of a bar, and what is open."""
     done = round(width * min(1.0, max(0.0, share)))
     return signs.done * done, signs.open * (width - done)
-
-
-def split_columns(shares: Mapping[str, float], width: int) -> dict[str, int]:
-    """Share out columns: each part gets its floor, those with the largest rest one more.
-
-    Args:
-        shares: of the parts; they sum to 1, or to 0 where nothing is known.
-        width: columns in all.
-
-    Returns:
-        Columns by part.
-    """
-    exact = {name: max(0.0, share) * width for name, share in shares.items()}
-    columns = {name: math.floor(wanted) for name, wanted in exact.items()}
-    left = round(sum(exact.values())) - sum(columns.values())
-    for name in sorted(exact, key=lambda name: columns[name] - exact[name])[:left]:
-        columns[name] += 1
-    return columns
 
 
 def sparkline(values: Sequence[float], width: int, signs: Signs) -> str:
@@ -229,7 +191,7 @@ class StatusPage:
         room = height if self.interval is None else height - 1
         head = [*_head(self.snapshot, width, signs), *_best(self.snapshot, width, signs)]
         gap = [Text()] if height >= AIRY else []
-        rest = [*gap, *_slots(status, width, signs), *_rungs(status, width, signs)]
+        rest = [*gap, *_slots(status), *_rungs(status, width, signs)]
         if trouble := list(_trouble(self.snapshot)):
             rest += [*gap, *trouble]
         kept = min(LEAST_ROWS, 1 + len(status.running)) if status.running else 0
@@ -283,7 +245,7 @@ def _best(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
         yield _labelled("", first, (drawn, "green"), last, (said, "dim"))
 
 
-def _slots(status: Status, width: int, signs: Signs) -> Iterator[Text]:
+def _slots(status: Status) -> Iterator[Text]:
     """Lay out what the slots do, and where their time went."""
     where = _slot_count(status)
     if status.utilization.slot_seconds == 0:
@@ -292,18 +254,8 @@ def _slots(status: Status, width: int, signs: Signs) -> Iterator[Text]:
     now = f", {percent(status.training_now)} train now" if status.running else ""
     so_far = percent(status.utilization.share("training"))
     yield _labelled("slots", f"{where}{now}, {so_far} of the time so far")
-    shares = status.utilization.shares
-    columns = split_columns(shares, max(1, width - LABEL))
-    yield _labelled("", *((signs.causes[c] * columns[c], STYLES[c]) for c in CAUSES))
-    largest = sorted((c for c in CAUSES if shares[c] >= 5e-4), key=lambda c: -shares[c])
-    legend = Text(" " * LABEL)
-    for cause in largest:
-        entry = f"{signs.causes[cause]} "
-        said = f"{cause.replace('_', '-')} {percent(shares[cause])}  "
-        if legend.cell_len + len(entry) + len(said) - 2 > width:
-            break
-        legend.append(entry, STYLES[cause]).append(said, "dim")
-    yield legend
+    for number, loss in enumerate(name_losses(status)):
+        yield _labelled("" if number else "losses", loss)
 
 
 def _rungs(status: Status, width: int, signs: Signs) -> Iterator[Text]:
