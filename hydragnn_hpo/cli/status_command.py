@@ -250,17 +250,17 @@ def watch_run(reader: RunReader, interval: float) -> None:
 
 def _print_changes(reader: RunReader, interval: float) -> None:
     """Print a line whenever something has changed."""
-    from hydragnn_hpo.cli.status_view import headline, use_of_slots
+    from hydragnn_hpo.cli.status_view import headline, summary_line
     from hydragnn_hpo.sanitize import escape_controls
 
     printed = None
     while True:
         began = time.monotonic()
         view = reader.read()
-        found = view.snapshot.status
-        line = headline(replace(found, ends_in=None))
+        found = replace(view.snapshot.status, ends_in=None)
+        line = headline(found)
         if line != printed:
-            typer.echo(escape_controls(f"{line}; {use_of_slots(found)}"))
+            typer.echo(escape_controls(summary_line(found)))
             sys.stdout.flush()
         if not view.goes_on:
             return

@@ -75,21 +75,21 @@ def headline(status: Status) -> str:
 
 
 def use_of_slots(status: Status) -> str:
-    """Return how well the slots are used, and what costs most."""
-    where = _slot_count(status)
+    """Return how well the slots are used."""
+    where = f"{count(status.slots, 'slot')} on {count(status.hosts, 'host')}"
     if status.utilization.slot_seconds == 0:
         return where
-    so_far = status.utilization.share("training")
-    now = f"{percent(status.training_now)} train now, " if status.running else ""
-    said = f"{where}: {now}{percent(so_far)} {'so far' if now else 'in training'}"
-    worst = status.utilization.largest
-    if worst is None:
-        return said
-    return f"{said}; largest loss: {percent(status.utilization.share(worst))} {CAUSES[worst]}"
+    so_far = percent(status.utilization.share("training"))
+    if not status.running:
+        return f"{where}: {so_far} in training"
+    return f"{where}: {percent(status.training_now)} train now, {so_far} so far"
 
 
-def _slot_count(status: Status) -> str:
-    return f"{count(status.slots, 'slot')} on {count(status.hosts, 'host')}"
+def summary_line(status: Status) -> str:
+    """Return in one line what goes on, how well the slots are used, and what costs most."""
+    said = f"{headline(status)}; {use_of_slots(status)}"
+    losses = name_losses(status)
+    return f"{said}; largest loss: {losses[0]}" if losses else said
 
 
 def name_losses(status: Status) -> list[str]:
@@ -247,13 +247,7 @@ def _best(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
 
 def _slots(status: Status) -> Iterator[Text]:
     """Lay out what the slots do, and where their time went."""
-    where = _slot_count(status)
-    if status.utilization.slot_seconds == 0:
-        yield _labelled("slots", where)
-        return
-    now = f", {percent(status.training_now)} train now" if status.running else ""
-    so_far = percent(status.utilization.share("training"))
-    yield _labelled("slots", f"{where}{now}, {so_far} of the time so far")
+    yield _labelled("slots", use_of_slots(status))
     for number, loss in enumerate(name_losses(status)):
         yield _labelled("" if number else "losses", loss)
 

@@ -26,7 +26,7 @@ from hydragnn_hpo.cli.status_view import (
     Snapshot,
     StatusPage,
     sparkline,
-    use_of_slots,
+    summary_line,
 )
 from hydragnn_hpo.cli.words import count, duration, energy, percent
 from hydragnn_hpo.errors import RunError
@@ -251,7 +251,7 @@ def test_what_a_person_sees():
     assert lines[3:6] == [
         "best     0.25 t1 (egnn 64 0.004), epoch 4",
         "",
-        "slots    4 slots on 2 hosts, 100 % train now, 58 % of the time so far",
+        "slots    4 slots on 2 hosts: 100 % train now, 58 % so far",
     ]
     assert lines[6:] == [
         "losses   12 % idle although trials wait",
@@ -273,8 +273,8 @@ def test_what_a_person_sees():
 def test_the_largest_loss_is_named_in_plain_lines():
     """Two of six slots are away for 2 s of 8: 4 of 48 slot-seconds."""
     found = status_of(story(), now=8.0)
-    assert use_of_slots(found) == (
-        "4 slots on 2 hosts: 100 % train now, 58 % so far; largest loss: "
+    assert summary_line(found).endswith(
+        "; 4 slots on 2 hosts: 100 % train now, 58 % so far; largest loss: "
         "12 % idle although trials wait"
     )
 
