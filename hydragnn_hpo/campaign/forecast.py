@@ -6,6 +6,7 @@ Prices and planner are the campaign's own; only time is not real.
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,7 +45,7 @@ TICKS = 3000.0
 """A campaign's events are answered in so many turns at most, roughly."""
 
 CHECKPOINT_SECONDS = 60.0
-"""Between the checkpoints of a command, which nobody knows."""
+"""Assumed between the checkpoints of a command."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,7 @@ class Forecast:
     def widths(self) -> dict[int, int]:
         """Count the pieces of work by the ranks they ended with."""
         lanes = {work.name: work.lanes for work in self.works}
-        counts: dict[int, int] = {}
-        for name, slots in self.simulated.widths.items():
-            ranks = slots // lanes[name]
-            counts[ranks] = counts.get(ranks, 0) + 1
+        counts = Counter(slots // lanes[name] for name, slots in self.simulated.widths.items())
         return dict(sorted(counts.items()))
 
     @property
@@ -346,13 +344,16 @@ class PromotionSimulation:
         if name in self.reseeded.values():
             return
         self.results[rung].append(RungResult(name, self._objective(name)))
-        found = [] if self.closed else self._found()
+        found: list[Promotion] = []
+        if not self.closed:
+            resting = self.left == 0
+            found = choose_promotions(self.search, self.results, self.promoted, resting=resting)
         for promotion in found:
-            yield self._sent(promotion)
+            yield self._promote(promotion)
         if not found and self.left == 0:
-            yield from self._once_more()
+            yield from self._train_again()
 
-    def _once_more(self) -> Iterator[SimulatedWork]:
+    def _train_again(self) -> Iterator[SimulatedWork]:
         """Train the best again with new seeds, as ``Replicates`` does when all rest."""
         last = self.search.rungs[-1]
         done = self.results[-1]
@@ -373,11 +374,7 @@ class PromotionSimulation:
             return tuple(draws.random() for _ in objective)
         return draws.random()
 
-    def _found(self) -> list[Promotion]:
-        resting = self.left == 0
-        return choose_promotions(self.search, self.results, self.promoted, resting=resting)
-
-    def _sent(self, promotion: Promotion) -> SimulatedWork:
+    def _promote(self, promotion: Promotion) -> SimulatedWork:
         rungs = self.search.rungs
         self.promoted[promotion.from_rung].add(promotion.trial)
         start, until = rungs[promotion.from_rung], rungs[promotion.to_rung]

@@ -25,7 +25,7 @@ DeviceOption = Annotated[
 
 
 def ensemble_file(path: Path) -> Path:
-    """Give the ensemble of a run directory, or the file itself."""
+    """Return the ensemble of a run directory, or the file itself."""
     from hydragnn_hpo.layout import RunDir
 
     return RunDir(path).ensemble if path.is_dir() else path

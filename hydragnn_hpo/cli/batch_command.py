@@ -111,7 +111,7 @@ def _patiently(step: Callable[[], None]) -> None:
 def _settle(
     records: "JobRecords", own: "BatchJob", decided: "Ending", followers: list["BatchJob"]
 ) -> str:
-    """Take jobs back, or queue the one that could not be queued before; gives what to add."""
+    """Take jobs back, or queue the one that could not be queued; return what to add."""
     from hydragnn_hpo.errors import JobError
     from hydragnn_hpo.launching import take_back
 
@@ -128,9 +128,9 @@ def _settle(
 
 
 def _own(records: "JobRecords", script: str) -> "BatchJob":
-    """Give the record of the job that we are in.
+    """Return the record of the job that we are in.
 
-    It may begin before whoever submitted it has written that down; if nobody ever does, it is
+    It may begin before whoever submitted it has written that down; if that never comes, it is
     the next one of its chain.
     """
     from hydragnn_hpo.launching import BatchJob, task_of, where_we_are

@@ -81,7 +81,7 @@ def queued_jobs(run: "RunDir") -> list[JobStanding]:
 def without_chain(
     run: "RunDir", kind: str, waiting: Sequence[JobStanding], *, dry_run: bool
 ) -> str:
-    """Take the chain of a campaign that stops back, and say what becomes of it.
+    """Take the chain of a campaign that stops back, and return what becomes of it.
 
     What runs, or else the first job that will, finishes the campaign. A pause needs nothing: the
     job that ends by it takes its successor back.
@@ -103,7 +103,7 @@ def without_chain(
 
 
 def course_of(holder: str | None, jobs: Sequence[JobStanding], *, finished: bool) -> str:
-    """Say who works on a campaign.
+    """Return who works on a campaign.
 
     Args:
         holder: the controller, if there is one.

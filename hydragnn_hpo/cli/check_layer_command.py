@@ -70,7 +70,7 @@ def _checked(layer: str, options: dict[str, Any], features: int) -> "CheckReport
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """Take ``key=value`` apart; a value is JSON (numbers, true, lists) or else a plain word."""
+    """Split ``key=value``; a value is JSON (numbers, true, lists) or else a plain word."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise ConfigError(f"--options {text}: write it as key=value.")

@@ -10,15 +10,13 @@ from typing import Annotated
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption
+from hydragnn_hpo.cli.run_command import MachineOption
 
 CampaignArgument = Annotated[
     str, typer.Argument(help="Campaign file, name of a shipped one, or a run directory.")
 ]
 
 
-MachineOption = Annotated[
-    str | None, typer.Option("--machine", help="Machine profile: a shipped name or a path.")
-]
 HostsOption = Annotated[
     int | None,
     typer.Option("--hosts", min=1, max=100_000, help="Hosts; all of the machine if left out."),
@@ -55,29 +53,29 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Simulate a campaign with the real prices and the real planner; of a run, what is left."""
-    from hydragnn_hpo.cli import planning
-    from hydragnn_hpo.cli.plan_view import draw_plan, report_lines, report_plain
+    from hydragnn_hpo.cli import plan_report
     from hydragnn_hpo.layout import RunDir
 
-    wish = planning.PlanRequest(machine, hosts, slots, trials, structures, failures)
-    with _patience(as_json):
-        if RunDir(Path(campaign)).campaign.exists():
-            planned = planning.plan_run(RunDir(Path(campaign)), wish)
+    request = plan_report.PlanRequest(machine, hosts, slots, trials, structures, failures)
+    run = RunDir(Path(campaign))
+    with _show_patience(as_json):
+        if run.campaign.exists():
+            planned = plan_report.plan_run(run, request)
         else:
-            planned = planning.plan_campaign(campaign, wish)
+            planned = plan_report.plan_campaign(campaign, request)
     if figure is not None:
-        draw_plan(planned, figure)
+        plan_report.draw_plan(planned, figure)
     if as_json:
-        typer.echo(json.dumps(report_plain(planned)))
+        typer.echo(json.dumps(plan_report.report_plain(planned)))
         return
-    for line in report_lines(planned):
+    for line in plan_report.report_lines(planned):
         typer.echo(line)
     if figure is not None:
         typer.echo(f"Figure: {figure}")
 
 
 @contextlib.contextmanager
-def _patience(as_json: bool) -> Iterator[None]:
+def _show_patience(as_json: bool) -> Iterator[None]:
     """Show on a terminal that something is being done."""
     if as_json or not sys.stdout.isatty():
         yield

@@ -3,14 +3,11 @@
 import difflib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hydragnn_hpo.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hydragnn_hpo.cli.reference_pages import Key
 
 
 def reference(
@@ -25,19 +22,17 @@ def reference(
         ),
     ] = None,
 ) -> None:
-    """Say what settings mean: type, default, documentation; all names without one."""
-    if out is not None:
-        from hydragnn_hpo.cli.reference_pages import commands_page, settings_page
-        from hydragnn_hpo.files import write_text
-
-        write_text(out / "hydragnn_hpo" / "config" / "REFERENCE.md", settings_page())
-        write_text(
-            out / "hydragnn_hpo" / "cli" / "REFERENCE.md",
-            commands_page(context.find_root().command),
-        )
+    """Explain settings: type, default, documentation; all names without one."""
+    if out is None:
+        for line in find_settings(name or ""):
+            typer.echo(line)
         return
-    for line in find_settings(name or ""):
-        typer.echo(line)
+    from hydragnn_hpo.cli.reference_pages import commands_page, settings_page
+    from hydragnn_hpo.files import write_text
+
+    package = out / "hydragnn_hpo"
+    write_text(package / "config" / "REFERENCE.md", settings_page())
+    write_text(package / "cli" / "REFERENCE.md", commands_page(context.find_root().command))
 
 
 def find_settings(part: str) -> Iterator[str]:
@@ -49,27 +44,25 @@ def find_settings(part: str) -> Iterator[str]:
     Raises:
         ConfigError: nothing is named so.
     """
-    from hydragnn_hpo.cli.reference_pages import every_key
+    from hydragnn_hpo.cli.reference_pages import NEEDED, read_settings
 
-    rows = list(every_key())
-    exact = [row for row in rows if row[1].name == part or row[1].name.endswith(f".{part}")]
+    rows = list(read_settings())
+    exact = [row for row in rows if f".{row[1].name}".endswith(f".{part}")]
     found = exact or [row for row in rows if part in row[1].name]
     if not found:
-        names = [key.name for _, key in rows]
-        last = {name.rpartition(".")[2]: name for name in names}
-        close = difflib.get_close_matches(part, [*names, *last], n=1)
-        hint = f" Did you mean '{last.get(close[0], close[0])}'?" if close else ""
+        last = {key.name.rpartition(".")[2]: key.name for _, key in rows}
+        known = last | {key.name: key.name for _, key in rows}
+        close = difflib.get_close_matches(part, known, n=1)
+        hint = f" Did you mean '{known[close[0]]}'?" if close else ""
         raise ConfigError(
             f"no setting is named '{part}'.{hint} All names: hydragnn-hpo reference, without a "
             "name."
         )
-    for title, key in found:
-        yield _describe(title, key) if part else f"{key.name}  ({title})"
-
-
-def _describe(title: str, key: "Key") -> str:
-    default = f"default {key.default}" if key.default else "may be left out"
-    default = "needed" if key.default == "needed" else default
-    search = f"; usually searched in {key.search}" if key.search else ""
-    head = f"{key.name}  ({title}: {key.kind}; {default}{search})".replace("`", "")
-    return f"{head}\n    {key.says.replace('`', '')}"
+    for where, key in found:
+        if not part:
+            yield f"{key.name}  ({where})"
+            continue
+        default = f"default {key.default}" if key.default else "may be left out"
+        default = NEEDED if key.default == NEEDED else default
+        head = f"{key.name}  ({where}: {key.kind}; {default})"
+        yield f"{head}\n    {key.text}".replace("`", "")

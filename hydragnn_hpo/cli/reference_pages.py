@@ -1,15 +1,15 @@
-"""The two pages: ``config/REFERENCE.md`` of all settings, ``cli/REFERENCE.md`` of all commands.
+"""The pages ``config/REFERENCE.md`` of all settings and ``cli/REFERENCE.md`` of all commands.
 
 Settings come from the JSON schema that pydantic makes of each config, commands from typer.
 """
 
+import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
-import typer
-from pydantic import TypeAdapter
+from typer.cli import get_docs_for_click
 
 from hydragnn_hpo.config import (
     CampaignConfig,
@@ -28,33 +28,9 @@ Schema = Mapping[str, Any]
 NEEDED = "needed"
 """Stands where a key has no default."""
 
-_READERS = re.compile(r"(Read|Built|Built into stores) by .*?\.( |$)")
-"""What configs say to those who work on the code."""
-
-_NAMES = {"space": "KEY"}
-"""What stands for a name of the user's, where it is no ``NAME``."""
-
-_PLAIN = {"boolean": "`true` or `false`", "integer": "integer", "number": "number"}
-_TEXTS = {"date": "date", "path": "path"}
-_NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
-"""A letter, then letters, digits and underscores: what the pages call a name."""
-
-_BOUNDS = {
-    **{"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="},
-    "gt": ">",  # of a choice between types pydantic gives the bound as it was written
-}
-_TOGETHER = {
-    frozenset({"integer", "number"}): "number",
-    frozenset({"boolean", "integer", "number", "string"}): "`true`, `false`, number or text",
-}
-"""Types that people take for one."""
-
-PARTS = ("model", "heads", "training", "parallel")
-"""Tables that a trial has, and that a campaign gives to all of its trials."""
-
-MADE = "<!-- Made by `make reference` from the code; do not edit. -->"
-
 SETTINGS = """\
+<!-- Made by `make reference` from the code; do not edit. -->
+
 # Settings
 
 Every key of every file you write, from the strings under the fields in this folder. Search the page
@@ -68,6 +44,8 @@ meant.
 """
 
 COMMANDS = """\
+<!-- Made by `make reference` from the code; do not edit. -->
+
 # Commands
 
 From the command line's own declarations; `hydragnn-hpo COMMAND --help` says the same. What reports
@@ -80,166 +58,199 @@ has `--json`, what starts something has `--dry-run`.
 | 2 | misused: one sentence on stderr says what was found and what to do |
 | 3 to 7 | of `trial` only: [interrupted](../training/README.md), it goes on from its checkpoint |
 | 75 | of `run` only: the allocation ends before the campaign; run it again |
+
 """
+
+FILES: tuple[tuple[str, str, type[Config], str], ...] = (
+    (
+        "Campaign",
+        "campaign.",
+        CampaignConfig,
+        "`campaign.toml`: what is searched, on which data, and how far. `run`, `plan` and "
+        "`submit` read it. Its `[trial]` holds what all trials share and its `[space]` what is "
+        "searched: both take the keys of [a trial](#a-trial). A list of choices may stand in place "
+        'of a whole `[space.KEY]`: `"model.conv" = ["painn", "schnet"]`.',
+    ),
+    (
+        "A trial",
+        "",
+        TrialConfig,
+        "`trial.toml`: one training, which `hydragnn-hpo trial DIR` runs and a campaign writes for "
+        "each trial. In a campaign the tables `model`, `heads`, `training` and `parallel` stand "
+        "under `[trial]`, as `[trial.training]`, and any of their keys may be searched by its "
+        'dotted name: `"training.learning_rate" = { low = 1e-3, high = 1e-2, log = true }` in '
+        "`[space]`.",
+    ),
+    (
+        "`placement.toml`",
+        "placement.",
+        PlacementConfig,
+        "Where and how far one attempt of a trial runs. Only the campaign writes it.",
+    ),
+    (
+        "Card",
+        "card.",
+        CardConfig,
+        "What a data file holds. `dataset build` and `run` read it; `init FILE` writes a first "
+        "one.",
+    ),
+    (
+        "Machine profile",
+        "profile.",
+        ProfileConfig,
+        "A machine, for `--machine` and `machine.profile`. One's own begins with `extends` and "
+        "says only what is different, see [launch/](../../launch/README.md#ones-own).",
+    ),
+)
+"""Title, prefix of the anchors, config and text of each file."""
+
+CONV_OPTIONS = (
+    "`[trial.model.options]`, or `model.options.KEY` in `[space]`, for the conv that `model.conv` "
+    "names."
+)
 
 
 # -- settings from the schema --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Key:
-    """One setting."""
+class Setting:
+    """One key of a file."""
 
     name: str
     """Dotted, as it is written in its file; ``NAME`` stands for a name of the user's."""
+    anchor: str
     kind: str
     """What it may be, in words."""
     default: str
     """As TOML; empty where it may be left out, ``needed`` where it may not."""
-    says: str
-    """Its documentation."""
-    search: str = ""
-    """The range in which ``init`` would search it, as TOML."""
+    text: str
 
 
 @dataclass(frozen=True)
-class KeyTable:
+class SettingsTable:
     """The keys of one config."""
 
-    name: str
-    """Dotted name of the table in its file; empty for the top."""
-    repeated: bool
-    """Whether there may be several, each in double brackets."""
+    heading: str
+    """The line that opens it in its file, or the conv that has it; empty for the top."""
+    anchor: str
     config: str
     """Name of the config's class."""
-    says: str
-    keys: tuple[Key, ...]
-
-    @property
-    def heading(self) -> str:
-        """The line that opens it in its file."""
-        return f"[[{self.name}]]" if self.repeated else f"[{self.name}]"
+    text: str
+    settings: tuple[Setting, ...]
 
 
-def tables_of(config: type[Config]) -> Iterator[KeyTable]:
-    """Yield a config and the configs inside it, each as a table, the outer ones first."""
-    schema = config.model_json_schema()
-    return _tables(schema, schema.get("$defs", {}), "", repeated=False)
+@dataclass(frozen=True)
+class SettingsFile:
+    """One kind of file, or the options of convs."""
+
+    title: str
+    text: str
+    tables: tuple[SettingsTable, ...]
 
 
-def _tables(schema: Schema, defs: Schema, name: str, *, repeated: bool) -> Iterator[KeyTable]:
-    keys, inner, needed = [], [], schema.get("required", ())
+def read_files() -> list[SettingsFile]:
+    """Return all settings, by the file that holds them."""
+    found = []
+    for title, prefix, config, text in FILES:
+        schema = config.model_json_schema()
+        defs = schema.get("$defs", {})
+        found.append(SettingsFile(title, text, tuple(_tables(schema, defs, prefix, "", "{}"))))
+    convs = tuple(_conv_table(conv, spec.options) for conv, spec in CONV_SPECS.items())
+    return [*found, SettingsFile("Options of convs", CONV_OPTIONS, convs)]
+
+
+def read_settings() -> Iterator[tuple[str, Setting]]:
+    """Yield every setting behind the file, or the conv, that has it."""
+    for file in read_files():
+        for table in file.tables:
+            title = file.title.strip("`").lower()
+            where = f"options of {table.heading}" if file.text is CONV_OPTIONS else title
+            yield from ((where, setting) for setting in table.settings)
+
+
+def _tables(
+    schema: Schema, defs: Schema, prefix: str, name: str, brackets: str
+) -> Iterator[SettingsTable]:
+    """Yield a config and the configs inside it, each as a table, the outer ones first.
+
+    Args:
+        schema: of the config.
+        defs: schemas that it may refer to.
+        prefix: of the anchors.
+        name: dotted name of the table; empty for the top.
+        brackets: how the name is written above the table.
+    """
+    settings, inner = [], []
     for field, info in schema.get("properties", {}).items():
-        if (found := _config_within(info, defs)) is not None:
-            inner.append((field, *found))
+        dotted = f"{name}.{field}" if name else field
+        if (found := _config_within(info, defs, "[{}]")) is None:
+            needed = field in schema.get("required", ())
+            settings.append(_setting(dotted, prefix + dotted, info, defs, needed=needed))
         else:
-            keys.append(_key(_dotted(name, field), info, defs, needed=field in needed))
-    says = _READERS.sub("", _sentence(schema.get("description", ""))).strip()
-    yield KeyTable(name, repeated, schema["title"], says, tuple(keys))
-    for field, config, way in inner:
-        below = _dotted(name, field, _NAMES.get(field, "NAME") if way == "by name" else "")
-        yield from _tables(config, defs, below, repeated=way == "in a row")
+            inner.append((dotted, *found))
+    heading = brackets.format(name)
+    yield SettingsTable(heading, prefix + name, schema["title"], _text(schema), tuple(settings))
+    for dotted, config, around in inner:
+        placeholder = "KEY" if dotted == "space" else "NAME"
+        below = dotted if around != "[{}.NAME]" else f"{dotted}.{placeholder}"
+        yield from _tables(config, defs, prefix, below, around.replace(".NAME", ""))
 
 
-def _config_within(info: Schema, defs: Schema, way: str = "") -> tuple[Schema, str] | None:
-    """Return the config that a value holds, and whether in a row or by name; None without one."""
+def _config_within(info: Schema, defs: Schema, around: str) -> tuple[Schema, str] | None:
+    """Return the config that a value holds, and how its table is written; None without one."""
     if "$ref" in info:
         found = _resolve(info, defs)
-        return (found, way) if "properties" in found else None
-    inside = [(option, way) for option in info.get("anyOf", ())]
-    inside += [(one, "by name") for one in _values_by_name(info)]
+        return (found, around) if "properties" in found else None
+    inside = [(option, around) for option in info.get("anyOf", ())]
+    inside += [(value, "[{}.NAME]") for value in _values_by_name(info)]
     if isinstance(info.get("items"), dict):
-        inside.append((info["items"], "in a row"))
-    found_inside = (_config_within(one, defs, how) for one, how in inside)
-    return next((found for found in found_inside if found is not None), None)
+        inside.append((info["items"], "[[{}]]"))
+    configs = (_config_within(value, defs, written) for value, written in inside)
+    return next((config for config in configs if config is not None), None)
+
+
+def _conv_table(conv: str, options: type[Config]) -> SettingsTable:
+    """Return the options of a conv, with the ranges that ``init`` would search."""
+    schema, ranges = options.model_json_schema(), search_ranges(options)
+    settings = []
+    for field, info in schema.get("properties", {}).items():
+        if field in ranges:
+            searched = f"`init` searches it in ``{_toml(ranges[field])}``."
+            info = info | {"description": f"{info['description']} {searched}"}
+        settings.append(
+            _setting(
+                f"model.options.{field}",
+                f"conv.{conv}.{field}",
+                info,
+                schema.get("$defs", {}),
+                needed=field in schema.get("required", ()),
+            )
+        )
+    return SettingsTable(conv, f"conv.{conv}", schema["title"], _text(schema), tuple(settings))
+
+
+def _setting(name: str, anchor: str, info: Schema, defs: Schema, *, needed: bool) -> Setting:
+    value = info.get("default")
+    default = "" if value is None or value in ([], {}) else _toml(value)
+    words = describe_kind(info, defs)
+    return Setting(name, anchor, words, NEEDED if needed else default, _text(info))
+
+
+def _text(info: Schema) -> str:
+    """Return a description as one paragraph, without the sentence for those who read the code."""
+    text = " ".join(info.get("description", "").split()).replace("``", "`")
+    return re.sub(r"(Read|Built|Built into stores) by .*?\.( |$)", "", text).strip()
 
 
 def _resolve(info: Schema, defs: Schema) -> Schema:
     return defs[info["$ref"].rpartition("/")[2]] if "$ref" in info else info
 
 
-def conv_options() -> Iterator[tuple[str, KeyTable]]:
-    """Yield each conv with the table of its options and the ranges worth searching."""
-    for conv, spec in CONV_SPECS.items():
-        schema, ranges = spec.options.model_json_schema(), search_ranges(spec.options)
-        needed = schema.get("required", ())
-        keys = tuple(
-            _key(
-                f"model.options.{field}",
-                info,
-                schema.get("$defs", {}),
-                needed=field in needed,
-                search=_toml(ranges[field]) if field in ranges else "",
-            )
-            for field, info in schema.get("properties", {}).items()
-        )
-        says = _READERS.sub("", _sentence(schema.get("description", ""))).strip()
-        yield conv, KeyTable("model.options", False, schema["title"], says, keys)
-
-
-def _key(name: str, info: Schema, defs: Schema, *, needed: bool, search: str = "") -> Key:
-    value = info.get("default")
-    default = "" if value is None or value in ([], {}) else _toml(value)
-    says = _sentence(info.get("description", ""))
-    return Key(name, kind(info, defs), NEEDED if needed else default, says, search)
-
-
-def kind(info: Schema, defs: Schema) -> str:
-    """Describe what a value may be, in words a user reads.
-
-    Args:
-        info: its JSON schema.
-        defs: schemas that it may refer to.
-    """
-    info = _resolve(info, defs)
-    if "anyOf" in info:
-        options = [option for option in info["anyOf"] if option.get("type") != "null"]
-        types = frozenset(str(option.get("type")) for option in options)
-        words = dict.fromkeys(kind(option, defs) for option in options)
-        return _bounded(_TOGETHER.get(types) or " or ".join(words), info)
-    if choices := info.get("enum", [info["const"]] if "const" in info else []):
-        return " ".join(f'`"{one}"`' if isinstance(one, str) else f"`{one}`" for one in choices)
-    match info.get("type"):
-        case "array":
-            return _list_kind(info, defs)
-        case "object":
-            each = next(_values_by_name(info), None)
-            return f"table of {kind(each, defs)}" if each else "table"
-        case "string":
-            word = _TEXTS.get(info.get("format", ""), "text")
-        case str(plain):
-            word = _PLAIN[plain]
-        case _:
-            return "anything"
-    word = _bounded(word, info)
-    pattern = info.get("pattern")
-    return "name" if pattern == _NAME_PATTERN else f"{word} like `{pattern}`" if pattern else word
-
-
-def _bounded(word: str, info: Schema) -> str:
-    bounds = [f"{sign} {info[key]:g}" for key, sign in _BOUNDS.items() if key in info]
-    return " ".join([word, " and ".join(bounds)]).strip()
-
-
 def _values_by_name(info: Schema) -> Iterator[Schema]:
     """Yield the schema of the values of a table whose keys are a user's names."""
     candidates = [info.get("additionalProperties"), *info.get("patternProperties", {}).values()]
     yield from (one for one in candidates if isinstance(one, dict))
-
-
-def _list_kind(info: Schema, defs: Schema) -> str:
-    least, most = info.get("minItems"), info.get("maxItems")
-    each = [kind(one, defs) for one in info.get("prefixItems", ())]
-    if len(set(each)) > 1:
-        return f"[{', '.join(each)}]"
-    single = each[0] if each else kind(info.get("items", {}), defs)
-    number = f"{len(each)} x " if each else ""
-    words = f"list of {number}{f'({single})' if ' or ' in single else single}"
-    if each:
-        return words
-    if most is not None:
-        return f"{words}, exactly {most}" if most == least else f"{words}, at most {most}"
-    return f"{words}, at least {least}" if least is not None else words
 
 
 def _toml(value: Any) -> str:
@@ -252,188 +263,67 @@ def _toml(value: Any) -> str:
     return to_toml({"x": value}).partition(" = ")[2].strip()
 
 
-def _dotted(*parts: str) -> str:
-    return ".".join(part for part in parts if part)
+# -- types in words ------------------------------------------------------------------------
+
+_WORDS = {
+    "boolean": "`true` or `false`",
+    "integer": "integer",
+    "number": "number",
+    "string": "text",
+    "date": "date",
+    "path": "path",
+}
+_BOUNDS = {
+    **{"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="},
+    "gt": ">",  # of a choice between types pydantic gives the bound as it was written
+}
 
 
-def _sentence(text: str) -> str:
-    """Return a docstring as one paragraph of Markdown."""
-    return " ".join(text.split()).replace("``", "`")
+def describe_kind(info: Schema, defs: Schema) -> str:
+    """Describe what a value may be, in words a user reads.
+
+    Args:
+        info: its JSON schema.
+        defs: schemas that it may refer to.
+    """
+    info = _resolve(info, defs)
+    if "anyOf" in info:
+        options = [option for option in info["anyOf"] if option.get("type") != "null"]
+        kinds = list(dict.fromkeys(describe_kind(option, defs) for option in options))
+        if "number" in kinds and "integer" in kinds:
+            kinds.remove("integer")
+        return _with_bounds(" or ".join(kinds), info)
+    if choices := info.get("enum", [info["const"]] if "const" in info else []):
+        return " ".join(f"`{to_toml({'x': choice})[4:].strip()}`" for choice in choices)
+    if info.get("type") == "array":
+        return _describe_list(info, defs)
+    if info.get("type") == "object":
+        each = next(_values_by_name(info), None)
+        return f"table of {describe_kind(each, defs)}" if each else "table"
+    word = _WORDS.get(info.get("format", ""), _WORDS.get(info.get("type", ""), "anything"))
+    if (pattern := info.get("pattern")) == r"^[A-Za-z][A-Za-z0-9_]*$":
+        return "name"
+    return f"{word} like `{pattern}`" if pattern else _with_bounds(word, info)
 
 
-@dataclass(frozen=True)
-class SettingsFile:
-    """One kind of file."""
-
-    title: str
-    says: str
-    config: type[Config]
-    prefix: str
-    """Before a key's name in its anchor, so that each is there once."""
-    parts: tuple[str, ...] = ()
-    """Tables that stand here; all of them if empty."""
-    without: tuple[str, ...] = ()
-    """Tables that stand elsewhere."""
-    under: str = ""
-    """Table of the file under which these tables are written."""
-
-    def tables(self) -> list[KeyTable]:
-        """Return its tables, the top first."""
-
-        def here(table: KeyTable) -> bool:
-            first = table.name.partition(".")[0]
-            return (not self.parts or first in self.parts) and first not in self.without
-
-        return [table for table in tables_of(self.config) if here(table)]
-
-    def within(self, table: KeyTable) -> str:
-        """Return the line that opens a table in this file."""
-        return table.heading.replace("[", f"[{self.under}", 1) if self.under else table.heading
+def _with_bounds(word: str, info: Schema) -> str:
+    bounds = [f"{sign} {info[key]:g}" for key, sign in _BOUNDS.items() if key in info]
+    return f"{word} {' and '.join(bounds)}".strip()
 
 
-FILES = (
-    SettingsFile(
-        "Campaign",
-        "`campaign.toml`: what is searched, on which data, and how far. `run`, `plan` and "
-        "`submit` read it. Its `[trial]` holds what all trials share and its `[space]` what is "
-        "searched: both take the keys of [a trial](#a-trial). A list of choices may stand in place "
-        'of a whole `[space.KEY]`: `"model.conv" = ["painn", "schnet"]`.',
-        CampaignConfig,
-        "campaign.",
-    ),
-    SettingsFile(
-        "A trial",
-        "One training. In a campaign these tables stand under `[trial]`, as `[trial.training]`; in "
-        "a `trial.toml` as `[training]`; and any key may be searched by its dotted name: "
-        '`"training.learning_rate" = { low = 1e-3, high = 1e-2, log = true }` in `[space]`.',
-        TrialConfig,
-        "",
-        parts=PARTS,
-        under="trial.",
-    ),
-    SettingsFile(
-        "`trial.toml`",
-        "What `hydragnn-hpo trial DIR` trains: the tables above, at the top of the file, and "
-        "these. A campaign writes one for each trial.",
-        TrialConfig,
-        "trial.",
-        without=PARTS,
-    ),
-    SettingsFile(
-        "`placement.toml`",
-        "Where and how far one attempt of a trial runs. The campaign writes it; nobody else needs "
-        "to.",
-        PlacementConfig,
-        "placement.",
-    ),
-    SettingsFile(
-        "Card",
-        "What a data file holds. `dataset build` and `run` read it; `init FILE` writes a first "
-        "one.",
-        CardConfig,
-        "card.",
-    ),
-    SettingsFile(
-        "Machine profile",
-        "A machine, for `--machine` and `machine.profile`. One's own begins with `extends` and "
-        "says only what is different, see [launch/](../../launch/README.md#ones-own).",
-        ProfileConfig,
-        "profile.",
-    ),
-)
-
-
-def every_key() -> Iterator[tuple[str, Key]]:
-    """Yield every setting with the file, or the conv, that has it."""
-    for file in FILES:
-        for table in file.tables():
-            yield from ((file.title.strip("`").lower(), key) for key in table.keys)
-    for conv, table in conv_options():
-        yield from ((f"options of {conv}", key) for key in table.keys)
-
-
-# -- commands from typer -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One argument or option."""
-
-    written: str
-    """As it is typed: ``--run``, ``--resume / --no-resume``, ``CAMPAIGN``."""
-    kind: str
-    default: str
-    says: str
-    option: bool
-
-
-@dataclass(frozen=True)
-class CommandEntry:
-    """One command."""
-
-    name: str
-    """With the names of its groups: ``dataset build``."""
-    says: str
-    choices: tuple[Choice, ...]
-
-    @property
-    def usage(self) -> str:
-        """The line that calls it."""
-        words = [choice.written for choice in self.choices if not choice.option]
-        some = ["[OPTIONS]"] if any(choice.option for choice in self.choices) else []
-        return " ".join(["hydragnn-hpo", self.name, *words, *some])
-
-
-def read_commands(program: Any) -> Iterator[CommandEntry]:
-    """Yield all commands of a program that are not hidden, in the order of ``--help``."""
-    return _commands(program, ())
-
-
-def _commands(command: Any, names: Sequence[str]) -> Iterator[CommandEntry]:
-    """Go through groups; what typer builds has no public types."""
-    if command.hidden:
-        return
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        hints = get_type_hints(command.callback)
-        shown = [p for p in command.params if not getattr(p, "hidden", False)]
-        choices = [_read_choice(p, hints.get(p.name, str)) for p in shown]
-        order = sorted(choices, key=lambda choice: choice.option)
-        yield CommandEntry(" ".join(names), _sentence(command.help or ""), tuple(order))
-        return
-    for name, below in inner.items():
-        yield from _commands(below, [*names, name])
-
-
-def _read_choice(parameter: Any, hint: Any) -> Choice:
-    option = isinstance(parameter, typer.core.TyperOption)
-    many = parameter.multiple or parameter.nargs == -1
-    schema = TypeAdapter(hint).json_schema()
-    word = "yes or no" if hint is bool else kind(schema, schema.get("$defs", {}))
-    bounds = [
-        f"{sign} {bound:g}"
-        for sign, bound in ((">=", parameter.min), ("<=", parameter.max))
-        if bound is not None
-    ]
-    value, needed = parameter.default, parameter.required
-    left_out = value is None or value is False or value in ((), [])
-    default = "" if left_out else "yes" if value is True else str(getattr(value, "value", value))
-    return Choice(
-        written=_written(parameter, option, many),
-        kind=" ".join([word.replace("list of ", "repeatable "), " and ".join(bounds)]).strip(),
-        default=NEEDED if needed else default,
-        says=_sentence(parameter.help or ""),
-        option=option,
-    )
-
-
-def _written(parameter: Any, option: bool, many: bool) -> str:
-    if not option:
-        word = str(parameter.metavar or parameter.name.upper())
-        word = f"{word}..." if many else word
-        return word if parameter.required else f"[{word}]"
-    ways = [", ".join(parameter.opts), *filter(None, [", ".join(parameter.secondary_opts)])]
-    return " / ".join(ways)
+def _describe_list(info: Schema, defs: Schema) -> str:
+    each = [describe_kind(one, defs) for one in info.get("prefixItems", ())]
+    if len(set(each)) > 1:
+        return f"[{', '.join(each)}]"
+    single = each[0] if each else describe_kind(info.get("items", {}), defs)
+    single = f"({single})" if " or " in single else single
+    if each:
+        return f"list of {len(each)} x {single}"
+    least, most = info.get("minItems"), info.get("maxItems")
+    words = f"list of {single}"
+    if most is not None:
+        return f"{words}, {'exactly' if most == least else 'at most'} {most}"
+    return words if least is None else f"{words}, at least {least}"
 
 
 # -- the pages ---------------------------------------------------------------------------
@@ -441,113 +331,53 @@ def _written(parameter: Any, option: bool, many: bool) -> str:
 
 def settings_page() -> str:
     """Return the page of all settings."""
-    files = [(file, file.tables()) for file in FILES]
-    lines = [MADE, "", SETTINGS, *_contents(files), ""]
-    for file, tables in files:
-        lines += [f"## {file.title}", "", file.says, ""]
-        for table in tables:
-            lines += [*_table(file, table), ""]
-    lines += [*_options(), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    files = read_files()
+    lines = [SETTINGS, "| file | tables |", "|---|---|"]
+    for file in files:
+        titled = (table for table in file.tables if table.heading)
+        links = " ".join(f"[`{table.heading}`](#{table.anchor})" for table in titled)
+        lines.append(f"| [{file.title}](#{_to_slug(file.title)}) | {links} |")
+    for file in files:
+        lines += ["", f"## {file.title}", "", file.text]
+        for table in file.tables:
+            if table.heading:
+                lines += ["", f'### <a id="{table.anchor}"></a>`{table.heading}`']
+            if table.text:
+                lines += ["", _to_cell(table.text)]
+            if table.settings:
+                lines += ["", "| key | may be | default | means |", "|---|---|---|---|"]
+            lines += [_to_row(setting) for setting in table.settings]
+    return "\n".join(lines) + "\n"
 
 
-def commands_page(program: Any) -> str:
-    """Return the page of all commands of a program."""
-    found = list(read_commands(program))
-    links = " ".join(f"[`{verb.name}`](#{_slug(verb.name)})" for verb in found)
-    lines = [MADE, "", COMMANDS, links, ""]
-    for verb in found:
-        lines += [f"## {verb.name}", "", _cell(verb.says), "", f"    {verb.usage}", ""]
-        lines += _rows(("", "", "default", ""), map(_choice, verb.choices)) if verb.choices else []
-        lines += [""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _anchor(file: SettingsFile, name: str) -> str:
-    """Return where a key stands on the page of settings."""
-    return f"{file.prefix}{name}"
-
-
-def _contents(files: Sequence[tuple[SettingsFile, Sequence[KeyTable]]]) -> Iterator[str]:
-    """Yield what the page holds: by file, each table as a link."""
-    yield from ("| file | tables |", "|---|---|")
-    for file, tables in files:
-        named = (table for table in tables if table.name)
-        links = " ".join(f"[`{table.name}`](#{_anchor(file, table.name)})" for table in named)
-        yield f"| [{file.title}](#{_slug(file.title)}) | {links} |"
-    links = " ".join(f"[`{conv}`](#conv.{conv})" for conv, _ in conv_options())
-    yield f"| [Options of convs](#options-of-convs) | {links} |"
-
-
-def _table(file: SettingsFile, table: KeyTable) -> Iterator[str]:
-    if table.name:
-        yield f'### <a id="{_anchor(file, table.name)}"></a>`{file.within(table)}`'
-        yield ""
-    if table.says:
-        yield _cell(table.says)
-        yield ""
-    if table.keys:
-        rows = (_row_of(_anchor(file, key.name), key) for key in table.keys)
-        yield from _rows(("key", "may be", "default", "means"), rows)
-
-
-def _options() -> Iterator[str]:
-    yield from ("## Options of convs", "")
-    yield (
-        "`[trial.model.options]`, or `model.options.KEY` in `[space]`, for the conv that "
-        "`model.conv` names. The last column is the range that `init` writes into a campaign."
+def _to_row(setting: Setting) -> str:
+    default = f"`{setting.default}`" if setting.default else ""
+    cells = (
+        f'<a id="{setting.anchor}"></a>`{setting.name}`',
+        setting.kind,
+        f"**{NEEDED}**" if setting.default == NEEDED else default,
+        setting.text,
     )
-    yield ""
-    for conv, table in conv_options():
-        yield f'### <a id="conv.{conv}"></a>`{conv}`'
-        yield ""
-        yield _cell(table.says)
-        yield ""
-        rows = (
-            (*_row_of(f"conv.{conv}.{key.name.rpartition('.')[2]}", key), _code(key.search))
-            for key in table.keys
-        )
-        yield from _rows(("key", "may be", "default", "means", "to search"), rows)
-        yield ""
+    return f"| {cells[0]} | {' | '.join(_to_cell(cell) for cell in cells[1:])} |"
 
 
-def _row_of(place: str, key: Key) -> tuple[str, ...]:
-    return (
-        f'<a id="{place}"></a>`{key.name}`',
-        _cell(key.kind),
-        _default(key.default),
-        _cell(key.says),
-    )
-
-
-def _choice(choice: Choice) -> tuple[str, ...]:
-    written = choice.written.strip("[]") if not choice.option else choice.written
-    return f"`{written}`", _cell(choice.kind), _default(choice.default), _cell(choice.says)
-
-
-def _default(text: str) -> str:
-    return f"**{NEEDED}**" if text == NEEDED else _code(text)
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""
-
-
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
-
-
-def _cell(text: str) -> str:
-    """Keep text what it is in Markdown: only what stands between backticks is code."""
-    parts = text.split("`")
-    parts[::2] = [part.replace("<", "&lt;").replace("*", r"\*") for part in parts[::2]]
+def _to_cell(text: str) -> str:
+    """Keep text what it is in a cell of Markdown: only what stands between backticks is code."""
+    parts = text.replace("|", r"\|").split("`")
+    parts[::2] = [part.replace("<", "&lt;") for part in parts[::2]]
     return "`".join(parts)
 
 
-def _slug(title: str) -> str:
+def _to_slug(title: str) -> str:
     """Return the anchor that GitHub makes of a heading."""
-    kept = "".join(c for c in title.lower() if c.isalnum() or c in " -_")
-    return kept.replace(" ", "-")
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def commands_page(program: Any) -> str:
+    """Return the page of all commands of a program that are not hidden, as typer writes it."""
+    shown = copy.copy(program)
+    shown.commands = {name: c for name, c in program.commands.items() if not c.hidden}
+    context = shown.context_class(shown, info_name="hydragnn-hpo")
+    page = get_docs_for_click(obj=shown, ctx=context, name="hydragnn-hpo")
+    _, heading, chapters = page.partition("## `")
+    return f"{COMMANDS}{heading}{chapters.strip()}\n"

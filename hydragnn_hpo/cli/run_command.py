@@ -108,7 +108,7 @@ def run(
 
 
 def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
-    """Give path and name of a campaign's cards, when every value of the space fits them."""
+    """Return path and name of a campaign's cards, when every value of the space fits them."""
     from hydragnn_hpo.campaign import check_corners, find_cards
     from hydragnn_hpo.config import targets_of, unite_targets
     from hydragnn_hpo.errors import ConfigError
@@ -163,7 +163,7 @@ def alone(
     quiet: bool,
     reseed: int = 0,
 ) -> dict[str, Any]:
-    """Be the controller, with hosts of our own.
+    """Run the campaign as its controller, with hosts of our own.
 
     Args:
         config: the campaign.
@@ -337,7 +337,7 @@ def _print(opened: "RunDir", result: dict[str, Any]) -> None:
 
 
 def _program() -> str:
-    """Say how this program is called again from here."""
+    """Return how this program is called again from here."""
     if shutil.which("hydragnn-hpo"):
         return "hydragnn-hpo"
     called = Path(sys.argv[0])
@@ -345,7 +345,7 @@ def _program() -> str:
 
 
 def _used(figures: dict[str, Any]) -> str:
-    """Say what became of the slots."""
+    """Return in a sentence what became of the slots."""
     used = figures["utilization"] or 0.0
     said = (
         f"{figures['trials']} trials, {figures['attempts']} attempts "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
 from hydragnn_hpo.campaign import State, Status, Trial, build_status, describe_trial
-from hydragnn_hpo.cli.status_view import Picture, Snapshot, headline, use_of_slots
+from hydragnn_hpo.cli.status_view import Snapshot, StatusPage, summary_line
 from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RunProgress:
         if self.live is None:
             self._lines(state, controller)
         else:
-            self.live.update(Picture(self._snapshot(state, controller)), refresh=True)
+            self.live.update(StatusPage(self._snapshot(state, controller)), refresh=True)
         spent = time.monotonic() - began
         self._due = began + max(REFRESH_SECONDS, spent / LOOKING_SHARE)
 
@@ -98,11 +98,10 @@ class RunProgress:
     def _lines(self, state: State, controller: "Controller") -> None:
         for trial in state.trials.values():
             for line in self._news(trial):
-                self._say(line)
+                self._print(line)
         if time.monotonic() - self._summed_up >= SUMMARY_SECONDS and state.trials:
             self._summed_up = time.monotonic()
-            status = self._status(state, controller)
-            self._say(f"{headline(status)}; {use_of_slots(status)}")
+            self._print(summary_line(self._status(state, controller)))
 
     def _news(self, trial: Trial) -> Iterator[str]:
         """Yield what has become of a trial since the last time.
@@ -120,7 +119,7 @@ class RunProgress:
         if trial.status != "queued" and now[:2] != was[:2]:
             yield _changed(trial)
 
-    def _say(self, what: str) -> None:
+    def _print(self, what: str) -> None:
         print(f"{time.monotonic() - self._started:6.1f} s  {what}", flush=True)
 
 

@@ -1,22 +1,52 @@
-"""``hydragnn-hpo status``: how a campaign stands."""
+"""``hydragnn-hpo status``: how a campaign stands, once or until it has ended."""
 
 import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.cli.run_view import RunView
+    from rich.console import Console
+
+    from hydragnn_hpo.campaign import JournalFold
+    from hydragnn_hpo.cli.batch_view import JobStanding
+    from hydragnn_hpo.cli.status_view import Snapshot, StatusPage
+    from hydragnn_hpo.layout import RunDir
 
 WATCH_SECONDS = 2.0
-"""Time between two looks, if nothing else is asked for."""
+"""Time between two readings, if nothing else is asked for."""
 
+READING_SHARE = 0.2
+"""Most of the time that goes into reading, however long the journal is."""
+
+SCHEDULER_SECONDS = 30.0
+"""Least time between two questions to the one scheduler of a machine."""
+
+NAP = 0.05
+"""Seconds after which a new size of the terminal is seen."""
 
 MOST_LINES = 1000
 """Lines of a page that is not bound to a terminal."""
+
+LAST_LINES = 60
+"""Of the last page of ``--watch``, which stays on the terminal."""
+
+MOST_ROWS = 100
+"""Running trials that a tall terminal may show."""
+
+COMING = ("queued", "running", "draining")
+"""States of a batch job that a watcher waits for."""
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again until it has ended.")]
 Interval = Annotated[
@@ -34,34 +64,269 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show how a campaign stands: trials, rungs, hosts, use of the slots, the best so far."""
-    from hydragnn_hpo.cli.run_view import RunReader
     from hydragnn_hpo.layout import RunDir
 
-    run = RunDir(Path(run_dir))
+    reader = RunReader(RunDir(Path(run_dir)))
     if as_json:
-        typer.echo(json.dumps(RunReader(run).read().to_plain()))
+        typer.echo(json.dumps(reader.read().to_plain()))
     elif watch:
-        from hydragnn_hpo.cli.watch_run import watch_run
-
-        watch_run(run, WATCH_SECONDS if interval is None else interval)
+        watch_run(reader, WATCH_SECONDS if interval is None else interval)
     else:
-        _print(RunReader(run).read())
+        _print(reader.read())
 
 
 def _print(view: "RunView") -> None:
     from hydragnn_hpo.cli.batch_view import job_lines
-    from hydragnn_hpo.cli.status_view import ASCII, UNICODE, Page, lay_out, losses_line
+    from hydragnn_hpo.cli.status_view import StatusPage
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.cli.words import duration
 
     found = view.snapshot.status
     left = f", about {duration(found.ends_in)} left" if found.ends_in is not None else ""
     typer.echo(f"{view.run.path}: {view.snapshot.course}{left}")
-    out = console()
-    page = Page(out.width, MOST_LINES, ASCII if out.options.ascii_only else UNICODE)
-    for line in lay_out(view.snapshot, page)[1:]:
-        out.print(line, highlight=False)
-    if losses := losses_line(found):
-        typer.echo(f"losses   {losses}")
+    console().print(StatusPage(view.snapshot, titled=False), height=MOST_LINES)
     for job_line in job_lines(view.jobs):
         typer.echo(job_line)
+
+
+# -- reading a run -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What a run directory says at one moment."""
+
+    run: "RunDir"
+    snapshot: "Snapshot"
+    fold: "JournalFold"
+    """Goes on as the journal grows."""
+    controller: str | None
+    """Who works on it."""
+    jobs: "list[JobStanding]"
+    """Its batch jobs."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is something to wait for."""
+        comes = any(job.state in COMING for job in self.jobs)
+        return not self.fold.state.finished and (self.controller is not None or comes)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for JSON: figures and status beside what is asked most."""
+        best, ensemble, state = self.snapshot.status.best, self.run.ensemble, self.fold.state
+        return {
+            **self.fold.figures(),
+            "run": str(self.run.path),
+            "controller": self.controller,
+            "finished": state.finished,
+            "ensemble": str(ensemble) if ensemble.exists() else None,
+            "best": best and best.name,
+            "objective": best and best.objective,
+            "running": {
+                t.name: {"epoch": t.epoch, "until": t.until, "slots": list(t.slots)}
+                for t in state.with_status("running")
+            },
+            "standing": self.snapshot.status.to_plain(),
+            "jobs": [job.to_plain() for job in self.jobs],
+        }
+
+
+class RunReader:
+    """Reads how a run stands, once or as it goes on; what was read once is not read again."""
+
+    def __init__(self, run: "RunDir") -> None:
+        """Take a run directory.
+
+        Raises:
+            RunError: it holds no campaign.
+        """
+        from hydragnn_hpo.campaign import (
+            JournalFold,
+            JournalFollower,
+            require_campaign,
+        )
+        from hydragnn_hpo.config import CampaignConfig, load_config
+
+        require_campaign(run)
+        self.run = run
+        self.search = load_config(run.campaign, CampaignConfig).search
+        self.newest: RunView | None = None
+        self._jobs: list[JobStanding] = []
+        self._jobs_due = -math.inf
+        self._follower, self.fold = JournalFollower(run.journal), JournalFold()
+
+    def _read_journal(self) -> None:
+        """Fold what is new; start again where another journal stands in its place."""
+        from hydragnn_hpo.campaign import JournalFold, JournalFollower, JournalReplaced
+
+        try:
+            events = list(self._follower.read_new())
+        except JournalReplaced:
+            if not self.run.journal.exists():
+                raise
+            self._follower, self.fold = JournalFollower(self.run.journal), JournalFold()
+            events = list(self._follower.read_new())
+        for event in events:
+            self.fold.apply(event)
+
+    def read(self, rows: int | None = None) -> RunView:
+        """Read what is new, and return how the campaign stands.
+
+        Args:
+            rows: most running trials to show one by one; the usual number if left out.
+
+        Raises:
+            RunError: the run directory is gone, or its journal is damaged.
+        """
+        from hydragnn_hpo.campaign import ROWS, build_status, predict_seconds_left
+        from hydragnn_hpo.cli.batch_view import course_of
+        from hydragnn_hpo.cli.status_view import Snapshot
+        from hydragnn_hpo.launching import read_run_excluded
+        from hydragnn_hpo.leases import find_controller
+
+        self._read_journal()
+        state, ledger, search = self.fold.state, self.fold.ledger, self.search
+        holder = find_controller(self.run.path)
+        now = time.time() if holder and not state.finished else None
+        found = build_status(
+            state,
+            ledger,
+            trials=search.trials,
+            rungs=search.rungs,
+            now=now,
+            ends_in=predict_seconds_left(state, ledger, search, now) if now else None,
+            rows=ROWS if rows is None else rows,
+        )
+        jobs = self._read_jobs(draining=bool(holder) and state.draining)
+        snapshot = Snapshot(
+            name=self.run.path.resolve().name,
+            status=replace(found, excluded=len(read_run_excluded(self.run.path))),
+            course=course_of(holder, jobs, finished=state.finished),
+            best_so_far=tuple(self.fold.best_so_far),
+            restarts=self.fold.restarts,
+        )
+        self.newest = RunView(self.run, snapshot, self.fold, holder, jobs)
+        return self.newest
+
+    def _read_jobs(self, *, draining: bool) -> "list[JobStanding]":
+        """Return the batch jobs; the scheduler is asked now and then only."""
+        from hydragnn_hpo.cli.batch_view import standing_of_jobs
+        from hydragnn_hpo.launching import JobRecords
+
+        if time.monotonic() >= self._jobs_due:
+            self._jobs = standing_of_jobs(JobRecords(self.run.path).jobs(), draining=draining)
+            self._jobs_due = time.monotonic() + SCHEDULER_SECONDS
+        return self._jobs
+
+
+# -- watching ------------------------------------------------------------------------------
+
+
+def watch_run(reader: RunReader, interval: float) -> None:
+    """Show a campaign until it has ended; Ctrl-C ends the watching and nothing else.
+
+    Args:
+        reader: of its directory.
+        interval: seconds between two readings.
+
+    Raises:
+        RunError: the journal is damaged, or was removed meanwhile.
+    """
+    from rich.console import Console
+
+    from hydragnn_hpo.cli.status_view import StatusPage
+
+    console = Console()
+    full = sys.stdout.isatty() and not console.is_dumb_terminal
+    with suppress(KeyboardInterrupt):
+        if full:
+            _fill_terminal(reader, interval, console)
+        else:
+            _print_changes(reader, interval)
+    if (newest := reader.newest) is not None:
+        if full:
+            console.print(StatusPage(newest.snapshot), height=LAST_LINES)
+        typer.echo(f"{newest.run.path}: {newest.snapshot.course}")
+
+
+def _print_changes(reader: RunReader, interval: float) -> None:
+    """Print a line whenever something has changed."""
+    from hydragnn_hpo.cli.status_view import headline, summary_line
+    from hydragnn_hpo.sanitize import escape_controls
+
+    printed = None
+    while True:
+        began = time.monotonic()
+        view = reader.read()
+        found = replace(view.snapshot.status, ends_in=None)
+        line = headline(found)
+        if line != printed:
+            typer.echo(escape_controls(summary_line(found)))
+            sys.stdout.flush()
+        if not view.goes_on:
+            return
+        printed = line
+        time.sleep(_pause(interval, time.monotonic() - began))
+
+
+def _fill_terminal(reader: RunReader, interval: float, console: "Console") -> None:
+    """Fill the terminal with the campaign; it is as it was afterwards."""
+    from rich.live import Live
+
+    from hydragnn_hpo.cli.status_view import StatusPage
+
+    view = reader.read(rows=MOST_ROWS)
+    if not view.goes_on:
+        return
+    page, spent = StatusPage(view.snapshot, interval), 0.0
+    with (
+        _exit_on_signals(),
+        Live(page, console=console, screen=True, auto_refresh=False) as live,
+    ):
+        live.refresh()
+        while view.goes_on:
+            wait(live.refresh, page, console, _pause(interval, spent))
+            began = time.monotonic()
+            view = reader.read(rows=MOST_ROWS)
+            page.snapshot = view.snapshot
+            live.refresh()
+            spent = time.monotonic() - began
+
+
+def wait(
+    redraw: Callable[[], None], page: "StatusPage", console: "Console", seconds: float
+) -> None:
+    """Wait; redraw at once when the terminal has changed its size.
+
+    Args:
+        redraw: draws the page.
+        page: what is drawn.
+        console: the terminal.
+        seconds: how long.
+    """
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if console.size != page.drawn_for:
+            redraw()
+        time.sleep(min(NAP, left))
+
+
+def _pause(interval: float, spent: float) -> float:
+    """Return the seconds until the next reading; more where reading takes long."""
+    return max(interval - spent, spent * (1 / READING_SHARE - 1), 0.0)
+
+
+@contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """Leave by an exception when a signal ends this process, so that the terminal is restored."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    kinds = (signal.SIGTERM, signal.SIGHUP)
+    before = {kind: signal.signal(kind, leave) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

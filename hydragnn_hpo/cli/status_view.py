@@ -7,8 +7,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
 from rich.text import Text
 
 from hydragnn_hpo.campaign import CAUSES, RunningTrial, Status, describe_trial
@@ -21,29 +23,12 @@ LABEL = 9
 MOST_RUNGS = 5
 NAMED_HOSTS = 4
 SHOWN_LOSSES = 3
-GAP = 2
-LEAST_BAR, MOST_BAR = 8, 32
-LEAST_WORDS = 12
-"""Columns below which a configuration says nothing."""
 
 AIRY = 36
-"""Lines from which blocks stand apart even if trials have to go."""
+"""Lines from which blocks stand apart."""
 
 LEAST_ROWS = 4
 """Lines for running trials, their titles included, that are kept before others go."""
-
-STYLES = {
-    "training": "green",
-    "start_up": "cyan",
-    "between": "blue",
-    "ending": "bright_blue",
-    "lost": "red",
-    "held": "yellow",
-    "brain": "magenta",
-    "tail": "bright_black",
-    "away": "bright_red",
-}
-"""Colours of causes: of the 16 that every terminal's theme has, so that they fit light and dark."""
 
 
 @dataclass(frozen=True)
@@ -54,29 +39,10 @@ class Signs:
     open: str
     curve: str
     """From the least to the most."""
-    causes: Mapping[str, str]
-    """Fillings of the bar of slots, which differ where colours do not show."""
-    more: str
-    """Where something was cut off."""
 
 
-UNICODE = Signs(
-    done="\u2501",
-    open="\u2500",
-    curve="\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588",
-    causes=dict(zip(STYLES, "\u2588\u2593\u2592\u2591x\u2022\u00b7\u2219-", strict=True)),
-    more="\u2026",
-)
-ASCII = Signs("#", "-", "_.-=+*#", dict(zip(STYLES, "#+=~x*o.-", strict=True)), ">")
-
-
-@dataclass(frozen=True)
-class Page:
-    """Where it is drawn."""
-
-    width: int
-    height: int
-    signs: Signs
+UNICODE = Signs("\u2501", "\u2500", "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588")
+ASCII = Signs("#", "-", "_.-=+*#")
 
 
 @dataclass(frozen=True)
@@ -109,28 +75,28 @@ def headline(status: Status) -> str:
 
 
 def use_of_slots(status: Status) -> str:
-    """Return how well the slots are used, and what costs most."""
-    where = _slot_count(status)
+    """Return how well the slots are used."""
+    where = f"{count(status.slots, 'slot')} on {count(status.hosts, 'host')}"
     if status.utilization.slot_seconds == 0:
         return where
-    so_far = status.utilization.share("training")
-    now = f"{percent(status.training_now)} train now, " if status.running else ""
-    said = f"{where}: {now}{percent(so_far)} {'so far' if now else 'in training'}"
-    worst = status.utilization.largest
-    if worst is None:
-        return said
-    return f"{said}; largest loss: {percent(status.utilization.share(worst))} {CAUSES[worst]}"
+    so_far = percent(status.utilization.share("training"))
+    if not status.running:
+        return f"{where}: {so_far} in training"
+    return f"{where}: {percent(status.training_now)} train now, {so_far} so far"
 
 
-def _slot_count(status: Status) -> str:
-    return f"{count(status.slots, 'slot')} on {count(status.hosts, 'host')}"
+def summary_line(status: Status) -> str:
+    """Return in one line what goes on, how well the slots are used, and what costs most."""
+    said = f"{headline(status)}; {use_of_slots(status)}"
+    losses = name_losses(status)
+    return f"{said}; largest loss: {losses[0]}" if losses else said
 
 
-def losses_line(status: Status) -> str:
+def name_losses(status: Status) -> list[str]:
     """Name the largest losses of slot time in words."""
     shares = {c: s for c, s in status.utilization.shares.items() if c != "training" and s >= 5e-4}
     worst = sorted(shares, key=lambda cause: -shares[cause])[:SHOWN_LOSSES]
-    return "; ".join(f"{percent(shares[cause])} {CAUSES[cause]}" for cause in worst)
+    return [f"{percent(shares[cause])} {CAUSES[cause]}" for cause in worst]
 
 
 def energy_line(status: Status) -> str:
@@ -172,24 +138,6 @@ def bar(share: float, width: int, signs: Signs) -> tuple[str, str]:
     return signs.done * done, signs.open * (width - done)
 
 
-def split_columns(shares: Mapping[str, float], width: int) -> dict[str, int]:
-    """Share out columns: each part gets its floor, those with the largest rest one more.
-
-    Args:
-        shares: of the parts; they sum to 1, or to 0 where nothing is known.
-        width: columns in all.
-
-    Returns:
-        Columns by part.
-    """
-    exact = {name: max(0.0, share) * width for name, share in shares.items()}
-    columns = {name: math.floor(wanted) for name, wanted in exact.items()}
-    left = round(sum(exact.values())) - sum(columns.values())
-    for name in sorted(exact, key=lambda name: columns[name] - exact[name])[:left]:
-        columns[name] += 1
-    return columns
-
-
 def sparkline(values: Sequence[float], width: int, signs: Signs) -> str:
     """Draw values as one line of letters, on a logarithmic scale where all are positive.
 
@@ -214,66 +162,74 @@ def sparkline(values: Sequence[float], width: int, signs: Signs) -> str:
 # -- the page ----------------------------------------------------------------------------
 
 
-def lay_out(snapshot: Snapshot, page: Page, note: str = "") -> list[Text]:
-    """Lay out a campaign in as many lines as there are, none wider than there is room.
+@dataclass
+class StatusPage:
+    """A campaign as large as the terminal is when it is drawn."""
 
-    Args:
-        snapshot: the campaign at one moment.
-        page: the room.
-        note: in the last line.
-    """
-    status = snapshot.status
-    top = [*_head(snapshot, page), *_best(snapshot, page)]
-    middle = [*_slots(status, page), *_rungs(status, page)]
-    trouble = list(_trouble(snapshot))
-    foot = [Text(note, "dim")] if note else []
-    room = page.height - len(top) - len(foot)
-    wanted = min(LEAST_ROWS, 1 + len(status.running)) if status.running else 0
-    middle = middle[: max(0, room - wanted)]
-    trouble = trouble[: max(0, room - wanted - len(middle))]
-    room -= len(middle) + len(trouble) + (3 if page.height >= AIRY else 0)
-    running = _running(status, page, room)
-    spare = page.height - sum(map(len, (top, middle, trouble, running, foot)))
-    lines = list(top)
-    for block in (middle, trouble, running):
-        if block and spare > 0:
-            lines.append(Text())
-            spare -= 1
-        lines += block
-    lines = lines[: page.height - len(foot)]
-    lines += [Text()] * (page.height - len(foot) - len(lines)) if note else []
-    return [_cut(line, page) for line in [*lines, *foot]]
+    snapshot: Snapshot
+    interval: float | None = None
+    """Seconds until the next snapshot, where the page fills the screen."""
+    titled: bool = True
+    """Whether the first line names the campaign."""
+    drawn_for: tuple[int, int] | None = None
+    """Columns and rows of the terminal when it was drawn last."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it in as many lines as there are; none is wider than there is room."""
+        self.drawn_for = options.size
+        plain = options.ascii_only
+        page = self._lay_out(options, ASCII if plain else UNICODE)
+        for line in page:
+            if isinstance(line, Text):
+                line.no_wrap, line.overflow = True, "crop" if plain else "ellipsis"
+            yield line
+
+    def _lay_out(self, options: ConsoleOptions, signs: Signs) -> list[RenderableType]:
+        status, width = self.snapshot.status, options.max_width
+        cursor = 0 if self.interval is not None else 1  # a whole screen has no line for it
+        height = options.height or options.max_height - cursor
+        room = height if self.interval is None else height - 1
+        head = [*_head(self.snapshot, width, signs), *_best(self.snapshot, width, signs)]
+        gap = [Text()] if height >= AIRY else []
+        rest = [*gap, *_slots(status), *_rungs(status, width, signs)]
+        if trouble := list(_trouble(self.snapshot)):
+            rest += [*gap, *trouble]
+        kept = min(LEAST_ROWS, 1 + len(status.running)) if status.running else 0
+        head += rest[: max(0, room - len(head) - kept)]
+        head = head[:room] if self.titled else head[1:room]
+        lines: list[RenderableType] = [*head]
+        used = len(lines)
+        if status.running and (left := room - used - len(gap)) >= 2:
+            table, more = _running(status, left, width, signs)
+            lines += [*gap, table, *more]
+            used += len(gap) + 1 + table.row_count + len(more)
+        if self.interval is not None:
+            clock = time.strftime("%H:%M:%S")
+            note = f"{clock}, every {self.interval:g} s; Ctrl-C ends watching"
+            lines += [Text()] * (room - used) + [Text(note, "dim")]
+        return lines
 
 
-def _cut(line: Text, page: Page) -> Text:
-    """Cut a line to the width of the page; nothing wraps."""
-    line.no_wrap = True
-    if line.cell_len > page.width:
-        line.truncate(max(0, page.width - len(page.signs.more)))
-        line.append(page.signs.more, "dim")
-    return line
+def _labelled(label: str, *parts: "str | tuple[str, str]") -> Text:
+    return Text.assemble((f"{label:{LABEL}}", "dim"), *parts)
 
 
-def _labelled(label: str, *said: "str | tuple[str, str]") -> Text:
-    return Text.assemble((f"{label:{LABEL}}", "dim"), *said)
-
-
-def _head(snapshot: Snapshot, page: Page) -> Iterator[Text]:
+def _head(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
     """Lay out which campaign it is, who runs it, and how far it is."""
     status = snapshot.status
     course = "" if snapshot.course == status.phase else sanitize_line(snapshot.course)
     ahead = status.ends_in if status.counts.get("running") else None
     left = "" if ahead is None else f"  about {duration(ahead)} left"
     title = Text.assemble((sanitize_line(snapshot.name), "bold"), (left, "cyan"))
-    blank = max(2, page.width - title.cell_len - len(course)) if course else 0
+    blank = max(2, width - title.cell_len - len(course)) if course else 0
     yield title.append(" " * blank).append(course, "dim")
     yield Text(headline(replace(status, ends_in=None)), "bold")
     share = status.at_rest / status.budget if status.budget else 0.0
-    done, rest = bar(share, page.width, page.signs)
+    done, rest = bar(share, width, signs)
     yield Text.assemble((done, "green"), (rest, "dim"))
 
 
-def _best(snapshot: Snapshot, page: Page) -> Iterator[Text]:
+def _best(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
     """Name the best, and draw how the best result fell."""
     best, scores = snapshot.status.best, snapshot.best_so_far
     if best is None:
@@ -284,35 +240,19 @@ def _best(snapshot: Snapshot, page: Page) -> Iterator[Text]:
     if len(scores) > 1:
         first, last = f"{scores[0]:.3g} ", f" {scores[-1]:.3g}"
         said = f" after {count(len(scores), 'result')}"
-        room = page.width - LABEL - len(first) - len(last) - len(said)
-        drawn = sparkline(scores, room, page.signs)
+        room = width - LABEL - len(first) - len(last) - len(said)
+        drawn = sparkline(scores, room, signs)
         yield _labelled("", first, (drawn, "green"), last, (said, "dim"))
 
 
-def _slots(status: Status, page: Page) -> Iterator[Text]:
+def _slots(status: Status) -> Iterator[Text]:
     """Lay out what the slots do, and where their time went."""
-    where = _slot_count(status)
-    if status.utilization.slot_seconds == 0:
-        yield _labelled("slots", where)
-        return
-    now = f", {percent(status.training_now)} train now" if status.running else ""
-    so_far = percent(status.utilization.share("training"))
-    yield _labelled("slots", f"{where}{now}, {so_far} of the time so far")
-    shares = status.utilization.shares
-    columns = split_columns(shares, max(1, page.width - LABEL))
-    yield _labelled("", *((page.signs.causes[c] * columns[c], STYLES[c]) for c in CAUSES))
-    largest = sorted((c for c in CAUSES if shares[c] >= 5e-4), key=lambda c: -shares[c])
-    legend = Text(" " * LABEL)
-    for cause in largest:
-        entry = f"{page.signs.causes[cause]} "
-        said = f"{cause.replace('_', '-')} {percent(shares[cause])}  "
-        if legend.cell_len + len(entry) + len(said) - 2 > page.width:
-            break
-        legend.append(entry, STYLES[cause]).append(said, "dim")
-    yield legend
+    yield _labelled("slots", use_of_slots(status))
+    for number, loss in enumerate(name_losses(status)):
+        yield _labelled("" if number else "losses", loss)
 
 
-def _rungs(status: Status, page: Page) -> Iterator[Text]:
+def _rungs(status: Status, width: int, signs: Signs) -> Iterator[Text]:
     """Count the trials at each rung; the highest rungs where there are many."""
     rungs = status.rungs[-MOST_RUNGS:]
     if len(status.rungs) < 2:
@@ -320,13 +260,13 @@ def _rungs(status: Status, page: Page) -> Iterator[Text]:
     titles = ("epochs", "waiting", "running", "resting")
     yield _labelled("rungs", ("".join(f"{title:>9}" for title in titles), "dim"))
     most = max(1, *(r.waiting + r.running + r.resting for r in rungs))
-    width = min(40, page.width - LABEL - 9 * len(titles) - 2)
+    room = min(40, width - LABEL - 9 * len(titles) - 2)
     for rung in rungs:
         numbers = (rung.epochs, rung.waiting, rung.running, rung.resting)
         drawn = [("  ", "")]
         for number, style in ((rung.resting, "green"), (rung.running, "cyan")):
-            columns = round(max(0, width) * number / most)
-            drawn.append((page.signs.done * columns, style))
+            columns = round(max(0, room) * number / most)
+            drawn.append((signs.done * columns, style))
         yield _labelled("", "".join(f"{number:>9,}" for number in numbers), *drawn)
 
 
@@ -348,97 +288,37 @@ def _trouble(snapshot: Snapshot) -> Iterator[Text]:
         yield _labelled("energy", sanitize_line(said_of_energy))
 
 
-class Picture:
-    """A campaign as large as the terminal is when it is drawn."""
-
-    def __init__(self, snapshot: Snapshot, interval: float | None = None) -> None:
-        """Take a snapshot, and the seconds until the next one follows, if it does."""
-        self.snapshot, self.interval = snapshot, interval
-        self.drawn_for: tuple[int, int] | None = None
-        """Columns and rows of the terminal when it was drawn last."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it."""
-        self.drawn_for = options.size
-        signs = ASCII if options.ascii_only else UNICODE
-        cursor = 0 if self.interval is not None else 1  # a whole screen has no line for it
-        height = options.height or options.max_height - cursor
-        page = Page(options.max_width, height, signs)
-        note = ""
-        if self.interval is not None:
-            note = f"{time.strftime('%H:%M:%S')}, every {self.interval:g} s; Ctrl-C ends watching"
-        yield from lay_out(self.snapshot, page, note)
-
-
 # -- running trials ----------------------------------------------------------------------
+
+MOST_BAR = 32
+
+BAR = ""
+"""Title of the column that shows how far a trial is."""
 
 
 @dataclass(frozen=True)
-class StatusColumn:
+class TrialColumn:
     """A column of the running trials."""
 
     title: str
-    cells: tuple[str, ...]
-    leaves: int
-    """The higher, the earlier it leaves where room is short; 0 stays."""
-    right: bool = True
+    least_width: int
+    """Columns of the terminal from which it is shown."""
+    cell: Callable[[RunningTrial], str]
+    justify: Literal["left", "right"] = "right"
     style: str = ""
 
-    @property
-    def width(self) -> int:
-        """Columns of the terminal that it needs."""
-        return max(len(self.title), *map(len, self.cells))
 
-
-def _running(status: Status, page: Page, room: int) -> list[Text]:
-    """Lay out the running trials in some lines; the widest where they are too many.
-
-    Text instead of rich's table: the thread that decides draws it, up to twice a second.
-    """
-    if not status.running or room < 2:
-        return []
-    total = status.counts.get("running", 0)
-    rows = status.running[: room - 1]
-    if len(rows) < total and room > 2:
-        rows = status.running[: room - 2]
-    columns = _columns(rows, hosts=status.hosts > 1)
-    widths = _fit(columns, page.width)
-    columns = [column for column in columns if column.title in widths]
-    spare = min(MOST_BAR, page.width - sum(widths.values()) - GAP * len(columns))
-    lines = [_row(columns, widths, -1, page.signs, bar_of=(None, spare))]
-    for number, row in enumerate(rows):
-        share = row.epoch / row.until if row.until else 0.0
-        lines.append(_row(columns, widths, number, page.signs, bar_of=(share, spare)))
-    if (more := total - len(rows)) > 0 and room > 2:
-        lines.append(Text(f"and {more:,} more; these are the widest {len(rows)}", "dim"))
-    return lines
-
-
-def _columns(rows: Sequence[RunningTrial], *, hosts: bool) -> list[StatusColumn]:
-    def column(
-        title: str,
-        leaves: int,
-        cell: Callable[[RunningTrial], str],
-        *,
-        right: bool = True,
-        style: str = "",
-    ) -> StatusColumn:
-        return StatusColumn(
-            title, tuple(sanitize_line(cell(row)) for row in rows), leaves, right, style
-        )
-
-    columns = [
-        column("trial", 0, lambda row: row.trial, right=False, style="bold"),
-        column("configuration", 3, _configuration, right=False),
-        column("ranks", 5, lambda row: str(row.width)),
-        column("epoch", 0, lambda row: f"{row.epoch}/{row.until}"),
-        column("ends in", 0, lambda row: "" if row.ends_in is None else duration(row.ends_in)),
-        column("objective", 2, lambda row: _number(row.objective, ".4f")),
-        column("s/epoch", 4, lambda row: _number(row.epoch_seconds, ".3g")),
-    ]
-    if hosts:
-        columns.insert(3, column("hosts", 6, _hosts, right=False))
-    return columns
+TRIAL_COLUMNS = (
+    TrialColumn("trial", 0, lambda row: row.trial, "left", "bold"),
+    TrialColumn("configuration", 60, lambda row: _configuration(row), "left"),
+    TrialColumn("ranks", 70, lambda row: str(row.width)),
+    TrialColumn("hosts", 100, lambda row: _hosts(row), "left"),
+    TrialColumn("epoch", 0, lambda row: f"{row.epoch}/{row.until}"),
+    TrialColumn(BAR, 80, lambda row: "", "left"),
+    TrialColumn("ends in", 0, lambda row: _number(row.ends_in, duration)),
+    TrialColumn("objective", 70, lambda row: _number(row.objective, "{:.4f}".format)),
+    TrialColumn("s/epoch", 90, lambda row: _number(row.epoch_seconds, "{:.3g}".format)),
+)
 
 
 def _configuration(row: RunningTrial) -> str:
@@ -450,51 +330,62 @@ def _hosts(row: RunningTrial) -> str:
     return f"{first} +{len(others)}" if others else first
 
 
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+def _number(value: float | None, form: Callable[[float], str]) -> str:
+    return "" if value is None else form(value)
 
 
-def _fit(columns: Sequence[StatusColumn], width: int) -> dict[str, int]:
-    """Return the widths of the columns that stay, with room for a bar where there can be."""
-    widths = {column.title: column.width for column in columns}
-    for column in sorted((c for c in columns if c.leaves), key=lambda c: -c.leaves):
-        excess = sum(widths.values()) + GAP * len(widths) + LEAST_BAR - width
-        words = widths.get("configuration", 0)
-        if excess <= 0:
-            break
-        if words - excess >= LEAST_WORDS:
-            widths["configuration"] = words - excess
-            break
-        del widths[column.title]
-    return widths
-
-
-def _row(
-    columns: Sequence[StatusColumn],
-    widths: Mapping[str, int],
-    number: int,
-    signs: Signs,
-    *,
-    bar_of: tuple[float | None, int],
-) -> Text:
-    """Lay out one row.
+def _running(status: Status, room: int, width: int, signs: Signs) -> tuple[Table, list[Text]]:
+    """Lay out the running trials in some lines; the widest where they are too many.
 
     Args:
-        columns: that are shown.
-        widths: by title.
-        number: of the row; -1 for the titles.
+        status: of the campaign.
+        room: lines there are, 2 or more.
+        width: columns there are.
         signs: to draw with.
-        bar_of: the share that the bar behind the epoch shows, if any, and the room for it.
+
+    Returns:
+        Their table, and a line about those that are not in it, if there is room for it.
     """
-    line, (share, room) = Text(no_wrap=True), bar_of
+    total = status.counts.get("running", 0)
+    rows = status.running[: room - 1]
+    if len(rows) < total and room > 2:
+        rows = status.running[: room - 2]
+    columns = [column for column in TRIAL_COLUMNS if width >= column.least_width]
+    if status.hosts < 2:
+        columns = [column for column in columns if column.title != "hosts"]
+    table = _trials_table(rows, columns, min(MOST_BAR, width // 8), signs)
+    hidden = total - len(rows)
+    more = f"and {hidden:,} more; these are the widest {len(rows)}"
+    return table, [Text(more, "dim")] if hidden and room > 2 else []
+
+
+def _trials_table(
+    rows: Sequence[RunningTrial], columns: Sequence[TrialColumn], room: int, signs: Signs
+) -> Table:
+    """Lay out trials, one on each line.
+
+    Args:
+        rows: the trials.
+        columns: of the table.
+        room: length of a bar.
+        signs: to draw with.
+    """
+    overflow: Literal["crop", "ellipsis"] = "crop" if signs is ASCII else "ellipsis"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
-        cell, wide = column.title if number < 0 else column.cells[number], widths[column.title]
-        cell = cell if len(cell) <= wide else cell[: wide - len(signs.more)] + signs.more
-        text = cell.rjust(wide) if column.right else cell.ljust(wide)
-        line.append(text, "dim" if number < 0 else column.style).append(" " * GAP)
-        if column.title == "epoch" and room >= LEAST_BAR:
-            blank = ("", " " * (room - GAP))
-            done, rest = blank if share is None else bar(share, room - GAP, signs)
-            line.append(done, "cyan").append(rest, "dim").append(" " * GAP)
-    line.rstrip()
-    return line
+        shrinks_first = column.title == "configuration"
+        table.add_column(
+            column.title,
+            style=column.style,
+            justify=column.justify,
+            no_wrap=not shrinks_first,
+            overflow=overflow,
+        )
+    for row in rows:
+        done, rest = bar(row.epoch / row.until if row.until else 0.0, room, signs)
+        drawn = Text.assemble((done, "cyan"), (rest, "dim"))
+        texts = [Text(sanitize_line(c.cell(row)), no_wrap=True, overflow=overflow) for c in columns]
+        table.add_row(
+            *(drawn if c.title == BAR else t for c, t in zip(columns, texts, strict=True))
+        )
+    return table

@@ -125,7 +125,7 @@ def _settled(campaign: str, machine: str | None, run_dir: Path | None) -> Submis
 
 
 def _many(made: Submission, hosts: int) -> bool:
-    """Say whether so many hosts want software that nobody spoke of on their own disks."""
+    """Check whether so many hosts want software on their own disks without a word about it."""
     machine, least = made.config.machine, made.profile.batch.pack_from
     return machine.pack is None and machine.container is None and 0 < least <= hosts
 

@@ -30,15 +30,19 @@ if TYPE_CHECKING:
     from hydragnn_hpo.config.machine import (
         HERE,
         PROFILES,
+        ContainerConfig,
+        LayoutConfig,
         LinkConfig,
         Profile,
         ProfileConfig,
+        SiteConfig,
         find_profile,
+        flatten_values,
         known_profiles,
         read_profile,
         resolve_machine,
     )
-    from hydragnn_hpo.config.machine_checks import misspelt
+    from hydragnn_hpo.config.machine_checks import cores_of, misspelt
     from hydragnn_hpo.config.memory_model import FULL, HEAP, kept_factor, pass_bytes, weight_copies
     from hydragnn_hpo.config.model_config import MAX_ELEMENT, HeadConfig, ModelConfig
     from hydragnn_hpo.config.model_size import (
@@ -62,16 +66,15 @@ if TYPE_CHECKING:
         SearchConfig,
         Space,
     )
-    from hydragnn_hpo.config.site import ContainerConfig, LayoutConfig, SiteConfig, cores_of
     from hydragnn_hpo.config.toml_files import (
         dump_config,
         load_config,
         parse_config,
         read_toml,
+        render_toml,
         to_toml,
         validation_sentence,
     )
-    from hydragnn_hpo.config.toml_template import render_toml
     from hydragnn_hpo.config.training_config import TrainConfig
     from hydragnn_hpo.config.trial_config import (
         DISK_FULL,
@@ -144,6 +147,7 @@ __all__ = [
     "fill_arguments",
     "fill_path",
     "find_profile",
+    "flatten_values",
     "forward_flops",
     "head_conv_dimensions",
     "is_by_gradient",

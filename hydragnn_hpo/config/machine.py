@@ -1,5 +1,10 @@
-"""Machine profiles: what a machine is, ``extends``, and a campaign's ``[machine]`` on one."""
+"""Machine profiles: what a machine is and how it starts ranks, ``extends``, and ``[machine]``.
 
+Nothing of ours builds a shell string from a value. The types of strings here keep out what would
+do harm in a script that is filled or sourced elsewhere: line ends, quotes, substitutions.
+"""
+
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -7,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -15,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.machine_checks import doubtful, wrong
+from hydragnn_hpo.config.machine_checks import cores_of, find_doubts, find_errors
+from hydragnn_hpo.config.path_templates import one_line, place
 from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.site import Line, SiteConfig, Title
 from hydragnn_hpo.config.toml_files import parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import find_resource, resource_path
@@ -25,101 +31,233 @@ from hydragnn_hpo.resources import find_resource, resource_path
 if TYPE_CHECKING:  # a profile needs no campaign, whose schemas take 35 ms to import
     from hydragnn_hpo.config.campaign_config import MachineConfig
 
-EXTENDS = "extends"
-"""The key that names what a file changes."""
-
-
-@dataclass(frozen=True)
-class Inherited:
-    """What a chain of files says together."""
-
-    values: dict[str, Any]
-    """Tables merged key by key, everything else as the nearest file says it."""
-
-    origins: dict[str, Path]
-    """File of each value, by its dotted key."""
-
-    files: tuple[Path, ...]
-    """The chain: the file that was asked for, then what each extends."""
-
-
-def inherited(path: Path, folder: str) -> Inherited:
-    """Read a file and all that it extends.
-
-    Args:
-        path: the file.
-        folder: where files that ship lie.
-
-    Raises:
-        ConfigError: a file is missing, is no TOML, or extends itself.
-    """
-    chain: list[tuple[Path, dict[str, Any]]] = []
-    following: Path | None = path
-    while following is not None:
-        current, values = following, read_toml(following)
-        named = values.pop(EXTENDS, None)
-        chain.append((current, values))
-        following = None if named is None else _named(current, named, folder)
-        seen = [file for file, _ in chain]
-        if following is not None and following.resolve() in [file.resolve() for file in seen]:
-            circle = " -> ".join(str(file) for file in (*seen, following))
-            raise ConfigError(f"{path}: {EXTENDS} runs in a circle: {circle}: break it.")
-    merged: dict[str, Any] = {}
-    origins: dict[str, Path] = {}
-    for file, values in reversed(chain):
-        merged = merge(merged, values)
-        origins |= dict.fromkeys(_leaves(values), file)
-    kept = set(_leaves(merged))
-    origins = {key: origins[key] for key in origins if key in kept}
-    return Inherited(merged, origins, tuple(file for file, _ in chain))
-
-
-def _named(file: Path, named: Any, folder: str) -> Path:
-    """Find what a file extends: beside it first, then among what ships, then as a path.
-
-    A file may have the name of what it extends.
-    """
-    if not isinstance(named, str) or not named or not named.isprintable():
-        raise ConfigError(f"{file}: '{EXTENDS}' is {named!r}: write the name of a profile or file.")
-    for beside in (file.parent / named, file.parent / f"{named}.toml"):
-        if beside.is_file() and not beside.samefile(file):
-            return beside
-    try:
-        return find_resource(named, folder)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {EXTENDS}: {error}") from error
-
-
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one table over another: tables key by key, lists and values replace.
-
-    ``false`` takes away what it lies over, unless that is a yes or no itself: TOML has no null.
-    """
-    merged = dict(below)
-    for key, value in above.items():
-        under = merged.get(key)
-        if isinstance(value, Mapping):
-            merged[key] = merge(under if isinstance(under, Mapping) else {}, value)
-        elif value is False and key in merged and not isinstance(under, bool):
-            del merged[key]
-        else:
-            merged[key] = value
-    return merged
-
-
-def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}"
-
-
 PROFILES = "launch/machines"
 """Where profiles that ship lie."""
 
 HERE = "workstation"
 """The profile of this computer."""
+
+EXTENDS = "extends"
+"""The key that names what a file changes."""
+
+
+# -- strings that do no harm ---------------------------------------------------------------
+
+
+def _matching(pattern: str, what: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            raise ValueError(f"{text!r} is no {what}.")
+        return text
+
+    return AfterValidator(check)
+
+
+def _literal(text: str) -> str:
+    if re.search(r"[$`]", one_line(text)):
+        raise ValueError(
+            f"{text!r} holds $ or a backquote, and nothing fills it in: write the value itself."
+        )
+    return text
+
+
+def _core_list(text: str) -> str:
+    cores_of(text)
+    return text
+
+
+Line = Annotated[str, AfterValidator(one_line)]
+"""Any text of one line."""
+
+Place = Annotated[str, AfterValidator(place)]
+"""An absolute path in which ``fill_path`` fills in variables."""
+
+CoreList = Annotated[str, AfterValidator(_core_list)]
+"""Cores as in ``1-7,65-71``."""
+
+Variable = Annotated[
+    str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "name of a variable: use letters, digits and _")
+]
+"""Name of an environment variable."""
+
+Plain = Annotated[str, AfterValidator(_literal)]
+"""Value of an environment variable, as it stands."""
+
+Environment = dict[Variable, Plain]
+"""Variables and their values."""
+
+Title = Annotated[
+    str, _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "name: use letters, digits, . _ and -")
+]
+"""Name of a machine."""
+
+Interface = Annotated[
+    str, _matching(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,14}", "network interface, such as hsn0")
+]
+"""Name of a network interface; Linux allows 15 characters."""
+
+Module = Annotated[
+    str, _matching(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "environment module, such as rocm/7.1.1")
+]
+"""Name of an environment module, with its version or without."""
+
+Option = Annotated[
+    str,
+    _matching(
+        r"--?[A-Za-z0-9][A-Za-z0-9_=:,.+/%@&|*()\[\]!^~{}-]*",
+        "option: write one such as --gpus-per-node=8 or -c7",
+    ),
+]
+"""One argument of an argv that begins with ``-`` and has no spaces."""
+
+Directive = Annotated[
+    str,
+    _matching(
+        r"--?[A-Za-z0-9][A-Za-z0-9 _=:,.+/%@&|*()\[\]!^~-]*",
+        "directive: write one such as --partition=batch or -l place=scatter",
+    ),
+]
+"""What follows ``#SBATCH`` or ``#PBS``: an option, perhaps with a value after a space."""
+
+Visible = Literal[
+    "", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
+]
+"""Variables by which a process is told which devices it may see."""
+
+
+# -- how a machine is used -----------------------------------------------------------------
+
+
+class LayoutConfig(Config):
+    """What sits where on a host, slot by slot. Read by ``launching.slots`` and ``doctor``."""
+
+    cores: NonNegativeInt = 0
+    """Physical cores of a host; 0: as many as there are."""
+
+    reserved: CoreList = ""
+    """Cores that the system keeps for itself, such as ``0,8,16``."""
+
+    cores_of_slot: tuple[CoreList, ...] = ()
+    """Cores of each slot, near its device; equal shares of what there is if left out."""
+
+    device_of_slot: tuple[NonNegativeInt, ...] = ()
+    """Number of each slot's device; the slot's own number if left out."""
+
+    numa_of_slot: tuple[NonNegativeInt, ...] = ()
+    """NUMA domain of each slot's device."""
+
+    nic_of_slot: tuple[Interface, ...] = ()
+    """Network interface nearest to each slot's device."""
+
+
+class RankConfig(Config):
+    """What a rank finds when it starts. Read by ``launching.rank_environment``."""
+
+    accelerator: Literal["", "cpu", "cuda", "xpu"] = ""
+    """What torch calls the devices of this machine (AMD's are ``cuda`` to it, too); what each
+    host finds if left out."""
+
+    visible: Visible = ""
+    """The one variable that tells a rank its device, the other three are unset; what goes with the
+    devices that a host finds if left out."""
+
+    environment: Environment = {}
+    """Set in every rank."""
+
+    one_host: Environment = {}
+    """Set besides where all ranks of a trial are on one host."""
+
+    many_hosts: Environment = {}
+    """Set besides where they are not."""
+
+    folders: Environment = {}
+    """Variables that name a folder of its own: ``{scratch}``, ``{trial}``, ``{host}`` and
+    ``{slot}`` are filled in, and the folder is made."""
+
+    wrapper: Line | None = None
+    """Shell script that becomes the rank's program where a launcher starts ranks (``steps``,
+    ``mpiexec``): a shipped name (``launch/rank/...``) or a path."""
+
+
+class StepConfig(Config):
+    """Options of ``srun`` or ``mpiexec``, beside those that any machine needs.
+
+    They come after ours, and the last of two that say the same counts.
+    """
+
+    agents: tuple[Option, ...] = ()
+    """Of the one step that starts an agent on each host."""
+
+    trials: tuple[Option, ...] = ()
+    """Of a step for one trial (``machine.backend = "steps"`` or ``"mpiexec"``)."""
+
+
+class BatchConfig(Config):
+    """How a batch job is written. Read by ``launching.submit``."""
+
+    scheduler: Literal["none", "slurm", "pbs"] = "none"
+    """Who takes batch jobs."""
+
+    directives: tuple[Directive, ...] = ()
+    """Lines after ``#SBATCH`` or ``#PBS``, beside hosts, time, account and queue."""
+
+    queue: Directive | None = None
+    """Partition, queue or QOS if none is asked for, as a directive: ``--partition=batch``."""
+
+    account_needed: bool = False
+    """Whether a job without an account is refused."""
+
+    modules: tuple[Module, ...] = ()
+    """Environment modules to load, in this order."""
+
+    environment: Environment = {}
+    """Exported in the batch job, before anything starts."""
+
+    pack_from: NonNegativeInt = 0
+    """Hosts of a job from which ``submit`` packs the software for their own disks, unless told
+    otherwise: so many would import from one file system. 0: only if asked."""
+
+    drain_seconds: PositiveInt = 300
+    """How long before its end the scheduler tells the job: trials leave checkpoints in it."""
+
+
+class ContainerConfig(Config):
+    """How ranks run inside a container image. Read by ``launching.staging``."""
+
+    command: tuple[Line, ...] = ("apptainer", "exec")
+    """Before the image and the program."""
+
+    flags: tuple[Line, ...] = ()
+    """Such as ``--rocm`` or ``--nv``, and what to bind."""
+
+
+class SiteConfig(Config):
+    """How a machine is used, beside what it can do. The parts of a profile that no price reads."""
+
+    backend: Literal["local", "slurm", "ray", "steps", "mpiexec"] = "local"
+    """``machine.backend`` of campaigns that name this machine and say nothing else."""
+
+    interfaces: tuple[Interface, ...] = ()
+    """Network interfaces of the fabric; ranks of several hosts meet on the first that is there."""
+
+    scratch: Place | None = None
+    """Fastest folder that every host has for itself; ``$USER`` and the like are filled in, on the
+    host, by ``path_templates.fill_path``."""
+
+    layout: LayoutConfig = LayoutConfig()
+    """Of one host."""
+
+    rank: RankConfig = RankConfig()
+    """What a rank finds."""
+
+    step: StepConfig = StepConfig()
+    """Options of steps."""
+
+    batch: BatchConfig = BatchConfig()
+    """Batch jobs."""
+
+    container: ContainerConfig = ContainerConfig()
+    """Container images."""
 
 
 class LinkConfig(Config):
@@ -226,19 +364,9 @@ class ProfileConfig(SiteConfig):
     """Shorter ones for fewer hosts, fewest first."""
 
     @model_validator(mode="after")
-    def _order_names_every_slot(self) -> Self:
-        if self.slot_order and sorted(self.slot_order) != list(range(self.slots_per_host)):
-            raise ValueError(
-                f"slot_order names slots {list(self.slot_order)}, the host has "
-                f"{self.slots_per_host}: name each from 0 to {self.slots_per_host - 1} once."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _limits_rise(self) -> Self:
-        sizes = [limit.hosts for limit in self.limits]
-        if sizes != sorted(set(sizes)):
-            raise ValueError(f"limits are of {sizes} hosts: begin with the fewest, name each once.")
+    def _is_consistent(self) -> Self:
+        for sentence in find_errors(self):
+            raise ValueError(sentence)
         return self
 
     def longest_hours(self, hosts: int) -> float | None:
@@ -250,6 +378,9 @@ class ProfileConfig(SiteConfig):
     def memory_bytes(self) -> float:
         """Memory of a slot in bytes; infinity where it is not known."""
         return 1e9 * self.memory_gb or float("inf")
+
+
+# -- reading profiles ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -275,11 +406,77 @@ def read_profile(argument: str | None = None) -> Profile:
         ConfigError: there is no such profile, or it is wrong.
     """
     path = find_resource(argument or HERE, PROFILES)
-    found = inherited(path, PROFILES)
-    config = parse_config(found.values, ProfileConfig, str(path))
-    for sentence in wrong(config):
-        raise ConfigError(f"{path}: {sentence}")
-    return Profile(config, found.origins, found.files, tuple(doubtful(config)))
+    chain = read_chain(path)
+    values: dict[str, Any] = {}
+    origins: dict[str, Path] = {}
+    for file, own in reversed(chain):
+        values = merge(values, own)
+        origins |= {key: file for key, _ in flatten_values(own)}
+    config = parse_config(values, ProfileConfig, str(path))
+    kept = {key: origins[key] for key, _ in flatten_values(values) if key in origins}
+    return Profile(config, kept, tuple(file for file, _ in chain), tuple(find_doubts(config)))
+
+
+def read_chain(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Read a profile and all that it extends, itself first, each as it stands in its file.
+
+    Raises:
+        ConfigError: a file is missing, is no TOML, or extends itself.
+    """
+    chain: list[tuple[Path, dict[str, Any]]] = []
+    following: Path | None = path
+    while following is not None:
+        current, values = following, read_toml(following)
+        named = values.pop(EXTENDS, None)
+        chain.append((current, values))
+        following = None if named is None else _find_extended(current, named)
+        files = [file for file, _ in chain]
+        if following is not None and following.resolve() in [file.resolve() for file in files]:
+            circle = " -> ".join(str(file) for file in (*files, following))
+            raise ConfigError(f"{path}: {EXTENDS} runs in a circle: {circle}: break it.")
+    return chain
+
+
+def _find_extended(file: Path, named: Any) -> Path:
+    """Find what a file extends: beside it first, then among what ships, then as a path.
+
+    A file may have the name of what it extends.
+    """
+    if not isinstance(named, str) or not named or not named.isprintable():
+        raise ConfigError(f"{file}: '{EXTENDS}' is {named!r}: write the name of a profile or file.")
+    for beside in (file.parent / named, file.parent / f"{named}.toml"):
+        if beside.is_file() and not beside.samefile(file):
+            return beside
+    try:
+        return find_resource(named, PROFILES)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {EXTENDS}: {error}") from error
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one table over another: tables key by key, lists and values replace.
+
+    ``false`` takes away what it lies over, unless that is a yes or no itself: TOML has no null.
+    """
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        if isinstance(value, Mapping):
+            merged[key] = merge(under if isinstance(under, Mapping) else {}, value)
+        elif value is False and key in merged and not isinstance(under, bool):
+            del merged[key]
+        else:
+            merged[key] = value
+    return merged
+
+
+def flatten_values(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted key and value of all that tables hold; an empty table is a value."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten_values(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 def find_profile(argument: str | None = None) -> ProfileConfig:
@@ -310,6 +507,8 @@ def known_profiles() -> tuple[str, ...]:
     """Return the names of the profiles that ship."""
     return tuple(sorted(path.stem for path in resource_path(PROFILES).glob("*.toml")))
 
+
+# -- a campaign's [machine] on one ------------------------------------------------------------
 
 OF_ONE_MACHINE = ("backend", "interface", "address")
 """Keys that another machine has values of its own for."""

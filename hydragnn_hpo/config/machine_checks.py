@@ -14,90 +14,104 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hydragnn_hpo.config.path_templates import FIELD, FOLDER_FIELDS
-from hydragnn_hpo.config.site import cores_of
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config.machine import ProfileConfig
 
 
-def _family(prefix: str, names: str) -> tuple[str, ...]:
-    return tuple(prefix + name for name in names.split())
+def cores_of(text: str) -> tuple[int, ...]:
+    """Return the cores of a list such as ``1-7,65-71``, in its order; none of an empty one.
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        if not (match := re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip())):
+            raise ValueError(f"'{text}' is no list of cores: write it as in 1-7,65-71.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"'{part.strip()}' in '{text}' runs backwards: write {last}-{first}.")
+        found += range(first, last + 1)
+    if len(set(found)) != len(found):
+        raise ValueError(f"'{text}' names a core twice: name each once.")
+    return tuple(found)
 
 
-KNOWN = frozenset(
-    (
-        *_family(
-            "NCCL_",
-            "SOCKET_IFNAME SOCKET_FAMILY SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC SOCKET_NTHREADS "
-            "NSOCKS_PERTHREAD CROSS_NIC NET NET_PLUGIN TUNER_PLUGIN PROFILER_PLUGIN DEBUG "
-            "DEBUG_SUBSYS DEBUG_FILE DEBUG_TIMESTAMP_FORMAT P2P_DISABLE P2P_LEVEL "
-            "P2P_DIRECT_DISABLE P2P_PXN_LEVEL SHM_DISABLE BUFFSIZE NTHREADS MAX_NCHANNELS "
-            "MIN_NCHANNELS MAX_CTAS MIN_CTAS CHECKS_DISABLE LAUNCH_MODE NET_GDR_LEVEL NET_GDR_READ "
-            "NET_GDR_C2C NET_SHARED_BUFFERS NET_SHARED_COMMS NET_FORCE_FLUSH ALGO PROTO "
-            "COLLNET_ENABLE COLLNET_NODE_THRESHOLD TOPO_FILE TOPO_DUMP_FILE GRAPH_FILE "
-            "GRAPH_DUMP_FILE NVB_DISABLE PXN_DISABLE GRAPH_REGISTER LOCAL_REGISTER SET_STACK_SIZE "
-            "GRAPH_MIXING_SUPPORT DMABUF_ENABLE CUMEM_ENABLE CUMEM_HOST_ENABLE NVLS_ENABLE "
-            "IGNORE_CPU_AFFINITY CONF_FILE COMM_ID COMM_BLOCKING RAS_ENABLE RAS_ADDR "
-            "NCHANNELS_PER_NET_PEER OOB_NET_ENABLE OOB_NET_IFNAME GDRCOPY_ENABLE IB_HCA IB_TIMEOUT "
-            "IB_RETRY_CNT IB_GID_INDEX IB_ADDR_FAMILY IB_SL IB_TC IB_DISABLE IB_CUDA_SUPPORT "
-            "IB_PCI_RELAXED_ORDERING IB_ADAPTIVE_ROUTING IB_QPS_PER_CONNECTION IB_MERGE_NICS "
-            "IB_SPLIT_DATA_ON_QPS IB_ECE_ENABLE",
-        ),
-        *_family("RCCL_", "MSCCL_ENABLE MSCCLPP_ENABLE KERNEL_COLL_TRACE_ENABLE"),
-        *_family(
-            "TORCH_NCCL_",
-            "ASYNC_ERROR_HANDLING BLOCKING_WAIT DUMP_ON_TIMEOUT TRACE_BUFFER_SIZE HIGH_PRIORITY "
-            "ENABLE_MONITORING HEARTBEAT_TIMEOUT_SEC AVOID_RECORD_STREAMS DESYNC_DEBUG NAN_CHECK "
-            "ENABLE_TIMING USE_COMM_NONBLOCKING CUDA_EVENT_CACHE COORD_CHECK_MILSEC "
-            "WAIT_TIMEOUT_DUMP_MILSEC RETHROW_CUDA_ERRORS",
-        ),
-        *_family(
-            "FI_",
-            "PROVIDER LOG_LEVEL LOG_PROV LOG_SUBSYS MR_CACHE_MONITOR MR_CACHE_MAX_SIZE "
-            "MR_CACHE_MAX_COUNT MR_CUDA_CACHE_MONITOR_ENABLED MR_ROCR_CACHE_MONITOR_ENABLED "
-            "MR_ZE_CACHE_MONITOR_ENABLED HMEM HMEM_CUDA_USE_GDRCOPY HMEM_CUDA_USE_DMABUF "
-            "HMEM_ROCR_USE_DMABUF HMEM_DISABLE_P2P UNIVERSE_SIZE",
-        ),
-        *_family(
-            "FI_CXI_",
-            "ATS ATS_MLOCK_MODE COMPAT CQ_FILL_PERCENT CTRL_RX_EQ_MAX_SIZE DEFAULT_CQ_SIZE "
-            "DEFAULT_TX_SIZE DEFAULT_RX_SIZE DEFAULT_VNI DEVICE_NAME DISABLE_CQ_HUGETLB "
-            "DISABLE_DMABUF_CUDA DISABLE_DMABUF_ROCR DISABLE_EQ_HUGETLB DISABLE_HMEM_DEV_REGISTER "
-            "DISABLE_HOST_REGISTER DISABLE_NON_INJECT_MSG_IDC DISABLE_NON_INJECT_RMA_IDC "
-            "ENABLE_UNRESTRICTED_END_RO EQ_ACK_BATCH_SIZE FC_RETRY_USEC_DELAY FORCE_DEV_REG_COPY "
-            "FORCE_ODP LLRING_MODE MR_CACHE_EVENTS_DISABLE_POLL_NSECS MSG_LOSSLESS MSG_OFFLOAD ODP "
-            "OFLOW_BUF_COUNT OFLOW_BUF_MAX_CACHED OFLOW_BUF_MIN_POSTED OFLOW_BUF_SIZE "
-            "OPTIMIZED_MRS RDZV_EAGER_SIZE RDZV_GET_MIN RDZV_PROTO RDZV_THRESHOLD "
-            "REQ_BUF_MAX_CACHED REQ_BUF_MIN_POSTED REQ_BUF_SIZE RX_MATCH_MODE "
-            "SAFE_DEVMEM_COPY_THRESHOLD SW_RX_TX_INIT_MAX TELEMETRY WEAK_FENCE",
-        ),
-        *_family(
-            "MIOPEN_",
-            "USER_DB_PATH CUSTOM_CACHE_DIR SYSTEM_DB_PATH DISABLE_CACHE FIND_MODE FIND_ENFORCE "
-            "ENABLE_LOGGING LOG_LEVEL COMPILE_PARALLEL_LEVEL",
-        ),
-        *_family(
-            "HSA_",
-            "FORCE_FINE_GRAIN_PCIE XNACK ENABLE_SDMA ENABLE_PEER_SDMA NO_SCRATCH_RECLAIM "
-            "OVERRIDE_GFX_VERSION",
-        ),
-        *_family(
-            "CCL_",
-            "PROCESS_LAUNCHER ATL_TRANSPORT ALLREDUCE ALLREDUCE_SCALEOUT BCAST KVS_MODE "
-            "KVS_CONNECTION_TIMEOUT KVS_GET_TIMEOUT KVS_USE_MPI_RANKS KVS_IFACE CONFIGURATION "
-            "CONFIGURATION_PATH ZE_CACHE_OPEN_IPC_HANDLES_THRESHOLD LOG_LEVEL WORKER_AFFINITY "
-            "WORKER_COUNT ATL_SYNC_COLL OP_SYNC ZE_IPC_EXCHANGE",
-        ),
-        *_family("ZE_", "AFFINITY_MASK FLAT_DEVICE_HIERARCHY ENABLE_PCI_ID_DEVICE_ORDER"),
-        *_family("OMP_", "NUM_THREADS PROC_BIND PLACES STACKSIZE SCHEDULE DYNAMIC WAIT_POLICY"),
-        *_family("MPICH_", "GPU_SUPPORT_ENABLED OFI_NIC_POLICY SMP_SINGLE_COPY_MODE"),
-        *_family("", "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES"),
-        *_family("", "GLOO_SOCKET_IFNAME GPU_MAX_HW_QUEUES ZEX_NUMBER_OF_CCS MKL_NUM_THREADS"),
-        *_family("", "PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF"),
-        *_family("", "CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER"),
-    )
-)
-"""Names that libraries read."""
+_NAMES = {
+    "NCCL_": """
+        SOCKET_IFNAME SOCKET_FAMILY SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC SOCKET_NTHREADS
+        NSOCKS_PERTHREAD CROSS_NIC NET NET_PLUGIN TUNER_PLUGIN PROFILER_PLUGIN DEBUG DEBUG_SUBSYS
+        DEBUG_FILE DEBUG_TIMESTAMP_FORMAT P2P_DISABLE P2P_LEVEL P2P_DIRECT_DISABLE P2P_PXN_LEVEL
+        SHM_DISABLE BUFFSIZE NTHREADS MAX_NCHANNELS MIN_NCHANNELS MAX_CTAS MIN_CTAS CHECKS_DISABLE
+        LAUNCH_MODE NET_GDR_LEVEL NET_GDR_READ NET_GDR_C2C NET_SHARED_BUFFERS NET_SHARED_COMMS
+        NET_FORCE_FLUSH ALGO PROTO COLLNET_ENABLE COLLNET_NODE_THRESHOLD TOPO_FILE TOPO_DUMP_FILE
+        GRAPH_FILE GRAPH_DUMP_FILE NVB_DISABLE PXN_DISABLE GRAPH_REGISTER LOCAL_REGISTER
+        SET_STACK_SIZE GRAPH_MIXING_SUPPORT DMABUF_ENABLE CUMEM_ENABLE CUMEM_HOST_ENABLE NVLS_ENABLE
+        IGNORE_CPU_AFFINITY CONF_FILE COMM_ID COMM_BLOCKING RAS_ENABLE RAS_ADDR
+        NCHANNELS_PER_NET_PEER OOB_NET_ENABLE OOB_NET_IFNAME GDRCOPY_ENABLE IB_HCA IB_TIMEOUT
+        IB_RETRY_CNT IB_GID_INDEX IB_ADDR_FAMILY IB_SL IB_TC IB_DISABLE IB_CUDA_SUPPORT
+        IB_PCI_RELAXED_ORDERING IB_ADAPTIVE_ROUTING IB_QPS_PER_CONNECTION IB_MERGE_NICS
+        IB_SPLIT_DATA_ON_QPS IB_ECE_ENABLE
+    """,
+    "RCCL_": """
+        MSCCL_ENABLE MSCCLPP_ENABLE KERNEL_COLL_TRACE_ENABLE
+    """,
+    "TORCH_NCCL_": """
+        ASYNC_ERROR_HANDLING BLOCKING_WAIT DUMP_ON_TIMEOUT TRACE_BUFFER_SIZE HIGH_PRIORITY
+        ENABLE_MONITORING HEARTBEAT_TIMEOUT_SEC AVOID_RECORD_STREAMS DESYNC_DEBUG NAN_CHECK
+        ENABLE_TIMING USE_COMM_NONBLOCKING CUDA_EVENT_CACHE COORD_CHECK_MILSEC
+        WAIT_TIMEOUT_DUMP_MILSEC RETHROW_CUDA_ERRORS
+    """,
+    "FI_": """
+        PROVIDER LOG_LEVEL LOG_PROV LOG_SUBSYS MR_CACHE_MONITOR MR_CACHE_MAX_SIZE MR_CACHE_MAX_COUNT
+        MR_CUDA_CACHE_MONITOR_ENABLED MR_ROCR_CACHE_MONITOR_ENABLED MR_ZE_CACHE_MONITOR_ENABLED HMEM
+        HMEM_CUDA_USE_GDRCOPY HMEM_CUDA_USE_DMABUF HMEM_ROCR_USE_DMABUF HMEM_DISABLE_P2P
+        UNIVERSE_SIZE
+    """,
+    "FI_CXI_": """
+        ATS ATS_MLOCK_MODE COMPAT CQ_FILL_PERCENT CTRL_RX_EQ_MAX_SIZE DEFAULT_CQ_SIZE
+        DEFAULT_TX_SIZE DEFAULT_RX_SIZE DEFAULT_VNI DEVICE_NAME DISABLE_CQ_HUGETLB
+        DISABLE_DMABUF_CUDA DISABLE_DMABUF_ROCR DISABLE_EQ_HUGETLB DISABLE_HMEM_DEV_REGISTER
+        DISABLE_HOST_REGISTER DISABLE_NON_INJECT_MSG_IDC DISABLE_NON_INJECT_RMA_IDC
+        ENABLE_UNRESTRICTED_END_RO EQ_ACK_BATCH_SIZE FC_RETRY_USEC_DELAY FORCE_DEV_REG_COPY
+        FORCE_ODP LLRING_MODE MR_CACHE_EVENTS_DISABLE_POLL_NSECS MSG_LOSSLESS MSG_OFFLOAD ODP
+        OFLOW_BUF_COUNT OFLOW_BUF_MAX_CACHED OFLOW_BUF_MIN_POSTED OFLOW_BUF_SIZE OPTIMIZED_MRS
+        RDZV_EAGER_SIZE RDZV_GET_MIN RDZV_PROTO RDZV_THRESHOLD REQ_BUF_MAX_CACHED REQ_BUF_MIN_POSTED
+        REQ_BUF_SIZE RX_MATCH_MODE SAFE_DEVMEM_COPY_THRESHOLD SW_RX_TX_INIT_MAX TELEMETRY WEAK_FENCE
+    """,
+    "MIOPEN_": """
+        USER_DB_PATH CUSTOM_CACHE_DIR SYSTEM_DB_PATH DISABLE_CACHE FIND_MODE FIND_ENFORCE
+        ENABLE_LOGGING LOG_LEVEL COMPILE_PARALLEL_LEVEL
+    """,
+    "HSA_": """
+        FORCE_FINE_GRAIN_PCIE XNACK ENABLE_SDMA ENABLE_PEER_SDMA NO_SCRATCH_RECLAIM
+        OVERRIDE_GFX_VERSION
+    """,
+    "CCL_": """
+        PROCESS_LAUNCHER ATL_TRANSPORT ALLREDUCE ALLREDUCE_SCALEOUT BCAST KVS_MODE
+        KVS_CONNECTION_TIMEOUT KVS_GET_TIMEOUT KVS_USE_MPI_RANKS KVS_IFACE CONFIGURATION
+        CONFIGURATION_PATH ZE_CACHE_OPEN_IPC_HANDLES_THRESHOLD LOG_LEVEL WORKER_AFFINITY
+        WORKER_COUNT ATL_SYNC_COLL OP_SYNC ZE_IPC_EXCHANGE
+    """,
+    "ZE_": """
+        AFFINITY_MASK FLAT_DEVICE_HIERARCHY ENABLE_PCI_ID_DEVICE_ORDER
+    """,
+    "OMP_": """
+        NUM_THREADS PROC_BIND PLACES STACKSIZE SCHEDULE DYNAMIC WAIT_POLICY
+    """,
+    "MPICH_": """
+        GPU_SUPPORT_ENABLED OFI_NIC_POLICY SMP_SINGLE_COPY_MODE
+    """,
+    "": """
+        CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GLOO_SOCKET_IFNAME
+        GPU_MAX_HW_QUEUES ZEX_NUMBER_OF_CCS MKL_NUM_THREADS PYTORCH_ALLOC_CONF
+        PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER
+    """,
+}
+"""Names that libraries read, by what they begin with."""
+
+KNOWN = frozenset(prefix + name for prefix, names in _NAMES.items() for name in names.split())
 
 TRAPS = {
     "FI_CXI_RDV_PROTO": "FI_CXI_RDZV_PROTO",
@@ -115,10 +129,12 @@ GIVEN_BY_US = frozenset(
 )
 """Names that every rank gets a value of its own for."""
 
-VISIBLE = frozenset(
-    ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
-)
-"""Names by which a process is told its devices."""
+DEVICES_OF = {
+    "cpu": {""},
+    "cuda": {"", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"},
+    "xpu": {"", "ZE_AFFINITY_MASK"},
+}
+"""Variables by which a process is told its devices, by what torch calls them."""
 
 
 def misspelt(name: str) -> str | None:
@@ -136,24 +152,37 @@ def resembles(name: str) -> str | None:
     return close[0] if close else None
 
 
-DEVICES_OF = {
-    "cpu": {""},
-    "cuda": {"", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"},
-    "xpu": {"", "ZE_AFFINITY_MASK"},
-}
-"""Variables that show devices, by what torch calls them."""
+def find_errors(profile: "ProfileConfig") -> Iterator[str]:
+    """Yield what must be mended before the profile is used, a sentence each."""
+    slots, layout = profile.slots_per_host, profile.layout
+    for key in ("cores_of_slot", "device_of_slot", "numa_of_slot", "nic_of_slot"):
+        found = len(getattr(layout, key))
+        if found not in (0, slots):
+            yield (
+                f"layout.{key} describes {found} slots, slots_per_host is {slots}: make them equal."
+            )
+    if profile.slot_order and sorted(profile.slot_order) != list(range(slots)):
+        yield (
+            f"slot_order names slots {list(profile.slot_order)}, the host has {slots}: name each "
+            f"from 0 to {slots - 1} once."
+        )
+    sizes = [limit.hosts for limit in profile.limits]
+    if sizes != sorted(set(sizes)):
+        yield f"limits are of {sizes} hosts: begin with the fewest, name each once."
+    times = Counter(layout.device_of_slot)
+    if len(set(times.values())) > 1:
+        device, most = times.most_common(1)[0]
+        yield (
+            f"layout.device_of_slot: device {device} has {most} slots, others have fewer: "
+            "name each once, or each equally often to share them."
+        )
+    yield from _find_wrong_variables(profile)
+    yield from _find_wrong_folders(profile)
+    yield from _find_wrong_cores(profile)
 
 
-def wrong(profile: "ProfileConfig") -> Iterator[str]:
-    """Return what must be mended before the profile is used, a sentence each."""
-    yield from _wrong_variables(profile)
-    yield from _wrong_folders(profile)
-    yield from _wrong_cores(profile)
-    yield from _wrong_devices(profile)
-
-
-def doubtful(profile: "ProfileConfig") -> Iterator[str]:
-    """Return what is probably not meant, a sentence each."""
+def find_doubts(profile: "ProfileConfig") -> Iterator[str]:
+    """Yield what is probably not meant, a sentence each."""
     for place, name, _ in _variables(profile):
         if meant := resembles(name):
             yield f"{place}.{name}: no library that we know reads it. Did you mean {meant}?"
@@ -170,10 +199,6 @@ def doubtful(profile: "ProfileConfig") -> Iterator[str]:
     for name, text in profile.rank.folders.items():
         if "{trial}" not in text:
             yield f"rank.folders.{name}: trials share it, as it has no {{trial}} in it."
-    yield from _doubtful_batch(profile)
-
-
-def _doubtful_batch(profile: "ProfileConfig") -> Iterator[str]:
     batch = profile.batch
     if batch.scheduler == "none" and (batch.directives or batch.queue):
         yield "batch: there are directives, but no scheduler that would read them."
@@ -184,7 +209,7 @@ def _doubtful_batch(profile: "ProfileConfig") -> Iterator[str]:
 
 
 def _variables(profile: "ProfileConfig") -> Iterator[tuple[str, str, str]]:
-    """Return place, name and value of each variable that is set."""
+    """Yield place, name and value of each variable that is set."""
     rank = profile.rank
     tables = {
         "rank.environment": rank.environment,
@@ -197,13 +222,13 @@ def _variables(profile: "ProfileConfig") -> Iterator[tuple[str, str, str]]:
         yield from ((place, name, value) for name, value in table.items())
 
 
-def _wrong_variables(profile: "ProfileConfig") -> Iterator[str]:
+def _find_wrong_variables(profile: "ProfileConfig") -> Iterator[str]:
     for place, name, value in _variables(profile):
         if meant := misspelt(name):
             yield f"{place}.{name}: nothing reads this name; write {meant}."
         elif name in GIVEN_BY_US:
             yield f"{place}.{name}: each rank gets its own: leave it out."
-        elif name in VISIBLE:
+        elif any(name in shown for shown in DEVICES_OF.values()):
             yield f"{place}.{name}: it would show all ranks the same devices: use rank.visible."
         elif name == "FI_MR_CACHE_MONITOR" and value == "memhooks":
             yield f"{place}.{name}: memhooks deadlocks with RCCL: write kdreg2 or userfaultfd."
@@ -212,7 +237,7 @@ def _wrong_variables(profile: "ProfileConfig") -> Iterator[str]:
         yield f"rank.visible: {rank.visible} does not show devices of '{rank.accelerator}'."
 
 
-def _wrong_folders(profile: "ProfileConfig") -> Iterator[str]:
+def _find_wrong_folders(profile: "ProfileConfig") -> Iterator[str]:
     for name, text in profile.rank.folders.items():
         odd = [word for word in FIELD.findall(text) if word not in FOLDER_FIELDS]
         if not odd and re.search(r"[{}]", FIELD.sub("", text)):
@@ -224,7 +249,7 @@ def _wrong_folders(profile: "ProfileConfig") -> Iterator[str]:
             yield f"rank.folders.{name}: begin it with {{scratch}} or /."
 
 
-def _wrong_cores(profile: "ProfileConfig") -> Iterator[str]:
+def _find_wrong_cores(profile: "ProfileConfig") -> Iterator[str]:
     reserved = set(cores_of(profile.layout.reserved))
     owner: dict[int, int] = {}
     for slot, text in enumerate(profile.layout.cores_of_slot):
@@ -242,13 +267,3 @@ def _wrong_cores(profile: "ProfileConfig") -> Iterator[str]:
                 f"{taken[0]}: give each its own."
             )
         owner |= {core: slot for core in cores if core not in owner}
-
-
-def _wrong_devices(profile: "ProfileConfig") -> Iterator[str]:
-    times = Counter(profile.layout.device_of_slot)
-    if len(set(times.values())) > 1:
-        device, most = times.most_common(1)[0]
-        yield (
-            f"layout.device_of_slot: device {device} has {most} slots, others have fewer: "
-            "name each once, or each equally often to share them."
-        )

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,12 @@ from pydantic import BaseModel, ValidationError
 
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.sanitize import escape_line
 
 C = TypeVar("C", bound=Config)
+
+COMMENT_WIDTH = 96
+"""Characters of a comment's line in a template, without its mark."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -33,7 +38,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _hint(path: Path) -> str:
-    """Say what to do with a file of structures where settings are wanted."""
+    """Return what to do with a file of structures where settings are wanted."""
     if path.suffix.lower() == ".toml":
         return ""
     return f" If it holds structures: 'hydragnn-hpo init {path}' writes a card and a campaign."
@@ -82,7 +87,7 @@ def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
 
 
 def _keys_at(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """Give the field names of the config found along a location, or none."""
+    """Return the field names of the config found along a location, or none."""
     current: Any = schema
     for part in location:
         if not _is_config(current):  # the part is an index of a list or a name of the user's
@@ -164,3 +169,36 @@ def _value(value: Any) -> str:
 
 def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def render_toml(template: str, **values: Any) -> str:
+    """Render commented TOML; the filters ``toml`` and ``comment`` make any text harmless.
+
+    Args:
+        template: in Jinja2; every text from outside passes through a filter.
+        values: names that the template uses.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=False,  # noqa: S701  TOML, not HTML; the filters escape
+        keep_trailing_newline=True,
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"toml": _to_inline, "comment": _to_comment}
+    return environment.from_string(template).render(values)
+
+
+def _to_comment(text: str) -> str:
+    """Return text as comment lines; whatever is in it, it stays a comment."""
+    words = escape_line(" ".join(text.split())).replace('\\"', '"')
+    return "\n".join(f"# {line}" for line in textwrap.wrap(words, COMMENT_WIDTH))
+
+
+def _to_inline(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return _value(value)
+    pairs = [f"{_key(key)} = {_to_inline(item)}" for key, item in value.items()]
+    return "{ " + ", ".join(pairs) + " }"

@@ -134,15 +134,8 @@ class SimulationResult:
     restarts: int
     """Restarts for a better width, all trials together."""
     failed_hosts: int = 0
-    decisions: int = 0
-    """How often the planner was asked."""
     unfinished: Mapping[str, float] = field(default_factory=dict)
     """Share left of trials that the wall time, or the loss of all hosts, left undone."""
-
-    @property
-    def slot_hours(self) -> float:
-        """Return what the campaign is billed for."""
-        return self.slots * self.makespan / 3600.0
 
     @property
     def useful(self) -> float:
@@ -279,7 +272,7 @@ class _Simulation:
         self.trials: list[SimulatedTrial] = []
         self.bars: list[Bar] = []
         self.spent = dict.fromkeys(CAUSES, 0.0)
-        self.decisions = self.failed = 0
+        self.failed = 0
         self.draining = False
         self.consulted = False
         """Whether nothing happened since the planner was asked."""
@@ -320,6 +313,18 @@ class _Simulation:
         self.order += 1
         heapq.heappush(self.queue, (max(time, self.now), self.order, act))
 
+    def during(
+        self, trial: SimulatedTrial, time: float, act: Callable[[SimulatedTrial], None]
+    ) -> None:
+        """Schedule an action that needs the trial's present attempt to go on until then."""
+        attempt = trial.attempts
+
+        def act_if_running() -> None:
+            if trial.attempts == attempt and trial.name in self.running:
+                act(trial)
+
+        self.at(time, act_if_running)
+
     def idle(self, time: float) -> None:
         """Advance the clock, and record why free slots were idle meanwhile."""
         passed, self.now = time - self.now, time
@@ -359,7 +364,6 @@ class _Simulation:
         self.planned = False
         if self.draining:
             return
-        self.decisions += 1
         decided = self.decide(
             [trial.task() for trial in self.waiting.values()],
             [
@@ -403,39 +407,33 @@ class _Simulation:
         self.running[start.name] = trial
         setup = self.setting.restart_seconds if trial.attempts else self.setting.start_seconds
         trial.start(self.now, setup, start.width, start.slots)
-        attempt = trial.attempts
-        self.at(trial.end, lambda: self.ended(trial, attempt))
+        self.during(trial, trial.end, self.end)
         probed = trial.time_of(trial.done + self.setting.probe)
         if probed < trial.end:
-            self.at(probed, lambda: self.measured(trial, attempt))
+            self.during(trial, probed, self.measure)
 
-    def measured(self, trial: SimulatedTrial, attempt: int) -> None:
+    def measure(self, trial: SimulatedTrial) -> None:
         """Learn the speed of an attempt."""
-        if trial.attempts == attempt and trial.name in self.running:
-            trial.measure()
-            self.soon()
+        trial.measure()
+        self.soon()
 
     def ask_to_yield(self, resize: ResizeTask) -> None:
         """Stop an attempt at its next checkpoint, to go on at another width."""
         trial = self.running[resize.name]
         trial.wished = resize.width
         stop = trial.next_checkpoint(self.now, self.setting.checkpoint_every)
-        attempt = trial.attempts
         if stop < trial.end:
-            self.at(stop, lambda: self.yielded(trial, attempt))
+            self.during(trial, stop, self.requeue)
 
-    def yielded(self, trial: SimulatedTrial, attempt: int) -> None:
+    def requeue(self, trial: SimulatedTrial) -> None:
         """Queue a trial again that ended its attempt at a checkpoint."""
-        if trial.attempts == attempt and trial.name in self.running:
-            trial.resized += 0 if self.draining else 1
-            self.leave(trial, self.now)
-            self.waiting[trial.name] = trial
-            self.soon()
+        trial.resized += 0 if self.draining else 1
+        self.leave(trial, self.now)
+        self.waiting[trial.name] = trial
+        self.soon()
 
-    def ended(self, trial: SimulatedTrial, attempt: int) -> None:
+    def end(self, trial: SimulatedTrial) -> None:
         """Free the slots of a trial that is done."""
-        if trial.attempts != attempt or trial.name not in self.running:
-            return
         self.leave(trial, self.now)
         trial.done = 1.0
         for work in self.promote(trial.name, self.now) if self.promote else ():
@@ -520,6 +518,5 @@ class _Simulation:
             useful_seconds=sum(trial.done * trial.work.useful for trial in self.trials),
             restarts=sum(trial.resized for trial in self.trials),
             failed_hosts=self.failed,
-            decisions=self.decisions,
             unfinished={t.name: 1.0 - t.done for t in self.trials if t.done < 1.0},
         )

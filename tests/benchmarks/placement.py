@@ -26,11 +26,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import numpy as np
+from lower_bound import least_makespan
 from numpy.typing import NDArray
 from record import finish
 
-from hydragnn_hpo.placement.lower_bound import least_makespan
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import SlotPool
 from hydragnn_hpo.placement.simulator import (

@@ -8,7 +8,7 @@ import pytest
 from processes import tagged, until
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.config.site import ContainerConfig, SiteConfig
+from hydragnn_hpo.config.machine import ContainerConfig, SiteConfig
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag

@@ -12,8 +12,7 @@ import pytest
 from processes import until
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config.machine import SiteConfig, find_profile
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching import slots
 from hydragnn_hpo.launching.fleet.local import LocalBackend

@@ -8,7 +8,7 @@ import pytest
 
 from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.campaign.user_requests import read_requests
-from hydragnn_hpo.cli import watch_run
+from hydragnn_hpo.cli import status_command
 from hydragnn_hpo.layout import RunDir
 
 VALUES = {"model.conv": "schnet", "model.layers": 2, "training.learning_rate": 0.005}
@@ -148,7 +148,7 @@ def test_watching_ends_with_the_campaign(hpo, run, controller, monkeypatch):
         with run.journal.open("ab") as file:
             file.writelines(map(encode, rest))
 
-    monkeypatch.setattr(watch_run.time, "sleep", finish)
+    monkeypatch.setattr(status_command.time, "sleep", finish)
     lines = hpo.here("status", "run", "--watch").out.splitlines()
     assert lines[0].startswith("searching: 1 of 6 trials at rest")
     assert lines[-2].startswith("finished: 2 of 6 trials at rest")

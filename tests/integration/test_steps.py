@@ -12,7 +12,7 @@ import pytest
 from processes import is_alive
 from virtual_slurm import VirtualSlurm, until
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 from hydragnn_hpo.launching.launchers.steps import Steps

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from processes import until
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
 

@@ -18,7 +18,7 @@ from made_campaign import make_campaign
 from processes import until
 
 from hydragnn_hpo.campaign import journal
-from hydragnn_hpo.cli.run_view import RunReader
+from hydragnn_hpo.cli.status_command import RunReader
 from hydragnn_hpo.layout import RunDir
 
 NOTE = "Ctrl-C ends watching"

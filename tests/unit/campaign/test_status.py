@@ -135,7 +135,7 @@ def test_of_several_goals_the_front_is_kept():
 
 def test_the_table_shows_goals_and_searched_keys_of_a_command():
     table = leaderboard_table(board(a=(0.1, 9.0), d=(0.3, 10.0)))
-    names = [column.header for column in table.columns]
+    names = [str(column.header) for column in table.columns]
     assert names == ["#", "trial", "x", "epochs", "ranks", "goal 1", "goal 2", "front", "status"]
     assert [str(cell) for cell in table.columns[7].cells] == ["yes", "", ""]
 

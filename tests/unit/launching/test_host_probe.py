@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from hydragnn_hpo.config.site import cores_of
+from hydragnn_hpo.config.machine_checks import cores_of
 from hydragnn_hpo.launching import host_probe as storage
 from hydragnn_hpo.launching.host_probe import (
     ProbeRequest,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.config.site import RankConfig, SiteConfig, StepConfig
+from hydragnn_hpo.config.machine import RankConfig, SiteConfig, StepConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.fleet.transport import agent_argv
 from hydragnn_hpo.launching.job import Job, Slot

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments, overruled
 

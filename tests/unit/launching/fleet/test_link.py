@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from hydragnn_hpo.config.site import SiteConfig
+from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.launching.fleet.link import start_order
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.rank_environment import Rendezvous

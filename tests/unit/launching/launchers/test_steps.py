@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.config.site import RankConfig, SiteConfig
+from hydragnn_hpo.config.machine import RankConfig, SiteConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.launchers.launcher import host_by_host, places, wrapped

@@ -9,7 +9,7 @@ from hydragnn_hpo.placement.simulator import SimulatedWork
 
 
 def least_makespan(seconds: Floats, slots: Floats, total: int) -> float:
-    """Give the least T for which the narrowest widths that end within T fit into ``total`` x T.
+    """Return the least T for which the narrowest widths that end within T fit into ``total`` x T.
 
     Any schedule of length T gives every task some width with which it takes at most T, and the
     narrowest of these takes the least slot-time, since a wider one is never more efficient.
@@ -40,7 +40,7 @@ def least_makespan(seconds: Floats, slots: Floats, total: int) -> float:
 
 
 def campaign_bound(works: Sequence[SimulatedWork], slots: int) -> float:
-    """Give the bound of simulated trials at the widths that they may have; no start-up in it."""
+    """Return the bound of simulated trials at the widths that they may have; no start-up in it."""
     most = max(len(work.widths) for work in works)
     seconds, occupied = np.full((len(works), most), np.inf), np.full((len(works), most), np.inf)
     for row, work in enumerate(works):

@@ -1,16 +1,49 @@
-"""What ``plan`` says, in words, as plain data, and as a figure of who runs where and when."""
+"""Behind ``plan``: from a campaign or a run to a forecast in words, as JSON, as a figure."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign import Forecast, configuration_of, rung_of
-from hydragnn_hpo.cli.planning import PlanReport
+from hydragnn_hpo.campaign import (
+    Event,
+    Forecast,
+    ForecastMachine,
+    JournalHistory,
+    PricedTrial,
+    SlotLedger,
+    State,
+    TrialPricer,
+    configuration_of,
+    forecast_campaign,
+    read_journal,
+    rung_of,
+    sample_configurations,
+    settle,
+)
+from hydragnn_hpo.cli.estimate_stats import data_of_campaign, data_of_run
 from hydragnn_hpo.cli.words import count, duration, percent
-from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.placement import Bar, typical_error
+from hydragnn_hpo.config import (
+    HERE,
+    CampaignConfig,
+    TrialConfig,
+    find_profile,
+    load_config,
+    resolve_machine,
+)
+from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.launching import detect_slots
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.placement import (
+    Bar,
+    CostModel,
+    TrialPrediction,
+    compare_with_prediction,
+    typical_error,
+)
 from hydragnn_hpo.report import Chart, draw_gantt
+from hydragnn_hpo.resources import find_resource
 
 CAUSES = {
     "training": "training and validation",
@@ -26,7 +59,7 @@ WORTH_A_WORD = 0.1
 """A loss above this share is advised upon."""
 
 SHORT = 600.0
-"""Seconds up to which nobody minds how long starting takes."""
+"""Seconds up to which it does not matter how long starting takes."""
 
 BOUND = 0.7
 """The longest trial is the bound where it takes this share of the whole time."""
@@ -38,6 +71,167 @@ SHOWN_WIDTHS = 5
 
 COMPARED = 20
 """Finished trials that are shown one by one: those that were priced worst."""
+
+MOST_COLOURS = 6
+"""More kinds of trials than this, and bars are coloured by rung."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a person asked for; what is left out is as the campaign or the machine says."""
+
+    machine: str | None = None
+    hosts: int | None = None
+    slots: int | None = None
+    trials: int | None = None
+    structures: int | None = None
+    failures: float = 0.0
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """What there is to tell."""
+
+    config: CampaignConfig
+    data: str
+    """Where the sizes of the data are from."""
+    forecast: Forecast | None
+    """None where nothing is left to do."""
+    comparisons: tuple[TrialPrediction, ...] = ()
+    """What was predicted of trials that ended, and what they took."""
+    bars: tuple[Bar, ...] = ()
+    """What a run's slots did so far."""
+    slots: tuple[str, ...] = ()
+    """A run's slots."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """A run's trials, by what their colour tells."""
+    trained: float = 0.0
+    """Share of a run's slot-time in training."""
+
+
+def plan_campaign(campaign: str, request: PlanRequest) -> PlanReport:
+    """Forecast a campaign from its beginning.
+
+    Raises:
+        ConfigError: campaign or profile are wrong, or no drawn configuration is a valid trial.
+        DataError: nothing is known about the data.
+    """
+    source = find_resource(campaign, "workflows")
+    config = settle(load_config(source, CampaignConfig), source)
+    asked = resolve_machine(config.machine, {"profile": request.machine}, source.parent)
+    config = config.model_copy(update={"machine": asked})
+    run = RunDir(Path("runs") / config.name)
+    data = data_of_campaign(config, source, run, request.structures)
+    machine = _choose_machine(config, request)
+    drawn = request.trials or config.search.trials
+    pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
+    priced, refused = _price_all(pricing, sample_configurations(config, drawn), first=0)
+    if not priced:
+        raise ConfigError(f"{source}: none of {drawn} drawn configurations is a valid trial.")
+    return PlanReport(
+        config, data.said, forecast_campaign(config, machine, priced, refused=refused)
+    )
+
+
+def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:
+    """Compare what a run's trials took with their prices, and forecast what is left.
+
+    Raises:
+        RunError: no trial was placed yet, or its journal is damaged.
+    """
+    config = load_config(run.campaign, CampaignConfig)
+    history = JournalHistory(read_journal(run.journal))
+    events, state, ledger = history.events, history.state, history.ledger
+    machine, data = _choose_machine(config, request, ledger), data_of_run(config, run)
+    pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
+    left = None if state.finished else _left(pricing, state, events, request)
+    return PlanReport(
+        config,
+        data.said,
+        left if left is not None and left.works else None,
+        comparisons=tuple(compare_with_prediction(events)),
+        bars=tuple(history.slots.bars),
+        slots=history.slots.all_slots,
+        labels={name: trial.conv or "training" for name, trial in state.trials.items()},
+        trained=ledger.utilization().share("training"),
+    )
+
+
+def _left(
+    pricing: TrialPricer, state: State, events: Sequence[Event], request: PlanRequest
+) -> Forecast:
+    """Forecast what a run has still to do, by prices that its own epochs corrected."""
+    config = pricing.config
+    known = _known(pricing, state, events)
+    budget = (request.trials or config.search.trials) + state.added
+    missing = 0 if state.ending else max(0, budget - state.searched)
+    values = sample_configurations(
+        config, missing, [trial.values for trial in state.trials.values()]
+    )
+    new, refused = _price_all(pricing, values, first=len(state.trials))
+    return forecast_campaign(config, pricing.machine, known | new, state=state, refused=refused)
+
+
+def _known(pricing: TrialPricer, state: State, events: Sequence[Event]) -> dict[str, PricedTrial]:
+    """Price a run's trials, after all that its epochs tell."""
+    trials = {name: t for name, t in state.trials.items() if t.reason != "bad_config"}
+    configs = {name: pricing.configure(name, trial.values) for name, trial in trials.items()}
+    for event in events:
+        if event["event"] == "epoch" and (config := configs.get(event["trial"])) is not None:
+            _observe(pricing.costs, config, trials[event["trial"]].values, event)
+    return {name: pricing.priced(name, trials[name].values, c) for name, c in configs.items()}
+
+
+def _observe(costs: CostModel, config: Any, values: dict[str, Any], event: Event) -> None:
+    if isinstance(config, TrialConfig):
+        costs.observe(config, event["width"], event["seconds"])
+    else:
+        costs.observe_values(values, event["width"], event["seconds"])
+
+
+def _choose_machine(
+    config: CampaignConfig, request: PlanRequest, ledger: SlotLedger | None = None
+) -> ForecastMachine:
+    """Settle what is simulated: as asked, as a run has it, as campaign or profile say.
+
+    Raises:
+        ConfigError: there is no such profile, or it has fewer hosts.
+    """
+    profile = find_profile(request.machine or config.machine.profile)
+    hosts, slots = request.hosts, request.slots
+    if ledger is not None and request.machine is None and ledger.slots:
+        hosts = hosts or ledger.hosts[0]
+        slots = slots or max(1, ledger.slots // ledger.hosts[0])
+    hosts = hosts or config.machine.hosts or profile.hosts or 1
+    if hosts > profile.hosts > 1:
+        raise ConfigError(
+            f"{profile.name} has {profile.hosts:,} hosts, asked was {hosts:,}: ask for fewer."
+        )
+    slots = slots or config.machine.slots or profile.slots_per_host
+    if not slots and profile.name != HERE:
+        raise ConfigError(
+            f"{profile.name} does not say how many slots a host has: give --slots, or a profile "
+            "with slots_per_host."
+        )
+    slots = slots or len(detect_slots())
+    return ForecastMachine(profile, hosts, slots, request.failures)
+
+
+def _costs(config: CampaignConfig, machine: ForecastMachine, stats: dict[str, Any]) -> CostModel:
+    return CostModel(stats, machine.profile, max_width=min(config.machine.max_width, machine.slots))
+
+
+def _price_all(
+    pricing: TrialPricer, values: Sequence[dict[str, Any]], *, first: int
+) -> tuple[dict[str, PricedTrial], int]:
+    """Price drawn configurations; those that are no valid trial are counted."""
+    named = ((f"t{number:04d}", each) for number, each in enumerate(values, start=first))
+    found = [pricing.price(name, each) for name, each in named]
+    kept = {each.name: each for each in found if each is not None}
+    return kept, len(found) - len(kept)
+
+
+# -- in words, as JSON, as a figure ---------------------------------------------------------
 
 
 def report_lines(planned: PlanReport) -> Iterator[str]:
@@ -54,7 +248,7 @@ def report_lines(planned: PlanReport) -> Iterator[str]:
         f"{planned.config.name}: {what}{count(found.trials, 'trial')}, epochs {rungs}, "
         f"{count(search.finalists, 'finalist')}"
     )
-    yield f"machine      {_machine(found)}"
+    yield f"machine      {_describe_machine(found)}"
     yield f"data         {planned.data}"
     yield from _course(found)
     for advice in advice_lines(found):
@@ -62,7 +256,7 @@ def report_lines(planned: PlanReport) -> Iterator[str]:
     yield f"trust        {_trust(found)}"
 
 
-def _machine(found: Forecast) -> str:
+def _describe_machine(found: Forecast) -> str:
     machine = found.machine
     size = f"{count(machine.hosts, 'host')} of {count(machine.slots_per_host, 'slot')}"
     lost = f", {machine.failures:g} lost per host and hour" if machine.failures else ""
@@ -169,16 +363,7 @@ def report_plain(planned: PlanReport) -> dict[str, Any]:
     return {
         "campaign": planned.config.name,
         "data": planned.data,
-        "ended": [
-            {
-                "trial": row.trial,
-                "width": row.width,
-                "predicted": row.predicted,
-                "actual": row.actual,
-                "ratio": row.ratio,
-            }
-            for row in planned.comparisons
-        ],
+        "ended": [asdict(row) | {"ratio": row.ratio} for row in planned.comparisons],
         "typical_error": typical_error(planned.comparisons),
         "forecast": None if planned.forecast is None else _plain(planned.forecast),
     }
@@ -200,14 +385,10 @@ def _plain(found: Forecast) -> dict[str, Any]:
         "restarts": went.restarts,
         "failed_hosts": went.failed_hosts,
         "unfinished": len(went.unfinished),
-        "longest": dict(zip(("trial", "seconds"), found.longest, strict=True)),
+        "longest": {"trial": found.longest[0], "seconds": found.longest[1]},
         "advice": list(advice_lines(found)),
         "sigma": found.sigma,
     }
-
-
-MOST_COLOURS = 6
-"""More kinds of trials than this, and bars are coloured by rung."""
 
 
 def draw_plan(planned: PlanReport, out: Path) -> None:
