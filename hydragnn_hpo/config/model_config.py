@@ -22,7 +22,7 @@ MAX_ELEMENT = 118
 
 
 class HeadConfig(Config):
-    """How one target is predicted. Read by ``model.heads`` and ``training.stepper``."""
+    """How one target is predicted. Read by ``model.gnn`` and ``training.stepper``."""
 
     weight: PositiveFloat = 1.0
     """Weight of this head in the loss and in the objective."""

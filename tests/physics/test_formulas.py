@@ -8,8 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.config.model_size import count_parameters, forward_flops, kept_bytes
-from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.model.trunk import Trunk
+from hydragnn_hpo.model.gnn import MultiHeadGNN, Trunk
 
 ENERGY = {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0}
 TARGETS = {"energy": ENERGY, "force": {**ENERGY, "level": "node", "shape": "vector"}}
