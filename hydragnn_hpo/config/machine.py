@@ -16,9 +16,8 @@ from pydantic import (
 )
 
 from hydragnn_hpo.config.machine_checks import doubtful, wrong
-from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.schema import Config, parse_config, read_toml
 from hydragnn_hpo.config.site import Line, SiteConfig, Title
-from hydragnn_hpo.config.toml_files import parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import find_resource, resource_path
 

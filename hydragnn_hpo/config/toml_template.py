@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.sanitize import escape_line
 
 WIDTH = 96

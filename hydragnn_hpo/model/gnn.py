@@ -27,7 +27,14 @@ from hydragnn_hpo.config import (
     reads_state,
     validation_sentence,
 )
-from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, user
+from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec
+from hydragnn_hpo.config.convs.spec import (
+    USER_SPEC,
+    UserOptions,
+    check_installed,
+    check_name,
+    is_user_conv,
+)
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.model.conditioning import (
@@ -60,14 +67,14 @@ def find_conv(name: str) -> type[nn.Module]:
     Raises:
         ConfigError: there is none of this name, or it is no module of torch.
     """
-    if not user.is_user_conv(name):
+    if not is_user_conv(name):
         if name not in CONVS:
             raise ConfigError(unknown("conv", name, CONVS))
         return CONVS[name]
     module_name, _, class_name = name.partition(":")
     try:
-        user.check_name(name)
-        user.check_installed(name)
+        check_name(name)
+        check_installed(name)
         found = getattr(importlib.import_module(module_name), class_name, None)
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -87,9 +94,9 @@ def options_of(config: ModelConfig) -> Config:
     Raises:
         ConfigError: an option is unknown or wrong.
     """
-    if not user.is_user_conv(config.conv):
+    if not is_user_conv(config.conv):
         return config.conv_options
-    schema: Any = getattr(find_conv(config.conv), "Options", user.UserOptions)
+    schema: Any = getattr(find_conv(config.conv), "Options", UserOptions)
     try:
         options: Config = schema.model_validate(config.options)
     except ValidationError as error:
@@ -101,11 +108,11 @@ def options_of(config: ModelConfig) -> Config:
 
 def describe_conv(name: str) -> ConvSpec:
     """Return what a conv can do; a user's class states it by attributes of its own."""
-    if not user.is_user_conv(name):
+    if not is_user_conv(name):
         return CONV_SPECS[name]
     conv = find_conv(name)
     vectors, forces = getattr(conv, "vectors", False), getattr(conv, "forces", True)
-    return replace(user.SPEC, vectors=bool(vectors), forces=bool(forces))
+    return replace(USER_SPEC, vectors=bool(vectors), forces=bool(forces))
 
 
 class TrunkFeatures(NamedTuple):

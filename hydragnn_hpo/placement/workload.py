@@ -123,7 +123,7 @@ def epoch_sizes(config: TrialConfig, stats: Stats) -> EpochSizes:
 def mean_neighbors(stats: Stats, cutoff: float) -> float:
     """Estimate the mean number of neighbours of a node within a cutoff in angstrom.
 
-    Between cutoffs that were counted it grows with the volume. ``config.epoch_size.mean_degree``,
+    Between cutoffs that were counted it grows with the volume. ``config.data_config.mean_degree``,
     which takes the upper one alone, is off by a quarter for molecules; but nets were built with it.
     """
     known = [(0.0, 0.0), *sorted((float(r), float(d)) for r, d in stats["degree"].items())]

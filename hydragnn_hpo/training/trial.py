@@ -29,7 +29,7 @@ from hydragnn_hpo.config import (
     load_config,
     parse_config,
 )
-from hydragnn_hpo.config.convs import user
+from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import GraphSet, close, open_store, unite
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.files import (
@@ -357,7 +357,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
 
 def _packages(conv: str) -> dict[str, str]:
     """Return the version of the package of a user's conv."""
-    return {user.package_of(conv): user.version_of(conv)} if user.is_user_conv(conv) else {}
+    return {package_of(conv): version_of(conv)} if is_user_conv(conv) else {}
 
 
 def _write_record(

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.et import ETOptions
-from hydragnn_hpo.config.convs.painn import sent_channels
+from hydragnn_hpo.config.convs.vector import ETOptions, sent_channels
 from hydragnn_hpo.model.convs.painn import RadialFilters, VectorUpdate, send_vectors
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import Links, apply_function, reverse_links, scale_rows

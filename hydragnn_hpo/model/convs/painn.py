@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.painn import PaiNNOptions, sent_channels
+from hydragnn_hpo.config.convs.vector import PaiNNOptions, sent_channels
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import ShiftedSoftplus, mlp
 from hydragnn_hpo.model.scatter import (

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config import Config
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.pna import AGGREGATIONS, PNAOptions, aggregator_copies
+from hydragnn_hpo.config.convs.scalar import AGGREGATIONS, PNAOptions, aggregator_copies
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import segment_max, segment_min
 

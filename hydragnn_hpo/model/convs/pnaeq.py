@@ -6,8 +6,7 @@ Shapes: N nodes, E edges, P pairs, F features, K radial functions. Vectors are [
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.painn import sent_channels
-from hydragnn_hpo.config.convs.pnaeq import PNAEqOptions
+from hydragnn_hpo.config.convs.vector import PNAEqOptions, sent_channels
 from hydragnn_hpo.model.convs.painn import RadialFilters, VectorUpdate, send_vectors
 from hydragnn_hpo.model.convs.pna import Aggregation
 from hydragnn_hpo.model.edges import Edges

@@ -15,7 +15,7 @@ from hydragnn_hpo.config.machine import (
     read_profile,
     resolve_machine,
 )
-from hydragnn_hpo.config.toml_files import dump_config, load_config
+from hydragnn_hpo.config.schema import dump_config, load_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import resource_path
 

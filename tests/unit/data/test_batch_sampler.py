@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.config.trial_config import TrainConfig
 from hydragnn_hpo.data.batch_sampler import BatchSampler, cut_epoch, shuffle_rows
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import ConfigError

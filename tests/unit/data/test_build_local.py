@@ -18,7 +18,7 @@ from ase.io import read, write
 from comparing import assert_same_store
 
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data import build_local, convert_pieces
 from hydragnn_hpo.data.build_folder import hold_work_folder
 from hydragnn_hpo.data.build_local import BuildProgress, build_store, job_main

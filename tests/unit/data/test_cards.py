@@ -11,7 +11,7 @@ import pytest
 from ase.collections import g2
 
 from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.build_plan import find_file
 from hydragnn_hpo.data.readers.ase_file import read_ase_file

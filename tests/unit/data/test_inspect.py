@@ -12,7 +12,7 @@ from ase.io import write
 from structure_files import FIXTURES
 
 from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
 from hydragnn_hpo.data.card_template import path_from, render_card
 from hydragnn_hpo.data.convert_pieces import read_piece

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.model_config import ModelConfig
-from hydragnn_hpo.config.model_size import angle_cutoff, forward_flops
+from hydragnn_hpo.config.trial_size import angle_cutoff, forward_flops
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.load_balance import MOVED, balance_load, predict_graph_costs
 

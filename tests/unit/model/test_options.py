@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
-from hydragnn_hpo.config.model_size import count_parameters
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, count_parameters
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.conditioning import RandomWalkEncoding
 from hydragnn_hpo.model.gnn import ZBL

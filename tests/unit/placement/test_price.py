@@ -2,7 +2,7 @@
 
 import pytest
 
-from hydragnn_hpo.config.memory_model import pass_bytes
+from hydragnn_hpo.config.trial_size import pass_bytes
 from hydragnn_hpo.placement.communication_cost import RankLayout, exposed_communication_seconds
 from hydragnn_hpo.placement.cost_model import CostModel
 from hydragnn_hpo.placement.price import estimate_bytes, estimate_seconds

@@ -7,8 +7,9 @@ import statistics
 import numpy as np
 import pytest
 
-from hydragnn_hpo.config.model_size import count_parameters, forward_flops, kept_bytes
+from hydragnn_hpo.config.model_config import count_parameters
 from hydragnn_hpo.config.trial_config import TrialDataConfig
+from hydragnn_hpo.config.trial_size import forward_flops, kept_bytes
 from hydragnn_hpo.data.statistics import histogram
 from hydragnn_hpo.placement.workload import (
     BACKWARD,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
-from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig, TrialConfig
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph

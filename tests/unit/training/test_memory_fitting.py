@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
-from hydragnn_hpo.config.memory_model import FULL, weight_copies
+from hydragnn_hpo.config.trial_size import FULL, weight_copies
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.graph import Graph

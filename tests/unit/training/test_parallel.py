@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
-from hydragnn_hpo.config.parallel_config import ParallelConfig
+from hydragnn_hpo.config.trial_config import ParallelConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.model.layers import mlp

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
+from hydragnn_hpo.config.trial_config import TrialHeads
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
