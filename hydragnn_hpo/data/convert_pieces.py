@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config import CardConfig, TargetConfig
 from hydragnn_hpo.data.build_folder import BadStructure, chunk_path, record_path
 from hydragnn_hpo.data.build_plan import BuildPlan, Piece, make_source
-from hydragnn_hpo.data.columns import Arrays, Names, arrays_of, columns_of
-from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.columns import Arrays, Graph, Names, arrays_of, columns_of
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.data.statistics import degrees_of

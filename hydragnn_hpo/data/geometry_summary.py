@@ -14,11 +14,9 @@ from ase import Atoms
 from ase.data import chemical_symbols
 
 from hydragnn_hpo.config import mean_degree
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import edge_vectors
+from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.errors import DataError
 
 MAX_CUTOFF = 6.0

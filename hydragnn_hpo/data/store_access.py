@@ -4,8 +4,7 @@ import logging
 from pathlib import Path
 
 from hydragnn_hpo.config import Access
-from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.columns import Columns, GraphSet
 from hydragnn_hpo.data.mapped_store import (
     UnusablePlace,
     list_places,

@@ -16,8 +16,8 @@ from hydragnn_hpo.data.build_local import build_store
 from hydragnn_hpo.data.build_plan import find_file
 from hydragnn_hpo.data.readers.ase_file import read_ase_file
 from hydragnn_hpo.data.readers.source import Source
-from hydragnn_hpo.data.store_index import hash_file
 from hydragnn_hpo.data.store_parts import read_store
+from hydragnn_hpo.files import hash_file
 from hydragnn_hpo.resources import find_resource, resource_path
 
 FOLDER = resource_path("graph_datasets/g2_xtb.toml").parent

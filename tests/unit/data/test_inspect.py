@@ -15,9 +15,9 @@ from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
 from hydragnn_hpo.data.card_template import path_from, render_card
+from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.data.convert_pieces import read_piece
 from hydragnn_hpo.data.geometry_summary import summarize_geometry
-from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.inspect import choose_runs, inspect_files
 from hydragnn_hpo.errors import ConfigError, DataError
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hydragnn_hpo.data.load_balance import balance_load
+from hydragnn_hpo.data.batch_sampler import balance_load
 from hydragnn_hpo.placement.communication_cost import (
     EXPOSED,
     EXPOSED_SHARDED,

@@ -10,8 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hydragnn_hpo.config.trial_size import FULL, weight_copies
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.training import micro_batches
 from hydragnn_hpo.training.initialize import build_model
