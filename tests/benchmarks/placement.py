@@ -27,10 +27,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from makespan_bound import least_makespan
 from numpy.typing import NDArray
 from record import finish
 
-from hydragnn_hpo.placement.lower_bound import least_makespan
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import SlotPool
 from hydragnn_hpo.placement.simulator import (

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from makespan_bound import campaign_bound, least_makespan
 
 from hydragnn_hpo.placement.deadline import build_price_table, common_deadline
-from hydragnn_hpo.placement.lower_bound import campaign_bound, least_makespan
 from hydragnn_hpo.placement.simulator import SimulatedWork
 from hydragnn_hpo.placement.task import PlanningContext, RunningTask, Task
 
