@@ -13,8 +13,8 @@ from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.training import micro_batches
-from hydragnn_hpo.training.initialize import build_model
 from hydragnn_hpo.training.micro_batches import LITTLE, StepMemory, fit_to_memory, graph_bytes
+from hydragnn_hpo.training.trainer import build_model
 
 from .conftest import make_config
 

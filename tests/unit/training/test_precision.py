@@ -24,8 +24,8 @@ from hydragnn_hpo.model.layers import (
 from hydragnn_hpo.model.scatter import apply_function, build_links, sum_messages
 from hydragnn_hpo.model.triplets import SphericalBessel
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
-from hydragnn_hpo.training.initialize import build_model
 from hydragnn_hpo.training.precision import compute_dtype, set_matmul_precision
+from hydragnn_hpo.training.trainer import build_model
 
 CPU = torch.device("cpu")
 
