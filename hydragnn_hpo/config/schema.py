@@ -45,7 +45,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _hint(path: Path) -> str:
-    """Say what to do with a file of structures where settings are wanted."""
+    """Return what to do with a file of structures where settings are wanted."""
     if path.suffix.lower() == ".toml":
         return ""
     return f" If it holds structures: 'hydragnn-hpo init {path}' writes a card and a campaign."
@@ -94,7 +94,7 @@ def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
 
 
 def _keys_at(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """Give the field names of the config found along a location, or none."""
+    """Return the field names of the config found along a location, or none."""
     current: Any = schema
     for part in location:
         if not _is_config(current):  # the part is an index of a list or a name of the user's

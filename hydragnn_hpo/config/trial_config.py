@@ -223,7 +223,7 @@ class TrainConfig(Config):
 
     @property
     def budget(self) -> tuple[Literal["nodes", "edges"], int]:
-        """Give what a step has a budget of, and how much; only where ``global_batch`` is None."""
+        """Return what a step has a budget of, and how much; only where ``global_batch`` is None."""
         if self.batch_atoms is not None:
             return "nodes", self.batch_atoms
         assert self.batch_edges is not None

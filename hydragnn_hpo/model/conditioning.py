@@ -199,7 +199,7 @@ class GlobalRound(nn.Module):
         self.mix = mlp((features, 2 * features, features))
 
     def forward(self, scalars: Tensor, before: Tensor, padding: Padding, batch: Batch) -> Tensor:
-        """Give the scalars after attention and perceptron, [N, F].
+        """Return the scalars after attention and perceptron, [N, F].
 
         Args:
             scalars: after the conv of the round, [N, F].

@@ -91,7 +91,7 @@ class Ridge:
         self._stale = len(self._lent) + len(self._rows)
 
     def rows(self) -> list[Row]:
-        """Give our own observations in the order in which they came."""
+        """Return our own observations in the order in which they came."""
         return list(self._rows.values())
 
     @property
@@ -107,12 +107,12 @@ class Ridge:
         return self._noise
 
     def predict(self, features: Features) -> float:
-        """Give the most likely value; features that were never seen add nothing."""
+        """Return the most likely value; features that were never seen add nothing."""
         self._refit()
         return math.fsum(self._known.get(name, 0.0) * value for name, value in features.items())
 
     def sigma(self, features: Features) -> float:
-        """Give the standard deviation of an observation about its prediction."""
+        """Return the standard deviation of an observation about its prediction."""
         self._refit()
         row, unseen = np.zeros(len(self._columns)), 0.0
         for name, value in features.items():
@@ -123,7 +123,7 @@ class Ridge:
         return math.sqrt(self._noise**2 + unseen + float(row @ self._spread @ row))
 
     def coefficient(self, name: str) -> float:
-        """Give what one unit of a feature adds."""
+        """Return what one unit of a feature adds."""
         self._refit()
         return self._known.get(name, 0.0)
 
@@ -193,12 +193,12 @@ class FailureModel:
             _count(self._lent, cause, ends, failures)
 
     def rate(self, cause: str) -> float:
-        """Give the share that failed, smoothed."""
+        """Return the share that failed, smoothed."""
         own, lent = self.counts.get(cause, [0, 0]), self._lent.get(cause, [0, 0])
         return (own[1] + lent[1] + WORTH * PRIOR) / (own[0] + lent[0] + WORTH)
 
     def fails(self, causes: tuple[str, ...]) -> float:
-        """Give the probability of failure: each cause multiplies the odds that all trials have."""
+        """Return the probability of failure: each cause multiplies the odds of all trials."""
         whole, found = self.rate("all"), self.rate("all")
         for cause in causes:
             found *= self.rate(cause) / whole
@@ -217,7 +217,7 @@ def failure_causes(config: TrialConfig) -> tuple[str, ...]:
 
 
 def probability_above(expected: float, limit: float, sigma: float) -> float:
-    """Give the probability that something lognormal is above a limit.
+    """Return the probability that something lognormal is above a limit.
 
     Args:
         expected: its median.
@@ -393,7 +393,7 @@ class CostModel:
         return f"width:{self.profile.name}"
 
     def _trial(self, config: TrialConfig) -> _TrialFeatures:
-        """Give what is known of a trial, after a first look if it is new."""
+        """Return what is known of a trial, after a first look if it is new."""
         if id(config) not in self._seen:
             quote = Quote(epoch_workload(config, self.stats), self.profile, self.max_width)
             self._seen[id(config)] = _TrialFeatures(config, quote, failure_causes(config))
@@ -494,6 +494,6 @@ def compare_with_prediction(events: Iterable[Mapping[str, Any]]) -> list[TrialPr
 
 
 def typical_error(rows: Iterable[TrialPrediction]) -> float | None:
-    """Give the median error of the predictions' logarithm; None without any."""
+    """Return the median error of the predictions' logarithm; None without any."""
     errors = [abs(math.log(row.ratio)) for row in rows if row.actual > 0.0]
     return statistics.median(errors) if errors else None

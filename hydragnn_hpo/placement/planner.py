@@ -111,7 +111,7 @@ class BackfillScheduler:
         )
 
     def _before(self, row: int, free: int, hold: Reservation) -> bool:
-        """Tell whether a trial may start without making the held one wait longer."""
+        """Check whether a trial may start without making the held one wait longer."""
         slots = self.priced.slots[row, self.columns[row]]
         if slots > free:
             return False
@@ -143,7 +143,7 @@ class BackfillScheduler:
         return f"{turn}: {many} it with the others in {format_duration(self.aim)}"
 
     def _wait(self, wanted: int) -> tuple[float, float]:
-        """Give the seconds until so many slots are free, and how many are free beside them.
+        """Return the seconds until so many slots are free, and how many are free beside them.
 
         Where enough are free, but not whole devices, the next end may change that.
         """
@@ -165,7 +165,7 @@ GROWTH = 1.5
 
 
 def reserve_for_yielding(busy: Sequence[RunningTask]) -> int:
-    """Give the free slots that are kept for trials that were asked to yield."""
+    """Return the free slots that are kept for trials that were asked to yield."""
     return sum(
         max(each.task.wished - each.width, 0) * each.task.lanes
         for each in busy
@@ -235,7 +235,7 @@ class WidthPlanner:
         self._ask(row, column, "would end in")
 
     def _widen_partly(self, row: int) -> None:
-        """Give a late trial what is free if that makes it much wider; not as its last restart."""
+        """Widen a late trial by what is free if that is much wider; not as its last restart."""
         if self.busy[row - self.first].task.restarts + 1 >= self.restarts:
             return
         slots, now = self.priced.slots[row], self.priced.now[row]
@@ -245,7 +245,7 @@ class WidthPlanner:
             self._widen(row, column)
 
     def _comes_too_late(self, row: int, wanted: float) -> bool:
-        """Tell whether a trial that waits for slots of others could not catch up any more."""
+        """Check whether a trial that waits for slots of others could not catch up any more."""
         if self._ends is None:
             rows = slice(self.first, None)
             order = np.argsort(self.priced.left[rows], kind="stable")
@@ -335,7 +335,7 @@ def plan(
 
 
 def _unplaceable(waiting: Sequence[Task], total: int) -> dict[str, str]:
-    """Give the trials that cannot start on this machine, with the reason."""
+    """Return the trials that cannot start on this machine, with the reason."""
     never = {}
     for task in waiting:
         needed = task.widths[0] * task.lanes
@@ -347,7 +347,7 @@ def _unplaceable(waiting: Sequence[Task], total: int) -> dict[str, str]:
 
 
 def _may_resize(outlook: PlanningContext) -> bool:
-    """Tell whether an end is in sight, and the time left allows a restart."""
+    """Check whether an end is in sight, and the time left allows a restart."""
     needed = outlook.checkpoint_seconds + outlook.restart_seconds
     return outlook.time_left > needed and (not outlook.more_to_come or outlook.to_come > 0)
 
@@ -368,7 +368,7 @@ def _choose_deadline(
     total: int,
     outlook: PlanningContext,
 ) -> float:
-    """Give the seconds that widths are chosen for.
+    """Return the seconds that widths are chosen for.
 
     Trials to come are counted like the mean of those that wait, or else of those that run. Where
     their number is unknown no end is in sight, and only what outlasts the others by far is wide.

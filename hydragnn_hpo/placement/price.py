@@ -231,7 +231,7 @@ class RankLayout:
 
 
 def imbalance(work: Workload, ranks: int) -> float:
-    """Give the largest share of a step over the mean of all, shared out by cost.
+    """Return the largest share of a step over the mean of all, shared out by cost.
 
     The largest of three reasons. Shares are sums of graphs of different sizes: what cannot be
     evened out falls with the square of the graphs per rank, as each graph from the second on
@@ -249,7 +249,7 @@ def imbalance(work: Workload, ranks: int) -> float:
 
 
 def lognormal_imbalance(count: float, spread: float) -> float:
-    """Give what the largest of some numbers is over their mean, if they are lognormal.
+    """Return what the largest of some numbers is over their mean, if they are lognormal.
 
     Args:
         count: of the numbers.
@@ -266,7 +266,7 @@ def lognormal_imbalance(count: float, spread: float) -> float:
 
 
 def all_reduce_seconds(ranks: RankLayout, profile: ProfileConfig, size: float) -> float:
-    """Give the seconds in which all ranks sum ``size`` bytes: within hosts, then between them.
+    """Return the seconds in which all ranks sum ``size`` bytes: within hosts, then between them.
 
     Source: Thakur, Rabenseifner, Gropp (2005), Int. J. High Perform. Comput. Appl. 19, 49: a
     reduce-scatter and an all-gather by halving and doubling.
@@ -285,7 +285,7 @@ def _ring_seconds(ranks: int, link: LinkConfig, size: float) -> float:
 def exposed_communication_seconds(
     work: Workload, profile: ProfileConfig, ranks: RankLayout
 ) -> float:
-    """Give the seconds of a step in which ranks send and do not compute.
+    """Return the seconds of a step in which ranks send and do not compute.
 
     Gradients are summed once a step; with weights sharded between forward and backward pass they
     are gathered once more, half the bytes of a sum. Ranks that share wide maps sum the features of
@@ -310,7 +310,7 @@ def exposed_communication_seconds(
 
 
 def tensor_parallel_share(ranks: RankLayout) -> float:
-    """Give the part of its group's arithmetic that each rank does."""
+    """Return the part of its group's arithmetic that each rank does."""
     return 1.0 - SPLIT * (1.0 - 1.0 / ranks.tensor)
 
 
@@ -351,7 +351,7 @@ def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:
 
 
 def state_bytes(work: Workload, ranks: RankLayout, *, cpu: bool) -> float:
-    """Give what weights, gradients and the optimizer's state take of a rank, in bytes."""
+    """Return what weights, gradients and the optimizer's state take of a rank, in bytes."""
     parallel, training = work.config.parallel, work.config.training
     size = 8.0 if training.precision == "fp64" else 4.0
     held = weight_copies(training, cpu=cpu)
@@ -364,7 +364,7 @@ def state_bytes(work: Workload, ranks: RankLayout, *, cpu: bool) -> float:
 
 
 def widest_ranks(work: Workload, most: int) -> int:
-    """Give the most ranks, a power of two, that leave every one its least number of graphs."""
+    """Return the most ranks, a power of two, that leave every one its least number of graphs."""
     graphs = work.config.training.global_batch or max(1, round(work.graphs_per_step))
     groups = max(1, graphs // work.config.training.min_graphs_per_rank)
     limit = max(1, min(groups * work.config.parallel.tensor, most))
@@ -389,13 +389,13 @@ class Quote:
         self._bytes: dict[int, float] = {}
 
     def seconds(self, width: int) -> float:
-        """Give the seconds per epoch at a width."""
+        """Return the seconds per epoch at a width."""
         if width not in self._seconds:
             self._seconds[width] = estimate_seconds(self.work, self.profile, width)
         return self._seconds[width]
 
     def bytes(self, width: int) -> float:
-        """Give the memory of a rank at a width, in bytes."""
+        """Return the memory of a rank at a width, in bytes."""
         if width not in self._bytes:
             self._bytes[width] = estimate_bytes(self.work, self.profile, width)
         return self._bytes[width]
@@ -417,11 +417,11 @@ class CommandQuote:
                 self.features[f"value:{key}"] = math.copysign(math.log1p(abs(value)), value)
 
     def seconds(self, width: int) -> float:
-        """Give a constant, shared out with a little loss per doubling."""
+        """Return a constant, shared out with a little loss per doubling."""
         return float(COMMAND_SECONDS / width**0.9)
 
     def bytes(self, width: int) -> float:
-        """Give nothing: what a command takes is known when it ran."""
+        """Return the profile's own size: what a command takes is known when it ran."""
         return 1e9 * self.profile.process_gb or 1.0
 
 
@@ -452,18 +452,18 @@ class Price:
         return bool(self.own)
 
     def epoch_seconds(self, width: int) -> float:
-        """Give the seconds per epoch at a width, from its own time at the nearest one if it ran."""
+        """Return the seconds per epoch at a width, from its own time at the nearest if it ran."""
         if not self.own:
             return self._predicted(width)
         nearest = min(self.own, key=lambda known: (abs(math.log2(known / width)), known))
         return self.own[nearest] * self._predicted(width) / self._predicted(nearest)
 
     def tasks_seconds(self, epochs: float) -> tuple[float, ...]:
-        """Give the seconds of some epochs at each of its widths, as ``Task`` has them."""
+        """Return the seconds of some epochs at each of its widths, as ``Task`` has them."""
         return tuple(epochs * self.epoch_seconds(width) for width in self.widths)
 
     def memory(self, width: int) -> float:
-        """Give the bytes that a rank takes at a width."""
+        """Return the bytes that a rank takes at a width."""
         return self.memory_factor * self.quote.bytes(width)
 
     def _predicted(self, width: int) -> float:

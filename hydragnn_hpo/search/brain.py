@@ -165,7 +165,7 @@ def _read_row(
     fixed: Mapping[str, Any],
     values: Mapping[str, Scalar],
 ) -> tuple[str | None, dict[str, Scalar]]:
-    """Give a cause for skipping a row, or its active values."""
+    """Return a cause for skipping a row, or its active values."""
     typed: dict[str, Scalar] = {}
     for name, value in values.items():
         if name in space:

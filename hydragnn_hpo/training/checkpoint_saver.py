@@ -281,7 +281,7 @@ def _copy_to_host(value: Tensor) -> Tensor:
 
 
 def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> dict[str, Any]:
-    """Say who writes a checkpoint; for people, nothing depends on it."""
+    """Return what writes a checkpoint; for people, nothing depends on it."""
     return {
         "hydragnn_hpo": __version__,
         "torch": str(torch.__version__),

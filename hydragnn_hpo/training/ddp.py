@@ -321,7 +321,7 @@ class SyncPoints:
         self._seen, self._at, self._before = step, clock(), 1
 
     def due(self, step: int) -> bool:
-        """Tell whether the ranks look up after ``step`` steps of the training."""
+        """Check whether the ranks look up after ``step`` steps of the training."""
         return step >= self.next
 
     def agree(self, step: int, *, save: bool) -> tuple[Signal, bool]:
@@ -349,7 +349,7 @@ class SyncPoints:
         return "interrupt" if interrupt else "stop" if stop else "go", bool(due)
 
     def _ahead(self, step: int) -> int:
-        """Give the steps that fit between two looks, by the pace since the last one.
+        """Return the steps that fit between two looks, by the pace since the last one.
 
         A few quick steps prove little, so the distance grows by a factor at most.
         """

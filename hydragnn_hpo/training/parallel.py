@@ -27,28 +27,28 @@ from hydragnn_hpo.training.timers import EpochTimers
 
 
 def is_dtensor(tensor: Tensor) -> bool:
-    """Tell whether a tensor is spread over ranks: a ``DTensor``."""
+    """Check whether a tensor is spread over ranks: a ``DTensor``."""
     return hasattr(tensor, "placements")
 
 
 def has_dtensors(tensors: Iterable[Tensor]) -> bool:
-    """Tell whether any tensor is spread over ranks."""
+    """Check whether any tensor is spread over ranks."""
     return any(map(is_dtensor, tensors))
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Give what this rank holds of a tensor: changes of the one are changes of the other."""
+    """Return what this rank holds of a tensor: changes of the one are changes of the other."""
     part: Tensor = tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
     return part
 
 
 def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Give what this rank holds of the gradients of parameters that have one."""
+    """Return what this rank holds of the gradients of parameters that have one."""
     return [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
 
 
 def as_dtensor(tensor: Tensor, like: Tensor) -> Tensor:
-    """Say that what this rank holds is its part of a tensor that is spread as ``like`` is."""
+    """Declare what this rank holds to be its part of a tensor that is spread as ``like`` is."""
     if not is_dtensor(like):
         return tensor
     from torch.distributed.tensor import DTensor

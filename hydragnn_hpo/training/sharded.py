@@ -372,7 +372,7 @@ def _allocate_like(name: str, entry: Any, weights: Mapping[str, Tensor]) -> Tens
 
 
 def _first_failure(error: BaseException) -> BaseException:
-    """Give what went wrong on the first rank on which something did."""
+    """Return what went wrong on the first rank on which something did."""
     if isinstance(error, CheckpointException) and error.failures:
         found: BaseException = next(iter(error.failures.values()))[0]
         return found

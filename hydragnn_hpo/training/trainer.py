@@ -304,7 +304,7 @@ class Trainer:
         return {name: float(sums[row] / known[name]) for row, name in enumerate(self.heads)}
 
     def _depth(self) -> int:
-        """Give how many batches are made ahead: while a GPU computes, or a disk is read.
+        """Return how many batches are made ahead: while a GPU computes, or a disk is read.
 
         On a CPU nothing is won where the graphs are in memory: a rank has one thread.
         """
@@ -398,7 +398,7 @@ class Trainer:
         return rows
 
     def _state(self) -> dict[str, Any]:
-        """Give what a checkpoint holds beside tensors."""
+        """Return what a checkpoint holds beside tensors."""
         return {
             "progress": vars(self.progress),
             "schedule": self.schedule.state(),
@@ -424,7 +424,7 @@ class Trainer:
 
     @property
     def seconds_to_end(self) -> tuple[float, float]:
-        """Give how long the last checkpoint took, and the longest time between two looks."""
+        """Return how long the last checkpoint took, and the longest time between two looks."""
         return self.saver.seconds, self.looks.longest
 
     def _take_losses(self, rows: list[list[float]]) -> None:

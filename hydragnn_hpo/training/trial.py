@@ -102,7 +102,7 @@ class TensorBoardWriter:
 
 
 def curves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
-    """Give every number in a record by its path: ``val_mae/energy``."""
+    """Return every number in a record by its path: ``val_mae/energy``."""
     for key, value in values.items():
         name = f"{path}/{key}" if path else key
         if isinstance(value, Mapping):

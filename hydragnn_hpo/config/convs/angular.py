@@ -50,7 +50,7 @@ class DimeNetPPOptions(Config):
 
 
 def chebyshev_terms(orders: int, count: int) -> int:
-    """Give how many terms expand spherical Bessel functions to rounding.
+    """Return how many terms expand spherical Bessel functions to rounding.
 
     The last root of order l is at most ``z = (count + l / 2) pi``. Coefficients of a wave with z
     radians over the range are Bessel functions of z / 2, which vanish soon after that order.
@@ -140,12 +140,12 @@ class AlignnOptions(Config):
 
 
 def sees_angles(d: Dimensions, o: AlignnOptions) -> bool:
-    """Tell whether bonds hear each other in this layer."""
+    """Check whether bonds exchange messages in this layer."""
     return d.layer < o.line_graph_layers
 
 
 def keeps_angles(d: Dimensions, o: AlignnOptions) -> bool:
-    """Tell whether a later layer reads the angles that this layer gives."""
+    """Check whether a later layer reads the angles that this layer gives."""
     return d.state_is_read and d.layer + 1 < o.line_graph_layers
 
 

@@ -231,7 +231,7 @@ class Plan:
         """Numbers of neighbours that products see."""
 
     def made(self, order: int) -> int:
-        """Give the highest degree of the products of ``order`` neighbours."""
+        """Return the highest degree of the products of ``order`` neighbours."""
         return self.gathers if order + 1 in self.orders else self.writes
 
     def couplings(self, order: int) -> tuple[Path, ...]:

@@ -144,7 +144,7 @@ class DeepHyperBrain:
         return list(found.values())
 
     def _sample(self, size: int) -> list[Encoded]:
-        """Give DeepHyper its candidates; at least one, or it fails."""
+        """Pass DeepHyper its candidates; at least one, or it fails."""
         found = self._candidates(size) or [canonical_values(self._known.space, self._random())]
         return [self._encode(values) for values in found]
 

@@ -163,7 +163,7 @@ class OptunaBrain:
         return values
 
     def _current(self) -> Any:
-        """Give a study of what is known; pending proposals are running trials in it."""
+        """Return a study of what is known; pending proposals are running trials in it."""
         if self._study is None:
             optuna, states = self._optuna, self._optuna.trial.TrialState
             seed = derive_seed(self._seed, "optuna", str(len(self._results)))

@@ -81,7 +81,7 @@ class ProposalHistory:
 
 
 def sobol_points(dimensions: int, seed: int) -> Iterator[list[float]]:
-    """Give the points of a scrambled Sobol sequence in the unit cube, one by one.
+    """Return the points of a scrambled Sobol sequence in the unit cube, one by one.
 
     Source: Joe and Kuo (2008), doi:10.1137/070709359, as built into SciPy.
     """
@@ -93,7 +93,7 @@ def sobol_points(dimensions: int, seed: int) -> Iterator[list[float]]:
 
 
 def spread_points(dimensions: int, seed: int, initial: int) -> Iterator[list[float]]:
-    """Give Sobol points whose first ``initial`` also form a Latin hypercube.
+    """Yield Sobol points whose first ``initial`` also form a Latin hypercube.
 
     Along each axis the first points fall into equal strata, one each, in Sobol order: each of
     n choices then appears among the first n points, which Sobol alone does not promise.
