@@ -185,7 +185,7 @@ class SplitConfig(Config):
 
 
 class GraphConfig(Config):
-    """How atoms become graphs. Read by ``data.neighbors``."""
+    """How atoms become graphs. Read by ``data.structure``."""
 
     cutoff: PositiveFloat = 5.0
     """Largest edge length in angstrom; a trial may use a smaller one."""

@@ -156,7 +156,7 @@ class Columns:
     """Sender and receiver, counted from the graph's first node, [E, 2]."""
 
     edge_shift: NDArray[np.int16]
-    """Shifts in lattice vectors, [E, 3]; see ``data.graph``."""
+    """Shifts in lattice vectors, [E, 3]; see the top of this module."""
 
     targets: dict[str, NDArray[np.float64]]
     """Properties by name, [G, width] or [N, width]; NaN where missing."""
