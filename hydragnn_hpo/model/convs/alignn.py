@@ -51,7 +51,7 @@ class EdgeGatedConv(nn.Module):
     def forward(
         self, nodes: Tensor, along: Tensor, weight: Tensor, links: Links
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the changes of nodes, [N, F], and of edges, [E, F] or None.
+        """Give the changes of nodes, [N, F], and of edges, [E, F] or None.
 
         Args:
             nodes: features, [N, F].
@@ -68,7 +68,7 @@ class EdgeGatedConv(nn.Module):
 
 
 def gated_mean(values: Tensor, met: Tensor, weight: Tensor, links: Links) -> Tensor:
-    """Return ``sum_j w_ij sigmoid(m_ij) v_j / (1 + sum_j w_ij sigmoid(m_ij))``, [N, F].
+    """Give ``sum_j w_ij sigmoid(m_ij) v_j / (1 + sum_j w_ij sigmoid(m_ij))``, [N, F].
 
     Args:
         values: of the nodes, [N, F].
@@ -81,7 +81,7 @@ def gated_mean(values: Tensor, met: Tensor, weight: Tensor, links: Links) -> Ten
 
 
 def silu_of_norm(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return SiLU of the layer norm of each row, [n, F]; weight and bias are the norm's, [F]."""
+    """Give SiLU of the layer norm of each row, [n, F]; weight and bias are the norm's, [F]."""
     return apply_function(_SiluOfNorm, rows, weight, bias)
 
 
@@ -191,7 +191,7 @@ class AlignnConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: BondState | None, edges: Edges
     ) -> tuple[Tensor, BondState | None]:
-        """Return the change of the scalars, [N, F], and the new bonds."""
+        """Give the change of the scalars, [N, F], and the new bonds."""
         bonds, angles = self._first(edges) if state is None else state
         if self.between is not None:
             assert angles is not None

@@ -29,7 +29,7 @@ class CGCNNConv(nn.Module):
         self.measure = nn.Linear(dimensions.basis_size, 2 * features, bias=False)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Give the change of the scalars, [N, F]; there is no state."""
         met = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )

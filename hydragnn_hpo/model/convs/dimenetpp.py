@@ -58,7 +58,7 @@ class Residual(nn.Module):
 
 
 class AngularSum(nn.Module):
-    """Mix into every edge j -> i the edges k -> j through filters of length and angle.
+    """Let every edge j -> i hear the edges k -> j through filters of length and angle.
 
     Filters are linear in the functions of length and angle, so that lengths are contracted on
     edges before anything meets: a triplet costs S multiplications per channel and stores nothing.
@@ -122,7 +122,7 @@ class DimeNetPPConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: DirectedState | None, edges: Edges
     ) -> tuple[Tensor, DirectedState]:
-        """Return the change of the scalars, [N, F], and the new messages, [E, F]."""
+        """Give the change of the scalars, [N, F], and the new messages, [E, F]."""
         ends = self.receive(scalars), self.send(scalars)
         if state is None:
             assert self.measure is not None

@@ -33,7 +33,7 @@ class EGNNConv(nn.Module):
         self.update = mlp((2 * features, features, features))
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Give the change of the scalars, [N, F]; there is no state."""
         met = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )

@@ -17,7 +17,7 @@ from hydragnn_hpo.model.scatter import segment_max, weighted_sum
 
 
 class GATConv(nn.Module):
-    """Weigh the messages of neighbours by learned attention, the node itself among them.
+    """Let each node choose whom it listens to, itself among them.
 
     A neighbour's part in the softmax carries its envelope, and the node itself, seen without
     a distance, keeps the softmax defined when all others leave. The ramp in the score is
@@ -39,7 +39,7 @@ class GATConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(features))
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Give the change of the scalars, [N, F]; there is no state."""
         sent, received = self.send(scalars), self.receive(scalars)
         by_head = self._by_head()
         own = _scores(received + sent, by_head, self.slope)
@@ -53,17 +53,17 @@ class GATConv(nn.Module):
         return F.silu(heard + self.bias), None
 
     def _by_head(self) -> Tensor:
-        """Return the map whose row h reads the channels of head h alone, [H, F]."""
+        """Give the map whose row h reads the channels of head h alone, [H, F]."""
         one = torch.eye(self.heads, dtype=self.bias.dtype, device=self.bias.device)
         return (one.unsqueeze(2) * self.attention).flatten(1)
 
     def _spread(self, values: Tensor) -> Tensor:
-        """Expand the value of each head to its channels: [N, H] to [N, F]."""
+        """Give all channels of a head its value: [N, H] to [N, F]."""
         return values.repeat_interleave(self.bias.shape[0] // self.heads, dim=1)
 
 
 def _scores(met: Tensor, by_head: Tensor, slope: float) -> Tensor:
-    """Return the score of each head, [E, H], from what both ends bring, [E, F]."""
+    """Give the score of each head, [E, H], from what both ends bring, [E, F]."""
     bent: Tensor = _LeakyScores.apply(met, slope)  # type: ignore[no-untyped-call]
     # A product with few rows is four times quicker than one with few columns.
     return (by_head @ bent.t()).t().contiguous()

@@ -28,7 +28,7 @@ class GINConv(nn.Module):
         self.update = mlp((features, features, features))
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Give the change of the scalars, [N, F]; there is no state."""
         heard = weighted_sum(scalars, edges.pair_envelope, edges.links)
         own = scalars if self.eps is None else scalars * (1.0 + self.eps)
         return self.update(own + heard), None

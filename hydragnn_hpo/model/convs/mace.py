@@ -41,7 +41,7 @@ class MACEConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the change of the scalars, [N, F], and features of degree 1 and up, [N, M, F]."""
+        """Give the change of the scalars, [N, F], and features of degree 1 and up, [N, M, F]."""
         single = self.gather(scalars, state, edges)
         terms = [single]
         for product in self.products:
@@ -57,7 +57,7 @@ class MACEConv(nn.Module):
 
 
 def _mix(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
-    """Return a linear map that keeps the variance of what passes, as products of maps need it."""
+    """Give a linear map that keeps the variance of what passes, as products of maps need it."""
     mix = nn.Linear(inputs, outputs, bias=bias)
     nn.init.normal_(mix.weight, std=inputs**-0.5)
     return mix
@@ -92,7 +92,7 @@ class NeighborMoments(nn.Module):
             self.register_buffer(f"couple_{one}{two}", matrix, persistent=False)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> Tensor:
-        """Return features of all degrees, [M, N, F]."""
+        """Give features of all degrees, [M, N, F]."""
         values = [scalars.unsqueeze(1)]
         if state is not None:
             ends = [start(ell) - 1 for ell in range(1, self.plan.reads + 2)]
@@ -127,7 +127,7 @@ class NeighborMoments(nn.Module):
 
 
 def _norm_scale(values: Tensor) -> Tensor:
-    """Return a scale per node that keeps large features below 1 in the mean, [N, 1, 1].
+    """Give a scale per node that keeps large features below 1 in the mean, [N, 1, 1].
 
     The trunk norms scalars alone; without this, products of features grow from layer to layer.
     """
@@ -177,7 +177,7 @@ class ProductBasis(nn.Module):
 
 
 def _matrix(couplings: tuple[Path, ...], columns: tuple[tuple[int, int], ...]) -> Tensor:
-    """Return the components of all couplings as sums over products of two components."""
+    """Give the components of all couplings as sums over products of two components."""
     where = {pair: column for column, pair in enumerate(columns)}
     rows = sum(2 * path[2] + 1 for path in couplings)
     matrix = torch.zeros(rows, len(columns), dtype=torch.float64)

@@ -65,7 +65,7 @@ class MFCConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: DegreeGroups | None, edges: Edges
     ) -> tuple[Tensor, DegreeGroups]:
-        """Return the change of the scalars, [N, F], and the order of the nodes."""
+        """Give the change of the scalars, [N, F], and the order of the nodes."""
         state = group_by_degree(edges, self.highest) if state is None else state
         heard = weighted_sum(scalars, edges.pair_envelope, edges.links)
         both = torch.cat((heard, scalars), dim=1).index_select(0, state.order)

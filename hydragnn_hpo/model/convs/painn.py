@@ -171,7 +171,7 @@ class PaiNNConv(nn.Module):
         self.update = VectorUpdate(features, activation)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
-        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         to_scalar, *to_vectors = self.filters(edges)
         say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
         heard = edges.filtered_sum(say, to_scalar)

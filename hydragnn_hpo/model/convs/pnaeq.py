@@ -34,7 +34,7 @@ class PNAEqConv(nn.Module):
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
-        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Give the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
         to_vectors = self.filters(edges)
         say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
         said = edges.sum_ends(self.receive(scalars), say)

@@ -33,7 +33,7 @@ class PNAPlusConv(nn.Module):
         self.update = nn.Linear(2 * features, features)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Give the change of the scalars, [N, F]; there is no state."""
         messages = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )

@@ -31,7 +31,7 @@ class SAGEConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the change of the scalars, [N, F]; the state is what a mean divides by, [N, 1]."""
+        """Give the change of the scalars, [N, F]; the state is what a mean divides by, [N, 1]."""
         if self.aggregation == "mean" and state is None:
             state = 1.0 + edges.sum_messages(edges.envelope)
         heard = self._gathered(scalars, edges)

@@ -32,6 +32,6 @@ class SchNetConv(nn.Module):
         )
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Give the change of the scalars, [N, F]; there is no state."""
         filters = self.filter(edges.pair_basis) * edges.pair_envelope
         return self.out(edges.filtered_sum(self.into(scalars), filters)), None
