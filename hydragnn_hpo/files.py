@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -172,3 +173,16 @@ def whole_folder(target: Path) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
             raise
         sync(target.parent)
+
+
+def hash_file(file: Path) -> str:
+    """Return the SHA-256 of a file.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise StorageError(f"{file}: cannot be read ({error.strerror}).") from error

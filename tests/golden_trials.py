@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.files import read_json
 
 GOLDENS = Path(__file__).parent / "goldens"

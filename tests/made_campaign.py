@@ -25,7 +25,7 @@ from hydragnn_hpo.campaign.state import State, fold
 from hydragnn_hpo.campaign.status import rank_trials
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import dump_config, parse_config
+from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search.objective import read_objective
 from hydragnn_hpo.search.rungs import promote_asynchronously, promote_finalists

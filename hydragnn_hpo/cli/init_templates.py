@@ -9,12 +9,7 @@ from typing import Any
 from hydragnn_hpo.campaign import SearchBudget
 from hydragnn_hpo.config import CardConfig, ParameterConfig, TargetConfig, render_toml
 from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, search_ranges
-from hydragnn_hpo.data import (
-    UNKNOWN,
-    DataFile,
-    Inspection,
-    make_identifier,
-)
+from hydragnn_hpo.data import UNKNOWN, DataFile, Inspection, make_identifier
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.sanitize import escape_line
 

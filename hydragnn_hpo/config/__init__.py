@@ -7,7 +7,6 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from hydragnn_hpo.config.campaign_config import CampaignConfig, MachineConfig
     from hydragnn_hpo.config.command_config import CommandConfig, fill_arguments
-    from hydragnn_hpo.config.compatibility import TrialHeads, is_by_gradient, reads_state
     from hydragnn_hpo.config.data_config import (
         SPLITS,
         WIDTHS,
@@ -15,17 +14,15 @@ if TYPE_CHECKING:
         CardConfig,
         FileConfig,
         GraphConfig,
+        MixedConfig,
         Name,
         PublishedConfig,
         SplitConfig,
         TargetConfig,
-    )
-    from hydragnn_hpo.config.data_mixture import MixedConfig, targets_of, unite_stats, unite_targets
-    from hydragnn_hpo.config.epoch_size import (
-        budget_steps,
-        compute_epoch_size,
-        count_draws,
         mean_degree,
+        targets_of,
+        unite_stats,
+        unite_targets,
     )
     from hydragnn_hpo.config.machine import (
         HERE,
@@ -43,30 +40,20 @@ if TYPE_CHECKING:
         resolve_machine,
     )
     from hydragnn_hpo.config.machine_checks import cores_of, misspelt
-    from hydragnn_hpo.config.memory_model import FULL, HEAP, kept_factor, pass_bytes, weight_copies
-    from hydragnn_hpo.config.model_config import MAX_ELEMENT, HeadConfig, ModelConfig
-    from hydragnn_hpo.config.model_size import (
-        angle_cutoff,
+    from hydragnn_hpo.config.model_config import (
+        MAX_ELEMENT,
+        HeadConfig,
+        ModelConfig,
         count_parameters,
-        differentiates,
-        forward_flops,
         head_conv_dimensions,
+        is_by_gradient,
         is_graph_scalar,
-        kept_bytes,
         mlp_widths,
+        reads_state,
     )
-    from hydragnn_hpo.config.parallel_config import ParallelConfig
     from hydragnn_hpo.config.path_templates import FIELD, fill_path
-    from hydragnn_hpo.config.schema import Config
-    from hydragnn_hpo.config.search_config import (
-        Goal,
-        Objective,
-        ParameterConfig,
-        Scalar,
-        SearchConfig,
-        Space,
-    )
-    from hydragnn_hpo.config.toml_files import (
+    from hydragnn_hpo.config.schema import (
+        Config,
         dump_config,
         load_config,
         parse_config,
@@ -75,7 +62,14 @@ if TYPE_CHECKING:
         to_toml,
         validation_sentence,
     )
-    from hydragnn_hpo.config.training_config import TrainConfig
+    from hydragnn_hpo.config.search_config import (
+        Goal,
+        Objective,
+        ParameterConfig,
+        Scalar,
+        SearchConfig,
+        Space,
+    )
     from hydragnn_hpo.config.trial_config import (
         DISK_FULL,
         FILES_AWAY,
@@ -84,8 +78,25 @@ if TYPE_CHECKING:
         PEER_LOST,
         STALE,
         Access,
+        ParallelConfig,
         PlacementConfig,
+        TrainConfig,
         TrialConfig,
+        TrialHeads,
+    )
+    from hydragnn_hpo.config.trial_size import (
+        FULL,
+        HEAP,
+        angle_cutoff,
+        budget_steps,
+        compute_epoch_size,
+        count_draws,
+        differentiates,
+        forward_flops,
+        kept_bytes,
+        kept_factor,
+        pass_bytes,
+        weight_copies,
     )
 
 __all__ = [

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from hydragnn_hpo.config.command_config import RESERVED, CommandConfig
-from hydragnn_hpo.config.data_config import Name
-from hydragnn_hpo.config.data_mixture import AnyDataSets, MixedConfig, check_ratios
+from hydragnn_hpo.config.data_config import AnyDataSets, MixedConfig, Name, check_ratios
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.search_config import SearchConfig, Space
 

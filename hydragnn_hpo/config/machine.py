@@ -23,8 +23,7 @@ from pydantic import (
 
 from hydragnn_hpo.config.machine_checks import cores_of, find_doubts, find_errors
 from hydragnn_hpo.config.path_templates import one_line, place
-from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.toml_files import parse_config, read_toml
+from hydragnn_hpo.config.schema import Config, parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import find_resource, resource_path
 

@@ -1,5 +1,6 @@
 """The multi-headed GNN without torch. Built by ``model.gnn``."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -12,9 +13,9 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions, user
-from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.toml_files import validation_sentence
+from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions
+from hydragnn_hpo.config.convs.spec import USER_SPEC, chain, check_name, is_user_conv, linear
+from hydragnn_hpo.config.schema import Config, validation_sentence
 from hydragnn_hpo.errors import unknown
 
 MAX_ELEMENT = 118
@@ -22,7 +23,7 @@ MAX_ELEMENT = 118
 
 
 class HeadConfig(Config):
-    """How one target is predicted. Read by ``model.heads`` and ``training.stepper``."""
+    """How one target is predicted. Read by ``model.gnn`` and ``training.stepper``."""
 
     weight: PositiveFloat = 1.0
     """Weight of this head in the loss and in the objective."""
@@ -135,8 +136,8 @@ class ModelConfig(Config):
         if not isinstance(values, dict) or "conv" not in values:
             return values
         name = str(values["conv"])
-        if user.is_user_conv(name):
-            user.check_name(name)
+        if is_user_conv(name):
+            check_name(name)
             return values
         if name not in CONV_SPECS:
             raise ValueError(unknown("conv", name, CONV_SPECS))
@@ -162,7 +163,7 @@ class ModelConfig(Config):
     @property
     def spec(self) -> ConvSpec:
         """The conv's entry in the table of specs."""
-        return user.SPEC if user.is_user_conv(self.conv) else CONV_SPECS[self.conv]
+        return USER_SPEC if is_user_conv(self.conv) else CONV_SPECS[self.conv]
 
     @property
     def conv_options(self) -> Config:
@@ -187,3 +188,98 @@ class ModelConfig(Config):
             )
             for layer in range(self.layers)
         )
+
+
+Target = Mapping[str, Any]
+
+
+def is_by_gradient(head: HeadConfig, target: Target) -> bool:
+    """Check whether a head is the derivative of another head's energy."""
+    return bool(target.get("derived_from")) and head.gradient is not False
+
+
+def reads_state(head: HeadConfig, target: Target) -> bool:
+    """Check whether a head needs the state of the trunk's last layer: vectors, another conv."""
+    direct_vector = target["shape"] == "vector" and not is_by_gradient(head, target)
+    return direct_vector or (head.kind == "conv" and target["level"] == "node")
+
+
+def is_graph_scalar(head: HeadConfig, target: Target) -> bool:
+    """Check whether a head is a number per structure, so that it passes the shared MLP."""
+    return bool(target["level"] == "graph") and not is_by_gradient(head, target)
+
+
+def mlp_widths(features: int, head: HeadConfig) -> tuple[int, ...]:
+    """Return the widths of a head's own MLP, from its input to its output."""
+    outputs = 2 if head.has_variance else 1
+    return (features, *[head.hidden or features] * (head.layers - 1), outputs)
+
+
+def head_conv_dimensions(model: ModelConfig, degree: float = 12.0) -> Dimensions:
+    """Return what the conv of a node head is built from: one more layer, the last."""
+    deeper = model.model_copy(update={"layers": model.layers + 1})
+    return deeper.dimensions(False, degree)[-1]
+
+
+_NORMS = {"layer": 2, "rms": 1, "graph": 3, "none": 0}
+"""Parameters per channel of each norm."""
+
+
+def head_parameters(model: ModelConfig, head: HeadConfig, target: Target) -> int:
+    """Count the parameters that a head has of its own."""
+    f = model.features
+    if is_by_gradient(head, target):
+        return 0
+    if target["shape"] == "vector":
+        gate = chain(f, f, 2 if head.has_variance else 1)
+        return linear(f, 1, bias=False) + gate
+    if target["level"] == "node":
+        own = head_conv_dimensions(model)
+        conv = model.spec.parameters(own, model.conv_options) if head.kind == "conv" else 0
+        return conv + (norm_parameters(model) if conv else 0) + chain(*mlp_widths(f, head))
+    fused = len(model.attributes) if model.conditioning == "fuse" else 0
+    score = linear(f, 1) if head.pool == "attention" else 0
+    first, *rest = mlp_widths(f, head)
+    return score + chain(first + fused, *rest)
+
+
+def norm_parameters(model: ModelConfig) -> int:
+    """Count the parameters of one norm."""
+    return _NORMS[model.norm] * model.features
+
+
+def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
+    """Count the parameters of embedding, encodings, rounds and conditioning."""
+    f, told = model.features, len(model.attributes)
+    dimensions = model.dimensions(state_is_read)
+    convs = sum(model.spec.parameters(each, model.conv_options) for each in dimensions)
+    total = (MAX_ELEMENT + 1) * f + convs + model.layers * norm_parameters(model)
+    if model.attention == "gps":
+        total += model.layers * (4 * linear(f, f) + chain(f, 2 * f, f) + norm_parameters(model))
+    if model.encoding == "laplacian":
+        total += chain(model.encoding_size, f, f)
+    elif model.encoding == "random_walk":
+        total += linear(model.encoding_size, f)
+    if told and model.conditioning == "concat":
+        total += linear(f + told, f)
+    elif told and model.conditioning == "film":
+        total += model.layers * chain(told, f, 2 * f)
+    return total
+
+
+def count_parameters(
+    model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Mapping[str, Target]
+) -> int:
+    """Count the parameters of the whole net from its dimensions.
+
+    Args:
+        model: the trunk.
+        heads: by the name of their target.
+        targets: level, shape and ``derived_from`` of the targets, by name.
+    """
+    pairs = [(head, targets[name]) for name, head in heads.items()]
+    total = trunk_parameters(model, any(reads_state(*pair) for pair in pairs))
+    graph = [head for head, target in pairs if is_graph_scalar(head, target)]
+    branches = {head.branch for head in graph}
+    shared = chain(*[model.features] * (model.shared_layers + 1))
+    return total + len(branches) * shared + sum(head_parameters(model, *pair) for pair in pairs)

@@ -5,18 +5,13 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.data.batch import Batch, make_batch
+    from hydragnn_hpo.data.batch import Batch, Prefetcher, make_batch
     from hydragnn_hpo.data.batch_sampler import BatchSampler, balance_load, predict_graph_costs
     from hydragnn_hpo.data.build_plan import Piece, find_file, find_files, make_source, work_path
-    from hydragnn_hpo.data.columns import Columns, Names, columns_of, offsets
+    from hydragnn_hpo.data.columns import Columns, Graph, GraphSet, Names, columns_of, offsets
     from hydragnn_hpo.data.convert_pieces import read_piece
-    from hydragnn_hpo.data.graph import Graph
-    from hydragnn_hpo.data.graph_set import GraphSet
     from hydragnn_hpo.data.inspect import DataFile, Inspection, inspect_files
-    from hydragnn_hpo.data.laplacian import compute_laplacian_encodings
     from hydragnn_hpo.data.mixture import Mixture, close, unite
-    from hydragnn_hpo.data.neighbors import edge_vectors, find_edges
-    from hydragnn_hpo.data.prefetch import Prefetcher
     from hydragnn_hpo.data.properties import make_identifier
     from hydragnn_hpo.data.quality import check_store
     from hydragnn_hpo.data.statistics import size_stats
@@ -28,10 +23,17 @@ if TYPE_CHECKING:
         find_communicator,
         run_at_root,
     )
-    from hydragnn_hpo.data.store_index import hash_file
     from hydragnn_hpo.data.store_parts import reserve_disk
     from hydragnn_hpo.data.store_summary import describe_store
-    from hydragnn_hpo.data.structure import Place, Rules, attributes_of, graph_of
+    from hydragnn_hpo.data.structure import (
+        Place,
+        Rules,
+        attributes_of,
+        compute_laplacian_encodings,
+        edge_vectors,
+        find_edges,
+        graph_of,
+    )
     from hydragnn_hpo.data.targets import UNKNOWN
 
 __all__ = [
@@ -65,7 +67,6 @@ __all__ = [
     "find_file",
     "find_files",
     "graph_of",
-    "hash_file",
     "inspect_files",
     "make_batch",
     "make_identifier",

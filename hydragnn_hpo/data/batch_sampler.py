@@ -23,7 +23,7 @@ from hydragnn_hpo.config import (
     count_draws,
     forward_flops,
 )
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.columns import GraphSet
 
 Rows = NDArray[np.int64]
 

@@ -20,9 +20,9 @@ from hydragnn_hpo import __version__
 from hydragnn_hpo.config import CardConfig, FileConfig, load_config
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Reader, Source
-from hydragnn_hpo.data.store_index import VERSION, hash_file
+from hydragnn_hpo.data.store_index import VERSION
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
-from hydragnn_hpo.files import PART, storage, sweep, write_text
+from hydragnn_hpo.files import PART, hash_file, storage, sweep, write_text
 
 logger = logging.getLogger(__name__)
 

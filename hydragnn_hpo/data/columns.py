@@ -1,18 +1,62 @@
-"""Many graphs as columns of ragged arrays: what is stored, staged, and batched from.
+"""Graphs: one structure, many as columns of ragged arrays, and any set of them that training needs.
+
+An edge points from its sender (column 0) to its receiver (column 1); every directed pair stands
+once per direction, so ``i -> j`` and ``j -> i`` are two edges. The vector from sender to receiver
+is ``positions[receiver] + edge_shift @ cell - positions[sender]``.
 
 Shapes: G graphs, N nodes, E edges (of all graphs together).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import SPLITS, TargetConfig
-from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.errors import DataError, unknown
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A structure with its edges and its properties, in our own units."""
+
+    id: str
+    """Name of the structure."""
+
+    numbers: NDArray[np.int16]
+    """Atomic numbers, [N]."""
+
+    positions: NDArray[np.float64]
+    """Positions in angstrom, [N, 3]."""
+
+    cell: NDArray[np.float64]
+    """Lattice vectors as rows in angstrom, [3, 3]; zeros where there are none."""
+
+    pbc: NDArray[np.bool_]
+    """Periodic directions, [3]."""
+
+    edges: NDArray[np.int32]
+    """Sender and receiver, [E, 2]."""
+
+    edge_shift: NDArray[np.int16]
+    """Lattice vectors between the images of receiver and sender, [E, 3]."""
+
+    targets: dict[str, NDArray[np.float64]]
+    """Properties by name, [width] or [N, width]; absent where missing."""
+
+    group: str
+    """Structures of one group stay in one split."""
+
+    published: str | None
+    """The published split this structure belongs to, if there is one."""
+
+    attributes: dict[str, float] = field(default_factory=dict)
+    """Known properties of the whole structure by name, in our own units."""
+
+    laplacian: NDArray[np.float32] | None = None
+    """Laplacian positional encodings, [N, k], where they are wanted."""
 
 
 class Names(Sequence[str]):
@@ -112,7 +156,7 @@ class Columns:
     """Sender and receiver, counted from the graph's first node, [E, 2]."""
 
     edge_shift: NDArray[np.int16]
-    """Shifts in lattice vectors, [E, 3]; see ``data.graph``."""
+    """Shifts in lattice vectors, [E, 3]; see the top of this module."""
 
     targets: dict[str, NDArray[np.float64]]
     """Properties by name, [G, width] or [N, width]; NaN where missing."""
@@ -439,3 +483,46 @@ def count_rows(arrays: Arrays) -> NDArray[np.int64]:
     """Count graphs, nodes, edges and characters, in the order of ``PERS``, [4]."""
     rows = [arrays[name].shape[0] for name in ("num_nodes", "numbers", "edges", "id_text")]
     return np.array(rows, dtype=np.int64)
+
+
+class GraphSet(Protocol):
+    """Graphs by row, with what decides when and where each is used held in memory."""
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The content of ``stats.json``."""
+
+    @property
+    def levels(self) -> dict[str, str]:
+        """Whether a property belongs to the ``graph`` or to each ``node``."""
+
+    @property
+    def split(self) -> NDArray[np.int8]:
+        """Index into ``config.SPLITS``, [G]; -1 outside of all splits."""
+
+    @property
+    def group(self) -> NDArray[np.int32]:
+        """Number of each structure's group, [G]."""
+
+    @property
+    def windows(self) -> NDArray[np.int64] | None:
+        """First graph of each window, and the end: what is read from disk as one."""
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs, G."""
+
+    def indices_of(self, split: str) -> NDArray[np.int64]:
+        """Return the rows of a split, ascending."""
+
+    def num_nodes(self) -> NDArray[np.int64]:
+        """Nodes of each graph, [G]."""
+
+    def num_edges(self) -> NDArray[np.int64]:
+        """Edges of each graph, [G]."""
+
+    def known(self, name: str) -> NDArray[np.int64]:
+        """Count the rows of a target that each graph has: 0 or 1, or nodes, [G]."""
+
+    def take(self, rows: NDArray[np.int64]) -> Columns:
+        """Copy some graphs into memory, in the order of ``rows``."""

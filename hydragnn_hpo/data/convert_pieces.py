@@ -26,8 +26,7 @@ from hydragnn_hpo.data.build_plan import (
     make_source,
     parse_plan,
 )
-from hydragnn_hpo.data.columns import Arrays, Names, arrays_of, columns_of
-from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.columns import Arrays, Graph, Names, arrays_of, columns_of
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.data.statistics import degrees_of

@@ -16,9 +16,7 @@ from ase import Atoms
 from ase.data import chemical_symbols
 
 from hydragnn_hpo.config import mean_degree
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import edge_vectors
+from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.data.properties import (
     PropertyTable,
     collect_properties,
@@ -42,7 +40,7 @@ from hydragnn_hpo.data.readers.table import KNOWN, glance
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
 from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
 from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.data.targets import TargetProposals, propose_targets
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.sanitize import escape_line

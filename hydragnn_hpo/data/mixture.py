@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import WIDTHS, MixedConfig, TargetConfig, unite_stats
-from hydragnn_hpo.data.columns import Columns, Names, offsets, rows_of_split
-from hydragnn_hpo.data.graph_set import GraphSet
+from hydragnn_hpo.data.columns import Columns, GraphSet, Names, offsets, rows_of_split
 from hydragnn_hpo.data.normalize import fit_target_stats
 
 _PIECE = 512

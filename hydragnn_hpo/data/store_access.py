@@ -24,12 +24,12 @@ from hydragnn_hpo.data.columns import (
     PERS,
     Arrays,
     Columns,
+    GraphSet,
     Per,
     columns_from,
     compute_translations,
     offsets,
 )
-from hydragnn_hpo.data.graph_set import GraphSet
 from hydragnn_hpo.data.store_index import (
     RUN_BYTES,
     Index,

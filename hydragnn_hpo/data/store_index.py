@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.columns import PERS, Per
-from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.files import hash_file
 
 VERSION = 3
 """Version of the layout; another one is refused."""
@@ -235,19 +236,6 @@ def check_files(store: Path, part: StorePart, *, whole: bool = False) -> None:
             raise DataError(
                 f"{file}: was altered (SHA-256 differs); build the store {store} again."
             )
-
-
-def hash_file(file: Path) -> str:
-    """Return the SHA-256 of a file.
-
-    Raises:
-        StorageError: it cannot be read.
-    """
-    try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise StorageError(f"{file}: cannot be read ({error.strerror}).") from error
 
 
 def columns_to_json(columns: Iterable[StoreColumn]) -> list[dict[str, Any]]:

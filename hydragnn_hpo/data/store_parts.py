@@ -35,12 +35,11 @@ from hydragnn_hpo.data.store_index import (
     check_files,
     columns_to_json,
     compute_store_checksum,
-    hash_file,
     read_checked_stats,
     read_index,
 )
 from hydragnn_hpo.errors import DataError, StorageError
-from hydragnn_hpo.files import storage, whole_folder, write_bytes, write_json, write_text
+from hydragnn_hpo.files import hash_file, storage, whole_folder, write_bytes, write_json, write_text
 
 _MARGIN = 1 << 18
 """Bytes for what ADIOS2 writes around the columns of a part, generously."""

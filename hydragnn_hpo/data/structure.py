@@ -1,8 +1,9 @@
-"""From one ASE structure to one graph, with every check that bad input needs.
+"""From one ASE structure to one graph: checks of bad input, edges, positional encodings.
 
-Shapes: N nodes.
+Shapes: N nodes, E edges, k encodings.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +14,104 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import MAX_ELEMENT, AttributeConfig, TargetConfig
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.laplacian import compute_laplacian_encodings
-from hydragnn_hpo.data.neighbors import edge_vectors, find_edges
+from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside
+
+# Where torch is installed vesin imports it: seconds and 200 MB for each process of a build.
+_TORCH = sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+try:
+    import vesin
+finally:
+    if _TORCH is None:
+        del sys.modules["torch"]
+
+
+def find_edges(
+    positions: NDArray[np.float64],
+    cell: NDArray[np.float64],
+    pbc: NDArray[np.bool_],
+    cutoff: float,
+) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+    """Return the directed edges, sorted by receiver, then sender, then shift.
+
+    Args:
+        positions: angstrom, [N, 3]; atoms may lie outside the cell, as far as ``data.structure``
+            lets them.
+        cell: lattice vectors as rows in angstrom, [3, 3].
+        pbc: periodic directions, [3].
+        cutoff: largest edge length in angstrom.
+
+    Returns:
+        Sender and receiver, [E, 2], and shifts in lattice vectors, [E, 3], signed as said
+        in ``data.columns.Graph``. An isolated atom has no edge.
+    """
+    search = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)  # else all cores
+    pairs, shift = search.compute(positions, cell, pbc, "PS", copy=False)  # views into ``search``
+    order = _sort_edges(pairs, shift, len(positions))
+    return pairs.take(order, axis=0).astype(np.int32), shift.take(order, axis=0).astype(np.int16)
+
+
+def _sort_edges(
+    pairs: NDArray[np.uint64], shift: NDArray[np.int32], num_nodes: int
+) -> NDArray[np.int64]:
+    """Sort edges by receiver, then sender, then shift: by one number where it fits into 63 bits."""
+    if not len(pairs):
+        return np.zeros(0, dtype=np.int64)
+    span = 2 * int(np.abs(shift).max()) + 1
+    if num_nodes**2 * span**3 >= 2**62:
+        columns = (shift[:, 2], shift[:, 1], shift[:, 0], pairs[:, 0], pairs[:, 1])
+        return np.lexsort(columns)
+    key = pairs.view(np.int64) @ np.array((span**3, num_nodes * span**3))
+    key += shift @ np.array((span * span, span, 1))
+    order: NDArray[np.int64] = key.argsort()
+    return order
+
+
+def edge_vectors(
+    positions: NDArray[np.float64],
+    cell: NDArray[np.float64],
+    edges: NDArray[np.int32],
+    edge_shift: NDArray[np.int16],
+) -> NDArray[np.float64]:
+    """Return the vector from sender to receiver of every edge in angstrom, [E, 3]."""
+    sender, receiver = edges.T
+    vectors: NDArray[np.float64] = positions[receiver] + edge_shift @ cell - positions[sender]
+    return vectors
+
+
+def compute_laplacian_encodings(
+    num_nodes: int, edges: NDArray[np.int32], count: int
+) -> NDArray[np.float32]:
+    """Return the eigenvectors of the smallest non-trivial eigenvalues, [N, k].
+
+    The Laplacian is the symmetric normalised one of the graph without directions, images and
+    loops; a pair of atoms is joined once. Every vector's largest component is positive; small
+    graphs are filled up with zeros. Equal eigenvalues leave the choice of axes open: those
+    columns are made the same for the same order of atoms only.
+
+    Args:
+        num_nodes: N.
+        edges: sender and receiver, [E, 2].
+        count: k.
+
+    Source: Dwivedi et al. (2023), JMLR 24, 43, section 4.1.
+    """
+    joined = np.zeros((num_nodes, num_nodes))
+    joined[edges[:, 0], edges[:, 1]] = 1.0
+    np.fill_diagonal(joined, 0.0)
+    degree = joined.sum(axis=1)
+    scale = np.divide(1.0, np.sqrt(degree), out=np.zeros(num_nodes), where=degree > 0)
+    laplacian = np.diag((degree > 0).astype(float)) - scale[:, None] * joined * scale
+    values, vectors = np.linalg.eigh(laplacian)
+    trivial = int((values < 1e-9).sum())
+    chosen = vectors[:, trivial : trivial + count]
+    largest = np.abs(np.round(chosen, 9)).argmax(axis=0)
+    chosen = chosen * np.where(chosen[largest, np.arange(chosen.shape[1])] < 0, -1.0, 1.0)
+    result = np.zeros((num_nodes, count), dtype=np.float32)
+    result[:, : chosen.shape[1]] = chosen
+    return result
+
 
 FARTHEST = 10_000
 """Cells that an atom may lie outside of its own; shifts of edges are kept in 16 bits."""

@@ -23,7 +23,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from hydragnn_hpo.config import WIDTHS, CardConfig, Config, TrialConfig, parse_config, to_toml
-from hydragnn_hpo.config.convs.user import is_user_conv
+from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays, to_arrays
 from hydragnn_hpo.ensemble.manifest import FORMAT, Manifest, MemberEntry
 from hydragnn_hpo.ensemble.model_card import render_model_card

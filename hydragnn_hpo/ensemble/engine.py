@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.config import TrialConfig, TrialHeads, count_parameters, parse_config
-from hydragnn_hpo.config.convs.user import is_user_conv
+from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.data import Batch, GraphSet, make_batch
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.model import MultiHeadGNN

@@ -21,7 +21,7 @@ from ase.data import chemical_symbols
 from torch import Tensor
 
 from hydragnn_hpo.config import WIDTHS
-from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
+from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns, GraphSet, Rules
 from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact
 from hydragnn_hpo.ensemble.engine import (

@@ -14,7 +14,7 @@ import numpy as np
 from hydragnn_hpo import __version__
 from hydragnn_hpo.campaign import read_software_versions
 from hydragnn_hpo.config import CardConfig, ModelConfig
-from hydragnn_hpo.config.convs.user import is_user_conv, package_of, version_of
+from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.ensemble import target_rows
 from hydragnn_hpo.ensemble.build_context import BuildContext
 from hydragnn_hpo.ensemble.build_steps import MemberPredictions, make_strata, trust_metadata

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from hydragnn_hpo.data import Prefetcher, hash_file
+from hydragnn_hpo.data import Prefetcher
 from hydragnn_hpo.ensemble.inference import Ensemble, load_ensemble
 from hydragnn_hpo.ensemble.input_chunks import (
     ChunkId,
@@ -27,6 +27,7 @@ from hydragnn_hpo.ensemble.output_parts import PartFolder, PartHeader
 from hydragnn_hpo.ensemble.structure_batches import ChunkReader, Structures
 from hydragnn_hpo.ensemble.writers import Writer, make_writer
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.files import hash_file
 
 if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.chunk_claims import ChunkClaims

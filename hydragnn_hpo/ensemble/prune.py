@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.convs.user import is_user_conv, package_of
+from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.ensemble.artefact import ArtefactContent
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest, MemberEntry, Pruned

@@ -5,14 +5,23 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.model.attention import GlobalRound
-    from hydragnn_hpo.model.conv_registry import find_conv
+    from hydragnn_hpo.model.conditioning import GlobalRound, LaplacianEncoding, RandomWalkEncoding
     from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
-    from hydragnn_hpo.model.encodings import LaplacianEncoding, RandomWalkEncoding
-    from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_key
-    from hydragnn_hpo.model.layers import ShiftedSoftplus
-    from hydragnn_hpo.model.pooling import AttentionPool, node_counts, pool_max, pool_mean
-    from hydragnn_hpo.model.trunk import Round, RoundContext, Trunk
+    from hydragnn_hpo.model.gnn import (
+        MultiHeadGNN,
+        Round,
+        RoundContext,
+        Trunk,
+        find_conv,
+        variance_key,
+    )
+    from hydragnn_hpo.model.layers import (
+        AttentionPool,
+        ShiftedSoftplus,
+        node_counts,
+        pool_max,
+        pool_mean,
+    )
 
 __all__ = [
     "AttentionPool",

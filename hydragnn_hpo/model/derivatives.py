@@ -1,19 +1,60 @@
-"""Forces and stress by differentiating an energy.
+"""Terms of an energy beyond its head: the screened repulsion of nuclei, and its derivatives.
 
-Shapes: G graphs, N nodes, E edges.
+Shapes: G graphs, N nodes, E edges, P pairs of edges.
 """
 
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hydragnn_hpo.config import MAX_ELEMENT
 from hydragnn_hpo.data import Batch
-from hydragnn_hpo.model.autocast import apply_without_autocast, without_autocast
+from hydragnn_hpo.model.edges import Edges, envelope
+from hydragnn_hpo.model.layers import apply_without_autocast, without_autocast
+
+COULOMB = 14.399645
+"""Energy of two elementary charges 1 angstrom apart, eV (CODATA 2018)."""
+
+_SHARES = (0.18175, 0.50986, 0.28022, 0.02817)
+_RATES = (3.19980, 0.94229, 0.40290, 0.20162)
+
+
+class ZBL(nn.Module):
+    """Ziegler-Biersack-Littmark potential; it ends smoothly where covalent radii touch.
+
+    Source: Ziegler, Biersack, Littmark (1985), The Stopping and Range of Ions in Solids;
+    radii of Cordero et al. (2008), doi:10.1039/b801115j, as in ASE.
+    """
+
+    radii: Tensor
+
+    def __init__(self) -> None:
+        """Take over the radii; nothing is learned."""
+        super().__init__()
+        from ase.data import covalent_radii
+
+        known = torch.tensor(covalent_radii[: MAX_ELEMENT + 1], dtype=torch.float32)
+        self.register_buffer("radii", known, persistent=False)
+
+    def forward(self, batch: Batch, edges: Edges) -> Tensor:
+        """Return each node's half of the energy of its pairs in eV, [N, 1]."""
+        count = edges.pair_lengths.shape[0]
+        ends = (edges.sender[:count], edges.receiver[:count])
+        numbers = [batch.numbers.index_select(0, end) for end in ends]
+        one, two = (each.to(edges.pair_lengths.dtype) for each in numbers)
+        touch = self.radii[numbers[0]] + self.radii[numbers[1]]
+        lengths = edges.pair_lengths.clamp(min=1e-3)
+        screened = lengths * (one.pow(0.23) + two.pow(0.23)) / 0.46850
+        decay = sum(
+            c * torch.exp(-rate * screened) for c, rate in zip(_SHARES, _RATES, strict=True)
+        )
+        energy = COULOMB * one * two / lengths * decay * envelope(lengths / touch, 1.0)
+        return edges.sum_messages(edges.expand_pairs(0.5 * energy.unsqueeze(-1)))
 
 
 def attach_strain(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
-    """Give the batch with positions and a strain per graph that may be differentiated by.
+    """Return the batch with positions and a strain per graph that may be differentiated by.
 
     Returns:
         The batch, positions in angstrom [N, 3], and strain, dimensionless and zero, [G, 3, 3].

@@ -1,70 +1,442 @@
-"""The multi-headed GNN: one trunk, a head per target, and the screened repulsion of nuclei.
+"""The multi-headed GNN: a trunk of rounds of message passing, and a head for each target.
 
-Shapes: G graphs, N nodes, P pairs of edges, w components of a head.
+Shapes: G graphs, N nodes, A attributes, R rows of a target (graphs or nodes), F features,
+w components of a target.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Any
+import importlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from hydragnn_hpo.config import (
     MAX_ELEMENT,
+    Config,
     HeadConfig,
     ModelConfig,
+    head_conv_dimensions,
     is_by_gradient,
     is_graph_scalar,
     mean_degree,
+    mlp_widths,
     reads_state,
+    validation_sentence,
+)
+from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec
+from hydragnn_hpo.config.convs.spec import (
+    USER_SPEC,
+    UserOptions,
+    check_installed,
+    check_name,
+    is_user_conv,
 )
 from hydragnn_hpo.data import Batch
-from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.conv_registry import carries_vectors, gives_forces
-from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
-from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.heads import HEADS, HeadPlan, TargetBaseline, branch_key, build_branch_mlps
-from hydragnn_hpo.model.pooling import pool_mean, pool_sum
-from hydragnn_hpo.model.trunk import Trunk, TrunkFeatures
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.model.conditioning import (
+    ENCODINGS,
+    ConcatConditioning,
+    FiLM,
+    GlobalRound,
+    GraphAttributes,
+)
+from hydragnn_hpo.model.convs import CONVS
+from hydragnn_hpo.model.derivatives import ZBL, attach_strain, forces_and_stress
+from hydragnn_hpo.model.edges import BASES, Edges, envelope, pair_vectors
+from hydragnn_hpo.model.layers import (
+    POOLS,
+    AttentionPool,
+    Padding,
+    apply_with_float32_output,
+    apply_without_autocast,
+    build_norm,
+    mlp,
+    node_counts,
+    pool_mean,
+    pool_sum,
+)
 
-COULOMB = 14.399645
-"""Energy of two elementary charges 1 angstrom apart, eV (CODATA 2018)."""
 
-_SHARES = (0.18175, 0.50986, 0.28022, 0.02817)
-_RATES = (3.19980, 0.94229, 0.40290, 0.20162)
+def find_conv(name: str) -> type[nn.Module]:
+    """Return the class of a conv.
+
+    Raises:
+        ConfigError: there is none of this name, or it is no module of torch.
+    """
+    if not is_user_conv(name):
+        if name not in CONVS:
+            raise ConfigError(unknown("conv", name, CONVS))
+        return CONVS[name]
+    module_name, _, class_name = name.partition(":")
+    try:
+        check_name(name)
+        check_installed(name)
+        found = getattr(importlib.import_module(module_name), class_name, None)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    except Exception as error:  # whatever a user's module does while it is imported
+        said = str(error).strip().rstrip(".") or type(error).__name__
+        raise ConfigError(f"conv '{name}': its module cannot be imported ({said}).") from error
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ConfigError(
+            f"conv '{name}': '{module_name}' holds no torch module of this name: correct it."
+        )
+    return found
 
 
-class ZBL(nn.Module):
-    """Ziegler-Biersack-Littmark potential; it ends smoothly where covalent radii touch.
+def options_of(config: ModelConfig) -> Config:
+    """Return a conv's options; those of a user's conv are checked by its class's ``Options``.
 
-    Source: Ziegler, Biersack, Littmark (1985), The Stopping and Range of Ions in Solids;
-    radii of Cordero et al. (2008), doi:10.1039/b801115j, as in ASE.
+    Raises:
+        ConfigError: an option is unknown or wrong.
+    """
+    if not is_user_conv(config.conv):
+        return config.conv_options
+    schema: Any = getattr(find_conv(config.conv), "Options", UserOptions)
+    try:
+        options: Config = schema.model_validate(config.options)
+    except ValidationError as error:
+        raise ConfigError(
+            f"options of conv '{config.conv}': {validation_sentence(error, schema)}"
+        ) from error
+    return options
+
+
+def describe_conv(name: str) -> ConvSpec:
+    """Return what a conv can do; a user's class states it by attributes of its own."""
+    if not is_user_conv(name):
+        return CONV_SPECS[name]
+    conv = find_conv(name)
+    vectors, forces = getattr(conv, "vectors", False), getattr(conv, "forces", True)
+    return replace(USER_SPEC, vectors=bool(vectors), forces=bool(forces))
+
+
+class TrunkFeatures(NamedTuple):
+    """What a trunk knows of the nodes, for heads."""
+
+    scalars: Tensor
+    """Invariant features, [N, F]."""
+    vectors: Tensor
+    """Vectors that turn with the structure, [N, 3, F]; zeros if the conv has none."""
+    state: Any
+    """What the conv carries beside the scalars."""
+    edges: Edges
+    """The geometry."""
+    known: Tensor | None
+    """Attributes of the graphs, centred and scaled, [G, A]."""
+
+
+class RoundContext(NamedTuple):
+    """What a round is told beside its own features."""
+
+    batch: Batch
+    """The graphs."""
+    edges: Edges
+    """The geometry."""
+    known: Tensor | None
+    """Attributes of the graphs, centred and scaled, [G, A]."""
+    padding: Padding | None
+    """The nodes as one block per graph, for global attention."""
+
+
+Round = Callable[[int, Tensor, Any, RoundContext], tuple[Tensor, Any]]
+
+
+class Trunk(nn.Module):
+    """Node features from elements and geometry.
+
+    Each round is ``scalars + conv(norm(scalars))``. A norm acts on one node or one graph, so
+    that batches and ranks cannot change the mathematics (Laws 1 and 7).
     """
 
-    radii: Tensor
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        state_is_read: bool,
+        degree: float = 12.0,
+        attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Build the layers; parameters come from torch's global generator.
 
-    def __init__(self) -> None:
-        """Take over the radii; nothing is learned."""
+        Args:
+            config: the trunk.
+            state_is_read: whether a head reads the state after the last layer.
+            degree: mean number of neighbours in the training data.
+            attributes: mean and std of known properties of whole structures, by name.
+
+        Raises:
+            ConfigError: a user's conv cannot be imported, or its options are wrong.
+        """
         super().__init__()
-        from ase.data import covalent_radii
-
-        known = torch.tensor(covalent_radii[: MAX_ELEMENT + 1], dtype=torch.float32)
-        self.register_buffer("radii", known, persistent=False)
-
-    def forward(self, batch: Batch, edges: Edges) -> Tensor:
-        """Return each node's half of the energy of its pairs in eV, [N, 1]."""
-        count = edges.pair_lengths.shape[0]
-        ends = (edges.sender[:count], edges.receiver[:count])
-        numbers = [batch.numbers.index_select(0, end) for end in ends]
-        one, two = (each.to(edges.pair_lengths.dtype) for each in numbers)
-        touch = self.radii[numbers[0]] + self.radii[numbers[1]]
-        lengths = edges.pair_lengths.clamp(min=1e-3)
-        screened = lengths * (one.pow(0.23) + two.pow(0.23)) / 0.46850
-        decay = sum(
-            c * torch.exp(-rate * screened) for c, rate in zip(_SHARES, _RATES, strict=True)
+        features = config.features
+        spec = describe_conv(config.conv)
+        self.cutoff, self.has_vectors = config.cutoff, spec.vectors
+        self.embedding = nn.Embedding(MAX_ELEMENT + 1, features)
+        basis = BASES[config.basis] if spec.edge_features else None
+        self.basis = basis(config.basis_size, config.cutoff) if basis else None
+        conv, options = find_conv(config.conv), options_of(config)
+        self.norms = nn.ModuleList(build_norm(config.norm, features) for _ in range(config.layers))
+        self.convs = nn.ModuleList(
+            conv(dimensions, options) for dimensions in config.dimensions(state_is_read, degree)
         )
-        energy = COULOMB * one * two / lengths * decay * envelope(lengths / touch, 1.0)
-        return edges.sum_messages(edges.expand_pairs(0.5 * energy.unsqueeze(-1)))
+        encoding = ENCODINGS.get(config.encoding)
+        self.encoding = encoding(config.encoding_size, features) if encoding else None
+        self._build_conditioning(config, attributes or {})
+        rounds = config.layers if config.attention == "gps" else 0
+        self.rounds = nn.ModuleList(
+            GlobalRound(features, config.attention_heads, build_norm(config.norm, features))
+            for _ in range(rounds)
+        )
+
+    def _build_conditioning(
+        self, config: ModelConfig, stats: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Build what tells the rounds of the attributes."""
+        features, told = config.features, len(config.attributes)
+        self.known = GraphAttributes(config.attributes, stats) if told else None
+        beside = told and config.conditioning == "concat"
+        self.beside = ConcatConditioning(features, told) if beside else None
+        films = config.layers if told and config.conditioning == "film" else 0
+        self.films = nn.ModuleList(FiLM(features, told) for _ in range(films))
+
+    def edges(self, batch: Batch) -> Edges:
+        """Expand the geometry once for all layers."""
+        links, vectors = pair_vectors(batch)
+        lengths, basis = torch.linalg.vector_norm(vectors, dim=-1), self.basis
+        directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
+        if links.sender.shape[0] > lengths.shape[0]:
+            directions = torch.cat((directions, -directions))
+        return Edges(
+            links=links,
+            directions=directions,
+            pair_lengths=lengths,
+            pair_basis=lengths.new_zeros(lengths.shape[0], 0) if basis is None else basis(lengths),
+            pair_envelope=envelope(lengths, self.cutoff).unsqueeze(-1),
+        )
+
+    def forward(self, batch: Batch) -> TrunkFeatures:
+        """Return what heads read."""
+        edges = self.edges(batch)
+        known = None if self.known is None else self.known(batch)
+        scalars = self._embedded(batch, edges, known)
+        padding = Padding.of(batch) if len(self.rounds) else None
+        state, place = None, RoundContext(batch, edges, known, padding)
+        for layer in range(len(self.convs)):
+            scalars, state = self.go(self.round, layer, scalars, state, place)
+        return TrunkFeatures(scalars, self._vectors(scalars, state), state, edges, known)
+
+    def go(
+        self, take: Round, layer: int, scalars: Tensor, state: Any, place: RoundContext
+    ) -> tuple[Tensor, Any]:
+        """Take a round; a trainer puts another way here, see ``recompute_rounds``."""
+        return take(layer, scalars, state, place)
+
+    def round(
+        self, layer: int, scalars: Tensor, state: Any, place: RoundContext
+    ) -> tuple[Tensor, Any]:
+        """Return scalars, [N, F], and the conv's state after one round of message passing."""
+        before = self.norms[layer](scalars, place.batch)
+        if place.known is not None and len(self.films):
+            before = self.films[layer](before, place.known, place.batch)
+        change, state = self.convs[layer](before, state, place.edges)
+        scalars = scalars + change
+        if place.padding is not None:
+            scalars = self.rounds[layer](scalars, before, place.padding, place.batch)
+        return scalars, state
+
+    def _embedded(self, batch: Batch, edges: Edges, known: Tensor | None) -> Tensor:
+        scalars: Tensor = self.embedding(batch.numbers)
+        if self.encoding is not None:
+            scalars = scalars + self.encoding(batch, edges)
+        if self.beside is not None and known is not None:
+            scalars = self.beside(scalars, known, batch)
+        return scalars
+
+    def _vectors(self, scalars: Tensor, state: Any) -> Tensor:
+        if self.has_vectors and state is not None:
+            vectors: Tensor = state[:, :3]
+            return vectors
+        return scalars.new_zeros(()).expand(scalars.shape[0], 3, scalars.shape[1])
+
+
+class TargetBaseline(nn.Module):
+    """Turn a head's number into the target's unit: ``number * std + mean + elements``.
+
+    The part of the elements is a lookup by atomic number, averaged over the nodes of a
+    graph (summed for total energies), as in a linear regression over the composition.
+    """
+
+    mean: Tensor
+    std: Tensor
+    elements: Tensor
+
+    def __init__(self, target: Mapping[str, Any], head: HeadConfig) -> None:
+        """Take the numbers over from the target's statistics."""
+        super().__init__()
+        self.level, self.total = target["level"], target.get("energy") == "total"
+        fitted = target.get("elements") if head.baseline == "elements" else None
+        by_number = fitted["by_number"] if fitted else [0.0] * (MAX_ELEMENT + 1)
+        self.register_buffer("elements", torch.tensor(by_number, dtype=torch.float32))
+        start = fitted or target
+        self.register_buffer("mean", torch.tensor(float(start["mean"])))
+        self.register_buffer("std", torch.tensor(float(start["std"]) or 1.0))
+
+    def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
+        """Return the prediction in the target's unit, fp64, of the shape of ``numbers``.
+
+        The sum over many atoms has more digits than fp32: the head's small number would drown.
+        """
+        shift = self.elements.double()[batch.numbers].unsqueeze(-1)
+        if self.level == "graph":
+            shift = (pool_sum if self.total else pool_mean)(shift, batch)
+        return torch.addcmul(self.mean.double() + shift, numbers.double(), self.std.double())
+
+
+SMALLEST_VARIANCE = 1e-6
+"""Floor of a predicted variance, in squared units of the target's spread."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadOutput:
+    """What a head says, in units of the target's spread."""
+
+    mean: Tensor
+    """The prediction, [R, w]."""
+    variance: Tensor | None = None
+    """Its variance, [R, 1], one for all components of a vector."""
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """What a head is built from."""
+
+    model: ModelConfig
+    """The trunk it stands on."""
+    head: HeadConfig
+    """Its own settings."""
+    total: bool
+    """Whether contributions of nodes add up to a total, else to their mean."""
+    degree: float
+    """Mean number of neighbours in the training data."""
+
+
+def _split_output(numbers: Tensor, batch: Batch | None = None, power: int = 0) -> HeadOutput:
+    """Split columns into prediction and variance; ``batch`` adds contributions up.
+
+    The variance of a sum of independent contributions is the sum of theirs.
+    """
+    mean, raw = numbers[:, :1], numbers[:, 1:]
+    variance = F.softplus(raw) if raw.shape[1] else None
+    if batch is not None:
+        scale = node_counts(mean, batch) ** power
+        mean = pool_sum(mean, batch) / scale
+        variance = None if variance is None else pool_sum(variance, batch) / scale**2
+    return HeadOutput(mean, None if variance is None else variance + SMALLEST_VARIANCE)
+
+
+class GraphHead(nn.Module):
+    """One number per graph: pooled features through an MLP, or pooled contributions."""
+
+    def __init__(self, plan: HeadPlan) -> None:
+        """Build the MLP."""
+        super().__init__()
+        model, head = plan.model, plan.head
+        first, *rest = mlp_widths(model.features, head)
+        self.fused = len(model.attributes) if model.conditioning == "fuse" else 0
+        self.contributes, self.power = head.pool == "contributions", 0 if plan.total else 1
+        self.pool = (
+            AttentionPool(model.features)
+            if head.pool == "attention"
+            else POOLS.get(head.pool, pool_mean)
+        )
+        self.mlp = mlp((first + self.fused, *rest))
+
+    def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
+        """Predict, [G, 1], through what the heads of its branch share."""
+        if self.contributes:
+            known = self._known(features, batch.graph_of_node)
+            numbers = apply_with_float32_output(
+                self.mlp, self._joined(shared(features.scalars), known)
+            )
+            return _split_output(numbers, batch, self.power)
+        pooled = shared(self.pool(features.scalars, batch))
+        joined = self._joined(pooled, self._known(features, None))
+        return _split_output(apply_with_float32_output(self.mlp, joined))
+
+    def _known(self, features: TrunkFeatures, rows: Tensor | None) -> Tensor | None:
+        if not self.fused or features.known is None:
+            return None
+        return features.known if rows is None else features.known.index_select(0, rows)
+
+    @staticmethod
+    def _joined(values: Tensor, known: Tensor | None) -> Tensor:
+        return values if known is None else torch.cat((values, known), dim=-1)
+
+
+class NodeHead(nn.Module):
+    """One number per node, from that node's features, or after one more conv of its own."""
+
+    def __init__(self, plan: HeadPlan) -> None:
+        """Build the MLP, and the conv where there is one."""
+        super().__init__()
+        model = plan.model
+        self.conv = self.norm = None
+        if plan.head.kind == "conv":
+            place = head_conv_dimensions(model, plan.degree)
+            self.conv = find_conv(model.conv)(place, options_of(model))
+            self.norm = build_norm(model.norm, model.features)
+        self.mlp = mlp(mlp_widths(model.features, plan.head))
+
+    def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
+        """Predict, [N, 1]; nothing is shared."""
+        scalars = features.scalars
+        if self.conv is not None and self.norm is not None:
+            change, _ = self.conv(self.norm(scalars, batch), features.state, features.edges)
+            scalars = scalars + change
+        return _split_output(apply_with_float32_output(self.mlp, scalars))
+
+
+class NodeVectorHead(nn.Module):
+    """One vector per node that turns with the structure: mixed channels times a gate."""
+
+    def __init__(self, plan: HeadPlan) -> None:
+        """Build the mix of channels and the gate."""
+        super().__init__()
+        features = plan.model.features
+        self.mix = nn.Linear(features, 1, bias=False)
+        self.gate = mlp((features, features, 2 if plan.head.has_variance else 1))
+
+    def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
+        """Predict, [N, 3]; nothing is shared."""
+        gate = _split_output(apply_with_float32_output(self.gate, features.scalars))
+        mixed = apply_without_autocast(self.mix, features.vectors).squeeze(-1)
+        return HeadOutput(mixed * gate.mean, gate.variance)
+
+
+HEADS: dict[tuple[str, str], type[nn.Module]] = {
+    ("graph", "scalar"): GraphHead,
+    ("node", "scalar"): NodeHead,
+    ("node", "vector"): NodeVectorHead,
+}
+
+
+def build_branch_mlps(model: ModelConfig, heads: Mapping[str, HeadConfig]) -> nn.ModuleDict:
+    """Build what the graph heads of each branch share: an MLP that ends in a non-linearity."""
+    if not model.shared_layers:
+        return nn.ModuleDict()
+    chain = (model.features,) * (model.shared_layers + 1)
+    branches = dict.fromkeys(branch_key(head) for head in heads.values())
+    return nn.ModuleDict({name: nn.Sequential(*mlp(chain), nn.SiLU()) for name in branches})
+
+
+def branch_key(head: HeadConfig) -> str:
+    """Name the module that the graph heads of a branch share; torch wants no empty name."""
+    return f"branch_{head.branch}"
 
 
 Targets = Mapping[str, Mapping[str, Any]]
@@ -199,12 +571,12 @@ def _energies(
         n: targets[n]["derived_from"] for n, h in heads.items() if is_by_gradient(h, targets[n])
     }
     vectors = [name for name in heads if targets[name]["shape"] == "vector" and name not in found]
-    if vectors and not carries_vectors(model.conv):
+    if vectors and not describe_conv(model.conv).vectors:
         raise ConfigError(
             f"head '{vectors[0]}' predicts a vector per atom, conv '{model.conv}' carries no "
             "vectors: choose another conv, or drop the head."
         )
-    if found and not gives_forces(model.conv):
+    if found and not describe_conv(model.conv).forces:
         raise ConfigError(
             f"head '{next(iter(found))}' is a derivative, conv '{model.conv}' gives none: choose "
             "another conv, or drop the head."

@@ -1,7 +1,15 @@
-"""Layers that all parts of a net share: activation, perceptron, norms."""
+"""Layers that all parts of a net share: perceptron, activation, norms, pooling, bf16 rules.
+
+Where linear maps run in bf16 (``torch.autocast``), everything that touches the scalars of the
+nodes, geometry or sums over whole graphs stays in the type of the weights.
+
+Shapes: G graphs, N nodes, F features, n nodes of the largest graph.
+"""
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +18,127 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hydragnn_hpo.data import Batch
-from hydragnn_hpo.model.pooling import pool_mean
+
+
+def to_float32(values: Tensor) -> Tensor:
+    """Return bf16 numbers as fp32, before many of them are added up."""
+    return values.float() if values.dtype is torch.bfloat16 else values
+
+
+def without_autocast(like: Tensor) -> AbstractContextManager[object]:
+    """Switch autocast off, where it is on for a tensor."""
+    kind = like.device.type
+    if not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
+
+
+def apply_without_autocast(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Apply a function as if there were no autocast."""
+    with without_autocast(inputs[0]):
+        return function(*map(to_float32, inputs))
+
+
+def apply_with_float32_output(chain: nn.Sequential, values: Tensor) -> Tensor:
+    """Apply a chain of maps, the last one in the type of its weights.
+
+    The output of a head is of the order of 1 and would be rounded to 8 bits in bf16: too few.
+    """
+    if not torch.is_autocast_enabled(values.device.type):
+        result: Tensor = chain(values)
+        return result
+    *first, last = chain
+    for layer in first:
+        values = layer(values)
+    return apply_without_autocast(last, values)
+
+
+def unify_dtypes(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return tensors that meet in one kernel in one type: bf16 where one of them has it.
+
+    torch's kernels that sum over neighbours add bf16 in fp32, and round once.
+    """
+    if torch.bfloat16 not in [tensor.dtype for tensor in tensors]:
+        return tensors
+    return [t.bfloat16() if t.dtype is torch.float32 else t for t in tensors]
+
+
+@dataclass(frozen=True, eq=False)
+class Padding:
+    """Where each node stands in the padded block."""
+
+    place: Tensor
+    """Row of each node in the flat block of G * n rows, [N]."""
+    is_node: Tensor
+    """Whether a row holds a node, [G, n]."""
+
+    @classmethod
+    def of(cls, batch: Batch) -> "Padding":
+        """Lay out the nodes of a batch; graphs are contiguous and in order."""
+        owner = batch.graph_of_node
+        counts = torch.bincount(owner, minlength=batch.num_graphs)
+        longest = int(counts.max()) if batch.num_graphs else 0
+        first = counts.cumsum(0) - counts
+        row = torch.arange(owner.shape[0], device=owner.device) - first[owner]
+        is_node = torch.arange(longest, device=owner.device) < counts.unsqueeze(1)
+        return cls(owner * longest + row, is_node)
+
+    def block(self, values: Tensor, fill: float = 0.0) -> Tensor:
+        """Pad: [N, ...] to [G, n, ...]."""
+        flat = values.new_full((self.is_node.numel(), *values.shape[1:]), fill)
+        return flat.index_copy(0, self.place, values).view(*self.is_node.shape, *values.shape[1:])
+
+    def nodes(self, block: Tensor) -> Tensor:
+        """Take the nodes back: [G, n, ...] to [N, ...]."""
+        return block.reshape(-1, *block.shape[2:]).index_select(0, self.place)
+
+
+def pool_sum(values: Tensor, batch: Batch) -> Tensor:
+    """Sum the rows of each graph: [N, F] to [G, F], not in bf16."""
+    values = to_float32(values)
+    zeros = values.new_zeros(batch.num_graphs, values.shape[1])
+    return zeros.index_add(0, batch.graph_of_node, values)
+
+
+def node_counts(values: Tensor, batch: Batch) -> Tensor:
+    """Count the nodes of each graph, at least 1, in the type of ``values`` but bf16, [G, 1]."""
+    return pool_sum(values.new_ones(values.shape[0], 1), batch).clamp(min=1.0)
+
+
+def pool_mean(values: Tensor, batch: Batch) -> Tensor:
+    """Average the rows of each graph: [N, F] to [G, F]."""
+    return pool_sum(values, batch) / node_counts(values, batch)
+
+
+def pool_max(values: Tensor, batch: Batch) -> Tensor:
+    """Return the largest value of each channel in each graph: [N, F] to [G, F]."""
+    padding = Padding.of(batch)
+    if not padding.is_node.numel():
+        return pool_sum(values, batch)
+    return padding.block(values, fill=float("-inf")).amax(dim=1)
+
+
+class AttentionPool(nn.Module):
+    """Average the nodes of each graph with learned weights that sum to 1.
+
+    Source: Li et al. (2016), arXiv:1511.05493, eq. 7, with a softmax.
+    """
+
+    def __init__(self, features: int) -> None:
+        """Build the map from features to a score."""
+        super().__init__()
+        self.score = nn.Linear(features, 1)
+
+    def forward(self, values: Tensor, batch: Batch) -> Tensor:
+        """Pool: [N, F] to [G, F]."""
+        score: Tensor = self.score(values)
+        top = pool_max(score.detach(), batch).index_select(0, batch.graph_of_node)
+        weight = (score - top).exp()
+        total = pool_sum(weight, batch).clamp(min=1e-12)
+        return pool_sum(values * weight, batch) / total
+
+
+POOLS = {"mean": pool_mean, "sum": pool_sum, "max": pool_max}
 
 
 class ShiftedSoftplus(nn.Module):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hydragnn_hpo.model.autocast import unify_dtypes, without_autocast
+from hydragnn_hpo.model.layers import unify_dtypes, without_autocast
 
 
 @dataclass(frozen=True, eq=False)

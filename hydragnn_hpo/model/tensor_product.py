@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hydragnn_hpo.config.convs.degrees import start
+from hydragnn_hpo.config.convs.vector import start
 from hydragnn_hpo.model.scatter import Links, apply_function, reverse_links
 
 Array = np.ndarray

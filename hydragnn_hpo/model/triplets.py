@@ -16,9 +16,9 @@ from scipy.special import spherical_jn
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hydragnn_hpo.config.convs.dimenetpp import chebyshev_terms
-from hydragnn_hpo.model.autocast import apply_without_autocast
+from hydragnn_hpo.config.convs.angular import chebyshev_terms
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.layers import apply_without_autocast
 from hydragnn_hpo.model.scatter import Links, apply_function, gather_nodes
 
 

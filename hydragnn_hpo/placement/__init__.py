@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.placement.cost_model import CostModel
-    from hydragnn_hpo.placement.planner import plan
-    from hydragnn_hpo.placement.pool import SlotPool
-    from hydragnn_hpo.placement.prediction_error import (
+    from hydragnn_hpo.placement.cost_model import (
+        CostModel,
         TrialPrediction,
         compare_with_prediction,
         typical_error,
     )
-    from hydragnn_hpo.placement.price import Price
+    from hydragnn_hpo.placement.planner import plan
+    from hydragnn_hpo.placement.pool import SlotPool
+    from hydragnn_hpo.placement.price import Price, Stats, mean_neighbors, mean_triplets
     from hydragnn_hpo.placement.simulator import (
         Bar,
         SimulatedWork,
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         simulate,
     )
     from hydragnn_hpo.placement.task import Plan, PlanningContext, RunningTask, StartTask, Task
-    from hydragnn_hpo.placement.workload import Stats, mean_neighbors, mean_triplets
 
 __all__ = [
     "Bar",

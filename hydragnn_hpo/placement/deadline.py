@@ -54,7 +54,7 @@ class PriceTable:
         return np.minimum(best, self.left)
 
     def column(self, seconds: float | Floats) -> NDArray[np.intp]:
-        """Give the column of the canonical width for a time; of the quickest where none will do."""
+        """Return the column of the canonical width for a time; the quickest where none will do."""
         enough = self.seconds <= np.broadcast_to(seconds, len(self.now))[:, None]
         found = enough.argmax(axis=1)
         some = enough[np.arange(len(found)), found]
@@ -62,7 +62,7 @@ class PriceTable:
         return columns
 
     def occupied(self, seconds: float) -> float:
-        """Give the slot-seconds that all take within a time, at their canonical widths."""
+        """Return the slot-seconds that all take within a time, at their canonical widths."""
         rows, columns = np.arange(len(self.now)), self.column(seconds)
         stays = ~self.movable | (self.left <= seconds)
         slots = np.where(stays, self.now, self.slots[rows, columns])
@@ -70,7 +70,7 @@ class PriceTable:
         return float((slots * np.minimum(spent, seconds)).sum())
 
     def all_at_once(self, count: int, seconds: float, free: int) -> float:
-        """Give a time, little longer, for which the first tasks can all start now; or the same.
+        """Return a time, little longer, for which the first tasks can all start now; or the same.
 
         Who starts at once is measured early, which is worth a little where predictions are poor.
 
@@ -89,7 +89,7 @@ class PriceTable:
         return smallest_fitting(lambda limit: needed(limit) <= free, seconds, LONGER * seconds)
 
     def quickest(self) -> float:
-        """Give the seconds until the longest can end at its quickest width."""
+        """Return the seconds until the longest can end at its quickest width."""
         return float(self.best.max(initial=0.0))
 
 
@@ -127,7 +127,7 @@ def build_price_table(
 
 
 def width_tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
-    """Give seconds and slots of all widths, [n, W] each; infinite beyond a task's last width."""
+    """Return seconds and slots of all widths, [n, W] each; infinite beyond a task's last width."""
     shape = (len(tasks), max((len(task.widths) for task in tasks), default=1))
     seconds, slots = np.full(shape, np.inf), np.full(shape, np.inf)
     for row, task in enumerate(tasks):
@@ -136,7 +136,7 @@ def width_tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
 
 
 def allowed_widths(seconds: Floats, slots: Floats, floor: float, total: int) -> NDArray[np.bool_]:
-    """Tell which widths fit the machine and keep efficiency above a floor; the narrowest does."""
+    """Return which widths fit the machine and keep efficiency above a floor; the narrowest does."""
     with np.errstate(invalid="ignore"):
         efficiency = (seconds[:, :1] * slots[:, :1]) / (seconds * slots)
         fine = efficiency >= floor
@@ -145,7 +145,7 @@ def allowed_widths(seconds: Floats, slots: Floats, floor: float, total: int) -> 
 
 
 def common_deadline(prices: PriceTable, total: int, to_come: float = 0.0) -> float:
-    """Give the least seconds in which all of it fits into ``total`` slots.
+    """Return the least seconds in which all of it fits into ``total`` slots.
 
     What cannot end in that time even at its quickest width is counted as long as the time is.
 
@@ -172,7 +172,7 @@ def common_deadline(prices: PriceTable, total: int, to_come: float = 0.0) -> flo
 def smallest_fitting(
     fits: Callable[[float], bool], low: float, high: float, near: float = NEAR
 ) -> float:
-    """Give the least time that fits, to within a share ``near``; ``high`` fits, or is doubled.
+    """Return the least time that fits, to within a share ``near``; ``high`` fits, or is doubled.
 
     Halves first in orders of magnitude: what fits may be far below.
     """

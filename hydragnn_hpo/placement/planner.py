@@ -1,26 +1,294 @@
-"""Decide who starts now, where and how wide, and who is to be resized: a pure function.
+"""Decide which trials start now, where and how wide, and which are to be resized: a pure function.
 
 All should end together: a trial gets the fewest ranks that end it by the common target, the
-longest first. What cannot start yet keeps its turn, and short trials fill the holes meanwhile.
+longest first. What cannot start yet keeps its turn, and short trials fill the holes meanwhile
+(backfill with one reservation). What would outlast the others is widened at a checkpoint, when that
+gains more than it costs.
 """
 
+import bisect
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from hydragnn_hpo.placement.backfill import BackfillScheduler
-from hydragnn_hpo.placement.deadline import PriceTable, build_price_table, common_deadline
+import numpy as np
+
+from hydragnn_hpo.placement.deadline import Floats, PriceTable, build_price_table, common_deadline
 from hydragnn_hpo.placement.pool import SlotPool
-from hydragnn_hpo.placement.resizing import WidthPlanner, reserve_for_yielding
 from hydragnn_hpo.placement.task import (
     Plan,
     PlanningContext,
+    ResizeTask,
     RunningTask,
+    StartTask,
     Task,
     format_duration,
     narrow_running,
     narrow_task,
 )
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A trial that finds too few free slots, and what may happen before its turn."""
+
+    name: str
+    slots: int
+    wait: float
+    """Seconds until its slots are free."""
+    spare: float
+    """Slots that will be free beside its own by then."""
+
+
+class BackfillScheduler:
+    """The free slots while they are given away."""
+
+    def __init__(
+        self,
+        queue: Sequence[Task],
+        busy: Sequence[RunningTask],
+        priced: PriceTable,
+        room: SlotPool,
+        aim: float,
+        kept: int,
+    ) -> None:
+        """Start with nothing given away.
+
+        Args:
+            queue: trials that wait, in their turn.
+            busy: trials that run.
+            priced: what both take, those that wait first.
+            room: the slots; they are taken from here.
+            aim: seconds that widths are chosen for.
+            kept: free slots that were promised to trials that will start again soon.
+        """
+        self.queue, self.priced, self.room, self.kept = queue, priced, room, kept
+        self.aim = priced.all_at_once(len(queue), aim, self.available)
+        self.columns = priced.column(self.aim)[: len(queue)].tolist()
+        self.ends = sorted((each.seconds_left, each.width * each.task.lanes) for each in busy)
+        self.starts: list[StartTask] = []
+        self.held: dict[str, str] = {}
+        self.hold: Reservation | None = None
+
+    @property
+    def available(self) -> int:
+        """Slots that are free and promised to nobody."""
+        return max(self.room.free - self.kept, 0)
+
+    def start(self, rows: Iterable[int]) -> None:
+        """Start what fits of these trials of the queue, and hold the rest."""
+        for row in rows:
+            task = self.queue[row]
+            free = self.available
+            if not free:
+                return
+            if task.wished in task.widths:
+                self.columns[row] = task.widths.index(task.wished)
+            if self.hold is None:
+                self._start_or_hold(row, free)
+            elif not self._before(row, free, self.hold) or not self._take(
+                row, self.columns[row], f"; backfill before {self.hold.name}"
+            ):
+                self.held[task.name] = f"behind {self.hold.name}, which waits for its slots"
+
+    def _start_or_hold(self, row: int, free: int) -> None:
+        """Start at the canonical width; narrower where that ends sooner than waiting for more."""
+        task, column = self.queue[row], self.columns[row]
+        slots = int(self.priced.slots[row, column])
+        if slots <= free and self._take(row, column, ""):
+            return
+        wait, spare = self._wait(slots)
+        narrow = int(self.priced.slots[row].searchsorted(free, side="right")) - 1
+        sooner = wait + self.priced.seconds[row, column]
+        if narrow >= 0 and self.priced.seconds[row, narrow] <= sooner:
+            ending = f"; {task.widths[column]} ranks would be free in {format_duration(wait)}"
+            if self._take(row, narrow, ending):
+                return
+        self.hold = Reservation(task.name, slots, wait, spare)
+        self.held[task.name] = (
+            f"waits {format_duration(wait)} for {slots} slots: {free} of {self.room.total} are free"
+        )
+
+    def _before(self, row: int, free: int, hold: Reservation) -> bool:
+        """Check whether a trial may start without making the held one wait longer."""
+        slots = self.priced.slots[row, self.columns[row]]
+        if slots > free:
+            return False
+        return bool(self.priced.seconds[row, self.columns[row]] <= hold.wait or slots <= hold.spare)
+
+    def _take(self, row: int, column: int, ending: str) -> bool:
+        """Start a trial at a width if its slots can be had."""
+        task = self.queue[row]
+        width, seconds = task.widths[column], float(self.priced.seconds[row, column])
+        taken = self.room.take(width, task.lanes)
+        if taken is None:
+            return False
+        if self.hold and seconds > self.hold.wait:
+            spare = self.hold.spare - len(taken)
+            self.hold = Reservation(self.hold.name, self.hold.slots, self.hold.wait, spare)
+        bisect.insort(self.ends, (seconds, len(taken)))
+        reason = self._reason(row, width, seconds) + ending
+        self.starts.append(StartTask(task.name, taken, width, reason))
+        return True
+
+    def _reason(self, row: int, width: int, seconds: float) -> str:
+        task, count = self.queue[row], len(self.queue)
+        if task.wished == width:
+            return f"goes on at {width} ranks, for which it was stopped"
+        turn = "the only one" if count == 1 else f"number {row + 1} of {count} by length"
+        many = "1 rank ends" if width == 1 else f"{width} ranks end"
+        if seconds > self.aim:
+            return f"{turn}: {many} it in {format_duration(seconds)}"
+        return f"{turn}: {many} it with the others in {format_duration(self.aim)}"
+
+    def _wait(self, wanted: int) -> tuple[float, float]:
+        """Return the seconds until so many slots are free, and how many are free beside them.
+
+        Where enough are free, but not whole devices, the next end may change that.
+        """
+        free = self.available
+        if free >= wanted and self.ends:
+            return self.ends[0][0], 0.0
+        for seconds, slots in self.ends:
+            free += slots
+            if free >= wanted:
+                return seconds, free - wanted
+        return 0.0, 0.0
+
+
+WORTH = 2.0
+"""A restart must gain so many times what it costs."""
+
+GROWTH = 1.5
+"""A trial that cannot get all it needs takes what is free if it is so many times wider then."""
+
+
+def reserve_for_yielding(busy: Sequence[RunningTask]) -> int:
+    """Return the free slots that are kept for trials that were asked to yield."""
+    return sum(
+        max(each.task.wished - each.width, 0) * each.task.lanes
+        for each in busy
+        if each.task.wished is not None
+    )
+
+
+class WidthPlanner:
+    """The running trials while their widths are reconsidered."""
+
+    def __init__(
+        self,
+        busy: Sequence[RunningTask],
+        priced: PriceTable,
+        *,
+        deadline: float,
+        free: int,
+        outlook: PlanningContext,
+    ) -> None:
+        """Start with nothing changed.
+
+        Args:
+            busy: trials that run.
+            priced: what all take; the last rows are the running ones.
+            deadline: seconds until all should have ended.
+            free: slots that nobody was promised.
+            outlook: what a restart costs, and whether further trials will come.
+        """
+        self.busy, self.priced, self.deadline, self.free = busy, priced, deadline, free
+        self.first = len(priced.now) - len(busy)
+        self.worth = WORTH * max(outlook.restart_seconds, 1e-3)
+        self.restarts = outlook.restarts
+        self.columns = priced.column(deadline)
+        self.changes: list[ResizeTask] = []
+        self.kept = 0
+        """Free slots that the changes will need."""
+        self._ends: tuple[Floats, Floats] | None = None
+
+    def decide(self) -> None:
+        """Widen those that would outlast the others, the last of all first."""
+        priced = self.priced
+        late = np.flatnonzero(priced.ready & (priced.left > self.deadline + self.worth))
+        late = late[late >= self.first]
+        needed = 0
+        wanted = 0.0
+        for row in late[np.argsort(-priced.left[late], kind="stable")].tolist():
+            column = int(self.columns[row])
+            extra = int(priced.slots[row, column] - priced.now[row])
+            if extra <= 0:
+                continue
+            wanted += extra
+            if extra <= self.free:
+                self._widen(row, column)
+            elif self._comes_too_late(row, wanted):
+                needed += extra - self.free
+                self.kept += self.free
+                self.free = 0
+            else:
+                self._widen_partly(row)
+        if needed > 0:
+            self._narrow_others(needed)
+
+    def _widen(self, row: int, column: int) -> None:
+        extra = int(self.priced.slots[row, column] - self.priced.now[row])
+        self.free -= extra
+        self.kept += extra
+        self._ask(row, column, "would end in")
+
+    def _widen_partly(self, row: int) -> None:
+        """Widen a late trial by what is free if that is much wider; not as its last restart."""
+        if self.busy[row - self.first].task.restarts + 1 >= self.restarts:
+            return
+        slots, now = self.priced.slots[row], self.priced.now[row]
+        column = int(slots.searchsorted(now + self.free, side="right")) - 1
+        gain = self.priced.left[row] - self.priced.seconds[row, column]
+        if column >= 0 and slots[column] >= GROWTH * now and gain >= self.worth:
+            self._widen(row, column)
+
+    def _comes_too_late(self, row: int, wanted: float) -> bool:
+        """Check whether a trial that waits for slots of others could not catch up any more."""
+        if self._ends is None:
+            rows = slice(self.first, None)
+            order = np.argsort(self.priced.left[rows], kind="stable")
+            self._ends = self.priced.left[rows][order], self.priced.now[rows][order].cumsum()
+        seconds, slots = self._ends
+        place = int(slots.searchsorted(wanted - self.free))
+        if place == len(seconds):
+            return True
+        wait, left = float(seconds[place]), float(self.priced.left[row])
+        best = wait + max(1.0 - wait / left, 0.0) * float(self.priced.best[row])
+        return best > self.deadline + self.worth
+
+    def _narrow_others(self, needed: int) -> None:
+        """Take slots from those that would end early, where most can be had at once."""
+        priced = self.priced
+        needed -= sum(
+            max(each.width - each.task.wished, 0) * each.task.lanes
+            for each in self.busy
+            if each.task.wished is not None
+        )
+        rows = np.arange(len(priced.now))
+        spared = priced.now - priced.slots[rows, self.columns]
+        early = (
+            priced.ready & (priced.now > 0) & (priced.seconds[rows, self.columns] <= self.deadline)
+        )
+        early &= priced.left <= self.deadline
+        spared = np.where(early, spared, 0.0)
+        for row in np.argsort(-spared, kind="stable").tolist():
+            if needed <= 0 or spared[row] <= 0:
+                return
+            needed -= int(spared[row])
+            self._ask(row, int(self.columns[row]), "could spare ranks: ends in")
+
+    def _ask(self, row: int, column: int, how: str) -> None:
+        task = self.busy[row - self.first].task
+        width = task.widths[column]
+        left, seconds = float(self.priced.left[row]), float(self.priced.seconds[row, column])
+        reason = (
+            f"{how} {format_duration(left)}, the others in {format_duration(self.deadline)}: "
+            f"{width} ranks end it in {format_duration(seconds)}"
+        )
+        self.changes.append(ResizeTask(task.name, width, reason))
+
 
 OUTLASTS = 1.4
 """While nobody knows how many trials are to come, one longer than so many typical ones is wide."""
@@ -67,7 +335,7 @@ def plan(
 
 
 def _unplaceable(waiting: Sequence[Task], total: int) -> dict[str, str]:
-    """Give the trials that cannot start on this machine, with the reason."""
+    """Return the trials that cannot start on this machine, with the reason."""
     never = {}
     for task in waiting:
         needed = task.widths[0] * task.lanes
@@ -79,7 +347,7 @@ def _unplaceable(waiting: Sequence[Task], total: int) -> dict[str, str]:
 
 
 def _may_resize(outlook: PlanningContext) -> bool:
-    """Tell whether an end is in sight, and the time left allows a restart."""
+    """Check whether an end is in sight, and the time left allows a restart."""
     needed = outlook.checkpoint_seconds + outlook.restart_seconds
     return outlook.time_left > needed and (not outlook.more_to_come or outlook.to_come > 0)
 
@@ -100,7 +368,7 @@ def _choose_deadline(
     total: int,
     outlook: PlanningContext,
 ) -> float:
-    """Give the seconds that widths are chosen for.
+    """Return the seconds that widths are chosen for.
 
     Trials to come are counted like the mean of those that wait, or else of those that run. Where
     their number is unknown no end is in sight, and only what outlasts the others by far is wide.

@@ -68,7 +68,7 @@ class SlotPool:
         return cls(hosts, hosts_per_group=hosts_per_group, slot_order=slot_order)
 
     def copy(self) -> "SlotPool":
-        """Give a pool that can be changed without touching this one."""
+        """Return a pool that can be changed without touching this one."""
         other = object.__new__(SlotPool)
         other.__dict__.update(self.__dict__)
         for name in ("_free", "_open", "_counts"):
@@ -109,7 +109,7 @@ class SlotPool:
         return tuple(self._names[r][c] for r, c in zip(rows, columns, strict=True))
 
     def room(self, lanes: int = 1) -> int:
-        """Give how many ranks of ``lanes`` slots each find a place now."""
+        """Return how many ranks of ``lanes`` slots each find a place now."""
         return self.free if lanes == 1 else int(self._units(lanes).sum())
 
     def add_host(self, host: str, slots: Sequence[str]) -> None:
@@ -234,7 +234,7 @@ class SlotPool:
         return int(best[0])
 
     def _units(self, lanes: int) -> NDArray[np.bool_]:
-        """Tell which whole devices of ``lanes`` slots are free, [H, S / lanes]."""
+        """Return which whole devices of ``lanes`` slots are free, [H, S / lanes]."""
         rows, columns = self._free.shape
         count = columns // lanes
         devices = self._free[:, : count * lanes].reshape(rows, count, lanes)
@@ -279,7 +279,7 @@ def _bits(row: NDArray[np.bool_]) -> int:
 
 @lru_cache(maxsize=65536)
 def _has_aligned_share(free: int, wanted: int, columns: int) -> bool:
-    """Tell whether ``wanted`` free columns lie in one aligned share."""
+    """Check whether ``wanted`` free columns lie in one aligned share."""
     size = 1 << (wanted - 1).bit_length()
     share = (1 << size) - 1
     return any(((free >> at) & share).bit_count() >= wanted for at in range(0, columns, size))

@@ -30,12 +30,12 @@ class Task:
     """Width for which it was stopped; it comes first."""
 
     def at(self, width: int) -> float:
-        """Give the seconds left at one of its widths; infinity at any other."""
+        """Return the seconds left at one of its widths; infinity at any other."""
         return self.seconds[self.widths.index(width)] if width in self.widths else math.inf
 
     @cached_property
     def rows(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Give seconds and slots at all widths, as arrays."""
+        """Return seconds and slots at all widths, as arrays."""
         return np.array(self.seconds), np.array(self.widths, dtype=float) * self.lanes
 
 
@@ -125,7 +125,7 @@ class Plan:
 
 
 def format_duration(seconds: float) -> str:
-    """Say a time as people do: ``40 s``, ``12 min``, ``1.9 h``."""
+    """Format a time for people: ``40 s``, ``12 min``, ``1.9 h``."""
     if seconds < 100.0:
         return f"{seconds:.0f} s"
     if seconds < 5400.0:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.search.brain import Brain, make_brain
+    from hydragnn_hpo.search.brain import Brain, Row, make_brain, select_warm_start
+    from hydragnn_hpo.search.brains.optuna_brain import silence_optuna
     from hydragnn_hpo.search.constraints import (
         Constraint,
         check_feasible_share,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         read_objective,
     )
     from hydragnn_hpo.search.pruner import TrialPruner
-    from hydragnn_hpo.search.quiet_optuna import silence_optuna
     from hydragnn_hpo.search.rungs import (
         Promotion,
         RungResult,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         snap_value,
         value_at,
     )
-    from hydragnn_hpo.search.warm_start import Row, select_warm_start
 
 __all__ = [
     "Brain",

@@ -1,17 +1,26 @@
-"""What a brain is, and the brains there are."""
+"""What a brain is, the brains there are, and what earlier campaigns can teach one."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.search.brains.deephyper_brain import DeepHyperBrain
 from hydragnn_hpo.search.brains.optuna_brain import OptunaBrain
-from hydragnn_hpo.search.brains.random_brain import RandomBrain
-from hydragnn_hpo.search.brains.sobol_brain import SobolBrain
-from hydragnn_hpo.search.constraints import read_constraints
+from hydragnn_hpo.search.brains.sampling import make_random_brain, make_sobol_brain
+from hydragnn_hpo.search.constraints import Constraint, find_broken_constraint, read_constraints
 from hydragnn_hpo.search.objective import Point
-from hydragnn_hpo.search.space import order_by_conditions
+from hydragnn_hpo.search.space import (
+    active_parameters,
+    canonical_values,
+    configuration_key,
+    fixed_values,
+    is_in,
+    order_by_conditions,
+    same_value,
+    snap_value,
+)
 
 
 class Brain(Protocol):
@@ -58,10 +67,10 @@ class Brain(Protocol):
 BRAINS: dict[str, Callable[..., Brain]] = {
     "deephyper": DeepHyperBrain,
     "optuna": OptunaBrain,
-    "random": RandomBrain,
-    "sobol": SobolBrain,
+    "random": make_random_brain,
+    "sobol": make_sobol_brain,
 }
-"""Classes of brains by name; each takes the space, ``seed``, ``initial`` and ``constraints``."""
+"""Brains by name; each takes the space, ``seed``, ``initial`` and ``constraints``."""
 
 
 def make_brain(
@@ -83,7 +92,7 @@ def make_brain(
         initial: proposals spread over the space before a model proposes.
         constraints: what every proposal meets: ``search.constraints``.
         template: values that all trials have in common, which constraints may name.
-        warm: results of earlier campaigns, see ``warm_start.select_warm_start``.
+        warm: results of earlier campaigns, see ``select_warm_start``.
 
     Raises:
         ConfigError: the name is unknown or its library missing, the space has conditions in a
@@ -97,3 +106,78 @@ def make_brain(
     if warm:
         brain.learn(warm)
     return brain
+
+
+Row = tuple[Mapping[str, Scalar], Point | None]
+"""Searched values and objective (None: failed) of a trial."""
+
+
+class WarmStart(NamedTuple):
+    """Results of earlier campaigns that fit the space of this one.
+
+    Objectives of another campaign come from other epochs, data or seeds: only their order counts,
+    and only where the objective has the same name and the heads the same targets. They teach the
+    model of a brain, and are no trials of this campaign: each may be proposed, and trained, again.
+    """
+
+    kept: list[Row]
+    """Active values in the types of the space, each configuration once."""
+    skipped: dict[str, int]
+    """How many rows do not fit, by cause."""
+
+
+def select_warm_start(
+    space: Space,
+    constraints: Sequence[str],
+    rows: Sequence[Row],
+    template: Mapping[str, Any] | None = None,
+) -> WarmStart:
+    """Choose the rows of earlier campaigns that are points of a space.
+
+    Args:
+        space: searched keys of this campaign.
+        constraints: ``search.constraints`` of this campaign.
+        rows: from earlier ones, in their journals' order; whoever reads them adds what an earlier
+            campaign had fixed and this one searches.
+        template: values fixed in this campaign: a row that has them too has no foreign key.
+    """
+    fixed, rules = (
+        fixed_values(template or {}),
+        read_constraints(constraints, space, template or {}),
+    )
+    kept: dict[str, Row] = {}
+    skipped: Counter[str] = Counter()
+    for values, objective in rows:
+        cause, typed = _read_row(space, rules, fixed, values)
+        name = configuration_key(typed)
+        if cause is None and name in kept:
+            cause = "is there already"
+        if cause is None:
+            kept[name] = (typed, objective)
+        else:
+            skipped[cause] += 1
+    return WarmStart(list(kept.values()), dict(skipped))
+
+
+def _read_row(
+    space: Space,
+    constraints: Sequence[Constraint],
+    fixed: Mapping[str, Any],
+    values: Mapping[str, Scalar],
+) -> tuple[str | None, dict[str, Scalar]]:
+    """Return a cause for skipping a row, or its active values."""
+    typed: dict[str, Scalar] = {}
+    for name, value in values.items():
+        if name in space:
+            if not is_in(space[name], value):
+                return f"'{name}' is outside its range", {}
+            typed[name] = snap_value(space[name], value)
+        elif name not in fixed or not same_value(fixed[name], value):
+            return f"'{name}' is not searched here", {}
+    try:
+        canonical_values(space, typed)
+    except ConfigError:
+        return "lacks a searched key", {}
+    chosen = active_parameters(space, typed)
+    rule = find_broken_constraint(constraints, chosen)
+    return (f"breaks '{rule.text}'" if rule else None), chosen

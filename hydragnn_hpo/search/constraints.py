@@ -71,7 +71,7 @@ class Constraint:
     term: Term
 
     def met(self, values: Values) -> bool:
-        """Say whether active values meet it; it is met if a key that it names is inactive.
+        """Check whether active values meet it; it is met if a key that it names is inactive.
 
         A division by zero breaks it.
 
@@ -93,7 +93,7 @@ class Constraint:
 
 
 def find_broken_constraint(constraints: Sequence[Constraint], values: Values) -> Constraint | None:
-    """Give the first rule that active values break, if any."""
+    """Return the first rule that active values break, if any."""
     return next((rule for rule in constraints if not rule.met(values)), None)
 
 

@@ -21,7 +21,7 @@ def goals(objective: Objective) -> tuple[Goal, ...]:
 
 
 def goal_label(goal: Goal) -> str:
-    """Give a goal's name for tables."""
+    """Return a goal's name for tables."""
     return goal if isinstance(goal, str) else " + ".join(f"{w:g} {h}" for h, w in goal.items())
 
 
@@ -65,13 +65,13 @@ def read_objective(
 
 
 def finite_or_none(point: Point | None) -> Point | None:
-    """Give a point back if all of it is finite; None, a failure, if not."""
+    """Return a point if all of it is finite; None, a failure, if not."""
     parts = point if isinstance(point, tuple) else (point,)
     return point if all(part is not None and math.isfinite(part) for part in parts) else None
 
 
 def finite_number(value: Any) -> float | None:
-    """Give a finite number; None for whatever else somebody may have written in its place."""
+    """Return a finite number; None for whatever else may have been written in its place."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -107,7 +107,7 @@ def _number(result: Mapping[str, Any], path: str) -> float | None:
 
 
 def pareto_front(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Give the places of the points that no other is better than everywhere.
+    """Return the places of the points that no other is better than everywhere.
 
     Equal points stand or fall together.
     """
@@ -115,7 +115,7 @@ def pareto_front(points: Sequence[tuple[float, ...]]) -> list[int]:
 
 
 def pareto_layers(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Give each point's front: 0 for the Pareto front, 1 for that of the rest, and so on.
+    """Return each point's front: 0 for the Pareto front, 1 for that of the rest, and so on.
 
     Source: Deb et al. (2002), doi:10.1109/4235.996017.
     """
@@ -155,7 +155,7 @@ def rank_points(points: Sequence[Point]) -> list[int]:
 
 
 def _crowding_distance(points: Sequence[tuple[float, ...]]) -> list[float]:
-    """Give how far each point's neighbours lie apart, summed over goals; infinite at the ends."""
+    """Return how far each point's neighbours lie apart, summed over goals; infinite at the ends."""
     distance = [0.0] * len(points)
     for goal in range(len(points[0])):
         line = sorted(range(len(points)), key=lambda place: (points[place][goal], place))

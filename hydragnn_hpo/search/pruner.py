@@ -36,7 +36,7 @@ class PruningRule(Protocol):
         ...
 
     def verdict(self, trial: str, until: int) -> str | None:
-        """Say why a trial should end now, although it may train until some epoch; None: go on."""
+        """Return why a trial should end now, although it may train on; None: it goes on."""
         ...
 
 
@@ -166,7 +166,7 @@ class LearningCurve:
         )
 
     def lowest(self, until: int) -> float | None:
-        """Give the lowest value that the curve may well have at an epoch.
+        """Return the lowest value that the curve may well have at an epoch.
 
         The lowest among the exponents that fit nearly as well as the best one (one that is two
         deviations away by the likelihood ratio), less ``SIGMAS`` residual deviations. None while

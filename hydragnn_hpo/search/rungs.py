@@ -103,7 +103,7 @@ def _best(rested: Sequence[RungResult]) -> list[RungResult]:
 
 
 def _best_of_rungs(results: Rungs, reduction: int) -> list[list[RungResult]]:
-    """Give the best of each rung, one in ``reduction``.
+    """Return the best of each rung, one in ``reduction``.
 
     Those out of patience pass on for nothing: training on would not change them.
     """

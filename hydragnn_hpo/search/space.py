@@ -33,7 +33,7 @@ def active_parameters(space: Space, values: Mapping[str, Scalar]) -> dict[str, S
 
 
 def is_active(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
-    """Say whether the conditions of one key hold."""
+    """Check whether the conditions of one key hold."""
     for parent, wanted in space[name].when.items():
         if parent not in space:
             continue
@@ -45,7 +45,7 @@ def is_active(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
 
 
 def canonical_values(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Give every key a value: inactive ones the lowest, or the first choice.
+    """Set every key: inactive ones to the lowest value, or the first choice.
 
     Raises:
         ConfigError: an active key has no value.
@@ -65,7 +65,7 @@ def configuration_key(values: Mapping[str, Scalar]) -> str:
 
 
 def lowest_value(parameter: ParameterConfig) -> Scalar:
-    """Give the lowest value, or the first choice."""
+    """Return the lowest value, or the first choice."""
     return parameter.choices[0] if parameter.choices is not None else value_at(parameter, 0.0)
 
 
@@ -82,7 +82,7 @@ def list_values(parameter: ParameterConfig) -> Sequence[Scalar] | None:
 
 
 def value_at(parameter: ParameterConfig, position: float) -> Scalar:
-    """Give the value at a position in [0, 1): equal shares of it for equal chances."""
+    """Return the value at a position in [0, 1): equal shares of it for equal chances."""
     if parameter.choices is not None:
         count = len(parameter.choices)
         return parameter.choices[min(int(position * count), count - 1)]
@@ -97,7 +97,7 @@ def value_at(parameter: ParameterConfig, position: float) -> Scalar:
 
 
 def position_of(parameter: ParameterConfig, value: Scalar) -> float:
-    """Give a position in [0, 1] from which ``value_at`` leads back to a value."""
+    """Return a position in [0, 1] from which ``value_at`` leads back to a value."""
     if parameter.choices is not None:
         return (choice_index(parameter, value) + 0.5) / len(parameter.choices)
     low, high = _bounds(parameter)
@@ -112,7 +112,7 @@ def position_of(parameter: ParameterConfig, value: Scalar) -> float:
 
 
 def snap_value(parameter: ParameterConfig, raw: Any) -> Scalar:
-    """Give the allowed value nearest to a raw one, in the parameter's own type.
+    """Return the allowed value nearest to a raw one, in the parameter's own type.
 
     Raises:
         ConfigError: it is none of the choices, or not a number.
@@ -131,7 +131,7 @@ def snap_value(parameter: ParameterConfig, raw: Any) -> Scalar:
 
 
 def choice_index(parameter: ParameterConfig, raw: Any) -> int:
-    """Give the place of a value among the choices.
+    """Return the place of a value among the choices.
 
     Raises:
         ConfigError: it is none of them.
@@ -259,7 +259,7 @@ def _grow(
 
 
 def is_in(parameter: ParameterConfig, value: Scalar) -> bool:
-    """Say whether a value is one of a parameter's."""
+    """Check whether a value is one of a parameter's."""
     if parameter.choices is not None:
         return any(same_value(choice, value) for choice in parameter.choices)
     if isinstance(value, (bool, str)):
@@ -304,7 +304,7 @@ def _readable(number: float, span: float, log: bool) -> float:
 
 
 def fixed_values(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the values of a template by their dotted keys."""
+    """Return the values of a template by their dotted keys."""
     found: dict[str, Any] = {}
     for name, value in template.items():
         if isinstance(value, Mapping):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config import Config, HeadConfig, ModelConfig, validation_sentence
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.convs.user import UserOptions
+from hydragnn_hpo.config.convs.spec import UserOptions
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model import MultiHeadGNN, find_conv

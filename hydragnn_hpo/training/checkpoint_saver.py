@@ -177,9 +177,9 @@ class CheckpointSaver:
     def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copy tensors into this host's memory, where the thread can take its time."""
         if self.in_parts:
-            from hydragnn_hpo.training import sharded_checkpoint
+            from hydragnn_hpo.training import sharded
 
-            return sharded_checkpoint.copy_to_host(tensors)
+            return sharded.copy_to_host(tensors)
         return {name: _copy_to_host(value) for name, value in tensors.items()}
 
     def _write_whole(
@@ -195,12 +195,12 @@ class CheckpointSaver:
     def _write_parts(
         self, folder: Path, tensors: Mapping[str, Tensor], state: State, *, new_best: bool
     ) -> None:
-        from hydragnn_hpo.training import sharded_checkpoint
+        from hydragnn_hpo.training import sharded
 
         if new_best and self.ranks.first:
             write_checkpoint(folder / BEST, self._best_on_host, state)
         name = f"{FOLDER}{state['progress']['step']:09d}"
-        size = sharded_checkpoint.write_sharded(folder / name, tensors, self._group)
+        size = sharded.write_sharded(folder / name, tensors, self._group)
         if self.ranks.first:
             write_text(folder / POINTER, json.dumps({"folder": name, **state}))
             (folder / LAST).unlink(missing_ok=True)
@@ -236,10 +236,10 @@ class CheckpointSaver:
         if path.name == LAST:
             tensors, _ = read_checkpoint(path)
         else:
-            from hydragnn_hpo.training import sharded_checkpoint
+            from hydragnn_hpo.training import sharded
 
             weights = self.learned.weights()
-            tensors = sharded_checkpoint.read_sharded(path, weights, best=with_best)
+            tensors = sharded.read_sharded(path, weights, best=with_best)
         self.learned.put(tensors)
         self._position = (folder, state["progress"]["epoch"], state["progress"]["step"])
         if not with_best:
@@ -281,7 +281,7 @@ def _copy_to_host(value: Tensor) -> Tensor:
 
 
 def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> dict[str, Any]:
-    """Say who writes a checkpoint; for people, nothing depends on it."""
+    """Return what writes a checkpoint; for people, nothing depends on it."""
     return {
         "hydragnn_hpo": __version__,
         "torch": str(torch.__version__),

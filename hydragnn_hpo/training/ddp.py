@@ -1,7 +1,9 @@
 """The process group of one trial: rank and world size, rendezvous, device, MPI, all-reduce.
 
 An agent, torchrun, srun or MPI sets the environment that all of it is read from; without any, a
-rank runs alone.
+rank runs alone. ``SyncPoints`` are the steps at which ranks check together for requests and due
+checkpoints: in every step that would cost a collective and make a GPU wait, and ranks that check
+each for itself would disagree. So rank 0 chooses how many steps it is until the next one.
 """
 
 import datetime
@@ -9,9 +11,10 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -281,3 +284,78 @@ def finalize_mpi() -> None:
 
         if MPI.Is_initialized() and not MPI.Is_finalized():
             MPI.Finalize()
+
+
+Signal = Literal["go", "stop", "interrupt"]
+
+SECONDS = 1.0
+"""About how often the ranks look up."""
+
+_GROWTH = 4
+"""Most by which the steps from look to look grow."""
+
+
+class SyncPoints:
+    """Agreement of all ranks, once a second or so."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        signal: Callable[[], Signal],
+        *,
+        step: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Look up after the next step, and then as often as rank 0 says.
+
+        Args:
+            ranks: who looks up together.
+            signal: what is asked of this rank.
+            step: steps taken before.
+            clock: in seconds.
+        """
+        self.ranks, self.signal, self.clock = ranks, signal, clock
+        self.next = step + 1
+        self.longest = 0.0
+        """Most seconds between two looks so far, on this rank."""
+        self._seen, self._at, self._before = step, clock(), 1
+
+    def due(self, step: int) -> bool:
+        """Check whether the ranks look up after ``step`` steps of the training."""
+        return step >= self.next
+
+    def agree(self, step: int, *, save: bool) -> tuple[Signal, bool]:
+        """Ask all ranks in one small all-reduce.
+
+        Args:
+            step: steps taken since the training's beginning, the same on all ranks.
+            save: whether this rank wants a checkpoint; rank 0 decides.
+
+        Returns:
+            What is asked of all, and whether a checkpoint is due.
+        """
+        wish, first = self.signal(), self.ranks.first
+        flags = torch.tensor(
+            [
+                float(wish == "stop"),
+                float(wish == "interrupt"),
+                float(save and first),
+                float(self._ahead(step) if first else 0),
+            ],
+            device=self.ranks.device,
+        )
+        stop, interrupt, due, ahead = self.ranks.sum(flags).tolist()
+        self.next = step + int(ahead)
+        return "interrupt" if interrupt else "stop" if stop else "go", bool(due)
+
+    def _ahead(self, step: int) -> int:
+        """Return the steps that fit between two looks, by the pace since the last one.
+
+        A few quick steps prove little, so the distance grows by a factor at most.
+        """
+        now = self.clock()
+        passed = now - self._at
+        fitting = round((step - self._seen) / max(passed, 1e-9) * SECONDS)
+        self._seen, self._at, self.longest = step, now, max(self.longest, passed)
+        self._before = min(max(fitting, 1), _GROWTH * self._before)
+        return self._before

@@ -70,7 +70,7 @@ class DivergenceGuard:
             self._known = bool(self._alive != 0)  # not finite is alive too, and met elsewhere
 
     def shares(self, ranks: Ranks) -> dict[str, Tensor]:
-        """Give what this rank adds to the epoch's sums: a living trunk, a weight that is none."""
+        """Return what this rank adds to the epoch's sums: a living trunk, a weight that is none."""
         broken = self._broken()
         alive = float(self._known or not self._steps or bool(self._alive != 0))
         self._alive.zero_()
@@ -79,7 +79,7 @@ class DivergenceGuard:
         return {"guard": rank_row(ranks, mine)}
 
     def _broken(self) -> list[int]:
-        """Give the numbers of parameters of which this rank holds something that is not finite."""
+        """Return the numbers of parameters of which this rank holds what is not finite."""
         parts = [_local(p.detach()) for p in self.model.parameters()]
         largest = torch._foreach_norm([part for part in parts if part.numel()], float("inf"))
         if bool(torch.isfinite(torch.stack(largest)).all()):
@@ -149,7 +149,7 @@ class DivergenceGuard:
 
 
 def _local(value: Tensor) -> Tensor:
-    """Give this rank's part of a tensor that is spread over ranks."""
+    """Return this rank's part of a tensor that is spread over ranks."""
     part = getattr(value, "to_local", None)
     return value if part is None else part()
 

@@ -74,7 +74,7 @@ class BatchFeed:
 
 
 def make_feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool) -> BatchFeed:
-    """Give what a trial's batches are made of."""
+    """Return what a trial's batches are made of."""
     return BatchFeed(
         graphs=graphs,
         cutoff=config.model.cutoff,

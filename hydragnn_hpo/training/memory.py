@@ -30,7 +30,7 @@ _FULL = (CPU_IS_FULL, "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def keep_freed_memory() -> bool:
-    """Tell the C library not to give freed memory back to the system after each operation.
+    """Keep the C library from giving freed memory back to the system after each operation.
 
     By default every array of some megabytes is mapped anew, and touching its pages for the first
     time costs more than the arithmetic on them: a step of PaiNN took 1.5 times as long. The
@@ -48,7 +48,7 @@ def keep_freed_memory() -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give what is kept but not used back to the system, or to the other ranks of a card."""
+    """Release what is kept but not used to the system, or to the other ranks of a card."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -57,14 +57,14 @@ def release_memory(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that there is no memory left."""
+    """Check whether an error says that there is no memory left."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _FULL)
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Give the most memory this rank took so far: of the process, or of torch on its GPU."""
+    """Return the most memory this rank took so far: of the process, or of torch on its GPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -93,7 +93,7 @@ def measure_peak_bytes(work: Callable[[], None], device: torch.device) -> int | 
 
 
 def _status(key: str) -> int:
-    """Give a size in bytes that Linux keeps of this process; 0 elsewhere."""
+    """Return a size in bytes that Linux keeps of this process; 0 elsewhere."""
     with contextlib.suppress(OSError):
         text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
         if found := re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE):
@@ -102,7 +102,7 @@ def _status(key: str) -> int:
 
 
 def limit_bytes(device: torch.device, held: int, environment: Mapping[str, str]) -> int:
-    """Give how much the tensors of this rank may take.
+    """Return how much the tensors of this rank may take.
 
     On a GPU that is what is free, on a CPU this rank's part of what its host, its control group
     and its own limits leave free.
@@ -128,7 +128,7 @@ def limit_bytes(device: torch.device, held: int, environment: Mapping[str, str])
 
 
 def _own_limits() -> Iterator[tuple[int, str]]:
-    """Give the limits of this process, and what counts against each."""
+    """Return the limits of this process, and what counts against each."""
     for which, key in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         soft = resource.getrlimit(which)[0]
         if soft != resource.RLIM_INFINITY:
@@ -136,7 +136,7 @@ def _own_limits() -> Iterator[tuple[int, str]]:
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Give the bytes that this host and this process' control groups leave free.
+    """Return the bytes that this host and this process' control groups leave free.
 
     Args:
         root: where ``proc`` and ``sys`` are.
@@ -154,7 +154,7 @@ def free_bytes(root: Path = Path("/")) -> int:
 
 
 def _free_in_cgroup(mount: Path, place: str, *, version: int) -> Iterator[int]:
-    """Give what a control group and those around it leave; file caches are given up for us.
+    """Return what a control group and those around it leave; file caches are given up for us.
 
     A container often sees its own group as the root, under a path that does not exist.
     """

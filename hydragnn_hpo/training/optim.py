@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from hydragnn_hpo.config import TrainConfig
-from hydragnn_hpo.training.dtensors import (
+from hydragnn_hpo.training.parallel import (
     as_dtensor,
     distribute_like,
     gather_dtensor,

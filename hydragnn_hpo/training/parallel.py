@@ -1,11 +1,15 @@
-"""Data parallelism (DDP): a model over all ranks, overlapped all-reduce, and recomputed rounds."""
+"""One model over all ranks of a trial: replicas (DDP), overlapped all-reduce, recomputed rounds.
+
+Also tensors that a rank holds whole or in part, as optimizers see them. ``DTensor`` is imported
+where there are some: that takes half a second, and most trials have none.
+"""
 
 import contextlib
 import functools
 import time
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,6 +24,73 @@ from hydragnn_hpo.config import ParallelConfig
 from hydragnn_hpo.model import MultiHeadGNN, Round, RoundContext, Trunk
 from hydragnn_hpo.training.ddp import Ranks, keep_until_exit
 from hydragnn_hpo.training.timers import EpochTimers
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Check whether a tensor is spread over ranks: a ``DTensor``."""
+    return hasattr(tensor, "placements")
+
+
+def has_dtensors(tensors: Iterable[Tensor]) -> bool:
+    """Check whether any tensor is spread over ranks."""
+    return any(map(is_dtensor, tensors))
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor: changes of the one are changes of the other."""
+    part: Tensor = tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+    return part
+
+
+def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return what this rank holds of the gradients of parameters that have one."""
+    return [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
+
+
+def as_dtensor(tensor: Tensor, like: Tensor) -> Tensor:
+    """Declare what this rank holds to be its part of a tensor that is spread as ``like`` is."""
+    if not is_dtensor(like):
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(like, DTensor)
+    return DTensor.from_local(
+        tensor,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def gather_dtensor(tensor: Tensor) -> Tensor:
+    """Gather a tensor that is spread over ranks; every rank calls this."""
+    if not is_dtensor(tensor):
+        return tensor
+    gathered: Tensor = tensor.full_tensor()  # type: ignore[attr-defined]
+    return gathered
+
+
+def distribute_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Take this rank's part of what all ranks hold, as ``like`` is spread; nothing is sent."""
+    if not is_dtensor(like):
+        return tensor
+    from torch.distributed.tensor import DTensor, Replicate
+
+    assert isinstance(like, DTensor)
+    everywhere = [Replicate()] * like.device_mesh.ndim
+    held = DTensor.from_local(tensor, like.device_mesh, everywhere, run_check=False)
+    return held.redistribute(placements=like.placements)
+
+
+@torch.no_grad()
+def copy_into(target: Tensor, source: Tensor) -> None:
+    """Copy what all ranks hold, or what is spread alike, into a tensor."""
+    if is_dtensor(target) and not is_dtensor(source):
+        source = distribute_like(source.to(target), target)
+    target.copy_(source)
+
 
 Mark = float | torch.cuda.Event
 """A moment: seconds on a CPU, an event on a GPU."""

@@ -26,7 +26,7 @@ def compute_dtype(precision: str, device: torch.device) -> AbstractContextManage
 
     With ``bf16`` weights, their gradients and the optimizer's state are fp32, and linear maps
     multiply in bf16. So are messages; geometry, the scalars of the nodes, sums over graphs and
-    the last map of a head have all bits (``model.autocast``). Laws 1 and 7 then hold to bf16
+    the last map of a head have all bits (``model.layers``). Laws 1 and 7 then hold to bf16
     rounding: a graph gives the same alone and in any batch within 8 bits of each message, as
     kernels may add in another order before they round.
 

@@ -57,7 +57,7 @@ class ProfilePlan:
         return plan
 
     def chosen(self, reached: int, last: int) -> tuple[int, ...]:
-        """Give the epochs, where ``reached`` are trained already."""
+        """Return the epochs, where ``reached`` are trained already."""
         return self.epochs or (min(reached + 2, last),)
 
 

@@ -17,12 +17,12 @@ from torch import Tensor
 from hydragnn_hpo.config import HeadConfig, TrialConfig
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model import MultiHeadGNN, variance_key
-from hydragnn_hpo.training.averaging import AveragedWeights
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.divergence import DivergenceGuard
 from hydragnn_hpo.training.parallel import ModelParallelism
 from hydragnn_hpo.training.precision import compute_dtype
 from hydragnn_hpo.training.timers import EpochTimers
+from hydragnn_hpo.training.train_state import AveragedWeights
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "mae": lambda error: error.abs(),

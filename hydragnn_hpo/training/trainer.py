@@ -1,4 +1,7 @@
-"""Train one model: the same mathematics at any number of ranks (Law 1)."""
+"""Train one model: the same mathematics at any number of ranks (Law 1).
+
+Initial weights are fresh, or those of another trial's trunk, and spread over the ranks.
+"""
 
 import logging
 import time
@@ -12,22 +15,90 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS, HeadConfig, TrialConfig
+from hydragnn_hpo.config import WIDTHS, HeadConfig, ParallelConfig, TrialConfig
 from hydragnn_hpo.data import Batch, BatchSampler, Columns, GraphSet, Mixture, Prefetcher
-from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training.averaging import AveragedWeights
+from hydragnn_hpo.errors import ConfigError, DataError, StorageError
+from hydragnn_hpo.model import MultiHeadGNN
+from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.checkpoint_saver import CheckpointSaver, checkpoint_origin
-from hydragnn_hpo.training.ddp import Ranks, allreduce_tensors
+from hydragnn_hpo.training.ddp import Ranks, Signal, SyncPoints, allreduce_tensors
 from hydragnn_hpo.training.divergence import DivergenceGuard
 from hydragnn_hpo.training.evaluate import error_sums, make_feed
-from hydragnn_hpo.training.initialize import build_model, parallelize
 from hydragnn_hpo.training.micro_batches import MicroBatches, fit_to_memory
 from hydragnn_hpo.training.optim import LearningRateSchedule, make_optimizer
-from hydragnn_hpo.training.precision import set_matmul_precision
+from hydragnn_hpo.training.parallel import ModelParallelism, ReplicatedModel, recompute_rounds
+from hydragnn_hpo.training.precision import DTYPES, set_matmul_precision
 from hydragnn_hpo.training.stepper import Stepper
-from hydragnn_hpo.training.sync_points import Signal, SyncPoints
 from hydragnn_hpo.training.timers import Stragglers, make_timers, summarize_epoch
-from hydragnn_hpo.training.train_state import Progress, TrainState
+from hydragnn_hpo.training.train_state import AveragedWeights, Progress, TrainState
+
+_TRUNK = "trunk."
+
+
+def build_model(config: TrialConfig, graphs: GraphSet) -> MultiHeadGNN:
+    """Build the net of a trial; its initial weights depend on the trial's seed alone.
+
+    With ``training.start_from`` the trunk is that of another trial's best epoch, and with
+    ``training.freeze_trunk`` it stays so.
+
+    Raises:
+        ConfigError: the checkpoint cannot be read, or its trunk has another shape.
+    """
+    training, stats = config.training, graphs.stats
+    torch.manual_seed(config.seed)
+    model = MultiHeadGNN(
+        config.model,
+        config.heads,
+        stats["targets"],
+        stats=stats,
+        learn_weights=training.balance == "uncertainty",
+    ).to(DTYPES[training.precision])
+    if training.start_from is not None:
+        _copy_trunk(model, Path(training.start_from))
+    model.trunk.requires_grad_(not training.freeze_trunk)
+    return model
+
+
+def _copy_trunk(model: MultiHeadGNN, path: Path) -> None:
+    """Copy a checkpoint's trunk into a model."""
+    try:
+        tensors, _ = checkpoint.read_checkpoint(path)
+    except StorageError as error:
+        raise ConfigError(f"training.start_from: {error}") from error
+    trunk = {k.removeprefix(_TRUNK): v for k, v in tensors.items() if k.startswith(_TRUNK)}
+    own = model.trunk.state_dict()
+    differing = {
+        name
+        for name in own.keys() | trunk.keys()
+        if name not in own or name not in trunk or own[name].shape != trunk[name].shape
+    }
+    if differing:
+        raise ConfigError(
+            f"training.start_from: the trunk in {path} has another shape (at {min(differing)}): "
+            "give this trial the same [model]."
+        )
+    model.trunk.load_state_dict(trunk)
+
+
+def parallelize(model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> ModelParallelism:
+    """Spread a model over the ranks; every rank calls this with the same weights.
+
+    Raises:
+        ConfigError: a user's conv has a parameter that cannot be sharded.
+    """
+    if config.recompute:
+        recompute_rounds(model.trunk)
+    if config.is_sharded(ranks.world):
+        # torch's sharding takes half a second to import, and most trials have none.
+        from hydragnn_hpo.training.sharded import ShardedModel
+
+        return ShardedModel(model, config, ranks)
+    return (
+        ReplicatedModel(model, config, ranks)
+        if ranks.world > 1
+        else ModelParallelism(model, config, ranks)
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +304,7 @@ class Trainer:
         return {name: float(sums[row] / known[name]) for row, name in enumerate(self.heads)}
 
     def _depth(self) -> int:
-        """Give how many batches are made ahead: while a GPU computes, or a disk is read.
+        """Return how many batches are made ahead: while a GPU computes, or a disk is read.
 
         On a CPU nothing is won where the graphs are in memory: a rank has one thread.
         """
@@ -327,7 +398,7 @@ class Trainer:
         return rows
 
     def _state(self) -> dict[str, Any]:
-        """Give what a checkpoint holds beside tensors."""
+        """Return what a checkpoint holds beside tensors."""
         return {
             "progress": vars(self.progress),
             "schedule": self.schedule.state(),
@@ -353,7 +424,7 @@ class Trainer:
 
     @property
     def seconds_to_end(self) -> tuple[float, float]:
-        """Give how long the last checkpoint took, and the longest time between two looks."""
+        """Return how long the last checkpoint took, and the longest time between two looks."""
         return self.saver.seconds, self.looks.longest
 
     def _take_losses(self, rows: list[list[float]]) -> None:

@@ -1,13 +1,14 @@
-"""Run one rank of a trial, from ``trial.toml`` to ``result.json``, and heed requests to stop."""
+"""Show a training in TensorBoard: ``training.tensorboard = true``."""
 
 import errno
 import functools
+import importlib.util
 import logging
 import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from hydragnn_hpo.config import (
     load_config,
     parse_config,
 )
-from hydragnn_hpo.config.convs import user
+from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import GraphSet, close, open_store, unite
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.files import (
@@ -44,17 +45,71 @@ from hydragnn_hpo.files import (
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.metrics_log import RecordWriter
 from hydragnn_hpo.training.checkpoint_saver import prune_checkpoints
-from hydragnn_hpo.training.ddp import Ranks, check_mpi_ranks, join_ranks
+from hydragnn_hpo.training.ddp import Ranks, Signal, check_mpi_ranks, join_ranks
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.evaluate import predict_split
 from hydragnn_hpo.training.memory import is_out_of_memory, keep_freed_memory, peak_bytes
 from hydragnn_hpo.training.micro_batches import TooManyGraphs
 from hydragnn_hpo.training.profiler import EpochProfiler, ProfilePlan
-from hydragnn_hpo.training.sync_points import Signal
-from hydragnn_hpo.training.tensorboard_writer import TensorBoardWriter, check_tensorboard
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.watchdog import start_watchdog
 from hydragnn_hpo.walltime import WallTime
+
+_LEFT_OUT = ("epoch", "slowest_rank")
+"""Numbers of an epoch's record that are no curves."""
+
+
+def check_tensorboard(where: Path) -> None:
+    """Look whether the package is there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError(
+            f"{where}: training.tensorboard needs a package that is not installed: "
+            "pip install 'hydragnn-hpo[tensorboard]', or drop it."
+        )
+
+
+class TensorBoardWriter:
+    """Writes the epochs' records once more, as TensorBoard reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin a file in a folder, which is made."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        make: Any = SummaryWriter
+        self._writer = make(str(folder))
+
+    def show(self, record: str, time: float, values: Mapping[str, Any]) -> None:
+        """Show a record, if it is an epoch's; other kinds are no curves.
+
+        Args:
+            record: its kind.
+            time: seconds since 1970.
+            values: what it says.
+        """
+        if record != "epoch":
+            return
+        for name, value in curves(values):
+            self._writer.add_scalar(name, value, values["epoch"], walltime=time)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write down what is left."""
+        self._writer.close()
+
+
+def curves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+    """Return every number in a record by its path: ``val_mae/energy``."""
+    for key, value in values.items():
+        name = f"{path}/{key}" if path else key
+        if isinstance(value, Mapping):
+            yield from curves(value, name)
+        elif isinstance(value, (int, float)) and name not in _LEFT_OUT:
+            yield name, float(value)
+
 
 logger = logging.getLogger(__name__)
 
@@ -357,7 +412,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
 
 def _packages(conv: str) -> dict[str, str]:
     """Return the version of the package of a user's conv."""
-    return {user.package_of(conv): user.version_of(conv)} if user.is_user_conv(conv) else {}
+    return {package_of(conv): version_of(conv)} if is_user_conv(conv) else {}
 
 
 def _write_record(

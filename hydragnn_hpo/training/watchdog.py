@@ -62,7 +62,7 @@ class ProgressMark:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Give how far it is: the same for all who wait for each other."""
+        """Return how far it is: the same for all who wait for each other."""
         return self.step, PHASES.index(self.phase) if self.phase in PHASES else 0
 
 
@@ -124,7 +124,7 @@ class Watchdog:
             logger.debug("no mark could be left: %s", error)
 
     def _give_up(self) -> None:
-        """Say who is behind and end: nobody else will."""
+        """Log which rank is behind, and end this one: nothing else will."""
         answers: list[str] = []
         asking = threading.Thread(target=lambda: answers.append(self._sentence()), daemon=True)
         asking.start()  # some calls of the store wait for an answer for ever

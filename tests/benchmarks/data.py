@@ -31,9 +31,9 @@ from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.batch_sampler import balance_load, predict_graph_costs, shuffle_rows
-from hydragnn_hpo.data.neighbors import find_edges
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_parts import read_store
+from hydragnn_hpo.data.structure import find_edges
 
 BATCH = 64
 RANKS, GLOBAL_BATCH = 8, 128

@@ -29,11 +29,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
-from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.config.trial_config import TrainConfig
 from hydragnn_hpo.data.batch import Batch, make_batch
-from hydragnn_hpo.data.columns import Columns, columns_of
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import find_edges
+from hydragnn_hpo.data.columns import Columns, Graph, columns_of
+from hydragnn_hpo.data.structure import find_edges
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.optim import make_optimizer

@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from lower_bound import least_makespan
+from makespan_bound import least_makespan
 from numpy.typing import NDArray
 from record import finish
 

@@ -27,7 +27,7 @@ from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.toml_files import parse_config, to_toml
+from hydragnn_hpo.config.schema import parse_config, to_toml
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 
 STATS = {

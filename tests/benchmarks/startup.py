@@ -15,7 +15,7 @@ from pathlib import Path
 
 from record import finish
 
-from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.launching.fleet.local import LocalBackend

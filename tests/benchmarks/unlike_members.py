@@ -9,7 +9,7 @@ from ase import Atoms
 from ase.io import write
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.toml_files import dump_config, parse_config, to_toml
+from hydragnn_hpo.config.schema import dump_config, parse_config, to_toml
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.ensemble.build import build_ensemble

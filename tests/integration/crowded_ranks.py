@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed.fsdp
 
-from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN

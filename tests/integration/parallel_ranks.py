@@ -18,9 +18,8 @@ from ranks import config, random_columns
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.training import checkpoint, evaluate, sharded
 from hydragnn_hpo.training.ddp import join_ranks
-from hydragnn_hpo.training.dtensors import local_part
-from hydragnn_hpo.training.initialize import build_model
-from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.parallel import local_part
+from hydragnn_hpo.training.trainer import Trainer, build_model
 
 assert sharded  # imported once, before the ranks are forked
 

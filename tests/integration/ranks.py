@@ -18,11 +18,9 @@ import numpy as np
 import torch
 from forking import fork_ranks
 
-from hydragnn_hpo.config.data_config import SPLITS, TargetConfig
-from hydragnn_hpo.config.data_mixture import MixedConfig
+from hydragnn_hpo.config.data_config import SPLITS, MixedConfig, TargetConfig
 from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.data.mixture import unite
 from hydragnn_hpo.training import evaluate, micro_batches
 from hydragnn_hpo.training.ddp import join_ranks

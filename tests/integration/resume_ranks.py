@@ -29,12 +29,7 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp  # noqa: F401
 
 from hydragnn_hpo.launching.job import PRELOAD
-from hydragnn_hpo.training import (
-    checkpoint_saver,
-    sharded_checkpoint,
-    sync_points,
-    trial,
-)
+from hydragnn_hpo.training import checkpoint_saver, ddp, sharded, trial
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.walltime import WallTime
 
@@ -92,7 +87,7 @@ def ends_with(step):
 def killed_writing(step):
     """Let this process be killed when a checkpoint is written but does not count yet."""
     wanted = []
-    real, save = os.replace, sharded_checkpoint.save
+    real, save = os.replace, sharded.save
 
     def replace(source, target):
         if wanted and Path(target).name == checkpoint_saver.LAST:
@@ -104,7 +99,7 @@ def killed_writing(step):
         if wanted:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    os.replace, sharded_checkpoint.save = replace, save_parts
+    os.replace, sharded.save = replace, save_parts
     on_save(lambda at: wanted.append(at) if at >= step else None)
 
 
@@ -139,7 +134,7 @@ def run(task, rank):
         "LOCAL_WORLD_SIZE": str(task["world"]), "GLOO_SOCKET_IFNAME": "lo",
         "HYDRAGNN_HPO_DEVICE": "cpu", **task.get("environment", {}),
     }  # fmt: skip
-    sync_points.SECONDS = task.get("look_seconds", sync_points.SECONDS)
+    ddp.SECONDS = task.get("look_seconds", ddp.SECONDS)
     kill = task.get("kill")
     if kill and kill["rank"] == rank:
         (killed_writing if kill.get("writing") else killed_in)(kill["step"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from made_campaign import make_campaign
 
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.schema import to_toml
 
 
 @pytest.fixture

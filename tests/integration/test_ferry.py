@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv

@@ -33,7 +33,7 @@ from golden_trials import (
 )
 from safetensors.numpy import load_file
 
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.schema import to_toml
 
 CASES = dict(cases())
 GOLDEN = json.loads(REACHED.read_text())

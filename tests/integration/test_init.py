@@ -7,7 +7,7 @@ from ase import Atoms
 from ase.io import write
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.schema import load_config
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.resources import resource_path
 
 

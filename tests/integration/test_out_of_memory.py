@@ -10,7 +10,7 @@ import pytest
 from ase import Atoms
 from safetensors.numpy import load_file
 
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.config.trial_config import HALVED, PEER_LOST
 from hydragnn_hpo.metrics_log import read_records
 

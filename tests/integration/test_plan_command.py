@@ -7,7 +7,7 @@ from PIL import Image
 
 from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.config.machine import known_profiles
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.schema import to_toml
 
 CAUSES = {"training", "start-up", "tail", "held", "failures", "brain"}
 

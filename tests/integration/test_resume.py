@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from hydragnn_hpo.campaign.outcome import EndedAttempt, read_outcome
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.config.trial_config import DISK_FULL, INTERRUPTED, PEER_LOST
 from hydragnn_hpo.metrics_log import read_records
 

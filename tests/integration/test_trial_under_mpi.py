@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 from virtual_slurm import missing
 
-from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec

@@ -6,10 +6,9 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
-from hydragnn_hpo.config.model_size import count_parameters, forward_flops, kept_bytes
-from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.model.trunk import Trunk
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, count_parameters
+from hydragnn_hpo.config.trial_size import forward_flops, kept_bytes
+from hydragnn_hpo.model.gnn import MultiHeadGNN, Trunk
 
 ENERGY = {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0}
 TARGETS = {"energy": ENERGY, "force": {**ENERGY, "level": "node", "shape": "vector"}}

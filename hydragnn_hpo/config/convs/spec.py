@@ -1,10 +1,18 @@
-"""What the controller knows about a conv without building it: options, capabilities, cost.
+"""What the controller knows about a conv, a user's own included, without building it.
+
+A user's conv is named ``my_pkg.my_module:MyConv``; its package is only asked for options and
+capabilities when a model is built.
 
 Shapes: N nodes, E edges, P pairs of edges, T triplets, F features, K radial functions.
 """
 
+import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+from pydantic import ConfigDict
 
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
@@ -111,10 +119,82 @@ def products(*widths: int) -> float:
 
 
 def search_ranges(options: type[Config]) -> dict[str, ParameterConfig]:
-    """Give the sensible search range of each option that has one, by the option's name."""
+    """Return the sensible search range of each option that has one, by the option's name."""
     return {
         name: ParameterConfig(**vars(noted))
         for name, field in options.model_fields.items()
         for noted in field.metadata
         if isinstance(noted, Range)
     }
+
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+
+class UserOptions(Config):
+    """Whatever options a user's conv has; checked by its own ``Options`` when it is built."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def is_user_conv(name: str) -> bool:
+    """Check whether a conv's name is a module and a class."""
+    return ":" in name
+
+
+def check_name(name: str) -> None:
+    """Check that a name is a module and a class.
+
+    Raises:
+        ValueError: the name has another form.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"conv '{name}' is no module and class: write it like my_pkg.my_module:MyConv."
+        )
+
+
+def check_installed(name: str) -> None:
+    """Check that the package of a class is installed; nothing of it is run.
+
+    Raises:
+        ValueError: its package is not installed.
+    """
+    package = package_of(name)
+    if importlib.util.find_spec(package) is None:
+        raise ValueError(
+            f"conv '{name}' is in package '{package}', which is not installed here: install it, "
+            "or correct the name."
+        )
+
+
+def package_of(name: str) -> str:
+    """Return the top-level package of a user's conv."""
+    return re.split(r"[.:]", name, maxsplit=1)[0]
+
+
+def version_of(name: str) -> str:
+    """Return the version of the package of a user's conv; ``unknown`` if it was never installed."""
+    distributions = packages_distributions().get(package_of(name), [])
+    try:
+        return version(distributions[0]) if distributions else "unknown"
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _user_parameters(d: Dimensions, o: Config) -> int:
+    return 0
+
+
+def _user_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    """Guess: one perceptron on the edges, one on the nodes; corrected by what is measured."""
+    f = d.features
+    return s.edges * products(d.basis_size, f, f) + s.nodes * products(2 * f, f, f)
+
+
+def _user_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    return d.features * (4.0 * s.edges + 6.0 * s.nodes)
+
+
+USER_SPEC = ConvSpec(UserOptions, _user_parameters, _user_flops, _user_kept, vectors=True)
+"""The most that a user's conv may be; what it is not, it says when it is built."""

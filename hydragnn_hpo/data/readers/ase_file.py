@@ -59,10 +59,7 @@ def structures_in(content: Any, form: str, place: Path | str, **options: Any) ->
     except (MemoryError, GeneratorExit):
         raise
     except Exception as error:  # ASE's parsers raise whatever comes to pass
-        raise DataError(
-            f"{place}: structure {number + 1} cannot be read as {form} ({_reason(error)}); "
-            "mend or remove it."
-        ) from error
+        raise unreadable(f"{place}: structure {number + 1}", form, error) from error
     if not number:
         raise DataError(f"{place}: holds no structure; get it again.")
 
@@ -97,8 +94,15 @@ def _format(path: Path, inner: str | None) -> str:
         ) from error
 
 
-def _reason(error: Exception) -> str:
-    """Describe what ASE failed on; an unknown chemical symbol arrives as a bare ``KeyError``."""
+def unreadable(place: str, form: str, error: Exception) -> DataError:
+    """Return what ASE failed on; an unknown chemical symbol arrives as a bare ``KeyError``.
+
+    Args:
+        place: file and number of the structure.
+        form: ASE's name of the format.
+        error: what ASE raised.
+    """
+    reason = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, KeyError):
-        return f"unknown element or key {error}"
-    return " ".join(str(error).split()) or type(error).__name__
+        reason = f"unknown element or key {error}"
+    return DataError(f"{place} cannot be read as {form} ({reason}); mend or remove it.")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.alignn import AlignnOptions, keeps_angles, sees_angles
+from hydragnn_hpo.config.convs.angular import AlignnOptions, keeps_angles, sees_angles
 from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.layers import mlp
 from hydragnn_hpo.model.scatter import (

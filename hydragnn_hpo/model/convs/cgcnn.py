@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.cgcnn import CGCNNOptions
+from hydragnn_hpo.config.convs.scalar import CGCNNOptions
 from hydragnn_hpo.model.edges import Edges
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.dimenetpp import DimeNetPPOptions
+from hydragnn_hpo.config.convs.angular import DimeNetPPOptions
 from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.scatter import multiply_by_filters, sum_ends
 from hydragnn_hpo.model.triplets import (

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.egnn import EGNNOptions
+from hydragnn_hpo.config.convs.scalar import EGNNOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import mlp
 

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.et import ETOptions
-from hydragnn_hpo.config.convs.painn import sent_channels
+from hydragnn_hpo.config.convs.vector import ETOptions, sent_channels
+from hydragnn_hpo.model.convs.painn import RadialFilters, VectorUpdate, send_vectors
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import Links, apply_function, reverse_links, scale_rows
-from hydragnn_hpo.model.vectors import RadialFilters, VectorUpdate, send_vectors
 
 
 def edge_scores(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.gat import GATOptions
+from hydragnn_hpo.config.convs.scalar import GATOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import segment_max, weighted_sum
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.gin import GINOptions
+from hydragnn_hpo.config.convs.scalar import GINOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import mlp
 from hydragnn_hpo.model.scatter import weighted_sum

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.degrees import Path, pairs, start
-from hydragnn_hpo.config.convs.mace import MACEOptions, Plan
+from hydragnn_hpo.config.convs.vector import MACEOptions, Path, Plan, pairs, start
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.tensor_product import (
     coupled_sum,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.mfc import MFCOptions
+from hydragnn_hpo.config.convs.scalar import MFCOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import weighted_sum
 

@@ -1,17 +1,157 @@
-"""Polarizable interaction convolution: scalars and vectors talk to each other.
+"""PaiNN: scalars and vectors exchange messages. Its blocks also serve other convs with vectors.
 
-Shapes: N nodes, E edges, P pairs, F features, K radial functions. Vectors are [N, 3, F].
+Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions. Vectors are [N, 3, F].
 """
 
+from collections.abc import Sequence
+from typing import Any
+
+import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.painn import PaiNNOptions, sent_channels
+from hydragnn_hpo.config.convs.vector import PaiNNOptions, sent_channels
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import ShiftedSoftplus, mlp
-from hydragnn_hpo.model.vectors import RadialFilters, VectorUpdate, send_vectors
+from hydragnn_hpo.model.scatter import (
+    Links,
+    add_products,
+    apply_function,
+    filtered_sum_gradients,
+    gather_rows,
+    outer_sum_gradients,
+    scale_rows,
+    segment_sum,
+)
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "ssp": ShiftedSoftplus}
+
+def vector_messages_sum(
+    messages: Tensor, directions: Tensor, vectors: Tensor, filters: Tensor, links: Links
+) -> Tensor:
+    """Sum ``direction_ij x message_ij + filter_ij * vector_j`` over neighbours, [N, 3, F].
+
+    Both terms share their passes over the edges: the sum, and in the backward pass the slope of
+    the result that each edge fetches from its receiver.
+
+    Args:
+        messages: of the edges, [E, F].
+        directions: of the edges, [E, 3].
+        vectors: of the nodes, [N, 3, F].
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        links: the edges.
+    """
+    return apply_function(_VectorMessagesSum, messages, directions, vectors, filters, *links.arrays)
+
+
+class _VectorMessagesSum(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        messages: Tensor,
+        directions: Tensor,
+        vectors: Tensor,
+        filters: Tensor,
+        *links: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(messages, directions, vectors, filters, *links)
+        sender, _, order, starts, _, _ = links
+        found = []
+        for axis, values in enumerate(vectors.unbind(1)):
+            rows = scale_rows(gather_rows(values, sender), filters)
+            rows.addcmul_(messages, directions[:, axis : axis + 1])
+            found.append(segment_sum(rows, order, starts))
+        return torch.stack(found, dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        messages, directions, vectors, filters, *links = ctx.saved_tensors
+        sender, receiver, by_receiver, receiver_starts, by_sender, starts = links
+        needed = ctx.needs_input_grad
+        if torch.is_grad_enabled() or needed[1]:
+            ends = (receiver, by_receiver, receiver_starts)
+            first = outer_sum_gradients(messages, directions, grad, ends, needed[:2])
+            second = filtered_sum_gradients(vectors, filters, grad, links, needed[2:4])
+            return *first, *second, *[None] * 6
+        to_messages, to_filters = torch.zeros_like(messages), torch.zeros_like(filters)
+        to_vectors = []
+        for axis, (values, slope) in enumerate(zip(vectors.unbind(1), grad.unbind(1), strict=True)):
+            met = gather_rows(slope, receiver)
+            to_messages.addcmul_(met, directions[:, axis : axis + 1])
+            add_products(to_filters, gather_rows(values, sender), met)
+            to_vectors.append(segment_sum(scale_rows(met, filters), by_sender, starts))
+        return to_messages, None, torch.stack(to_vectors, dim=1), to_filters, *[None] * 6
+
+
+def send_vectors(
+    vectors: Tensor | None,
+    nodes: Sequence[Tensor],
+    filters: Sequence[Tensor],
+    edges: Edges,
+) -> Tensor:
+    """Send directions and vectors to neighbours, [N, 3, F].
+
+    Args:
+        vectors: of the nodes; none in the first layer, [N, 3, F].
+        nodes: what each node puts on directions, and on its own vectors if there are any,
+            [N, F] each.
+        filters: what each pair lets through of these, smooth at the cutoff, [P, F] each.
+        edges: the geometry.
+
+    Source: Schuett et al. (2021), arXiv:2102.03150, eq. 8.
+    """
+    messages = edges.filter_senders(nodes[0], filters[0])
+    if vectors is None:
+        return edges.outer_sum(messages, edges.directions)
+    carried = vectors * nodes[1].unsqueeze(1)
+    return vectors + vector_messages_sum(
+        messages, edges.directions, carried, filters[1], edges.links
+    )
+
+
+class RadialFilters(nn.Module):
+    """Filters of each pair's distance, smooth at the cutoff.
+
+    Several maps and not one: slices of its result would be strided, and slower.
+    """
+
+    def __init__(self, basis_size: int, features: int, count: int) -> None:
+        """Build the maps; the envelope's own column is their bias."""
+        super().__init__()
+        self.maps = nn.ModuleList(
+            nn.Linear(basis_size + 1, features, bias=False) for _ in range(count)
+        )
+
+    def forward(self, edges: Edges) -> list[Tensor]:
+        """Return ``count`` filters, [P, F] each."""
+        basis = edges.faded_basis
+        return [each(basis) for each in self.maps]
+
+
+class VectorUpdate(nn.Module):
+    """Mix the scalars and vectors of a node.
+
+    Source: Schuett et al. (2021), arXiv:2102.03150, eqs. 9 and 10.
+    """
+
+    def __init__(self, features: int, activation: type[nn.Module]) -> None:
+        """Build the mix of vector channels and the perceptron."""
+        super().__init__()
+        self.mix = nn.Linear(features, 2 * features, bias=False)
+        self.talk = nn.Sequential(
+            nn.Linear(2 * features, features), activation(), nn.Linear(features, 3 * features)
+        )
+
+    def forward(self, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        left, right = self.mix(vectors).chunk(2, dim=-1)
+        length = (right.square().sum(dim=1) + 1e-8).sqrt()
+        scale, mixed, own = self.talk(torch.cat((scalars, length), dim=-1)).chunk(3, dim=-1)
+        inner = (left * right).sum(dim=1)
+        return own + mixed * inner, vectors + left * scale.unsqueeze(1)
+
+
+PAINN_ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "ssp": ShiftedSoftplus}
 
 
 class PaiNNConv(nn.Module):
@@ -24,7 +164,7 @@ class PaiNNConv(nn.Module):
     def __init__(self, dimensions: Dimensions, options: PaiNNOptions) -> None:
         """Build one layer."""
         super().__init__()
-        features, activation = dimensions.features, ACTIVATIONS[options.activation]
+        features, activation = dimensions.features, PAINN_ACTIVATIONS[options.activation]
         self.sent = sent_channels(dimensions)
         self.send = mlp((features, features, self.sent * features), activation)
         self.filters = RadialFilters(dimensions.basis_size, features, self.sent)

@@ -1,15 +1,58 @@
-"""Principal neighbourhood aggregation.
+"""Principal neighbourhood aggregation: several views of what neighbours say, scaled by degree.
 
-Shapes: N nodes, E edges, P pairs, F features, K radial functions.
+Shapes: N nodes, E edges, F features.
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
 
+from hydragnn_hpo.config import Config
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.pna import PNAOptions
-from hydragnn_hpo.model.aggregation import Aggregation
+from hydragnn_hpo.config.convs.scalar import AGGREGATIONS, PNAOptions, aggregator_copies
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.scatter import segment_max, segment_min
+
+SMALL = 0.25
+"""Spreads well below this are no longer told from none: the bare root of a variance would rise
+from 0 so steeply that forces jump where the first neighbour comes in."""
+
+
+class Aggregation(nn.Module):
+    """Mean, spread, largest and smallest message, each as it is, amplified and attenuated.
+
+    Every message counts by its envelope and the node itself counts as one neighbour that says
+    nothing, so that nothing jumps when an atom crosses the cutoff: the mean of
+    one vanishing message is 0, and so are its extremes.
+    Source: Corso et al. (2020), arXiv:2004.05718, eqs. 5-8; degrees are sums of envelopes.
+    """
+
+    typical: Tensor
+
+    def __init__(self, features: int, degree: float, options: Config) -> None:
+        """Build the map from all views to the width; ``degree`` is the typical one."""
+        super().__init__()
+        self.copies = aggregator_copies(options)
+        self.mix = nn.Linear(AGGREGATIONS * self.copies * features, features)
+        self.register_buffer("typical", torch.tensor(math.log(degree + 2.0)))
+
+    def forward(self, messages: Tensor, edges: Edges) -> Tensor:
+        """Aggregate messages, [E, F], at their receivers, [N, F]."""
+        weight = edges.envelope
+        weighted = messages * weight
+        degree = edges.sum_messages(weight)
+        mean = edges.sum_messages(weighted) / (1.0 + degree)
+        square = edges.sum_messages(weighted * messages) / (1.0 + degree)
+        spread = (square - mean.square() + SMALL**2).sqrt() - SMALL
+        largest = segment_max(weighted, edges.links)
+        smallest = segment_min(weighted, edges.links)
+        views = torch.cat((mean, spread, largest, smallest), dim=-1)
+        if self.copies > 1:
+            amplify = torch.log(degree + 2.0) / self.typical
+            views = torch.cat((views, views * amplify, views / amplify), dim=-1)
+        mixed: Tensor = self.mix(views)
+        return mixed
 
 
 class PNAConv(nn.Module):

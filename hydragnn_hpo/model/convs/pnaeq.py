@@ -6,13 +6,12 @@ Shapes: N nodes, E edges, P pairs, F features, K radial functions. Vectors are [
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.painn import sent_channels
-from hydragnn_hpo.config.convs.pnaeq import PNAEqOptions
-from hydragnn_hpo.model.aggregation import Aggregation
+from hydragnn_hpo.config.convs.vector import PNAEqOptions, sent_channels
+from hydragnn_hpo.model.convs.painn import RadialFilters, VectorUpdate, send_vectors
+from hydragnn_hpo.model.convs.pna import Aggregation
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import mlp
 from hydragnn_hpo.model.scatter import multiply_by_filters
-from hydragnn_hpo.model.vectors import RadialFilters, VectorUpdate, send_vectors
 
 
 class PNAEqConv(nn.Module):

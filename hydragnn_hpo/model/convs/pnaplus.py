@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.pnaplus import PNAPlusOptions
-from hydragnn_hpo.model.aggregation import Aggregation
+from hydragnn_hpo.config.convs.scalar import PNAPlusOptions
+from hydragnn_hpo.model.convs.pna import Aggregation
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import mlp
 from hydragnn_hpo.model.scatter import multiply_by_filters

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.sage import SAGEOptions
+from hydragnn_hpo.config.convs.scalar import SAGEOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import segment_max, weighted_sum
 

@@ -6,7 +6,7 @@ Shapes: N nodes, E edges, F features, K radial functions, W filters.
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.schnet import SchNetOptions
+from hydragnn_hpo.config.convs.scalar import SchNetOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import ShiftedSoftplus
 

@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydragnn_hpo.config import Scalar, Space
-from hydragnn_hpo.search.brains.sobol_brain import spread_points
+from hydragnn_hpo.search.brains.sampling import ProposalHistory, spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, finite_or_none
-from hydragnn_hpo.search.proposal_history import ProposalHistory
 from hydragnn_hpo.search.space import (
     active_parameters,
     canonical_values,
@@ -145,7 +144,7 @@ class DeepHyperBrain:
         return list(found.values())
 
     def _sample(self, size: int) -> list[Encoded]:
-        """Give DeepHyper its candidates; at least one, or it fails."""
+        """Pass DeepHyper its candidates; at least one, or it fails."""
         found = self._candidates(size) or [canonical_values(self._known.space, self._random())]
         return [self._encode(values) for values in found]
 

@@ -1,22 +1,23 @@
 """Propose with Optuna's tree-structured Parzen estimator (TPE).
 
 Optuna sees active keys only, positions in [0, 1] and numbers of choices; steps, logarithms and
-duplicates are ours. Its study is built anew whenever there is news, from results we hold, so
+duplicates are ours. Its study is built again whenever there are results, from those we hold, so
 that it stays small and a restarted brain knows the same.
 """
 
+import contextlib
+import logging
 import random
+import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.layout import derive_seed
-from hydragnn_hpo.search.brains.sobol_brain import spread_points
+from hydragnn_hpo.search.brains.sampling import ProposalHistory, spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, finite_or_none, rank_points
-from hydragnn_hpo.search.proposal_history import ProposalHistory
-from hydragnn_hpo.search.quiet_optuna import silence_optuna
 from hydragnn_hpo.search.space import (
     active_parameters,
     choice_index,
@@ -26,6 +27,21 @@ from hydragnn_hpo.search.space import (
     position_of,
     value_at,
 )
+
+
+@contextlib.contextmanager
+def silence_optuna() -> Iterator[None]:
+    """Keep Optuna from telling of every study, of what is experimental and of few trials."""
+    logger = logging.getLogger("optuna")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
 
 BEST = 25
 """Results that TPE models as good, at most: its own default."""
@@ -147,7 +163,7 @@ class OptunaBrain:
         return values
 
     def _current(self) -> Any:
-        """Give a study of what is known; pending proposals are running trials in it."""
+        """Return a study of what is known; pending proposals are running trials in it."""
         if self._study is None:
             optuna, states = self._optuna, self._optuna.trial.TrialState
             seed = derive_seed(self._seed, "optuna", str(len(self._results)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config.toml_files import read_toml
+from hydragnn_hpo.config.schema import read_toml
 from hydragnn_hpo.launching.job import Event, Job, Slot
 
 

@@ -20,7 +20,7 @@ from hydragnn_hpo.campaign.trial_kind import CommandTrials
 from hydragnn_hpo.campaign.user_requests import write_request
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.job import Event

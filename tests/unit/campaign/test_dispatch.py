@@ -9,7 +9,7 @@ from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.trial_kind import TrainingTrials
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.layout import RunDir

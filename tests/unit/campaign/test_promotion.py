@@ -11,7 +11,7 @@ from hydragnn_hpo.campaign.setup import open_run, trial_config
 from hydragnn_hpo.campaign.state import State, fold
 from hydragnn_hpo.campaign.status import build_status, describe_trial, rank_trials
 from hydragnn_hpo.config.campaign_config import CampaignConfig, EnsembleConfig
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.errors import ConfigError, RunError
 
 SEARCH = {"brain": "random", "trials": 6, "rungs": [2, 4], "finalists": 3}

@@ -16,7 +16,7 @@ from hydragnn_hpo.campaign.setup import (
     tidy,
 )
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.toml_files import load_config, parse_config
+from hydragnn_hpo.config.schema import load_config, parse_config
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.resources import resource_path

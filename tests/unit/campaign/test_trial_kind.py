@@ -9,7 +9,7 @@ import pytest
 from hydragnn_hpo.campaign.outcome import EndedAttempt
 from hydragnn_hpo.campaign.trial_kind import CommandTrials
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.launching.job import Slot
 
 SLOTS = tuple(Slot("here", index, (index,), "cpu") for index in range(2))

@@ -8,8 +8,8 @@ from ase import Atoms
 from ase.io import write
 
 from hydragnn_hpo.cli.estimate_stats import ATOMS, DENSITY, estimate_stats
-from hydragnn_hpo.config.data_mixture import unite_stats
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.data_config import unite_stats
+from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.errors import DataError
 
 

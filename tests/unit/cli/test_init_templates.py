@@ -8,9 +8,8 @@ from hydragnn_hpo.campaign.setup import check_corners
 from hydragnn_hpo.cli.init_templates import render_campaign
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
-from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.data_mixture import targets_of
-from hydragnn_hpo.config.toml_files import load_config, parse_config
+from hydragnn_hpo.config.data_config import CardConfig, targets_of
+from hydragnn_hpo.config.schema import load_config, parse_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import resource_path
 

@@ -8,7 +8,7 @@ import pytest
 from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
 from hydragnn_hpo.cli.plan_report import advice_lines, report_lines, report_plain
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.placement.prediction_error import TrialPrediction
+from hydragnn_hpo.placement.cost_model import TrialPrediction
 from hydragnn_hpo.placement.simulator import CAUSES, Bar, SimulatedWork, SimulationResult
 
 SLOTS, HOUR = 80, 3600.0

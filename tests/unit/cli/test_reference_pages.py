@@ -20,11 +20,11 @@ from hydragnn_hpo.cli.reference_pages import (
     read_settings,
     settings_page,
 )
-from hydragnn_hpo.config.compatibility import TrialHeads
-from hydragnn_hpo.config.convs.user import UserOptions
-from hydragnn_hpo.config.data_mixture import MixedConfig
+from hydragnn_hpo.config.convs.spec import UserOptions
+from hydragnn_hpo.config.data_config import MixedConfig
 from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.trial_config import TrialHeads
 
 ROOT = Path(__file__).parents[3]
 UNWRITTEN = {Config, MixedConfig, SiteConfig, TrialHeads, UserOptions}

@@ -7,7 +7,7 @@ from made_campaign import make_campaign
 
 from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.tables import not_learned
-from hydragnn_hpo.config.toml_files import to_toml
+from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.layout import RunDir
 
 

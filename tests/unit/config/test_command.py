@@ -4,7 +4,7 @@ import pytest
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.command_config import fill_arguments
-from hydragnn_hpo.config.toml_files import dump_config, parse_config, read_toml
+from hydragnn_hpo.config.schema import dump_config, parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
 
 

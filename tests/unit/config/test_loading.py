@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.schema import Config
-from hydragnn_hpo.config.toml_files import (
+from hydragnn_hpo.config.schema import (
+    Config,
     dump_config,
     load_config,
     parse_config,

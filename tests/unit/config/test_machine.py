@@ -28,7 +28,7 @@ from hydragnn_hpo.config.machine import (
 )
 from hydragnn_hpo.config.machine_checks import cores_of
 from hydragnn_hpo.config.path_templates import fill_path
-from hydragnn_hpo.config.toml_files import dump_config, load_config
+from hydragnn_hpo.config.schema import dump_config, load_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import resource_path
 

@@ -6,14 +6,18 @@ import pytest
 from pydantic import ValidationError
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.convs import CONV_SPECS, Dimensions
 from hydragnn_hpo.config.data_config import CardConfig, SplitConfig
-from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
-from hydragnn_hpo.config.model_size import count_parameters, forward_flops, head_parameters
+from hydragnn_hpo.config.model_config import (
+    HeadConfig,
+    ModelConfig,
+    count_parameters,
+    head_parameters,
+)
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.config.search_config import ParameterConfig, SearchConfig
-from hydragnn_hpo.config.toml_files import parse_config
-from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.config.trial_config import TrainConfig, TrialHeads
+from hydragnn_hpo.config.trial_size import forward_flops
 from hydragnn_hpo.errors import ConfigError
 
 

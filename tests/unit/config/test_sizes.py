@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hydragnn_hpo.config.epoch_size import compute_epoch_size, count_draws
-from hydragnn_hpo.config.toml_files import dump_config, parse_config
-from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.config.schema import dump_config, parse_config
+from hydragnn_hpo.config.trial_config import TrainConfig
+from hydragnn_hpo.config.trial_size import compute_epoch_size, count_draws
 from hydragnn_hpo.errors import ConfigError, DataError
 
 STATS = {

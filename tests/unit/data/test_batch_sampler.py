@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.model_config import ModelConfig
-from hydragnn_hpo.config.model_size import angle_cutoff, forward_flops
-from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.config.trial_config import TrainConfig
+from hydragnn_hpo.config.trial_size import angle_cutoff, forward_flops
 from hydragnn_hpo.data.batch_sampler import (
     MOVED,
     BatchSampler,

@@ -8,8 +8,8 @@ from ase.io.extxyz import key_val_str_to_dict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_hpo.data.readers import comment
-from hydragnn_hpo.data.readers.comment import parse_comment
+from hydragnn_hpo.data.readers import extxyz
+from hydragnn_hpo.data.readers.extxyz import parse_comment
 
 LATTICE = 'Lattice="3.9 0.0 0.0 0.0 3.9 0.1 0.0 -1e-3 3.9"'
 
@@ -63,7 +63,7 @@ def test_it_gives_what_ase_gives_for_anything(parts: list[tuple[str, str, bool]]
 
 
 def test_plain_lines_need_no_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(comment, "key_val_str_to_dict")
+    monkeypatch.delattr(extxyz, "key_val_str_to_dict")
     found = parse_comment(f'{LATTICE} Properties=species:S:1:pos:R:3 gap=0.5 id=mp-1 pbc="T T T"')
     assert found["Lattice"].T[1].tolist() == [0.0, 3.9, 0.1]
     assert (found["gap"], found["id"], found["pbc"]) == (0.5, "mp-1", [True] * 3)

@@ -13,10 +13,10 @@ from structure_files import FIXTURES
 
 from hydragnn_hpo.cli.init_templates import path_from, render_card
 from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
+from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.data.convert_pieces import read_piece
-from hydragnn_hpo.data.graph import Graph
 from hydragnn_hpo.data.inspect import choose_runs, inspect_files, summarize_geometry
 from hydragnn_hpo.errors import ConfigError, DataError
 

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.config.data_config import SPLITS, CardConfig, TargetConfig
-from hydragnn_hpo.config.data_mixture import MixedConfig, targets_of, unite_stats, unite_targets
+from hydragnn_hpo.config.data_config import (
+    SPLITS,
+    CardConfig,
+    MixedConfig,
+    TargetConfig,
+    targets_of,
+    unite_stats,
+    unite_targets,
+)
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.mixture import Mixture, _without_edges, unite

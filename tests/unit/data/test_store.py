@@ -15,7 +15,7 @@ import pytest
 from comparing import assert_same_arrays
 
 from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data.columns import Columns, Names, columns_of
 from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.data.store_index import find_runs, read_index, read_stats

@@ -18,7 +18,7 @@ from ase.io import read, write
 from comparing import assert_same_store
 
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data import convert_pieces, store_builder
 from hydragnn_hpo.data.build_merge import StoreLayout, split_windows
 from hydragnn_hpo.data.build_plan import BuildPlan, Piece, find_file, hold_work_folder, make_plan

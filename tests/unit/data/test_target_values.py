@@ -8,7 +8,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from hydragnn_hpo.config.data_config import AttributeConfig, CardConfig, TargetConfig
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.structure import Place, Rules, graph_of

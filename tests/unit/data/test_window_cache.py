@@ -10,7 +10,7 @@ import pytest
 from comparing import assert_same_columns
 
 from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data import store_parts, window_cache
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store

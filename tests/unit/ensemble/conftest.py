@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
-from hydragnn_hpo.config.toml_files import dump_config, parse_config
+from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.normalize import fit_target_stats

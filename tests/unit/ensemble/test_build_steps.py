@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import save_file
 
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
-from hydragnn_hpo.config.toml_files import dump_config, load_config
+from hydragnn_hpo.config.schema import dump_config, load_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.config.data_config import CardConfig
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact

@@ -19,7 +19,7 @@ from ase.db import connect
 from ase.io import write
 from processes import until
 
-from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.ensemble import structure_batches as reading_module
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.input_chunks import (

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.config.model_config import ModelConfig
-from hydragnn_hpo.config.model_size import forward_flops
+from hydragnn_hpo.config.trial_size import forward_flops
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble

@@ -11,8 +11,7 @@ import pytest
 from ase import Atoms
 from ase.io import read
 
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.manifest import (

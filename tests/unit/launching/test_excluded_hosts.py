@@ -4,7 +4,7 @@ import pytest
 
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.toml_files import load_config
+from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.excluded_hosts import (
     add_excluded,

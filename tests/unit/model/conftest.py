@@ -6,9 +6,8 @@ import torch
 
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.graph import Graph
-from hydragnn_hpo.data.neighbors import find_edges
+from hydragnn_hpo.data.columns import Graph, columns_of
+from hydragnn_hpo.data.structure import find_edges
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 
 CUTOFF = 4.0

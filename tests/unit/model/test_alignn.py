@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from scipy.special import eval_legendre
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.alignn import SPEC, AlignnOptions
+from hydragnn_hpo.config.convs.angular import ALIGNN, AlignnOptions
 from hydragnn_hpo.model.convs.alignn import AlignnConv, gated_mean, silu_of_norm
 from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.scatter import build_links, build_paired_links
@@ -98,7 +98,7 @@ def test_three_layers_equal_the_equations(paired, lines):
     torch.testing.assert_close(scalars, expected)
     assert state is None
     for conv, place in zip(layers, places, strict=True):
-        assert sum(p.numel() for p in conv.parameters()) == SPEC.parameters(place, options)
+        assert sum(p.numel() for p in conv.parameters()) == ALIGNN.parameters(place, options)
 
 
 def test_gated_mean_and_bent_norm_have_two_derivatives():
@@ -144,7 +144,7 @@ def test_nothing_is_built_that_nobody_reads():
 
 def test_a_longer_reach_counts_as_the_cutoff():
     assert AlignnConv(Dimensions(4, 3, cutoff=3.0), AlignnOptions()).reach == 3.0
-    assert SPEC.angle_cutoff(AlignnOptions()) == 3.5
+    assert ALIGNN.angle_cutoff(AlignnOptions()) == 3.5
 
 
 @pytest.mark.parametrize("wrong", [{"angle_basis": 1}, {"angle_cutoff": 0.0}])

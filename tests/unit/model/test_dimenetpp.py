@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from scipy.special import eval_legendre, spherical_jn
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.dimenetpp import SPEC, DimeNetPPOptions
+from hydragnn_hpo.config.convs.angular import DIMENETPP, DimeNetPPOptions
 from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
 from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.scatter import build_links, build_paired_links
@@ -125,8 +125,8 @@ def test_an_angle_matters_where_no_length_changes():
 def test_a_longer_reach_counts_as_the_cutoff():
     far = DimeNetPPConv(Dimensions(4, 3, CUTOFF), DimeNetPPOptions(angle_cutoff=9.0))
     assert far.reach == DimeNetPPConv(Dimensions(4, 3, CUTOFF), DimeNetPPOptions()).reach == CUTOFF
-    assert SPEC.angle_cutoff(DimeNetPPOptions()) is None
-    assert SPEC.angle_cutoff(OPTIONS) == REACH
+    assert DIMENETPP.angle_cutoff(DimeNetPPOptions()) is None
+    assert DIMENETPP.angle_cutoff(OPTIONS) == REACH
 
 
 @pytest.mark.parametrize("wrong", [{"num_spherical": 1}, {"num_spherical": 9}, {"int_emb": 0}])

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.et import ETOptions
+from hydragnn_hpo.config.convs.vector import ETOptions
 from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.model.convs.et import ETConv, attention_sum, edge_scores
 from hydragnn_hpo.model.edges import Edges

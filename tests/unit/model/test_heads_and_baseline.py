@@ -8,10 +8,15 @@ import torch
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.model.heads import GraphHead, HeadPlan, NodeVectorHead, TargetBaseline
-from hydragnn_hpo.model.pooling import pool_mean, pool_sum
-from hydragnn_hpo.model.trunk import TrunkFeatures
+from hydragnn_hpo.model.gnn import (
+    GraphHead,
+    HeadPlan,
+    MultiHeadGNN,
+    NodeVectorHead,
+    TargetBaseline,
+    TrunkFeatures,
+)
+from hydragnn_hpo.model.layers import pool_mean, pool_sum
 
 BY_NUMBER = [0.0] * 119
 BY_NUMBER[1], BY_NUMBER[8] = 0.5, -2.0

@@ -9,8 +9,7 @@ from sympy.physics.quantum.cg import CG
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.degrees import pairs, paths, start
-from hydragnn_hpo.config.convs.mace import MACEOptions, Plan
+from hydragnn_hpo.config.convs.vector import MACEOptions, Plan, pairs, paths, start
 from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.model.convs.mace import MACEConv
 from hydragnn_hpo.model.edges import Edges

@@ -6,13 +6,11 @@ import torch
 from torch import nn
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
-from hydragnn_hpo.config.model_size import count_parameters
+from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, count_parameters
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.encodings import RandomWalkEncoding
+from hydragnn_hpo.model.conditioning import RandomWalkEncoding
 from hydragnn_hpo.model.gnn import ZBL
-from hydragnn_hpo.model.layers import build_norm
-from hydragnn_hpo.model.pooling import AttentionPool, Padding, pool_max
+from hydragnn_hpo.model.layers import AttentionPool, Padding, build_norm, pool_max
 
 ENERGY = {"energy": {"pool": "contributions"}}
 
@@ -98,7 +96,7 @@ def test_the_order_of_nodes_does_not_matter(make, variant):
 
 def test_a_supercell_gives_the_same_answer_per_atom(make, variant):
     if variant.get("encoding"):
-        pytest.skip("encodings are of the graph of one cell, see model.encodings.")
+        pytest.skip("encodings are of the graph of one cell, see model.conditioning.")
     heads = {"gap": {"pool": "mean"}, "charge": {}}
     net, (numbers, positions, cell) = make.net(heads, **variant), make.atoms(5)
     twice = np.vstack((positions, positions + cell[1]))

@@ -6,8 +6,8 @@ from bonds import edges_between, random_edges
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.model import scatter
+from hydragnn_hpo.model.convs.painn import vector_messages_sum
 from hydragnn_hpo.model.scatter import build_links, segment_max, segment_min, weighted_sum
-from hydragnn_hpo.model.vectors import vector_messages_sum
 
 NODES, FEATURES, COMPONENTS = 5, 2, 3
 BONDS = [(0, 1), (2, 0), (0, 3), (1, 3), (2, 2), (2, 2), (0, 1)]

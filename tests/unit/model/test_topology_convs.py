@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from bonds import edges_between, random_edges
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.cgcnn import CGCNNOptions
-from hydragnn_hpo.config.convs.gat import SPEC as GAT
-from hydragnn_hpo.config.convs.gat import GATOptions
-from hydragnn_hpo.config.convs.gin import GINOptions
-from hydragnn_hpo.config.convs.mfc import MFCOptions
-from hydragnn_hpo.config.convs.sage import SAGEOptions
+from hydragnn_hpo.config.convs.scalar import GAT as GAT
+from hydragnn_hpo.config.convs.scalar import (
+    CGCNNOptions,
+    GATOptions,
+    GINOptions,
+    MFCOptions,
+    SAGEOptions,
+)
 from hydragnn_hpo.model.convs.cgcnn import CGCNNConv
 from hydragnn_hpo.model.convs.gat import GATConv
 from hydragnn_hpo.model.convs.gin import GINConv

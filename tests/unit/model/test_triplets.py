@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import eval_legendre, spherical_jn
 
-from hydragnn_hpo.config.convs.dimenetpp import chebyshev_terms
+from hydragnn_hpo.config.convs.angular import chebyshev_terms
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import build_links, build_paired_links
 from hydragnn_hpo.model.triplets import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lower_bound import campaign_bound, least_makespan
+from makespan_bound import campaign_bound, least_makespan
 
 from hydragnn_hpo.placement.deadline import build_price_table, common_deadline
 from hydragnn_hpo.placement.simulator import SimulatedWork

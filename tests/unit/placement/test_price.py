@@ -1,12 +1,38 @@
 """The price before anything ran, by hand; and a trial's own time."""
 
+import itertools
+import math
+import statistics
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
-from hydragnn_hpo.config.memory_model import pass_bytes
-from hydragnn_hpo.placement.communication_cost import RankLayout, exposed_communication_seconds
+from hydragnn_hpo.config.model_config import count_parameters
+from hydragnn_hpo.config.trial_config import TrialDataConfig
+from hydragnn_hpo.config.trial_size import forward_flops, kept_bytes, pass_bytes
+from hydragnn_hpo.data.batch_sampler import balance_load
+from hydragnn_hpo.data.statistics import histogram
 from hydragnn_hpo.placement.cost_model import CostModel
-from hydragnn_hpo.placement.price import estimate_bytes, estimate_seconds
-from hydragnn_hpo.placement.workload import epoch_workload
+from hydragnn_hpo.placement.price import (
+    BACKWARD,
+    DERIVATIVES,
+    EXPOSED,
+    EXPOSED_SHARDED,
+    RECOMPUTED,
+    TOUCHED,
+    RankLayout,
+    all_reduce_seconds,
+    epoch_workload,
+    estimate_bytes,
+    estimate_seconds,
+    exposed_communication_seconds,
+    graph_cost_spread,
+    imbalance,
+    mean_neighbors,
+    mean_triplets,
+    tensor_parallel_share,
+)
 
 
 def test_seconds_by_hand(machine, stats, make_trial):
@@ -126,3 +152,179 @@ def test_a_trial_that_ran_is_priced_by_its_own_time(machine, stats, make_trial):
     costs.observe(trial, 8, 3.0)
     assert costs.price(trial).epoch_seconds(8) == pytest.approx(3.0)
     assert costs.price(trial).epoch_seconds(2) == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(
+    ("cutoff", "expected"),
+    [
+        (3.0, 4.0),
+        (4.0, 10.0),
+        ((0.5 * (27 + 64)) ** (1 / 3), 7.0),  # half way by volume
+        (1.5, 4.0 / 8.0),
+        (12.0, 10.0),
+    ],
+)
+def test_neighbors_grow_with_the_volume(stats, cutoff, expected):
+    assert mean_neighbors(stats, cutoff) == pytest.approx(expected)
+
+
+def test_an_epoch_by_hand(stats, make_trial):
+    trial = make_trial()
+    work = epoch_workload(trial, stats)
+    assert (work.sizes.nodes, work.sizes.edges, work.sizes.steps) == (1000, 10_000, 3)
+    assert work.flops == pytest.approx(3.0 * forward_flops(trial.model, 1000, 10_000))
+    assert work.moved == pytest.approx(8.0 * kept_bytes(trial.model, 1000, 10_000))
+    assert (BACKWARD, TOUCHED) == (3.0, 8.0)
+    assert work.steps == 3
+    assert work.graphs_per_step == 30
+    assert work.parameters == count_parameters(trial.model, trial.heads, stats["targets"]) > 0
+    assert (work.spread, work.largest) == (0.0, 1.0)
+
+
+def test_what_multiplies_an_epoch(stats, make_trial):
+    plain = epoch_workload(make_trial(), stats)
+    again = epoch_workload(make_trial(parallel={"recompute": True}), stats)
+    assert again.flops / plain.flops == pytest.approx(RECOMPUTED)
+    pieces = epoch_workload(make_trial(micro_batches=4), stats)
+    assert (pieces.steps, pieces.flops) == (4 * plain.steps, plain.flops)
+    half = epoch_workload(make_trial(precision="bf16"), stats)
+    assert half.flops / plain.flops == pytest.approx(0.5)
+    assert half.moved / plain.moved == pytest.approx(0.7)
+    # Half as many graphs to validate as to train on: a third of half of a training pass.
+    validated = epoch_workload(make_trial(), {**stats, "splits": {"train": 90, "val": 45}})
+    assert validated.flops / plain.flops == pytest.approx(1 + 0.5 / 3)
+    derived = {"e": {"level": "node", "shape": "vector", "derived_from": "x"}}
+    forces = epoch_workload(make_trial(), {**stats, "targets": derived})
+    assert forces.flops / plain.flops == pytest.approx(DERIVATIVES)
+    assert forces.steps / plain.steps == pytest.approx(DERIVATIVES)
+
+
+def test_a_cap_on_neighbours_leaves_fewer_edges(stats, make_trial):
+    trial = make_trial()
+    capped = trial.model_copy(update={"model": trial.model.model_copy(update={"max_neighbors": 6})})
+    assert epoch_workload(capped, stats).sizes.edges == 6000
+
+
+def test_several_data_sets_cost_what_is_drawn_of_them(stats, make_trial):
+    """90 graphs of 1000 nodes once, and 30 draws, three passes, of 10 graphs of 50 nodes."""
+    sets = [{"train": 90, "train_nodes": 1000}, {"train": 10, "train_nodes": 50}]
+    entries = tuple(TrialDataConfig(store="x", ratio=ratio) for ratio in (3.0, 1.0))
+    work = epoch_workload(
+        make_trial().model_copy(update={"data": entries}), {**stats, "sets": sets}
+    )
+    assert work.sizes.nodes == 1000 + 3 * 50
+    assert work.sizes.steps == 4, "120 graphs in steps of 32"
+
+
+def test_triplets_are_counted_by_the_histogram_of_neighbours(stats):
+    """Nodes with 0, 1, 2 and 8 neighbours, counted one pair of edges after the other."""
+    degrees = [0, 1, 2, 2, 8]
+    slow = sum(len(list(itertools.permutations(range(d), 2))) for d in degrees)
+    counts = np.bincount(degrees).tolist()
+    few = {"degree": {"4.0": 13 / 5}, "degrees": {"4.0": {"all": counts}}}
+    assert mean_triplets(few, 4.0) == pytest.approx(slow / 5)
+    # Half the neighbours within a smaller cutoff: a quarter of the pairs.
+    closer = 4.0 * 0.5 ** (1 / 3)
+    assert mean_triplets(few, closer) == pytest.approx(slow / 5 / 4)
+    assert mean_triplets(stats, 4.0) == 10.0 * 9.0, "no histogram: all nodes alike"
+
+
+def test_the_spread_of_graphs_from_a_histogram_and_without_one():
+    sizes = np.random.default_rng(0).integers(100, 2000, 5000)
+    summary = {"mean": sizes.mean(), "min": sizes.min(), "max": sizes.max()}
+    expected = statistics.pstdev(sizes.tolist()) / sizes.mean()
+    values, counts = np.unique(sizes, return_counts=True)
+    full = {"edges": summary, "histograms": {"edges": histogram(values, counts)}}
+    for known in (full, {"edges": summary}):
+        spread, largest = graph_cost_spread(known)
+        assert spread == pytest.approx(expected, rel=0.03)
+        assert largest == sizes.max() / sizes.mean()
+    assert math.isclose(graph_cost_spread({"nodes": {"mean": 3.0, "min": 3, "max": 3}})[0], 0.0)
+
+
+DRAWS = {
+    "uniform": lambda random, n: random.integers(2, 201, n).astype(float),
+    "lognormal": lambda random, n: np.exp(random.normal(0.0, 0.5, n)),
+    "exponential": lambda random, n: random.exponential(1.0, n) + 0.05,
+    "narrow": lambda random, n: random.integers(18, 23, n).astype(float),
+    "alike": lambda random, n: np.ones(n),
+}
+
+
+def graphs(costs, batch):
+    spread, largest = costs.std() / costs.mean(), costs.max() / costs.mean()
+    return SimpleNamespace(spread=spread, largest=largest, graphs_per_step=batch)
+
+
+@pytest.mark.parametrize(("batch", "measured"), [(16, 1.11), (32, 1.03), (64, 1.008)])
+def test_imbalance_that_was_measured(batch, measured):
+    """Uniform 2-200 atoms on 8 ranks: reference/stack.md."""
+    costs = np.arange(2.0, 201.0)
+    assert imbalance(graphs(costs, batch), 8) - 1 == pytest.approx(measured - 1, rel=0.2)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+@pytest.mark.parametrize("each", [1, 2, 4, 16])
+@pytest.mark.parametrize("sizes", DRAWS)
+def test_imbalance_of_shares_that_were_made(sizes, each, ranks):
+    """The formula is within a quarter of the mean of real shares of drawn graphs."""
+    random = np.random.default_rng(7)
+    pool = DRAWS[sizes](random, 4000)
+    found = []
+    for _ in range(20):
+        costs = random.choice(pool, each * ranks)
+        loads = [costs[rows].sum() for rows in balance_load(costs, ranks)]
+        found.append(max(loads) / np.mean(loads))
+    assert imbalance(graphs(pool, each * ranks), ranks) == pytest.approx(np.mean(found), rel=0.25)
+
+
+def test_graphs_that_do_not_divide():
+    alike = graphs(np.ones(5), 6)
+    assert imbalance(alike, 4) == pytest.approx(2 / 1.5), "one rank of four has two of six graphs"
+    assert imbalance(alike, 8) == pytest.approx(8 / 6), "two of eight have none"
+    assert imbalance(alike, 1) == 1.0
+
+
+def test_ranks_lie_on_as_few_hosts_as_hold_them(machine, stats, make_trial):
+    work = epoch_workload(make_trial(), stats)
+    assert RankLayout.of(work, machine, 1) == RankLayout(1, 1, 1, 1)
+    eight = RankLayout.of(work, machine, 8)
+    assert (eight.local, eight.hosts, eight.data) == (2, 4, 8)
+    shared = epoch_workload(make_trial(parallel={"tensor": 2}), stats)
+    assert RankLayout.of(shared, machine, 8) == RankLayout(8, 2, 4, 2)
+    assert tensor_parallel_share(RankLayout.of(shared, machine, 8)) == pytest.approx(1 - 0.7 / 2)
+
+
+def test_a_sum_over_ranks_by_hand(machine, stats, make_trial):
+    """100 MB: 10 us and 100 GB/s within a host, 20 us and 20 GB/s between hosts."""
+    two, eight = (
+        RankLayout.of(epoch_workload(make_trial(), stats), machine, width) for width in (2, 8)
+    )
+    within = 2 * 1 * 10e-6 + 2 * (1 / 2) * 1e8 / 100e9
+    assert all_reduce_seconds(two, machine, 1e8) == pytest.approx(within)
+    between = 2 * 2 * 20e-6 + 2 * (3 / 4) * 1e8 / 20e9
+    assert all_reduce_seconds(eight, machine, 1e8) == pytest.approx(within + between)
+
+
+def test_what_is_sent_in_a_step(machine, stats, make_trial):
+    def sent(width, **parallel):
+        work = epoch_workload(make_trial(parallel=parallel), stats)
+        return exposed_communication_seconds(
+            work, machine, RankLayout.of(work, machine, width)
+        ), 4 * work.parameters
+
+    assert sent(1)[0] == 0.0
+    seconds, size = sent(2)
+    start, carry = 2 * 10e-6, size / 100e9
+    assert seconds == pytest.approx(start + EXPOSED * carry)
+    # Gathered again for the backward pass: one and a half times as much, less of it hidden.
+    assert sent(2, shard="full")[0] == pytest.approx(
+        start + EXPOSED_SHARDED * (1.5 * (start + carry) - start)
+    )
+    # Gradients and gathered weights are as many bytes as a sum.
+    assert sent(2, shard="gradients")[0] == pytest.approx(start + EXPOSED_SHARDED * carry)
+    # One pair that shares wide maps: 30 graphs a step; four sums of nodes' features a round.
+    nodes = 1000 / 3 * 16 * 4 / 100e9
+    assert sent(2, tensor=2)[0] == pytest.approx(
+        start + EXPOSED_SHARDED * carry / 2 + 4 * 2 * (start + nodes)
+    )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lower_bound import campaign_bound
+from makespan_bound import campaign_bound
 
 from hydragnn_hpo.placement.simulator import SimulatedWork, SimulationSettings, simulate
 from hydragnn_hpo.placement.task import Plan, ResizeTask

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hydragnn_hpo.config.toml_files import load_config, to_toml
+from hydragnn_hpo.config.schema import load_config, to_toml
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.export_formats import export

@@ -6,8 +6,8 @@ from made_campaign import EFFECTS, make_campaign
 from matplotlib.image import imread
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.config.search_config import ParameterConfig as Parameter
-from hydragnn_hpo.config.toml_files import parse_config
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.importance import (
     SWARM_HALF_HEIGHT,

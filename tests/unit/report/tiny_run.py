@@ -2,7 +2,7 @@
 
 from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.toml_files import dump_config, parse_config
+from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import read_facts
 

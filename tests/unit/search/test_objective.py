@@ -7,8 +7,8 @@ import tomllib
 import pytest
 
 from hydragnn_hpo.config.model_config import HeadConfig
+from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.search_config import SearchConfig
-from hydragnn_hpo.config.toml_files import dump_config, parse_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search.objective import (
     check_objective,

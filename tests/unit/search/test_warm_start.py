@@ -3,7 +3,7 @@
 import math
 
 from hydragnn_hpo.config.search_config import ParameterConfig, Space
-from hydragnn_hpo.search.warm_start import select_warm_start
+from hydragnn_hpo.search.brain import select_warm_start
 
 SPACE: Space = {
     "model.conv": ParameterConfig(choices=("schnet", "egnn")),

@@ -378,7 +378,7 @@ def test_atoms_at_their_images_are_found_where_edges_forget_shifts(monkeypatch):
     def forgetful(batch):
         return pair_vectors(replace(batch, edge_shift=torch.zeros_like(batch.edge_shift)))
 
-    monkeypatch.setattr("hydragnn_hpo.model.trunk.pair_vectors", forgetful)
+    monkeypatch.setattr("hydragnn_hpo.model.gnn.pair_vectors", forgetful)
     report = check_conv(Sound, only=["translation", "node order"])
     assert [finding.name for finding in report.failures] == ["translation"]
 

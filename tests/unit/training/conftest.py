@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
-from hydragnn_hpo.config.toml_files import dump_config
+from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig, TrialConfig
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store_parts import write_store

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.config.toml_files import dump_config, parse_config
+from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.config.trial_config import TrainConfig
 from hydragnn_hpo.training.optim import LearningRateSchedule
 
 

@@ -8,14 +8,13 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
-from hydragnn_hpo.config.memory_model import FULL, weight_copies
+from hydragnn_hpo.config.trial_size import FULL, weight_copies
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.columns import columns_of
-from hydragnn_hpo.data.graph import Graph
+from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.training import micro_batches
-from hydragnn_hpo.training.initialize import build_model
 from hydragnn_hpo.training.micro_batches import LITTLE, StepMemory, fit_to_memory, graph_bytes
+from hydragnn_hpo.training.trainer import build_model
 
 from .conftest import make_config
 

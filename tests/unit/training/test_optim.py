@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hydragnn_hpo.config.training_config import TrainConfig
+from hydragnn_hpo.config.trial_config import TrainConfig
 from hydragnn_hpo.training.optim import make_optimizer, orthogonalize
 
 CONFIG = TrainConfig(

@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
-from hydragnn_hpo.config.parallel_config import ParallelConfig
+from hydragnn_hpo.config.trial_config import ParallelConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.training.initialize import parallelize
 from hydragnn_hpo.training.parallel import (
     ModelParallelism,
     TimedAllReduce,
@@ -20,6 +19,7 @@ from hydragnn_hpo.training.parallel import (
     recompute_rounds,
 )
 from hydragnn_hpo.training.sharded import find_linear_pairs
+from hydragnn_hpo.training.trainer import parallelize
 
 
 @pytest.mark.parametrize(

@@ -7,24 +7,25 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from hydragnn_hpo.config.compatibility import TrialHeads
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
+from hydragnn_hpo.config.trial_config import TrialHeads
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.autocast import (
+from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
+from hydragnn_hpo.model.layers import (
     apply_with_float32_output,
     apply_without_autocast,
+    mlp,
+    node_counts,
+    pool_sum,
     unify_dtypes,
 )
-from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
-from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.pooling import node_counts, pool_sum
 from hydragnn_hpo.model.scatter import apply_function, build_links, sum_messages
 from hydragnn_hpo.model.triplets import SphericalBessel
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
-from hydragnn_hpo.training.initialize import build_model
 from hydragnn_hpo.training.precision import compute_dtype, set_matmul_precision
+from hydragnn_hpo.training.trainer import build_model
 
 CPU = torch.device("cpu")
 

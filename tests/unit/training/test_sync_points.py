@@ -2,8 +2,7 @@
 
 import torch
 
-from hydragnn_hpo.training.ddp import Ranks
-from hydragnn_hpo.training.sync_points import SyncPoints
+from hydragnn_hpo.training.ddp import Ranks, SyncPoints
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training import checkpoint, parallel, sync_points
+from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.training import checkpoint, ddp, parallel
 from hydragnn_hpo.training import trainer as module
 from hydragnn_hpo.training.checkpoint_saver import BackgroundJob
 from hydragnn_hpo.training.divergence import Diverged
@@ -105,7 +105,7 @@ def test_patience_ends_the_training(train, monkeypatch):
 @pytest.fixture
 def look_always(monkeypatch):
     """Look up after every step, and write checkpoints before the training goes on."""
-    monkeypatch.setattr(sync_points, "SECONDS", 0.0)
+    monkeypatch.setattr(ddp, "SECONDS", 0.0)
     monkeypatch.setattr(BackgroundJob, "start", lambda self, job: job())
 
 
@@ -268,3 +268,41 @@ def test_the_seed_of_the_trial_is_the_seed_of_the_model_and_of_the_order(train):
     torch.rand(3)  # nobody draws from the global generator while training
     same.run(2, go)
     assert torch.equal(weights(one), weights(same))
+
+
+@pytest.fixture
+def taught(train, tmp_path):
+    """A trained trial's checkpoint, and its trunk."""
+    trainer = train(heads={"charge": {}}, seed=8)
+    trainer.run(2, lambda: "go", tmp_path)
+    trainer.use_best()
+    weights = {n: p.detach().clone() for n, p in trainer.model.trunk.named_parameters()}
+    return tmp_path / "best.safetensors", weights
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_trunk_is_taken_over(train, taught, frozen):
+    path, weights = taught
+    trainer = train(seed=1, start_from=str(path), freeze_trunk=frozen, balance="uncertainty")
+    heads = [p.detach().clone() for p in trainer.model.heads.parameters()]
+    for name, parameter in trainer.model.trunk.named_parameters():
+        assert torch.equal(parameter, weights[name])
+    trainer.run(2, lambda: "go")
+    moved = [not torch.equal(p, weights[n]) for n, p in trainer.model.trunk.named_parameters()]
+    assert not any(moved) if frozen else all(moved)
+    pairs = zip(trainer.model.heads.parameters(), heads, strict=True)
+    assert all(not torch.equal(now, before) for now, before in pairs)
+    assert trainer.model.log_variances.abs().min() > 0
+
+
+def test_a_trunk_of_another_shape_is_refused(train, taught):
+    path, _ = taught
+    with pytest.raises(ConfigError, match="start_from: the trunk in .* has another shape"):
+        train(start_from=str(path), model={"layers": 2})
+    with pytest.raises(ConfigError, match="training.start_from: .*none.safetensors"):
+        train(start_from=str(path.parent / "none.safetensors"))
+
+
+def test_freezing_needs_something_learned(train):
+    with pytest.raises(ValueError, match="freeze_trunk keeps a trunk that has learned nothing"):
+        train(freeze_trunk=True)

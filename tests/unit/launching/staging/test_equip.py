@@ -8,7 +8,7 @@ import pytest
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import ContainerConfig, SiteConfig, resolve_machine
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.fleet.transport import agent_argv
 from hydragnn_hpo.launching.staging.container import binds_of, contained

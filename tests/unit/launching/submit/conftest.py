@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hydragnn_hpo.config.machine import ProfileConfig, find_profile
-from hydragnn_hpo.config.toml_files import parse_config
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.launching.submit.order import Order
 from hydragnn_hpo.launching.submit.script import Content
 

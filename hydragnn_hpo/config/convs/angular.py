@@ -1,4 +1,4 @@
-"""DimeNet++ without torch. Built by ``model.convs.dimenetpp``."""
+"""Convs that see angles, without torch: options, parameters, operations and kept numbers."""
 
 import math
 from typing import Annotated
@@ -10,6 +10,7 @@ from hydragnn_hpo.config.convs.spec import (
     Dimensions,
     GraphSizes,
     Range,
+    chain,
     linear,
     products,
 )
@@ -49,7 +50,7 @@ class DimeNetPPOptions(Config):
 
 
 def chebyshev_terms(orders: int, count: int) -> int:
-    """Give how many terms expand spherical Bessel functions to rounding.
+    """Return how many terms expand spherical Bessel functions to rounding.
 
     The last root of order l is at most ``z = (count + l / 2) pi``. Coefficients of a wave with z
     radians over the range are Bessel functions of z / 2, which vanish soon after that order.
@@ -58,7 +59,7 @@ def chebyshev_terms(orders: int, count: int) -> int:
     return math.ceil(half + 6.0 * math.cbrt(half)) + 12
 
 
-def _parameters(d: Dimensions, o: Config) -> int:
+def _dimenetpp_parameters(d: Dimensions, o: Config) -> int:
     assert isinstance(o, DimeNetPPOptions)
     f, k, w, b = d.features, d.basis_size, o.int_emb, o.basis_emb
     into = linear(f, f) + linear(f, f, bias=False)
@@ -80,7 +81,7 @@ def _parameters(d: Dimensions, o: Config) -> int:
     )
 
 
-def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+def _dimenetpp_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, DimeNetPPOptions)
     f, k, w, b = d.features, d.basis_size, o.int_emb, o.basis_emb
     functions = o.num_spherical * o.num_radial
@@ -96,7 +97,7 @@ def _flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return total + s.nodes * products(f, *hidden, f)
 
 
-def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+def _dimenetpp_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, DimeNetPPOptions)
     f, k, w, b = d.features, d.basis_size, o.int_emb, o.basis_emb
     skips, orders = o.before_skip + o.after_skip, o.num_spherical
@@ -109,9 +110,89 @@ def _kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return kept + s.triplets * (4 * orders + 4)
 
 
-def _reach(options: Config) -> float | None:
+def _dimenetpp_reach(options: Config) -> float | None:
     assert isinstance(options, DimeNetPPOptions)
     return options.angle_cutoff
 
 
-SPEC = ConvSpec(DimeNetPPOptions, _parameters, _flops, _kept, angle_cutoff=_reach)
+DIMENETPP = ConvSpec(
+    DimeNetPPOptions,
+    _dimenetpp_parameters,
+    _dimenetpp_flops,
+    _dimenetpp_kept,
+    angle_cutoff=_dimenetpp_reach,
+)
+
+
+class AlignnOptions(Config):
+    """Options of the convolution on atoms, bonds and angles. Read by ``model.convs.alignn``."""
+
+    angle_cutoff: Annotated[PositiveFloat | None, Range(low=2.5, high=4.5)] = 3.5
+    """Longest edge that takes part in an angle, in angstrom; left out or longer than the model's
+    cutoff, that counts. Work and memory grow with its sixth power."""
+
+    angle_basis: Annotated[int, Field(ge=2, le=64), Range(low=4, high=16)] = 8
+    """Functions of the angle: Legendre polynomials of degree 0 and up."""
+
+    line_graph_layers: Annotated[NonNegativeInt, Range(low=1, high=4)] = 4
+    """Layers, from the first, in which bonds hear each other at angles; in later ones only atoms
+    and bonds do."""
+
+
+def sees_angles(d: Dimensions, o: AlignnOptions) -> bool:
+    """Check whether bonds exchange messages in this layer."""
+    return d.layer < o.line_graph_layers
+
+
+def keeps_angles(d: Dimensions, o: AlignnOptions) -> bool:
+    """Check whether a later layer reads the angles that this layer gives."""
+    return d.state_is_read and d.layer + 1 < o.line_graph_layers
+
+
+def _gated(features: int, keeps: bool) -> int:
+    """Count the parameters of one edge-gated convolution."""
+    maps = 2 * linear(features, features) + 3 * linear(features, features, bias=False)
+    return maps + (4 if keeps else 2) * features
+
+
+def _alignn_parameters(d: Dimensions, o: Config) -> int:
+    assert isinstance(o, AlignnOptions)
+    f, angles = d.features, sees_angles(d, o)
+    total = _gated(f, d.state_is_read)
+    if d.layer == 0:
+        total += chain(d.basis_size, f, f) + (linear(o.angle_basis, f) if angles else 0)
+    return total + (_gated(f, keeps_angles(d, o)) if angles else 0)
+
+
+def _alignn_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    assert isinstance(o, AlignnOptions)
+    f, angles = d.features, sees_angles(d, o)
+    total = (4 * s.nodes + s.edges) * products(f, f)
+    if angles:
+        total += (4 * s.edges + s.triplets) * products(f, f)
+    if d.layer == 0:
+        total += s.pairs * products(d.basis_size, f, f)
+        total += s.triplets * products(o.angle_basis, f) if angles else 0.0
+    return total
+
+
+def _alignn_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    assert isinstance(o, AlignnOptions)
+    f, angles = d.features, sees_angles(d, o)
+    kept = s.nodes * 6 * f + s.edges * 3 * f
+    if angles:
+        kept += s.edges * 5 * f + s.triplets * 3 * f
+    if d.layer > 0:
+        return kept
+    kept += s.pairs * (d.basis_size + 2 * f) + s.edges * 10
+    return kept + (s.triplets * (f + o.angle_basis + 9) if angles else 0.0)
+
+
+def _alignn_reach(options: Config) -> float | None:
+    assert isinstance(options, AlignnOptions)
+    return options.angle_cutoff
+
+
+ALIGNN = ConvSpec(
+    AlignnOptions, _alignn_parameters, _alignn_flops, _alignn_kept, angle_cutoff=_alignn_reach
+)

@@ -1,0 +1,292 @@
+"""Convs that carry vectors, without torch: options, parameters, operations and kept numbers.
+
+MACE carries spherical harmonics, as ``model.tensor_product`` computes them: a feature of degree
+l has 2l + 1 components; a row of features of all degrees holds degree l from column l^2 on. Parity
+is natural, (-1)^l, so that degrees couple only where their sum is even.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from hydragnn_hpo.config.convs.scalar import (
+    AGGREGATIONS,
+    PNAOptions,
+    aggregator_copies,
+    gathering_flops,
+    gathering_parameters,
+)
+from hydragnn_hpo.config.convs.spec import (
+    ConvSpec,
+    Dimensions,
+    GraphSizes,
+    Range,
+    chain,
+    check_heads,
+    linear,
+    products,
+)
+from hydragnn_hpo.config.schema import Config
+
+MAX_ELL = 3
+"""Highest degree that ``model.tensor_product.spherical_harmonics`` computes."""
+
+ORDERS = ((0,), (1, -1, 0), (-2, -1, 0, 1, 2), (-3, -2, -1, 0, 1, 2, 3))
+"""Order m of each component: as sin(|m| phi) where negative. Degree 1 is x, y, z."""
+
+Path = tuple[int, int, int]
+"""Two degrees and the third that they are coupled to."""
+
+
+def start(ell: int) -> int:
+    """Return the first column of a degree; the number of columns below it."""
+    return ell * ell
+
+
+def paths(left: int, right: int, out: int, *, same: bool = False) -> tuple[Path, ...]:
+    """List the couplings of degrees up to ``left`` and ``right``, those to degree 0 first.
+
+    Args:
+        left: highest degree of the first factor.
+        right: highest degree of the second factor.
+        out: highest degree of the product.
+        same: both factors are the same features, so that their order does not matter.
+    """
+    return tuple(
+        (one, two, three)
+        for three in range(out + 1)
+        for one in range(left + 1)
+        for two in range(one if same else 0, right + 1)
+        if abs(one - two) <= three <= one + two and (one + two + three) % 2 == 0
+    )
+
+
+def pairs(coupled: tuple[Path, ...], *, same: bool = False) -> tuple[tuple[int, int], ...]:
+    """List the columns of both factors whose products the couplings need.
+
+    Three harmonics couple where an even number of their orders is negative and one of the orders
+    is the sum of the others, up to signs.
+    """
+    found = set()
+    for one, two, three in coupled:
+        for a, first in enumerate(ORDERS[one]):
+            for b, second in enumerate(ORDERS[two]):
+                if any(_meet(first, second, third) for third in ORDERS[three]):
+                    columns = (start(one) + a, start(two) + b)
+                    found.add((min(columns), max(columns)) if same else columns)
+    return tuple(sorted(found))
+
+
+def _meet(first: int, second: int, third: int) -> bool:
+    low, middle, high = sorted(map(abs, (first, second, third)))
+    return low + middle == high and sum(m < 0 for m in (first, second, third)) % 2 == 0
+
+
+class PaiNNOptions(Config):
+    """Options of the polarizable interaction convolution. Read by ``model.convs.painn``."""
+
+    activation: Annotated[Literal["silu", "ssp"], Range(choices=("silu", "ssp"))] = "silu"
+    """Non-linearity: SiLU, or shifted softplus."""
+
+
+def sent_channels(d: Dimensions) -> int:
+    """Count what a layer sends: to scalars, on directions, and on vectors once there are any."""
+    return 2 if d.layer == 0 else 3
+
+
+def _painn_parameters(d: Dimensions, o: Config) -> int:
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    message = chain(f, f, sent * f) + linear(k, sent * f)
+    return message + linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
+
+
+def _painn_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    message = s.nodes * products(f, f, sent * f) + s.pairs * products(k + 1, sent * f)
+    return message + s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
+
+
+def _painn_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    f = d.features
+    return (s.pairs * sent_channels(d) + s.edges + s.nodes * 28) * f
+
+
+PAINN = ConvSpec(PaiNNOptions, _painn_parameters, _painn_flops, _painn_kept, vectors=True)
+
+
+class PNAEqOptions(PNAOptions):
+    """Options of aggregation with vectors. Read by ``model.convs.pnaeq``."""
+
+
+def _pnaeq_parameters(d: Dimensions, o: Config) -> int:
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    message = chain(f, f, sent * f) + linear(f, f) + linear(k, sent * f)
+    update = linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
+    return message + gathering_parameters(f, o) + update
+
+
+def _pnaeq_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    message = s.nodes * (products(f, f, sent * f) + products(f, f))
+    filters = s.pairs * (products(k, f) + products(k + 1, (sent - 1) * f))
+    update = s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
+    return message + filters + gathering_flops(f, o, s.nodes) + update
+
+
+def _pnaeq_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    f, views = d.features, AGGREGATIONS * aggregator_copies(o)
+    return (s.edges * 4 + s.pairs * sent_channels(d) + s.nodes * (views + 31)) * f
+
+
+PNAEQ = ConvSpec(PNAEqOptions, _pnaeq_parameters, _pnaeq_flops, _pnaeq_kept, vectors=True)
+
+
+class ETOptions(Config):
+    """Options of the equivariant transformer convolution. Read by ``model.convs.et``."""
+
+    heads: Annotated[PositiveInt, Range(choices=(1, 2, 4, 8))] = 8
+    """Attentions side by side, each over its own part of the channels; a divisor of the
+    features."""
+
+
+def _et_check(d: Dimensions, o: Config) -> None:
+    assert isinstance(o, ETOptions)
+    check_heads("et", o.heads, d.features)
+
+
+def _et_parameters(d: Dimensions, o: Config) -> int:
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    attention = 2 * linear(f, f) + linear(k, f)
+    message = linear(f, sent * f) + linear(k, sent * f) + linear(f, f)
+    return attention + message + linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
+
+
+def _et_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    edges = s.pairs * (products(k, f) + products(k + 1, sent * f))
+    message = s.nodes * products(f, (sent + 3) * f)
+    return edges + message + s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
+
+
+def _et_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    assert isinstance(o, ETOptions)
+    f, sent = d.features, sent_channels(d)
+    pairs = (sent + 2) * f + 2 * d.basis_size
+    return s.pairs * pairs + s.edges * (f + 2 * o.heads) + s.nodes * 32 * f
+
+
+ET = ConvSpec(ETOptions, _et_parameters, _et_flops, _et_kept, vectors=True, check=_et_check)
+
+
+class MACEOptions(Config):
+    """Options of the higher-order equivariant convolution. Read by ``model.convs.mace``."""
+
+    max_ell: Annotated[int, Field(ge=1, le=MAX_ELL), Range(low=2, high=3)] = 2
+    """Highest degree of the spherical harmonics of directions."""
+
+    node_max_ell: Annotated[int, Field(ge=1, le=2), Range(low=1, high=2)] = 1
+    """Highest degree of the features that nodes send on; 1 are vectors."""
+
+    correlation: Annotated[int, Field(ge=1, le=3), Range(low=2, high=3)] = 2
+    """Most neighbours that one term of a message sees at once."""
+
+    radial: Annotated[PositiveInt, Range(low=16, high=128, log=True)] = 64
+    """Width of the perceptron that makes radial weights from distances."""
+
+    @model_validator(mode="after")
+    def _nodes_within_harmonics(self) -> Self:
+        if self.node_max_ell > self.max_ell:
+            raise ValueError(
+                f"node_max_ell is {self.node_max_ell}, above max_ell {self.max_ell}: directions "
+                "make no features of this degree, lower it or raise max_ell."
+            )
+        return self
+
+
+class Plan:
+    """Which degrees meet in one layer; read by ``model.convs.mace`` and by its costs below."""
+
+    def __init__(self, dimensions: Dimensions, options: MACEOptions) -> None:
+        """Follow the degrees from what is read to what is written.
+
+        Nothing is made that no one reads: the last layer of a net without vector heads writes
+        degree 0 alone.
+        """
+        self.reads = options.node_max_ell if dimensions.layer else 0
+        """Highest degree of the features of nodes that come in."""
+        self.writes = options.node_max_ell if dimensions.state_is_read else 0
+        """Highest degree that goes out."""
+        self.gathers = options.max_ell if options.correlation > 1 else self.writes
+        """Highest degree of the sums over neighbours."""
+        self.moments: dict[tuple[int, int], tuple[int, ...]] = {}
+        """Degrees that features of a node and harmonics are coupled to, by both degrees."""
+        for one, two, three in paths(self.reads, options.max_ell, self.gathers):
+            self.moments[one, two] = (*self.moments.get((one, two), ()), three)
+        self.around = max(two for _, two in self.moments)
+        """Highest degree of the harmonics that take part."""
+        ends = [three for found in self.moments.values() for three in found]
+        self.counts = tuple(ends.count(ell) for ell in range(self.gathers + 1))
+        """Number of moments of each degree."""
+        self.orders = tuple(range(2, options.correlation + 1))
+        """Numbers of neighbours that products see."""
+
+    def made(self, order: int) -> int:
+        """Return the highest degree of the products of ``order`` neighbours."""
+        return self.gathers if order + 1 in self.orders else self.writes
+
+    def couplings(self, order: int) -> tuple[Path, ...]:
+        """List what the products of ``order`` neighbours are made of."""
+        left = self.gathers if order == 2 else self.made(order - 1)
+        return paths(left, self.gathers, self.made(order), same=order == 2)
+
+
+def _mace_parameters(d: Dimensions, o: Config) -> int:
+    assert isinstance(o, MACEOptions)
+    f, plan = d.features, Plan(d, o)
+    send = linear(f, f) + plan.reads * linear(f, f, bias=False)
+    radial = linear(d.basis_size, o.radial) + len(plan.moments) * o.radial * f
+    coupled = sum(linear(f, len(plan.couplings(order)) * f) for order in plan.orders)
+    mixed = sum(plan.counts) * f * f + (plan.writes + 1) * o.correlation * f * f + f
+    return send + radial + coupled + mixed
+
+
+def _mace_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    assert isinstance(o, MACEOptions)
+    f, plan = d.features, Plan(d, o)
+    radial = products(d.basis_size, o.radial) + len(plan.moments) * products(o.radial, f)
+    turns = sum(products(2 * two + 1, n) for (_, two), n in _turning(plan).items())
+    columns = start(plan.reads + 1) + sum((2 * e + 1) * n for e, n in enumerate(plan.counts))
+    columns += start(plan.writes + 1) * o.correlation
+    node = columns * products(f, f)
+    for order in plan.orders:
+        couplings = plan.couplings(order)
+        rows = sum(2 * path[2] + 1 for path in couplings)
+        node += f * products(len(pairs(couplings, same=order == 2)), rows)
+        node += products(f, len(couplings) * f)
+    return s.pairs * radial + s.edges * turns + s.nodes * node
+
+
+def _turning(plan: Plan) -> dict[tuple[int, int], int]:
+    """Count the entries of the matrix that turns features on an edge, by the degrees that meet."""
+    return {
+        (one, two): (2 * one + 1) * sum(2 * three + 1 for three in ends)
+        for (one, two), ends in plan.moments.items()
+        if two
+    }
+
+
+def _mace_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    assert isinstance(o, MACEOptions)
+    f, plan = d.features, Plan(d, o)
+    pair = 2 * o.radial + len(plan.moments) * f
+    edge = sum(_turning(plan).values())
+    node = start(plan.reads + 1) + 2 * sum((2 * e + 1) * n for e, n in enumerate(plan.counts))
+    node += start(plan.writes + 1) * o.correlation
+    for order in plan.orders:
+        couplings = plan.couplings(order)
+        node += 2 * len(pairs(couplings, same=order == 2)) + len(couplings)
+        node += sum(2 * path[2] + 1 for path in couplings)
+    return s.pairs * pair + s.edges * edge + s.nodes * f * node
+
+
+MACE = ConvSpec(MACEOptions, _mace_parameters, _mace_flops, _mace_kept, vectors=True)

@@ -1,0 +1,177 @@
+"""Brains without a model: points at random or of a Sobol sequence, no configuration twice."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from hydragnn_hpo.config import Scalar, Space
+from hydragnn_hpo.search.constraints import Constraint, find_broken_constraint
+from hydragnn_hpo.search.objective import Point
+from hydragnn_hpo.search.space import (
+    active_parameters,
+    canonical_values,
+    configuration_key,
+    list_configurations,
+    snap_value,
+    value_at,
+)
+
+PATIENCE = 1000
+"""Known draws in a row after which the rest of the space is listed instead."""
+
+
+BROKEN = 100_000
+"""Draws in a row that break a rule, after which the same is done: ``check_feasible_share``
+lets no space pass of which rules leave less than one point in a hundred."""
+
+
+class ProposalHistory:
+    """The configurations of a space that were asked or told, and the rules all must meet."""
+
+    def __init__(self, space: Space, constraints: Sequence[Constraint] = ()) -> None:
+        self.space, self.constraints = space, constraints
+        self._keys: set[str] = set()
+
+    def allows(self, chosen: Mapping[str, Scalar]) -> bool:
+        """Check whether active values meet all rules."""
+        return find_broken_constraint(self.constraints, chosen) is None
+
+    def is_new(self, chosen: Mapping[str, Scalar]) -> bool:
+        """Check whether active values are new."""
+        return configuration_key(chosen) not in self._keys
+
+    def offer(self, values: Mapping[str, Scalar]) -> bool:
+        """Remember a configuration if it may be proposed: it is new and meets all rules."""
+        chosen = active_parameters(self.space, values)
+        free = self.allows(chosen) and self.is_new(chosen)
+        if free:
+            self._keys.add(configuration_key(chosen))
+        return free
+
+    def read(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Remember a configuration as it came from a file, and give its canonical form."""
+        typed = self.typed(values)
+        self._keys.add(configuration_key(active_parameters(self.space, typed)))
+        return canonical_values(self.space, typed)
+
+    def typed(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return the searched values of a configuration in the types of the space."""
+        return {
+            name: snap_value(self.space[name], values[name])
+            for name in self.space
+            if name in values
+        }
+
+    def take(self, count: int, draw: Callable[[], dict[str, Scalar]]) -> list[dict[str, Scalar]]:
+        """Draw new active configurations and remember them; fewer if there are no more."""
+        taken: list[dict[str, Scalar]] = []
+        repeated = wrong = 0
+        while len(taken) < count and repeated < PATIENCE and wrong < BROKEN:
+            values = draw()
+            if self.offer(values):
+                taken.append(active_parameters(self.space, values))
+                repeated = wrong = 0
+            elif self.allows(active_parameters(self.space, values)):
+                repeated += 1
+            else:
+                wrong += 1
+        rest = (values for values in list_configurations(self.space) if self.offer(values))
+        return taken + list(itertools.islice(rest, count - len(taken)))
+
+
+def sobol_points(dimensions: int, seed: int) -> Iterator[list[float]]:
+    """Return the points of a scrambled Sobol sequence in the unit cube, one by one.
+
+    Source: Joe and Kuo (2008), doi:10.1137/070709359, as built into SciPy.
+    """
+    from scipy.stats.qmc import Sobol
+
+    sequence = Sobol(dimensions, scramble=True, rng=seed)
+    while True:
+        yield [float(position) for position in sequence.random(1)[0]]
+
+
+def spread_points(dimensions: int, seed: int, initial: int) -> Iterator[list[float]]:
+    """Yield Sobol points whose first ``initial`` also form a Latin hypercube.
+
+    Along each axis the first points fall into equal strata, one each, in Sobol order: each of
+    n choices then appears among the first n points, which Sobol alone does not promise.
+    """
+    points = sobol_points(dimensions, seed)
+    first = [next(points) for _ in range(initial)]
+    columns = list(zip(*first, strict=True))
+    ranks = [{value: rank for rank, value in enumerate(sorted(column))} for column in columns]
+    for point in first:
+        placed = zip(ranks, point, strict=True)
+        # A point keeps its place inside its stratum; nextafter keeps it below the next one.
+        yield [
+            min((rank[p] + p) / initial, math.nextafter((rank[p] + 1) / initial, 0.0))
+            for rank, p in placed
+        ]
+    yield from points
+
+
+class SamplingBrain:
+    """Proposes the points of a sequence, one after another; results change nothing."""
+
+    def __init__(
+        self, space: Space, points: Iterator[Sequence[float]], constraints: Sequence[Constraint]
+    ) -> None:
+        """Propose from points of the unit cube, which has an axis for each key."""
+        self._known = ProposalHistory(space, constraints)
+        self._points = points
+
+    def _draw(self) -> dict[str, Scalar]:
+        pairs = zip(self._known.space.items(), next(self._points), strict=True)
+        return {name: value_at(parameter, position) for (name, parameter), position in pairs}
+
+    def ask(self, count: int) -> list[dict[str, Scalar]]:
+        """Propose new configurations."""
+        return self._known.take(count, self._draw)
+
+    def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
+        """Remember the configuration; its result changes nothing."""
+        self._known.read(values)
+
+    def replay(
+        self,
+        results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
+        pending: Sequence[Mapping[str, Scalar]],
+    ) -> None:
+        """Remember what was proposed; the sequence then goes on where it stopped."""
+        for values in [*(values for values, _ in results), *pending]:
+            self._known.read(values)
+
+    def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
+        """Learn nothing: there is no model."""
+
+
+def make_random_brain(
+    space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
+) -> SamplingBrain:
+    """Return a brain that draws every key on its own, evenly over its range: the baseline.
+
+    Args:
+        space: searched keys.
+        seed: of the draws.
+        initial: not used.
+        constraints: what every proposal meets.
+    """
+    generator = random.Random(seed)
+    points = ([generator.random() for _ in space] for _ in itertools.count())
+    return SamplingBrain(space, points, constraints)
+
+
+def make_sobol_brain(
+    space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
+) -> SamplingBrain:
+    """Return a brain that walks along one Sobol sequence over all keys, more even than chance.
+
+    Args:
+        space: searched keys.
+        seed: of the scrambling.
+        initial: points that also form a Latin hypercube.
+        constraints: what every proposal meets.
+    """
+    return SamplingBrain(space, spread_points(len(space), seed, initial), constraints)
