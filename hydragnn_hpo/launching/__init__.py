@@ -18,8 +18,14 @@ if TYPE_CHECKING:
         make_request,
         temporary_folder,
     )
-    from hydragnn_hpo.launching.doctor_checks import to_exclude
-    from hydragnn_hpo.launching.doctor_findings import ORDER, Finding, State, find_outliers, worst
+    from hydragnn_hpo.launching.doctor_checks import (
+        ORDER,
+        Finding,
+        State,
+        find_outliers,
+        to_exclude,
+        worst,
+    )
     from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded, read_run_excluded
     from hydragnn_hpo.launching.fleet.local import LocalBackend
     from hydragnn_hpo.launching.fleet.visit import Visit

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from hydragnn_hpo.cli.findings_view import MOST_LETTERS, findings_plain, findings_table, rows_of
-from hydragnn_hpo.launching.doctor_findings import Finding
+from hydragnn_hpo.launching.doctor_checks import Finding
 
 
 def drawn(findings, width=110) -> str:
