@@ -73,14 +73,24 @@ class JobHosts:
             flags: of the profile, for a step of agents.
         """
         probe = [sys.executable, "-P", "-m", "hydragnn_hpo.launching.host_probe"]
-        probe.append(request.model_dump_json())
-        able = self.able
+        return self.step(self.able, [*probe, request.model_dump_json()], flags)
+
+    def step(
+        self, hosts: Sequence[str], command: Sequence[str], flags: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the command that runs another one once on each of some hosts.
+
+        Args:
+            hosts: some of the job's.
+            command: what runs there.
+            flags: for ``srun``.
+        """
         if self.kind == "slurm":
-            return step_argv(self.job, able, probe, flags)
+            return step_argv(self.job, hosts, command, flags)
         if self.kind == "pbs":
-            where = ("-ppn", "1", "-hosts", ",".join(able))
-            return [find_mpiexec(), "-n", str(len(able)), *where, *probe]
-        return probe
+            where = ("-ppn", "1", "-hosts", ",".join(hosts))
+            return [find_mpiexec(), "-n", str(len(hosts)), *where, *command]
+        return list(command)
 
     def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
         """Return the environment for that command."""
