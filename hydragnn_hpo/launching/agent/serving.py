@@ -21,7 +21,7 @@ from hydragnn_hpo.launching.agent.session import Session
 from hydragnn_hpo.launching.agent.zygote_process import ZygoteProcess
 from hydragnn_hpo.launching.agent_scratch import AgentScratch
 from hydragnn_hpo.launching.cache_dirs import SCRATCH, local_place, remove, settle
-from hydragnn_hpo.launching.counter_process import CounterProcess
+from hydragnn_hpo.launching.counters import CounterProcess
 from hydragnn_hpo.launching.host_network import is_free
 from hydragnn_hpo.launching.slots import Layout, detect_slots
 from hydragnn_hpo.launching.wire.channel import wait
