@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec, find_mpiexec
     from hydragnn_hpo.launching.launchers.processes import ProcessBackend
     from hydragnn_hpo.launching.launchers.steps import Steps
-    from hydragnn_hpo.launching.orphan_processes import end_orphans, run_tag
+    from hydragnn_hpo.launching.process_control import end_orphans, run_tag
     from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
     from hydragnn_hpo.launching.rank_environment import DEVICE, overruled
     from hydragnn_hpo.launching.rank_lease import LAPSED

@@ -19,10 +19,15 @@ from hydragnn_hpo.launching import rank_lease
 from hydragnn_hpo.launching.agent.running import Running
 from hydragnn_hpo.launching.agent.session import Session
 from hydragnn_hpo.launching.agent.zygote_process import ZygoteProcess
-from hydragnn_hpo.launching.agent_scratch import AgentScratch
-from hydragnn_hpo.launching.cache_dirs import SCRATCH, local_place, remove, settle
 from hydragnn_hpo.launching.counters import CounterProcess
 from hydragnn_hpo.launching.host_network import is_free
+from hydragnn_hpo.launching.scratch_folders import (
+    SCRATCH,
+    AgentScratch,
+    local_place,
+    remove,
+    settle,
+)
 from hydragnn_hpo.launching.slots import Layout, detect_slots
 from hydragnn_hpo.launching.wire.channel import wait
 from hydragnn_hpo.launching.wire.dialer import Dialer
@@ -48,7 +53,7 @@ class Agent:
 
         Args:
             host: its id.
-            life: names this process and all it starts, see ``orphan_processes.AGENT``.
+            life: names this process and all it starts, see ``process_control.AGENT``.
             dialer: the way to the controller.
             scratch: a private folder on this host.
         """

@@ -22,8 +22,8 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.launching import process_control, rank_lease
 from hydragnn_hpo.launching.agent.rank import run_rank
-from hydragnn_hpo.launching.cache_dirs import SCRATCH, local_place, remove, settle
 from hydragnn_hpo.launching.host_network import PortPool, address_of, first_there, is_free
+from hydragnn_hpo.launching.scratch_folders import SCRATCH, local_place, remove, settle
 
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from hydragnn_hpo.files import write_json
-from hydragnn_hpo.launching.cache_dirs import remove
 from hydragnn_hpo.launching.launchers.keeper import Keeper
+from hydragnn_hpo.launching.scratch_folders import remove
 
 
 @pytest.fixture

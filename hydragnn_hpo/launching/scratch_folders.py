@@ -1,9 +1,6 @@
-"""Folders of a rank's own on its host: caches that two processes must not share.
+"""Private folders on a host: one of its agent, and below it those of ranks."""
 
-MIOpen, for one, keeps SQLite files, which break on network mounts and are locked by whoever uses
-them (OLCF user guide). All lies below a private folder on the fastest local place of the host.
-"""
-
+import contextlib
 import logging
 import os
 import re
@@ -134,3 +131,45 @@ def local_place(wanted: str | None, environment: Mapping[str, str]) -> Path | No
     instead = tempfile.gettempdir()
     logger.warning("%s: is no folder that we can write here; using %s.", path, instead)
     return None
+
+
+_RANDOM = "?" * 8
+"""Letters that ``mkdtemp`` adds: with more of them it is of a host whose name begins as ours."""
+
+
+class AgentScratch:
+    """A folder on a local place of the host that is ours alone, made at its first use."""
+
+    def __init__(self, owner: str) -> None:
+        """Remove what an earlier life of the same owner left."""
+        self._prefix = f"hydragnn-hpo-{quote(owner, safe='')}-"
+        self._path: Path | None = None
+        self._place = Path(tempfile.gettempdir())
+        self._clear()
+
+    def prefer(self, place: Path | None) -> None:
+        """Use another place than the temporary folder, if nothing was put there yet."""
+        if place is not None and self._path is None:
+            self._place = place
+            self._clear()
+
+    def _clear(self) -> None:
+        for old in self._place.glob(f"{self._prefix}{_RANDOM}"):
+            with contextlib.suppress(OSError):
+                if old.lstat().st_uid == os.getuid():
+                    shutil.rmtree(old)
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file, whatever its name is made of.
+
+        Raises:
+            OSError: the place is full or not ours.
+        """
+        if self._path is None:
+            self._path = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._place))
+        return self._path / quote(name, safe="")
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
