@@ -56,7 +56,7 @@ def fill_all(templates: Mapping[str, str], fields: Mapping[str, str]) -> dict[st
     return {name: str(fill(template, fields)) for name, template in templates.items()}
 
 
-def passing(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Path]:
+def attempt_folders(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Path]:
     """Return the folders that are to go when the attempt has ended: what is below our own only."""
     found = []
     for template in templates.values():
@@ -68,24 +68,14 @@ def passing(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Pat
     return found
 
 
-def make(paths: Mapping[str, str]) -> None:
-    """Make folders, for us alone.
-
-    Raises:
-        OSError: that cannot be done.
-    """
-    for path in paths.values():
-        os.makedirs(path, mode=0o700, exist_ok=True)
-
-
-def remove(paths: list[Path]) -> None:
+def remove_folders(paths: list[Path]) -> None:
     """Remove folders with all that is in them."""
     for path in paths:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def settle(order: dict[str, Any], *, host: str, scratch: Path) -> list[Path]:
-    """Make the folders of an order's ranks, and tell the ranks of them.
+def make_rank_folders(order: dict[str, Any], *, host: str, scratch: Path) -> list[Path]:
+    """Make the folders of an order's ranks, and name them in the ranks' environment.
 
     Args:
         order: ``environment`` of each of its ``ranks`` gets the variables that name folders.
@@ -99,17 +89,18 @@ def settle(order: dict[str, Any], *, host: str, scratch: Path) -> list[Path]:
         OSError: a folder cannot be made.
         ConfigError: the profile names what we do not know.
     """
-    left: list[Path] = []
+    temporary: list[Path] = []
     for place in order["ranks"]:
         if not place["folders"]:
             continue
         fields = {"scratch": str(scratch), "trial": order["job"], "host": host}
         fields["slot"] = str(place["slot"])
         paths = fill_all(place["folders"], fields)
-        make(paths)
+        for path in paths.values():
+            os.makedirs(path, mode=0o700, exist_ok=True)
         place["environment"].update(paths)
-        left += passing(place["folders"], fields)
-    return left
+        temporary += attempt_folders(place["folders"], fields)
+    return temporary
 
 
 def local_place(wanted: str | None, environment: Mapping[str, str]) -> Path | None:

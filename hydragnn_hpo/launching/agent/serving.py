@@ -25,8 +25,8 @@ from hydragnn_hpo.launching.scratch_folders import (
     SCRATCH,
     AgentScratch,
     local_place,
-    remove,
-    settle,
+    make_rank_folders,
+    remove_folders,
 )
 from hydragnn_hpo.launching.slots import Layout, detect_slots
 from hydragnn_hpo.launching.wire.channel import wait
@@ -235,7 +235,7 @@ class Agent:
             job.begin(self._session.until())
             if any(place["folders"] for place in order["ranks"]):
                 own = self._scratch.file("of ranks")  # leases lie there by the names of jobs
-                job.folders = settle(order, host=self.host, scratch=own)
+                job.folders = make_rank_folders(order, host=self.host, scratch=own)
         except (StorageError, ConfigError) as error:
             job.error = str(error)
         except OSError as error:
@@ -284,7 +284,7 @@ class Agent:
         self._sampling.hurry()
         with contextlib.suppress(OSError):
             job.lease.unlink()
-        remove(job.folders)
+        remove_folders(job.folders)
         if job.discarded:
             del self._jobs[job.id]
         else:

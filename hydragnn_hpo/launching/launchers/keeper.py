@@ -23,7 +23,12 @@ from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.launching import process_control, rank_lease
 from hydragnn_hpo.launching.agent.rank import run_rank
 from hydragnn_hpo.launching.host_network import PortPool, address_of, first_there, is_free
-from hydragnn_hpo.launching.scratch_folders import SCRATCH, local_place, remove, settle
+from hydragnn_hpo.launching.scratch_folders import (
+    SCRATCH,
+    local_place,
+    make_rank_folders,
+    remove_folders,
+)
 
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -98,7 +103,7 @@ class Keeper:
             code = self._follow(child)
             self._tell("ended", code=code, time=time.time())
         finally:
-            remove([self._scratch, *([self._own] if self._own else [])])
+            remove_folders([self._scratch, *([self._own] if self._own else [])])
 
     def _tell(self, what: str, **values: Any) -> None:
         write_json(self.folder / f"{self.rank}.{what}", values)
@@ -140,7 +145,7 @@ class Keeper:
             self._own = Path(tempfile.mkdtemp(prefix="hydragnn-hpo-", dir=place))
             order = {"job": self.order["job"], "ranks": [self.place]}
             try:
-                settle(order, host=socket.gethostname(), scratch=self._own)
+                make_rank_folders(order, host=socket.gethostname(), scratch=self._own)
             except (ConfigError, OSError) as error:
                 raise SystemExit(f"{socket.gethostname()}: {error}") from error
 

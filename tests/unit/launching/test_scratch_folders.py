@@ -42,7 +42,7 @@ def test_what_names_the_trial_goes_and_the_rest_stays():
         "D": "{scratch}/../{trial}",
     }
 
-    assert scratch_folders.passing(templates, FIELDS) == [Path("/nvme/me/miopen/t0001.2")]
+    assert scratch_folders.attempt_folders(templates, FIELDS) == [Path("/nvme/me/miopen/t0001.2")]
 
 
 def order_of(*templates):
@@ -53,12 +53,12 @@ def order_of(*templates):
 def test_folders_are_made_for_us_alone_and_told(tmp_path):
     order = order_of({"CACHE": "{scratch}/{trial}/{slot}"}, {"CACHE": "{scratch}/{trial}/{slot}"})
 
-    left = scratch_folders.settle(order, host="n03", scratch=tmp_path)
+    left = scratch_folders.make_rank_folders(order, host="n03", scratch=tmp_path)
 
     made = [Path(place["environment"]["CACHE"]) for place in order["ranks"]]
     assert made == [tmp_path / "t0001.2" / "0", tmp_path / "t0001.2" / "1"]
     assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
-    scratch_folders.remove(left)
+    scratch_folders.remove_folders(left)
     assert list(tmp_path.iterdir()) == []
 
 
