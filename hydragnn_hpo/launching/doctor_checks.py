@@ -150,15 +150,15 @@ class Expected:
         return each if device == "gpu" else each * profile.slots_per_host
 
 
-Answers = Mapping[str, HostFacts]
-Check = Callable[[Answers, Expected], list[Finding]]
+FactsByHost = Mapping[str, HostFacts]
+Check = Callable[[FactsByHost, Expected], list[Finding]]
 Value = Callable[[HostFacts, Expected], float | None]
 
 
 def each(check: Callable[[HostFacts, Expected], Finding | None]) -> Check:
     """Return a check of all hosts from a check of one, which names no host."""
 
-    def check_all(answers: Answers, expected: Expected) -> list[Finding]:
+    def check_all(answers: FactsByHost, expected: Expected) -> list[Finding]:
         made = {host: check(facts, expected) for host, facts in answers.items()}
         return [_on(host, finding) for host, finding in made.items() if finding]
 
@@ -202,7 +202,7 @@ class CountedFigure:
     least: float = 1.0
     """Share of what is wanted that will do; 1.0 wants it exactly."""
 
-    def __call__(self, answers: Answers, expected: Expected) -> list[Finding]:
+    def __call__(self, answers: FactsByHost, expected: Expected) -> list[Finding]:
         """Find hosts that have less than they should, or not what most others have."""
         values = {host: self.value(facts, expected) for host, facts in answers.items()}
         known = {host: value for host, value in values.items() if value is not None}
@@ -237,7 +237,7 @@ class MeasuredFigure:
     fine: float = 0.0
     """Up to which none is, whatever the others do: a time that has no effect."""
 
-    def __call__(self, answers: Answers, expected: Expected) -> list[Finding]:
+    def __call__(self, answers: FactsByHost, expected: Expected) -> list[Finding]:
         """Find hosts that are far behind the others, or beyond the limit."""
         measured = {host: self.value(facts, expected) for host, facts in answers.items()}
         values = {host: value for host, value in measured.items() if value}
@@ -256,7 +256,7 @@ class MeasuredFigure:
         return findings
 
 
-def check_answers(answers: Answers, expected: Expected) -> list[Finding]:
+def check_answers(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Find hosts that did not answer, and parts of a host that hang."""
     wanted, cure = "one line within the time", "Tell the site; leave the host out."
     missing = [
@@ -318,7 +318,7 @@ DEVICE_MEMORY = CountedFigure(
 )
 
 
-def check_devices(answers: Answers, expected: Expected) -> list[Finding]:
+def check_devices(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Compare the devices that the driver shows to a process of ours."""
     state: State = "ok"
     found, cure = "none: ranks compute on cores", ""
@@ -468,7 +468,7 @@ def check_shared(facts: HostFacts, expected: Expected) -> Finding | None:
     return Finding("shared folder", "ok", found)
 
 
-def check_races(answers: Answers, expected: Expected) -> list[Finding]:
+def check_races(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Check files that one host alone may create: each must have had exactly one winner."""
     name = "shared exclusive creation"
     won = {host: facts.won for host, facts in answers.items() if facts.won is not None}
@@ -526,7 +526,7 @@ def check_clock(facts: HostFacts, expected: Expected) -> Finding:
     return Finding("clock", state, found, wanted, cure, figure=ahead)
 
 
-def check_versions(answers: Answers, expected: Expected) -> list[Finding]:
+def check_versions(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Find hosts whose Python or whose copy of this package is not that of the others."""
     versions = {
         host: f"Python {facts.python}, hydragnn-hpo {facts.version} ({facts.package[:8]})"
@@ -599,7 +599,7 @@ def check_limits(facts: HostFacts, expected: Expected) -> Finding | None:
     return Finding("limits", "ok", f"{number} open files, {shm_mb / 1024:,.1f} GiB /dev/shm")
 
 
-def check_environment(answers: Answers, expected: Expected) -> list[Finding]:
+def check_environment(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Find variables that are known to hide devices, to hang, or to be ignored."""
     findings = []
     for host, facts in answers.items():
@@ -672,7 +672,7 @@ OFF_SITE = (
 
 
 def run_checks(
-    answers: Answers, expected: Expected, names: Iterable[str] = tuple(CHECKS)
+    answers: FactsByHost, expected: Expected, names: Iterable[str] = tuple(CHECKS)
 ) -> list[Finding]:
     """Run some checks over the facts of all hosts."""
     return [finding for name in names for finding in CHECKS[name](answers, expected)]

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import re
 import resource
 import secrets
 import shutil
@@ -153,6 +154,9 @@ MARK = "hpo-doctor"
 WIDTH = 800
 """Letters of a piece."""
 
+_PIECE = re.compile(rf"{MARK} (\w+) (\d{{1,6}}) (\d{{1,6}}) (.*)")
+"""Name of the answer, number of this piece, number of all, and the piece."""
+
 
 def split_answer(text: str) -> list[str]:
     """Split a text without line ends into lines that carry it."""
@@ -169,13 +173,11 @@ class AnswerCollector:
 
     def add_line(self, line: str) -> str | None:
         """Take a line; return the text that it completes, or None."""
-        _, found, rest = line.partition(f"{MARK} ")
-        words = rest.split(" ", 3)
-        if not found or len(words) != 4 or not (words[1].isdigit() and words[2].isdigit()):
+        if not (match := _PIECE.search(line)):
             return None
-        name, place, count = words[0], int(words[1]), int(words[2])
+        name, place, count = match[1], int(match[2]), int(match[3])
         pieces = self._pieces.setdefault(name, {})
-        pieces[place] = words[3]
+        pieces[place] = match[4]
         if len(pieces) < count:
             return None
         del self._pieces[name]

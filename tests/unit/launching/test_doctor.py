@@ -156,7 +156,10 @@ def test_long_answers_come_in_short_lines_and_are_put_together():
     assert [text for text in told if text] == [other, text]
 
 
-@pytest.mark.parametrize("line", ["", "hello", f"{MARK} ", f"{MARK} a b c d", f"{MARK} a 1", "0: "])
+@pytest.mark.parametrize(
+    "line",
+    ["", "hello", f"{MARK} ", f"{MARK} a b c d", f"{MARK} a 1", "0: ", f"{MARK} a \u00b2 1 x"],
+)
 def test_what_is_no_piece_is_passed_over(line):
     assert AnswerCollector().add_line(line) is None
 
