@@ -132,7 +132,7 @@ def measure_trainer(trainer: Trainer, ways: tuple[Way, ...]) -> IoBenchmark:
 
 
 def split_seconds(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each part: what a way leaves out is the difference; below 0 is noise."""
+    """Return the seconds of each part: what a way leaves out costs the difference, at least 0."""
     parts = {"computing": seconds["synthetic"]}
     if "cached" in seconds:
         parts["feeding"] = max(seconds["cached"] - seconds["synthetic"], 0.0)
