@@ -1,6 +1,7 @@
-"""Timers of an epoch: seconds by region and memory over all ranks, and stragglers."""
+"""Timers of an epoch: seconds, energy and memory by region over all ranks, and stragglers."""
 
 import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.training.ddp import Ranks, rank_row
+from hydragnn_hpo.training.energy import PARTS, REGIONS, Energy, find_counters
 from hydragnn_hpo.training.memory import peak_bytes
 
 logger = logging.getLogger(__name__)
@@ -30,9 +32,10 @@ and by so many seconds at least: in shorter epochs it is chance."""
 class EpochTimers:
     """Adds up seconds by region; on a GPU those in which it computes, not those of asking it to."""
 
-    def __init__(self, device: torch.device | None = None) -> None:
+    def __init__(self, device: torch.device | None = None, energy: Energy | None = None) -> None:
         """Start at nothing."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.energy = energy
         self.phase, self.moves = "start", 0
         self._on_device = device is not None and device.type == "cuda"
         self._events: list[tuple[str, Any, Any]] = []
@@ -68,6 +71,16 @@ class EpochTimers:
         """Count seconds that somebody else measured for a region."""
         self.seconds[name] += seconds
 
+    @property
+    def counters(self) -> list[str]:
+        """Name the counters of joules that this rank reads."""
+        return [counter.name for counter in self.energy.counters] if self.energy else []
+
+    def spent(self, region: str) -> None:
+        """Count the joules since the last call for ``train``, ``val`` or ``checkpoint``."""
+        if self.energy:
+            self.energy.spent(region)
+
     def take(self) -> dict[str, float]:
         """Give the seconds since the last call, and start again."""
         if self._events:
@@ -84,10 +97,18 @@ class EpochTimers:
         seconds = self.take()
         regions = [seconds.get(name, 0.0) for name in (*TIMED, *SENT)]
         mine = [busy_seconds(seconds), float(peak_bytes(ranks.device))]
+        joules = self.energy.take() if self.energy else torch.zeros(len(REGIONS), len(PARTS))
         return {
             "regions": torch.tensor(regions, dtype=torch.float64),
             "ranks": rank_row(ranks, torch.tensor(mine, dtype=torch.float64)),
+            "joules": joules,
         }
+
+
+def make_timers(device: torch.device) -> EpochTimers:
+    """Make the meter of this rank; the first rank of a host reads the host's counters too."""
+    whole_host = os.environ.get("LOCAL_RANK", "0") == "0"
+    return EpochTimers(device, Energy(find_counters(device, whole_host=whole_host)))
 
 
 def busy_seconds(seconds: Mapping[str, float]) -> float:
@@ -105,7 +126,7 @@ def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> dict[str, Any
 
     Returns:
         Mean seconds of a rank by region, ``data_share`` of all of them, how evenly the ranks
-        worked, and the largest memory of a rank in bytes.
+        worked, the largest memory of a rank in bytes, and joules of all ranks by region.
     """
     seconds = dict(zip((*TIMED, *SENT), (sums["regions"] / world).tolist(), strict=True))
     steps = sum(seconds[name] for name in TIMED)
@@ -117,6 +138,13 @@ def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> dict[str, Any
             record |= {f"{name}_seconds": seconds[name] for name in SENT}
             record["hidden_share"] = 1.0 - seconds["exposed"] / seconds["communication"]
     record["peak_bytes"] = int(sums["ranks"][:, 1].max())
+    energy = {
+        region: {part: float(sums["joules"][i, j]) for j, part in enumerate(PARTS)}
+        for i, region in enumerate(REGIONS)
+    }
+    counted = [part for part in PARTS if any(energy[region][part] for region in REGIONS)]
+    if counted:
+        record["energy"] = {r: {part: energy[r][part] for part in counted} for r in REGIONS}
     return record
 
 

@@ -26,7 +26,7 @@ from hydragnn_hpo.training.optim import LearningRateSchedule, make_optimizer
 from hydragnn_hpo.training.precision import set_matmul_precision
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.training.sync_points import Signal, SyncPoints
-from hydragnn_hpo.training.timers import EpochTimers, Stragglers, summarize_epoch
+from hydragnn_hpo.training.timers import Stragglers, make_timers, summarize_epoch
 from hydragnn_hpo.training.train_state import Progress, TrainState
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Trainer:
         device = self.ranks.device
         self.guard, self.meter, self.stragglers = (
             DivergenceGuard(self.model, device),
-            EpochTimers(device),
+            make_timers(device),
             Stragglers(),
         )
         self.around_epoch: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
@@ -220,6 +220,7 @@ class Trainer:
                 if progress.step < ends and self.looks.due(progress.step):
                     with self.meter.region("look"):
                         wish, save = self.looks.agree(progress.step, save=self.saver.due)
+                    self.meter.spent("train")
                     if wish == "interrupt":
                         return wish
                     if save:
@@ -266,12 +267,14 @@ class Trainer:
         Returns:
             The sums by name; what is asked; is a checkpoint due.
         """
+        self.meter.spent("train")
         self.model.eval()
         if self.average:
             self.average.swap()
         errors = error_sums(self.model, self.feed, self.val)
         if self.average:
             self.average.swap()
+        self.meter.spent("val")
         wish, due = self.looks.signal(), self.ranks.first and self.saver.due
         mine = losses if self.ranks.counts else torch.zeros_like(losses)
         flags = torch.tensor([wish == "stop", wish == "interrupt", due])
@@ -311,6 +314,7 @@ class Trainer:
         with self.meter.region("checkpoint"):
             self.progress.losses = self._losses_by_rank()
             self.saver.save(folder, self._state(), self.best)
+        self.meter.spent("checkpoint")
 
     def _losses_by_rank(self) -> list[list[float]]:
         """Gather what the epoch that has begun has summed so far."""

@@ -309,8 +309,10 @@ def _run(
 def _start_instruments(
     trainer: Trainer, plan: ProfilePlan | None, folder: Path, epochs: int
 ) -> None:
-    """Begin all that looks at a training from beside it: watchdog, profiler."""
+    """Begin all that looks at a training from beside it: counters, watchdog, profiler."""
     ranks, meter = trainer.ranks, trainer.meter
+    if meter.counters:
+        trainer.record("energy", counters=meter.counters, unit="J")
     start_watchdog(ranks, trainer.model, meter, lambda: trainer.progress.step)
     if plan and ranks.rank in plan.ranks:
         chosen = plan.chosen(trainer.progress.epoch, epochs)

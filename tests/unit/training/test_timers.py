@@ -4,10 +4,15 @@ import contextlib
 import itertools
 import logging
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
+from hydragnn_hpo.training import timers as module
+from hydragnn_hpo.training.ddp import Ranks, allreduce_tensors
+from hydragnn_hpo.training.energy import PARTS, REGIONS, Energy
 from hydragnn_hpo.training.timers import (
     SENT,
     TIMED,
@@ -16,6 +21,19 @@ from hydragnn_hpo.training.timers import (
     busy_seconds,
     summarize_epoch,
 )
+
+
+class Clock:
+    """A counter of joules that rises by 10 whenever it is read."""
+
+    name, part = "clock", "host"
+
+    def __init__(self):
+        self.total = 0.0
+
+    def joules(self):
+        self.total += 10.0
+        return self.total
 
 
 @pytest.fixture
@@ -49,7 +67,8 @@ def summed(rows, world):
     """Sum what ranks give, by hand: rank r was r + 1 times as long in everything."""
     regions = np.array(rows) * sum(range(1, world + 1))
     ranks = np.array([[(r + 1) * (rows[0] + rows[1]), 1000.0 + r] for r in range(world)])
-    return {"regions": regions, "ranks": ranks}
+    joules = np.zeros((len(REGIONS), len(PARTS)))
+    return {"regions": regions, "ranks": ranks, "joules": joules}
 
 
 def test_a_record_says_means_over_ranks_and_who_was_slowest():
@@ -65,6 +84,7 @@ def test_a_record_says_means_over_ranks_and_who_was_slowest():
     assert record["slowest_rank"] == 2
     assert record["imbalance"] == pytest.approx(3 / 2)
     assert record["peak_bytes"] == 1002
+    assert "energy" not in record, "there is no counter"
 
 
 def test_a_rank_alone_has_nobody_to_wait_for():
@@ -75,6 +95,17 @@ def test_a_rank_alone_has_nobody_to_wait_for():
 def test_what_nobody_measured_is_not_told_as_nothing():
     record = summarize_epoch(summed([1.0] * 6 + [0.0, 0.0], 2), 2)
     assert not {"communication_seconds", "exposed_seconds", "hidden_share"} & set(record)
+
+
+def test_joules_are_told_by_region():
+    meter = EpochTimers(energy=Energy([Clock()]))
+    for region in ("train", "train", "val", "checkpoint"):
+        meter.spent(region)
+    alone = Ranks(0, 1, torch.device("cpu"))
+    record = summarize_epoch(allreduce_tensors(alone, meter.shares(alone)), 1)
+    assert record["energy"] == {"train": {"host": 20.0}, "val": {"host": 10.0},
+                                "checkpoint": {"host": 10.0}}  # fmt: skip
+    assert meter.counters == ["clock"]
 
 
 def test_a_straggler_is_named_once_after_three_epochs_running(caplog):
@@ -98,16 +129,21 @@ def test_milliseconds_make_no_straggler():
 
 
 def test_epochs_say_where_their_time_went(train, monkeypatch):
+    monkeypatch.setattr(module, "find_counters", lambda *_, **__: [Clock()])
     reads = itertools.count()  # each look at the clock takes a second, and nothing else
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(reads)))
     trainer = train()
+    regions, spent = [], trainer.meter.spent
+    trainer.meter.spent = lambda region: (regions.append(region), spent(region))
     trainer.run(2, lambda: "go")
+    assert [r for r, after in pairwise(regions) if after == "val"] == ["train", "train"]
     first, second = (r for r in trainer.records if r["record"] == "epoch")
     for record in (first, second):
         inside = sum(record[f"{name}_seconds"] for name in TIMED if name != "checkpoint")
         assert 0.3 * record["train_seconds"] < inside <= record["train_seconds"] * 1.001
         assert min(record[f"{name}_seconds"] for name in ("forward", "backward", "update")) > 0
         assert record["peak_bytes"] > 50e6, "Python and torch alone take more"
+        assert record["energy"]["val"] == {"host": 10.0}
     assert first["graphs_per_second"] == pytest.approx(24 / first["train_seconds"])
 
 

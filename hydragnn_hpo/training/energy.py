@@ -1,0 +1,182 @@
+"""Joules, from whatever counters a host has; a part without a counter is left out.
+
+A host's counters see the whole host: what shares it with the trial is counted too.
+Sources: Linux, Documentation/power/powercap/powercap.rst (RAPL); HPE Cray EX, pm_counters(5).
+"""
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+CRAY, POWERCAP = Path("/sys/cray/pm_counters"), Path("/sys/class/powercap")
+
+REGIONS = ("train", "val", "checkpoint")
+PARTS = ("host", "cpu", "memory", "accelerator")
+"""What is counted. ``host`` is everything in a host, the other parts included."""
+
+
+class Counter(Protocol):
+    """A number of joules that only rises."""
+
+    name: str
+    part: str
+
+    def joules(self) -> float:
+        """Give the joules since an arbitrary beginning.
+
+        Raises:
+            OSError: the counter is gone.
+        """
+        ...
+
+
+class FileCounter:
+    """A counter that the kernel shows as a file."""
+
+    def __init__(self, path: Path, part: str, *, unit: float = 1.0, wraps: float = 0.0) -> None:
+        """Read a counter for the first time.
+
+        Args:
+            path: the file; its first word is the number.
+            part: what it counts, one of ``PARTS``.
+            unit: joules of 1 in the file.
+            wraps: where it begins at 0 again, in joules.
+
+        Raises:
+            OSError: it is missing, or not for this user.
+            ValueError: it holds no number.
+        """
+        self.path, self.part, self.unit, self.wraps = path, part, unit, wraps
+        self.name = f"{path.parent.name}/{path.name}"
+        self._total, self._last = 0.0, self._read()
+
+    def _read(self) -> float:
+        return float(self.path.read_text().split()[0]) * self.unit
+
+    def joules(self) -> float:
+        """Give the joules since this object was made."""
+        now = self._read()
+        passed = now - self._last
+        self._total += passed if passed >= 0 else passed + self.wraps if self.wraps else now
+        self._last = now
+        return self._total
+
+
+class NvidiaCounter:
+    """One NVIDIA GPU, through NVML (package nvidia-ml-py)."""
+
+    part = "accelerator"
+
+    def __init__(self, bus: str) -> None:
+        """Find the GPU on a PCI address, and read it for the first time."""
+        self.nvml: Any = importlib.import_module("pynvml")
+        self.nvml.nvmlInit()
+        self.handle = self.nvml.nvmlDeviceGetHandleByPciBusId_v2(bus.encode())
+        self.name = f"nvml/{bus}"
+        self.joules()
+
+    def joules(self) -> float:
+        """Give the joules since its driver was loaded; NVML counts millijoules."""
+        return float(self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)) / 1e3
+
+
+class AmdCounter:
+    """One AMD GPU, through ROCm's amdsmi."""
+
+    part = "accelerator"
+
+    def __init__(self, bus: str) -> None:
+        """Find the GPU on a PCI address, and read it for the first time."""
+        self.smi: Any = importlib.import_module("amdsmi")
+        self.smi.amdsmi_init()
+        self.handle = self.smi.amdsmi_get_processor_handle_from_bdf(bus)
+        self.name = f"amdsmi/{bus}"
+        self.joules()
+
+    def joules(self) -> float:
+        """Give the joules since its driver was loaded; the resolution is in microjoules."""
+        found = self.smi.amdsmi_get_energy_count(self.handle)
+        return float(found["energy_accumulator"] * found["counter_resolution"]) / 1e6
+
+
+def find_counters(
+    device: torch.device, *, whole_host: bool, cray: Path = CRAY, powercap: Path = POWERCAP
+) -> list[Counter]:
+    """Find what counts joules here, without counting anything twice.
+
+    Args:
+        device: this rank's device; its own counter is read by this rank.
+        whole_host: whether this rank reads the host's counters, as one rank of each host does.
+        cray: root of Cray's counters.
+        powercap: root of Intel's and AMD's counters of processors.
+    """
+    of_cray = list(_cray(cray))
+    host = (of_cray or list(_processors(powercap))) if whole_host else []
+    if any(counter.part == "accelerator" for counter in of_cray) or device.type != "cuda":
+        return host
+    return [*host, *_gpu(device)]
+
+
+def _cray(root: Path) -> Iterator[Counter]:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        yield FileCounter(root / "energy", "host")
+    for path in sorted(root.glob("accel*_energy")):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            yield FileCounter(path, "accelerator")
+
+
+def _processors(root: Path) -> Iterator[Counter]:
+    """Give RAPL's packages and memories; cores and such are inside a package."""
+    for folder in sorted(root.glob("intel-rapl:*")):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            name = (folder / "name").read_text().strip()
+            part = "memory" if name == "dram" else "cpu" if name.startswith("package") else None
+            if part:
+                wraps = float((folder / "max_energy_range_uj").read_text()) / 1e6
+                yield FileCounter(folder / "energy_uj", part, unit=1e-6, wraps=wraps)
+
+
+def _gpu(device: torch.device) -> Iterator[Counter]:
+    """Give the counter of one GPU; whatever its library says instead, there is none."""
+    kind = AmdCounter if torch.version.hip else NvidiaCounter
+    with contextlib.suppress(Exception):
+        yield kind(bus_of(device))
+
+
+def bus_of(device: torch.device) -> str:
+    """Give the PCI address of a GPU, which no environment variable renumbers."""
+    found: Any = torch.cuda.get_device_properties(device)
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+
+
+class Energy:
+    """Joules by region of the training and by part of the machine."""
+
+    def __init__(self, counters: Sequence[Counter]) -> None:
+        """Count from now on."""
+        self.counters = counters
+        self._last = [0.0] * len(counters)
+        self._sums = torch.zeros(len(REGIONS), len(PARTS), dtype=torch.float64)
+        self.spent("train")
+        self.take()
+
+    def spent(self, region: str) -> None:
+        """Count what was spent since the last call for a region."""
+        for place, counter in enumerate(self.counters):
+            with contextlib.suppress(Exception):  # a counter that is gone counts no more
+                now = counter.joules()
+                self._sums[REGIONS.index(region), PARTS.index(counter.part)] += (
+                    now - self._last[place]
+                )
+                self._last[place] = now
+
+    def take(self) -> Tensor:
+        """Give the joules since the last call, fp64, [regions, parts], and start again."""
+        taken = self._sums.clone()
+        self._sums.zero_()
+        return taken
