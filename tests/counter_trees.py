@@ -46,17 +46,3 @@ def gpu(root: Path, card: int, address: str, vendor: str = "0x1002", **files: in
         (place / "device").symlink_to(device)
         (root / "sys/class/drm" / f"card{card}-DP-1").mkdir()
     return device
-
-
-def proc(root: Path, *, user: int, idle: int, received: int = 0, sent: int = 0) -> None:
-    """Write what Linux counts; 2 of the 3 GB of memory are taken."""
-    put(root / "proc/stat", f"cpu  {user} 0 0 {idle} 0 0 0 0 7 0\ncpu0 {user} 0 0 {idle}")
-    put(root / "proc/loadavg", "3.25 1.0 0.5 2/345 6789")
-    put(root / "proc/meminfo", "MemTotal: 3145728 kB\nMemFree: 1 kB\nMemAvailable: 1048576 kB")
-    put(
-        root / "proc/net/dev",
-        "Inter-|   Receive                    |  Transmit\n"
-        " face |bytes packets errs drop fifo frame compressed multicast|bytes packets\n"
-        "    lo: 999999 1 0 0 0 0 0 0 999999 1 0 0 0 0 0 0\n"
-        f"  hsn0:{received} 9 0 0 0 0 0 0 {sent} 9 0 0 0 0 0 0",
-    )

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.config.machine import ProfileConfig, find_profile
-from hydragnn_hpo.launching.cache_dirs import fill_all
 from hydragnn_hpo.launching.devices import Device
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launchers.launcher import places, wrapped
@@ -20,6 +19,7 @@ from hydragnn_hpo.launching.rank_environment import (
     Rendezvous,
     make_rank_environments,
 )
+from hydragnn_hpo.launching.scratch_folders import fill_all
 from hydragnn_hpo.launching.slots import find_seats, lay_out
 from hydragnn_hpo.launching.slurm.slurm_transport import step_argv
 from hydragnn_hpo.placement.pool import SlotPool

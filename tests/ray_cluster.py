@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from hydragnn_hpo.launching.orphan_processes import RUN, end_orphans
+from hydragnn_hpo.launching.process_control import RUN, end_orphans
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
 
 STORE = 80_000_000

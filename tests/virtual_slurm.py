@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hydragnn_hpo.launching.host_network import is_free
-from hydragnn_hpo.launching.orphan_processes import end_tagged, find_tagged
-from hydragnn_hpo.launching.process_control import die_with_parent
+from hydragnn_hpo.launching.process_control import die_with_parent, end_tagged, find_tagged
 
 TAG, HOST_TAG = "HPO_TEST_SLURM", "HPO_TEST_SLURM_HOST"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinfo")

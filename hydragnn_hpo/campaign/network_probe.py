@@ -20,7 +20,6 @@ from hydragnn_hpo.launching import (
     Finding,
     Job,
     Slot,
-    State,
     find_outliers,
     temporary_folder,
 )
@@ -38,6 +37,9 @@ JOIN_SECONDS = 60.0
 
 ROUND_SECONDS = 90.0
 """For all pairs of a round, side by side, and the lease of their ranks: a busy host is not lost."""
+
+ANSWER = "answer.json"
+"""In the folder of a job."""
 
 POLL_SECONDS = 0.05
 HOST_SECONDS = 600.0
@@ -61,59 +63,49 @@ _KINDS = {"gloo": "gloo", "libfabric": "OFI", "ofi": "OFI", "socket": "Socket", 
 """Parts of names of networks, the first that fits counts."""
 
 
-class AllReduceProbe:
-    """One job of kind ``probe``, from its request to its answer."""
+def make_probe_job(folder: Path, slots: Sequence[Slot], seconds: float = JOIN_SECONDS) -> Job:
+    """Create the folder of a job of kind ``probe``, and return the job for the backend.
 
-    def __init__(
-        self, folder: Path, name: str, slots: Sequence[Slot], seconds: float = JOIN_SECONDS
-    ) -> None:
-        """Create the job's folder.
+    Args:
+        folder: of the job, new; all hosts see it, or it is transferred. Its name is the job's.
+        slots: of its ranks, in rank order.
+        seconds: how long ranks wait for each other.
+    """
+    with storage(folder):
+        folder.mkdir(mode=0o700, parents=True)
+    device = slots[0].device.partition(":")[0]
+    spec = {
+        "answer": str((folder / ANSWER).resolve()),
+        "sizes": list(SIZES.get(device, DEVICE_SIZES)),
+        "one_host": len({slot.host for slot in slots}) == 1,
+        "seconds": seconds,
+    }
+    return Job(
+        id=folder.name,
+        kind="probe",
+        width=len(slots),
+        spec=spec,
+        log=folder / "log",
+        lease=folder / "lease",
+        watch=None,
+        slots=tuple(slots),
+        folder=folder,
+    )
 
-        Args:
-            folder: parent of the job's own folder; all hosts see it, or it is transferred.
-            name: of the job, unique, and of its folder.
-            slots: of its ranks, in rank order.
-            seconds: how long ranks wait for each other.
-        """
-        self.name, self.slots, self.seconds = name, tuple(slots), seconds
-        self.folder = folder / name
-        with storage(self.folder):
-            self.folder.mkdir(mode=0o700, parents=True)
-        self.log, self.file = self.folder / "log", self.folder / "answer.json"
 
-    def job(self) -> Job:
-        """Return the job for the backend."""
-        device = self.slots[0].device.partition(":")[0]
-        spec = {
-            "answer": str(self.file.resolve()),
-            "sizes": list(SIZES.get(device, DEVICE_SIZES)),
-            "one_host": len({slot.host for slot in self.slots}) == 1,
-            "seconds": self.seconds,
-        }
-        return Job(
-            id=self.name,
-            kind="probe",
-            width=len(self.slots),
-            spec=spec,
-            log=self.log,
-            lease=self.folder / "lease",
-            watch=None,
-            slots=self.slots,
-            folder=self.folder,
-        )
+def read_answer(folder: Path) -> dict[str, Any]:
+    """Read the answer of a job that has ended, see ``allreduce_probe.merge_reports``.
 
-    def answer(self) -> dict[str, Any]:
-        """Read the answer of a job that has ended, see ``allreduce_probe.merge_reports``.
-
-        Raises:
-            JobError: there is no answer, or it is an error.
-        """
-        if not self.file.exists():
-            raise JobError(f"the ranks of {self.name} ended without an answer: see {self.log}.")
-        values: dict[str, Any] = read_json(self.file)
-        if "error" in values:
-            raise JobError(f"{values['error']} (see {self.log}).")
-        return values
+    Raises:
+        JobError: there is no answer, or it is an error.
+    """
+    log = folder / "log"
+    if not (folder / ANSWER).exists():
+        raise JobError(f"the ranks of {folder.name} ended without an answer: see {log}.")
+    values: dict[str, Any] = read_json(folder / ANSWER)
+    if "error" in values:
+        raise JobError(f"{values['error']} (see {log}).")
+    return values
 
 
 def probe_network(name: str, profile: ProfileConfig, folder: Path, hosts: int) -> list[Finding]:
@@ -141,16 +133,14 @@ def _probe_pairs(backend: Backend, profile: ProfileConfig, folder: Path) -> list
     answers, failures = {}, {}
     hosts = list(dict.fromkeys(slot.host for slot in backend.slots))
     for number, pairs in enumerate(choose_pairs(hosts)):
-        probes: dict[Pair, AllReduceProbe] = {
-            pair: AllReduceProbe(folder, f"pair.{number}.{k}", [slots[host] for host in pair])
-            for k, pair in enumerate(pairs)
-        }
-        errors = run_jobs(backend, [probe.job() for probe in probes.values()], ROUND_SECONDS)
-        for pair, probe in probes.items():
+        folders = {pair: folder / f"pair.{number}.{k}" for k, pair in enumerate(pairs)}
+        jobs = [make_probe_job(of, [slots[h] for h in pair]) for pair, of in folders.items()]
+        errors = run_jobs(backend, jobs, ROUND_SECONDS)
+        for pair, of in folders.items():
             try:
-                answers[pair] = probe.answer()
+                answers[pair] = read_answer(of)
             except JobError as error:
-                failures[pair] = errors[probe.name] or str(error)
+                failures[pair] = errors[of.name] or str(error)
     return check_pairs(answers, failures, profile)
 
 
@@ -237,62 +227,51 @@ def check_pairs(
     findings = [
         Finding(_SUMS, "wrong", why, "right on both", cure, pair) for pair, why in failures.items()
     ]
-    found = [
-        finding
-        for pair, answer in answers.items()
-        for finding in _check_pair(answer, pair, profile)
-    ]
-    for check in dict.fromkeys(finding.check for finding in found):
-        alike = [finding for finding in found if finding.check == check]
-        findings += _compare(alike, *_FACTORS[check]) if check in _FACTORS else alike
-    return findings
-
-
-def _check_pair(answer: Mapping[str, Any], pair: Pair, profile: ProfileConfig) -> list[Finding]:
-    """Return what one pair measured; its speeds are not compared with anything yet."""
-    latency = answer["latency_seconds"]
-    best = max(entry["bus_bytes_per_second"] for entry in answer["bandwidth"])
+    findings += [_check_sums(answer, pair) for pair, answer in answers.items()]
+    findings += _compare(_LATENCY, [_latency(a, pair) for pair, a in answers.items()])
     peak = profile.between.peak_bytes_per_second
+    findings += _compare(_RATE, [_bandwidth(a, pair, peak) for pair, a in answers.items()])
+    return findings + [_check_network(a["networks"], pair, profile) for pair, a in answers.items()]
+
+
+def _latency(answer: Mapping[str, Any], pair: Pair) -> Finding:
+    seconds = answer["latency_seconds"]
+    return Finding(_LATENCY, "ok", f"{1e6 * seconds:.0f} us", hosts=pair, figure=seconds)
+
+
+def _bandwidth(answer: Mapping[str, Any], pair: Pair, peak: float | None) -> Finding:
+    best = max(entry["bus_bytes_per_second"] for entry in answer["bandwidth"])
     share = f", {100 * best / peak:.0f} % of the wire's" if peak else ""
-    rate = f"{best / 1e9:.3g} GB/s{share}"
-    return [
-        _check_sums(answer, pair),
-        Finding(_LATENCY, "ok", f"{1e6 * latency:.0f} us", hosts=pair, figure=latency),
-        Finding(_RATE, "ok", rate, hosts=pair, figure=best),
-        _check_network(answer["networks"], pair, profile),
-    ]
+    return Finding(_RATE, "ok", f"{best / 1e9:.3g} GB/s{share}", hosts=pair, figure=best)
 
 
 def _check_sums(answer: Mapping[str, Any], pair: Pair) -> Finding:
     bad = [rank for rank in answer["ranks"] if rank["wrong"]]
-    found = f"right on all {answer['world']} ranks"
-    cure = ""
-    if bad:
-        found = f"wrong on rank {bad[0]['rank']} of host {bad[0]['host']} and {len(bad) - 1} more"
-        cure = (
-            "trust no training on these hosts: try another version of RCCL or NCCL and its "
-            "network plugin, then leave the hosts out."
-        )
-    state: State = "wrong" if bad else "ok"
-    return Finding(_SUMS, state, found, "right on every rank", cure, pair, float(len(bad)))
+    if not bad:
+        found = f"right on all {answer['world']} ranks"
+        return Finding(_SUMS, "ok", found, "right on every rank", "", pair, 0.0)
+    found = f"wrong on rank {bad[0]['rank']} of host {bad[0]['host']} and {len(bad) - 1} more"
+    cure = (
+        "trust no training on these hosts: try another version of RCCL or NCCL and its network "
+        "plugin, then leave the hosts out."
+    )
+    return Finding(_SUMS, "wrong", found, "right on every rank", cure, pair, float(len(bad)))
 
 
 def _check_network(used: Sequence[str], pair: Pair, profile: ProfileConfig) -> Finding:
     """Compare the network with the profile's NCCL_NET: without its plugin RCCL takes TCP."""
     wanted = {**profile.rank.environment, **profile.rank.many_hosts}.get("NCCL_NET", "")
     kinds = {_network_kind(name) for name in used}
-    state: State = "ok"
-    cure = ""
-    if not all(used):
-        state = "unknown"
-    elif wanted and kinds not in ({"gloo"}, {_network_kind(wanted)}):
-        state = "wrong"
-        cure = (
-            "load the network plugin's module, or name it in NCCL_NET_PLUGIN of the profile: "
-            "without it everything goes over TCP."
-        )
     found = ", ".join(name or "not told" for name in used)
-    return Finding(_NETWORK, state, found, wanted, cure, pair)
+    if not all(used):
+        return Finding(_NETWORK, "unknown", found, wanted, hosts=pair)
+    if not wanted or kinds in ({"gloo"}, {_network_kind(wanted)}):
+        return Finding(_NETWORK, "ok", found, wanted, hosts=pair)
+    cure = (
+        "load the network plugin's module, or name it in NCCL_NET_PLUGIN of the profile: without "
+        "it everything goes over TCP."
+    )
+    return Finding(_NETWORK, "wrong", found, wanted, cure, pair)
 
 
 def _network_kind(network: str) -> str:
@@ -301,18 +280,22 @@ def _network_kind(network: str) -> str:
     return next((kind for part, kind in _KINDS.items() if part in words), network)
 
 
-def _compare(alike: Sequence[Finding], factor: float, low_is_bad: bool) -> list[Finding]:
+def _compare(check: str, alike: Sequence[Finding]) -> list[Finding]:
     """Compare the figures of one check with their median."""
+    factor, low_is_bad = _FACTORS[check]
     values = {" - ".join(f.hosts): f.figure for f in alike if f.figure is not None}
     slow = find_outliers(values, factor, low_is_bad=low_is_bad)
-    median = next(iter(slow.values()), 0.0)
+    if not slow:
+        return list(alike)
+    median = next(iter(slow.values()))
     usual = min(alike, key=lambda f: abs((f.figure or 0.0) - median)).found
     cure = (
         "One of the two, or a wire between them: leave the host out that is in other slow pairs, "
         "too."
     )
+    expected = f"about {usual} as most pairs"
     return [
-        replace(finding, state="slow", expected=f"about {usual} as most pairs", cure=cure)
+        replace(finding, state="slow", expected=expected, cure=cure)
         if " - ".join(finding.hosts) in slow
         else finding
         for finding in alike

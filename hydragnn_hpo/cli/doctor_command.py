@@ -1,23 +1,30 @@
-"""``hydragnn-hpo doctor``: what is right and wrong with the hosts that we hold."""
+"""``hydragnn-hpo doctor``: what is right and wrong with the hosts that we hold, in one table."""
 
 import json
+import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hydragnn_hpo.cli.acceptance import MINUTES, Acceptance, accept
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.run_command import ContainerOption, PackOption
+from hydragnn_hpo.cli.tables import console
 from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from hydragnn_hpo.cli.acceptance import Acceptance
     from hydragnn_hpo.config import ProfileConfig
-    from hydragnn_hpo.launching import Finding, JobHosts
+    from hydragnn_hpo.launching import Finding, JobHosts, State
 
 MachineOption = Annotated[
     str | None,
@@ -31,8 +38,6 @@ HostsOption = Annotated[int, typer.Option(min=0, help="Hosts to look at; 0: all 
 ExcludeOption = Annotated[
     Path | None, typer.Option(help="File to which bad hosts are added, in place of the run's.")
 ]
-
-
 QuickOption = Annotated[
     bool, typer.Option("--quick", help="Let no hosts sum in pairs: one short step, no agents.")
 ]
@@ -52,7 +57,7 @@ def doctor(
     exclude: ExcludeOption = None,
     quick: QuickOption = False,
     acceptance: AcceptanceOption = False,
-    minutes: MinutesOption = MINUTES,
+    minutes: MinutesOption = 10.0,
     pack: PackOption = None,
     container: ContainerOption = None,
     dry_run: DryRunOption = False,
@@ -67,21 +72,54 @@ def doctor(
     held = find_job_hosts(os.environ, hosts)
     name = _profile_name(machine, run_dir, held)
     profile = find_profile(name)
+    folder = run_dir or (Path(f"acceptance-{profile.name}") if acceptance else Path.cwd())
+    examine = partial(_examine, name, profile, held, folder, quick=quick)
     if acceptance:
-        machine_values = {"profile": name, "pack": pack, "container": container}
-        folder = run_dir or Path(f"acceptance-{profile.name}")
-        site = Acceptance(machine_values, held, folder, minutes)
-        examine = partial(_examine, name, profile, held, folder, quick=quick)
-        accept(site, examine, as_json=as_json, dry_run=dry_run)
+        from hydragnn_hpo.cli.acceptance import Acceptance
+
+        values = {"profile": name, "pack": pack, "container": container}
+        _accept(Acceptance(values, held, folder, minutes), examine, as_json=as_json, dry=dry_run)
         return
-    folder, target = run_dir or Path.cwd(), _find_exclusion_list(run_dir, exclude)
+    target = _find_exclusion_list(run_dir, exclude)
     if dry_run:
         _show_command(profile, held, folder)
         return
-    findings = _examine(name, profile, held, folder, quick=quick)
+    findings = examine()
     notes = _exclude(findings, held.hosts, target) if held.kind != "here" else []
     _print(findings, profile, held, notes, as_json=as_json)
     if worst(findings) in ("slow", "wrong"):
+        raise typer.Exit(1)
+
+
+def _accept(
+    site: "Acceptance", examine: "Callable[[], list[Finding]]", *, as_json: bool, dry: bool
+) -> None:
+    """Accept a site, or show what would be done; exit with 1 if something is wrong.
+
+    Args:
+        site: what is accepted.
+        examine: doctor's own checks.
+        as_json: print the report as JSON.
+        dry: only show the plan.
+    """
+    from hydragnn_hpo.cli.acceptance import accept
+    from hydragnn_hpo.errors import ConfigError
+
+    if not math.isfinite(site.minutes):
+        raise ConfigError(f"--minutes {site.minutes}: give a number of minutes.")
+    if dry:
+        typer.echo("\n".join(site.plan()))
+        return
+    report, findings = accept(site, examine)
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        console().print(findings_table(findings, f"Acceptance of {site.name}"))
+        verdict = "accepted" if report["accepted"] else "not accepted: what is wrong stands above"
+        path = site.folder / "acceptance.json"
+        line = f"{site.name}: {verdict}; the whole report is {path}."
+        console().print(line, markup=False, soft_wrap=True)
+    if not report["accepted"]:
         raise typer.Exit(1)
 
 
@@ -167,15 +205,158 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    from hydragnn_hpo.cli.findings_view import findings_headline, findings_plain, findings_table
-    from hydragnn_hpo.cli.tables import console
+    """Print findings and sentences about them.
 
+    Args:
+        findings: of all checks.
+        profile: what the hosts should be.
+        held: the hosts.
+        notes: about hosts to exclude.
+        as_json: as one object.
+    """
+    from hydragnn_hpo.launching import worst
+
+    state, hosts = worst(findings), len(held.hosts)
     if as_json:
+        plain = [finding.to_plain() for finding in findings]
         report = {"machine": profile.name, "hosts": list(held.hosts), "notes": list(notes)}
-        typer.echo(json.dumps(report | findings_plain(findings)))
+        typer.echo(json.dumps({**report, "state": state, "findings": plain}))
         return
-    console().print(
-        findings_table(findings, findings_headline(findings, profile.name, len(held.hosts)))
-    )
+    bad = {host for finding in findings if finding.bad for host in finding.hosts}
+    on = f" on {count(len(bad), 'host')} of {hosts:,}" if bad and hosts > 1 else ""
+    title = f"{count(hosts, 'host')} as '{profile.name}': {VERDICTS[state]}{on}"
+    console().print(findings_table(findings, title))
     for note in notes:
         typer.echo(note)
+
+
+VERDICTS: "dict[State, str]" = {
+    "ok": "all is well",
+    "unknown": "nothing is wrong with what could be seen",
+    "slow": "something is slow",
+    "wrong": "something is wrong",
+}
+
+MOST_LETTERS = 34
+"""Letters of a host list; the rest is counted."""
+
+MOST_NAMED = 16
+"""Hosts of which the larger part is named, too."""
+
+COLOURS: "dict[State, str]" = {
+    "ok": "green",
+    "slow": "yellow",
+    "wrong": "bold red",
+    "unknown": "cyan",
+}
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """All findings of one check in one state."""
+
+    check: str
+    state: "State"
+    where: str
+    found: str
+    expected: str
+    cure: str
+
+
+def rows_of(findings: "Sequence[Finding]") -> list[FindingRow]:
+    """Group findings: a row for each check and state, checks as they came."""
+    from hydragnn_hpo.launching import ORDER
+
+    groups: dict[str, dict[State, list[Finding]]] = {}
+    for finding in findings:
+        groups.setdefault(finding.check, {}).setdefault(finding.state, []).append(finding)
+    total = len({host for finding in findings for host in finding.hosts})
+    return [_row(by[state], total) for by in groups.values() for state in ORDER if state in by]
+
+
+def _row(alike: "Sequence[Finding]", total: int) -> FindingRow:
+    first = alike[0]
+    cures = dict.fromkeys(finding.cure for finding in alike if finding.cure)
+    return FindingRow(
+        check=first.check,
+        state=first.state,
+        where=where_of(alike, total),
+        found=_span(alike),
+        expected=_most_common([finding.expected for finding in alike]),
+        cure=" ".join(list(cures)[:2]),
+    )
+
+
+def where_of(alike: "Sequence[Finding]", total: int) -> str:
+    """Name the hosts of some findings: pairs, a host list, a count, or ``here``."""
+    pairs = [f"{f.hosts[0]} - {f.hosts[1]}" for f in alike if len(f.hosts) == 2]
+    if pairs:
+        named = ", ".join(pairs)
+        return named if len(named) <= MOST_LETTERS else count(len(pairs), "pair")
+    hosts = {host for finding in alike for host in finding.hosts}
+    if not hosts:
+        return "here"
+    if len(hosts) == total > 1:
+        return f"all {total:,}"
+    if 2 * len(hosts) > total > MOST_NAMED:
+        return f"{len(hosts):,} of {total:,}"
+    from hydragnn_hpo.launching import by_number, compress
+
+    named = compress(by_number(sorted(hosts)))
+    return _shortened(named, count(len(hosts), "host"))
+
+
+def _shortened(names: str, counted: str) -> str:
+    if len(names) <= MOST_LETTERS:
+        return names
+    return f"{counted}: {names[: MOST_LETTERS - len(counted) - 5].rstrip(',- ')}..."
+
+
+def _span(alike: "Sequence[Finding]") -> str:
+    """Return what was found: one value, from the least to the largest, or the most common."""
+    said = [finding.found for finding in alike]
+    if len(set(said)) == 1:
+        return said[0]
+    numbered = [finding for finding in alike if finding.figure is not None]
+    if len(numbered) == len(alike):
+        ends = [end(numbered, key=lambda f: f.figure or 0.0) for end in (min, max)]
+        return f"{ends[0].found} to {ends[1].found}"
+    return _most_common(said)
+
+
+def _most_common(said: Sequence[str]) -> str:
+    kinds = Counter(said).most_common()
+    more = len(kinds) - 1
+    first = kinds[0][0]
+    return f"{first} (and {more} other{'s' if more > 1 else ''})" if more else first
+
+
+def findings_table(findings: "Sequence[Finding]", title: str) -> "Table":
+    """Lay out findings; what comes from hosts is text, never markup."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for name in ("check", "state", "where"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("found", overflow="fold")
+    last = ""
+    for row in rows_of(findings):
+        shown = "" if row.check == last else row.check
+        last = row.check
+        state = Text(row.state, COLOURS[row.state])
+        table.add_row(Text(shown), state, Text(row.where), _describe(row))
+    return table
+
+
+def _describe(row: FindingRow) -> "Text":
+    """Return what was found and expected, and below it the cure."""
+    from rich.text import Text
+
+    said = Text(row.found)
+    if row.expected and row.state != "ok":
+        said.append(f" (expected: {row.expected})", "dim")
+    if row.cure:
+        said.append(f"\n-> {row.cure}", "italic" if row.state == "ok" else COLOURS[row.state])
+    return said

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
         make_request,
         temporary_folder,
     )
-    from hydragnn_hpo.launching.doctor_checks import to_exclude
-    from hydragnn_hpo.launching.doctor_findings import ORDER, Finding, State, find_outliers, worst
+    from hydragnn_hpo.launching.doctor_checks import (
+        ORDER,
+        Finding,
+        State,
+        find_outliers,
+        to_exclude,
+        worst,
+    )
     from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded, read_run_excluded
     from hydragnn_hpo.launching.fleet.local import LocalBackend
     from hydragnn_hpo.launching.fleet.visit import Visit
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec, find_mpiexec
     from hydragnn_hpo.launching.launchers.processes import ProcessBackend
     from hydragnn_hpo.launching.launchers.steps import Steps
-    from hydragnn_hpo.launching.orphan_processes import end_orphans, run_tag
+    from hydragnn_hpo.launching.process_control import end_orphans, run_tag
     from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
     from hydragnn_hpo.launching.rank_environment import DEVICE, overruled
     from hydragnn_hpo.launching.ray.ray_backend import RayBackend

@@ -1,15 +1,30 @@
-"""Energy and load of this host: joules between two readings of its counters, each counted once."""
+"""Energy of this host: joules between two readings of its counters, each counted once.
+
+``python -m hydragnn_hpo.launching.counters FD PARENT SECONDS`` is a process of its own: drivers
+hang and vendors' libraries crash, and neither may take the agent along, whose ranks die with it.
+It sends samples over its channel, takes one more at once when it receives anything, and ends with
+its agent, which uses it through ``CounterProcess``.
+"""
 
 import contextlib
 import importlib
+import logging
+import os
+import random
 import re
+import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from hydragnn_hpo.host_info import read_memory
+from hydragnn_hpo.launching import process_control
+from hydragnn_hpo.launching.wire.channel import Channel, wait
+
+logger = logging.getLogger(__name__)
 
 Part = Literal["host", "cpu", "memory", "card"]
 """What a counter counts. ``host`` is everything in a host, the other parts included."""
@@ -29,116 +44,90 @@ class Count:
     """Where it begins at 0 again, in joules; 0 if it never does."""
 
     life: str = ""
-    """Another one says that it has begun anew."""
+    """Another one means that it started again."""
 
 
 @dataclass
 class Reading:
-    """What a source says at one moment; what it cannot tell is left out."""
+    """What a source shows at one moment; what it cannot tell is left out."""
 
     counts: dict[str, Count] = field(default_factory=dict)
-    """Counters of energy by name."""
-
-    host: dict[str, float] = field(default_factory=dict)
-    """Gauges of the host."""
+    """Counters of energy by name, ``SOURCE/COUNTER``."""
 
     devices: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Gauges by device: ``busy`` (share), ``memory_mb``, ``celsius``, ``watts``, ``throttled``."""
+    """Gauges by device: ``busy`` (share), ``celsius``, ``throttled`` (0 or 1)."""
 
     notes: list[str] = field(default_factory=list)
     """Sentences on what is there but may not be read."""
 
 
 class Source(Protocol):
-    """Numbers from one kind of counter; built once for each host, and asked again and again."""
+    """One kind of counter; built once for each host."""
 
     def __init__(self, root: Path) -> None:
-        """Look what there is in the folder that holds ``sys`` and ``proc``."""
+        """Find what there is in the folder that holds ``sys`` and ``proc``."""
 
     def read(self) -> Reading:
         """Return what can be read now; raises nothing, takes milliseconds."""
 
 
-def read_word(path: Path) -> str | None:
-    """Return what a file of one line holds; None where it cannot be read."""
+def read_word(path: Path) -> str:
+    """Return what a file of one line holds; empty where it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
-        return None
+        return ""
 
 
-def read_number(path: Path) -> float | None:
-    """Return the number that a file holds; None where it holds none, or a negative one."""
-    try:
-        found = int(read_word(path) or "")
-    except ValueError:
-        return None
-    return float(found) if found >= 0 else None
+def read_number(path: Path, unit: float) -> float | None:
+    """Return the number that a file holds, times its unit; None unless it is a whole number."""
+    word = read_word(path)
+    return int(word) * unit if word.isascii() and word.isdigit() else None
 
 
 CRAY = "sys/cray/pm_counters"
-
-_PARTS: dict[str, Part] = {"energy": "host", "cpu_energy": "cpu", "memory_energy": "memory"}
-
-
-def read_joules(path: Path) -> float | None:
-    """Return the joules of one file; None unless it says that they are joules."""
-    said = re.match(r"(\d+) J\b", read_word(path) or "")
-    return float(said[1]) if said else None
+_CRAY_PARTS: dict[str, Part] = {"energy": "host", "cpu_energy": "cpu", "memory_energy": "memory"}
 
 
 class Cray:
-    """Energy of a Cray host."""
+    """Energy of a Cray host; each counter of a card covers as many AMD devices as it has dies."""
 
     def __init__(self, root: Path) -> None:
         """See ``Source``."""
         self._folder = root / CRAY
-        found = (re.fullmatch(r"accel(\d+)_energy", path.name) for path in self._listed())
+        found = (re.fullmatch(r"accel(\d+)_energy", p.name) for p in self._folder.glob("accel*"))
         numbers = sorted(int(match[1]) for match in found if match)
-        amd = len(cards_of(root, "0x1002"))
-        each = max(1, amd // len(numbers)) if numbers else 1
-        self._modules = {
-            number: tuple(str(place * each + die) for die in range(each))
+        each = max(1, len(cards_of(root, AMD)) // max(1, len(numbers)))
+        self._cards = {
+            f"accel{number}_energy": tuple(str(place * each + die) for die in range(each))
             for place, number in enumerate(numbers)
         }
 
-    def _listed(self) -> list[Path]:
-        try:
-            return list(self._folder.iterdir())
-        except OSError:
-            return []
-
     def read(self) -> Reading:
-        """See ``Source``."""
-        life, reading = read_word(self._folder / "startup") or "", Reading()
-        for name, part in _PARTS.items():
-            if (found := read_joules(self._folder / name)) is not None:
-                reading.counts[f"cray/{name}"] = Count(found, part, life=life)
-        for number, devices in self._modules.items():
-            name = f"accel{number}_energy"
-            if (found := read_joules(self._folder / name)) is not None:
-                reading.counts[f"cray/{name}"] = Count(found, "card", devices, life=life)
+        """See ``Source``; a file counts only if its unit is the joule."""
+        life, reading = read_word(self._folder / "startup"), Reading()
+        for name in (*_CRAY_PARTS, *self._cards):
+            if found := re.match(r"(\d+) J\b", read_word(self._folder / name)):
+                part, devices = _CRAY_PARTS.get(name, "card"), self._cards.get(name, ())
+                reading.counts[f"cray/{name}"] = Count(float(found[1]), part, devices, life=life)
         return reading
 
 
 POWERCAP = "sys/class/powercap"
 
 
-def _part(name: str | None) -> Part | None:
-    if name == "dram":
-        return "memory"
-    return "cpu" if name is not None and name.startswith("package") else None
-
-
 class Rapl:
-    """Energy of packages and memories."""
+    """Energy of packages and memories; cores and such are inside a package."""
 
     def __init__(self, root: Path) -> None:
         """See ``Source``."""
-        zones = sorted((root / POWERCAP).glob("intel-rapl:*"))
-        self._zones = {zone: part for zone in zones if (part := _part(read_word(zone / "name")))}
+        self._zones: dict[Path, Part] = {}
         self._denied: list[str] = []
-        for zone in self._zones:
+        for zone in sorted((root / POWERCAP).glob("intel-rapl:*")):
+            name = read_word(zone / "name")
+            if name != "dram" and not name.startswith("package"):
+                continue
+            self._zones[zone] = "memory" if name == "dram" else "cpu"
             try:
                 (zone / "energy_uj").read_bytes()
             except PermissionError:
@@ -147,17 +136,14 @@ class Rapl:
                 continue
 
     def read(self) -> Reading:
-        """See ``Source``; that root alone may read is said once."""
+        """See ``Source``; that root alone may read is noted once."""
         reading = Reading(notes=self._denied)
         self._denied = []
         for zone, part in self._zones.items():
-            energy, largest = (
-                read_number(zone / "energy_uj"),
-                read_number(zone / "max_energy_range_uj"),
-            )
+            energy = read_number(zone / "energy_uj", 1e-6)
+            largest = read_number(zone / "max_energy_range_uj", 1e-6)
             if energy is not None and largest:
-                count = Count(energy / 1e6, part, wraps=largest / 1e6)
-                reading.counts[f"rapl/{zone.name}"] = count
+                reading.counts[f"rapl/{zone.name}"] = Count(energy, part, wraps=largest)
         return reading
 
 
@@ -166,11 +152,11 @@ AMD, INTEL = "0x1002", "0x8086"
 _DRIVERS = ("amdgpu", "i915", "xe")
 
 
-def cards_of(root: Path, *vendors: str) -> list[Path]:
-    """Return the device folders of some vendors' GPUs, by PCI address."""
+def cards_of(root: Path, vendor: str) -> list[Path]:
+    """Return the device folders of a vendor's GPUs, by PCI address."""
     cards = [path for path in (root / DRM).glob("card*") if re.fullmatch(r"card\d+", path.name)]
     cards.sort(key=lambda path: int(path.name[4:]))
-    found = [card / "device" for card in cards if read_word(card / "device/vendor") in vendors]
+    found = [card / "device" for card in cards if read_word(card / "device/vendor") == vendor]
     return sorted(found, key=_address)
 
 
@@ -180,9 +166,10 @@ def _address(device: Path) -> str:
     return name if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", name) else ""
 
 
-def _sensors(device: Path) -> Path | None:
-    folders = sorted((device / "hwmon").glob("hwmon*"))
-    return next((folder for folder in folders if read_word(folder / "name") in _DRIVERS), None)
+def _sensors_of(device: Path) -> Path:
+    """Return the folder of a device's sensors; the device's own, which holds none, without one."""
+    folders = sorted(device.glob("hwmon/hwmon*"))
+    return next((path for path in folders if read_word(path / "name") in _DRIVERS), device)
 
 
 def count_dies(source: str, joules: Iterable[float | None]) -> dict[str, Count]:
@@ -207,36 +194,30 @@ class Drm:
 
     def __init__(self, root: Path) -> None:
         """See ``Source``."""
-        devices = cards_of(root, AMD) or cards_of(root, INTEL)
-        self._devices = [(device, _sensors(device)) for device in devices]
+        self._devices = cards_of(root, AMD) or cards_of(root, INTEL)
+        self._sensors = [
+            next(
+                (f for f in sorted(d.glob("hwmon/hwmon*")) if read_word(f / "name") in _DRIVERS), d
+            )
+            for d in self._devices
+        ]
 
     def read(self) -> Reading:
         """See ``Source``."""
-        reading, joules = Reading(), list[float | None]()
-        for place, (device, sensors) in enumerate(self._devices):
-            if gauges := _gauges(device, sensors):
-                reading.devices[str(place)] = gauges
-            energy = read_number(sensors / "energy1_input") if sensors else None
-            joules.append(None if energy is None else energy / 1e6)
-        reading.counts = count_dies("drm", joules)
+        energies = [read_number(sensors / "energy1_input", 1e-6) for sensors in self._sensors]
+        reading = Reading(count_dies("drm", energies))
+        for place, (device, sensors) in enumerate(zip(self._devices, self._sensors, strict=True)):
+            gauges = {
+                "busy": read_number(device / "gpu_busy_percent", 0.01),
+                "celsius": read_number(sensors / "temp1_input", 1e-3),
+            }
+            if known := _known(gauges):
+                reading.devices[str(place)] = known
         return reading
 
 
-def _gauges(device: Path, sensors: Path | None) -> dict[str, float]:
-    found = {
-        "busy": _scaled(device / "gpu_busy_percent", 0.01),
-        "memory_mb": _scaled(device / "mem_info_vram_used", 1.0 / (1 << 20)),
-    }
-    if sensors is not None:
-        average = _scaled(sensors / "power1_average", 1e-6)
-        found["watts"] = average if average else _scaled(sensors / "power1_input", 1e-6)
-        found["celsius"] = _scaled(sensors / "temp1_input", 1e-3)
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _scaled(path: Path, unit: float) -> float | None:
-    found = read_number(path)
-    return None if found is None else found * unit
+def _known(gauges: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in gauges.items() if value is not None}
 
 
 NVIDIA = "proc/driver/nvidia"
@@ -251,18 +232,14 @@ _CELSIUS = 0
 class Nvml:
     """NVIDIA's GPUs, numbered as ``nvidia-smi`` numbers them."""
 
-    def __init__(
-        self,
-        root: Path,
-        load: Callable[[str], Any] = importlib.import_module,
-    ) -> None:
-        """See ``Source``; ``load`` imports the library."""
+    def __init__(self, root: Path) -> None:
+        """See ``Source``."""
         self._nvml: Any = None
         self._devices: dict[tuple[str, ...], Any] = {}
         if not (root / NVIDIA).exists():
             return
-        with contextlib.suppress(Exception):  # whatever it says instead, it has no numbers for us
-            self._nvml = load("pynvml")
+        with contextlib.suppress(Exception):  # whatever the library raises, it has no numbers
+            self._nvml = importlib.import_module("pynvml")
             self._nvml.nvmlInit()
             for number in range(self._nvml.nvmlDeviceGetCount()):
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(number)
@@ -274,51 +251,39 @@ class Nvml:
         """See ``Source``."""
         reading = Reading()
         for names, handle in self._devices.items():
-            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+            energy = self._get("TotalEnergyConsumption", handle)
             if energy is not None:
                 reading.counts[f"nvml/{names[0]}"] = Count(energy / 1e3, "card", names)
-            reading.devices[names[0]] = self._gauges(handle)
+            use = self._get("UtilizationRates", handle)
+            slowed = self._get("CurrentClocksThrottleReasons", handle)
+            gauges = {
+                "busy": None if use is None else use.gpu / 100.0,
+                "celsius": self._get("Temperature", handle, _CELSIUS),
+                "throttled": None if slowed is None else float(bool(slowed & _SLOWED)),
+            }
+            reading.devices[names[0]] = _known(gauges)
         return reading
 
-    def _gauges(self, handle: Any) -> dict[str, float]:
-        found: dict[str, float] = {}
-        if (use := self._ask("nvmlDeviceGetUtilizationRates", handle)) is not None:
-            found["busy"] = use.gpu / 100.0
-        if (memory := self._ask("nvmlDeviceGetMemoryInfo", handle)) is not None:
-            found["memory_mb"] = memory.used / (1 << 20)
-        if (watts := self._ask("nvmlDeviceGetPowerUsage", handle)) is not None:
-            found["watts"] = watts / 1e3
-        if (celsius := self._ask("nvmlDeviceGetTemperature", handle, _CELSIUS)) is not None:
-            found["celsius"] = float(celsius)
-        slowed = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        if slowed is not None:
-            found["throttled"] = float(bool(slowed & _SLOWED))
-        return found
-
-    def _ask(self, name: str, *values: Any) -> Any:
-        """Ask one thing; None where this GPU, driver or library does not know it."""
+    def _get(self, what: str, *values: Any) -> Any:
+        """Return one figure; None where this GPU, driver or library does not know it."""
         with contextlib.suppress(Exception):
-            return getattr(self._nvml, name)(*values)
+            return getattr(self._nvml, f"nvmlDeviceGet{what}")(*values)
         return None
 
 
 class AmdSmi:
-    """Energy of AMD's GPUs, numbered as ROCm numbers them."""
+    """Energy of AMD's GPUs, numbered as ROCm numbers them, if no file holds as much."""
 
-    def __init__(
-        self,
-        root: Path,
-        load: Callable[[str], Any] = importlib.import_module,
-    ) -> None:
-        """See ``Source``; ``load`` imports the library, if a file does not say as much."""
+    def __init__(self, root: Path) -> None:
+        """See ``Source``."""
         self._smi: Any = None
         self._handles: list[Any] = []
         cards = cards_of(root, AMD)
-        told = any(path for card in cards for path in card.glob("hwmon/hwmon*/energy1_input"))
-        if not cards or told or (root / CRAY / "accel0_energy").exists():
+        in_files = any(path for card in cards for path in card.glob("hwmon/hwmon*/energy1_input"))
+        if not cards or in_files or (root / CRAY / "accel0_energy").exists():
             return
-        with contextlib.suppress(Exception):  # whatever it says instead, it has no numbers for us
-            self._smi = load("amdsmi")
+        with contextlib.suppress(Exception):  # whatever the library raises, it has no numbers
+            self._smi = importlib.import_module("amdsmi")
             self._smi.amdsmi_init()
             self._handles = list(self._smi.amdsmi_get_processor_handles())
 
@@ -328,119 +293,31 @@ class AmdSmi:
 
     def _energy(self, handle: Any) -> float | None:
         with contextlib.suppress(Exception):
-            told = self._smi.amdsmi_get_energy_count(handle)
-            return float(told["energy_accumulator"]) * float(told["counter_resolution"]) / 1e6
+            found = self._smi.amdsmi_get_energy_count(handle)
+            return float(found["energy_accumulator"]) * float(found["counter_resolution"]) / 1e6
         return None
 
 
-_IDLE, _WAITING, _COUNTED = 3, 4, 8
-"""Places in the line ``cpu`` of /proc/stat; guests, behind these, are counted as users too."""
-
-
-class HostLoad:
-    """Gauges of the host."""
-
-    def __init__(
-        self,
-        root: Path,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """See ``Source``; ``clock`` gives seconds."""
-        self._proc, self._clock = root / "proc", clock
-        self._ticks: tuple[int, int] | None = None
-        self._sent: tuple[float, int] | None = None
-        self.read()
-
-    def read(self) -> Reading:
-        """See ``Source``; shares and rates are those since the last call."""
-        found = {
-            "busy": self._busy(),
-            "load": _load(self._proc),
-            "memory_mb": _memory_mb(self._proc),
-            "network_mb_per_second": self._network(),
-        }
-        return Reading(host={name: value for name, value in found.items() if value is not None})
-
-    def _busy(self) -> float | None:
-        """Return the share of the processors' time that was not idle."""
-        last, self._ticks = self._ticks, _ticks(self._proc)
-        if last is None or self._ticks is None or self._ticks[1] <= last[1]:
-            return None
-        share = (self._ticks[0] - last[0]) / (self._ticks[1] - last[1])
-        return min(1.0, max(0.0, share))
-
-    def _network(self) -> float | None:
-        """Return the megabytes per second that went out and came in, loopback left out."""
-        now, moved = self._clock(), _moved(self._proc)
-        last, self._sent = self._sent, None if moved is None else (now, moved)
-        if last is None or moved is None or now <= last[0] or moved < last[1]:
-            return None
-        return (moved - last[1]) / (now - last[0]) / 1e6
-
-
-def _ticks(proc: Path) -> tuple[int, int] | None:
-    """Return the ticks of all processors that were busy, and all of them."""
-    with contextlib.suppress(ValueError, IndexError):
-        first = (read_word(proc / "stat") or "").partition("\n")[0].split()
-        ticks = [int(part) for part in first[1 : 1 + _COUNTED]]
-        return sum(ticks) - ticks[_IDLE] - ticks[_WAITING], sum(ticks)
-    return None
-
-
-def _load(proc: Path) -> float | None:
-    with contextlib.suppress(ValueError, IndexError):
-        return float((read_word(proc / "loadavg") or "").split()[0])
-    return None
-
-
-def _memory_mb(proc: Path) -> float | None:
-    memory = read_memory(proc / "meminfo")
-    if not {"MemTotal", "MemAvailable"} <= memory.keys():
-        return None
-    return (memory["MemTotal"] - memory["MemAvailable"]) / (1 << 20)
-
-
-def _moved(proc: Path) -> int | None:
-    """Return the bytes that all interfaces but loopback have received and sent."""
-    lines = re.findall(r"^\s*([^\s:]+):\s*(.+)$", read_word(proc / "net/dev") or "", re.M)
-    with contextlib.suppress(ValueError, IndexError):
-        numbers = [told.split() for name, told in lines if name != "lo"]
-        return sum(int(each[0]) + int(each[8]) for each in numbers) if numbers else None
-    return None
-
-
-SOURCES: dict[str, type[Source]] = {
-    "cray": Cray,
-    "rapl": Rapl,
-    "drm": Drm,
-    "nvml": Nvml,
-    "amdsmi": AmdSmi,
-    "system": HostLoad,
-}
+SOURCES: tuple[type[Source], ...] = (Cray, Rapl, Drm, Nvml, AmdSmi)
+"""Of each part, the first that counts it counts."""
 
 
 class HostCounters:
     """All sources of one host."""
 
     def __init__(self, root: Path) -> None:
-        """Look what there is, see ``Source``."""
-        self._sources = [source(root) for source in SOURCES.values()]
+        """Find what there is, see ``Source``."""
+        self._sources = [source(root) for source in SOURCES]
 
     def read(self) -> Reading:
-        """Return what all of them say."""
+        """Return what all of them show."""
         whole = Reading()
         for reading in (source.read() for source in self._sources):
             whole.counts |= reading.counts
-            whole.host |= reading.host
             whole.notes += reading.notes
             for device, gauges in reading.devices.items():
                 whole.devices[device] = whole.devices.get(device, {}) | gauges
         return whole
-
-
-MOST_WATTS = 1000.0
-"""More than one counter that wraps ever sees: a longer pause than it needs to come round at this
-power may have had more than one round."""
 
 
 @dataclass(frozen=True)
@@ -458,10 +335,9 @@ class CounterSample:
     cards: tuple[tuple[tuple[str, ...], float], ...] = ()
     """Devices of each card, and its joules."""
 
-    gauges: dict[str, float] = field(default_factory=dict)
-    """Of the host, see ``Reading``."""
-
     devices: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Gauges, see ``Reading``."""
+
     notes: tuple[str, ...] = ()
 
     @property
@@ -473,35 +349,30 @@ class CounterSample:
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data, with the digits that mean something."""
-        plain = asdict(self)
-        plain["seconds"] = round(self.seconds, 3)
-        plain["rest"] = None if self.rest is None else round(self.rest, 3)
-        plain["cards"] = [[devices, round(joules, 3)] for devices, joules in self.cards]
-        plain["gauges"] = _rounded(self.gauges)
-        plain["devices"] = {name: _rounded(gauges) for name, gauges in self.devices.items()}
-        return plain
+        rest = None if self.rest is None else round(self.rest, 3)
+        cards = [[devices, round(joules, 3)] for devices, joules in self.cards]
+        return asdict(self) | {"seconds": round(self.seconds, 3), "rest": rest, "cards": cards}
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> "CounterSample":
         """Take plain data back."""
-        cards = tuple((tuple(devices), float(joules)) for devices, joules in plain["cards"])
         return cls(
             seconds=float(plain["seconds"]),
             parts=tuple(plain["parts"]),
             rest=None if plain["rest"] is None else float(plain["rest"]),
-            cards=cards,
-            gauges=dict(plain["gauges"]),
+            cards=tuple((tuple(devices), float(joules)) for devices, joules in plain["cards"]),
             devices=dict(plain["devices"]),
             notes=tuple(plain["notes"]),
         )
 
 
-def _rounded(gauges: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 3) for name, value in gauges.items()}
+MOST_WATTS = 1000.0
+"""More than one counter that wraps ever sees: a longer pause than it needs to come round at this
+power may have had more than one round."""
 
 
 def joules_between(before: Count | None, now: Count | None, seconds: float) -> float | None:
-    """Return the joules between two looks at a counter; None where they are not sure."""
+    """Return the joules between two readings of a counter; None where they are not sure."""
     if before is None or now is None or before.life != now.life:
         return None
     if now.wraps and seconds * MOST_WATTS > now.wraps:
@@ -523,59 +394,37 @@ def sample_between(
         seconds: between them.
         known: all counters that were ever seen: a part of which one is missing has no number.
     """
-    shown: dict[str, Any] = {"gauges": now.host, "devices": now.devices, "notes": tuple(now.notes)}
+    empty = CounterSample(seconds, devices=now.devices, notes=tuple(now.notes))
     spent = {
         name: joules_between(before.counts.get(name), now.counts.get(name), seconds)
         for name in known
     }
-    cards = _cards(known, spent)
-    wholes = [spent[name] for name in known if known[name].part == "host"]
-    if wholes and wholes[0] is None:  # parts of it, once, would look as if it had taken less
-        return CounterSample(seconds, **shown)
-    if wholes and (whole := wholes[0]) is not None:
-        if any(joules is None for _, joules in cards):  # then nobody can tell them apart
-            cards = []
-        sure = tuple((devices, joules or 0.0) for devices, joules in cards)
+    cards = [(known[name].devices, spent[name]) for name in _counters_of(known, "card")]
+    sure = tuple((devices, joules) for devices, joules in cards if joules is not None)
+    for name in _counters_of(known, "host")[:1]:
+        whole = spent[name]
+        if whole is None:  # parts of it, once, would look as if it had taken less
+            return empty
+        if len(sure) < len(cards):  # then what is missing cannot be told from the rest
+            sure = ()
         # Both are counters of their own: an idle host may seem to take less than its cards.
-        beside = max(0.0, whole - sum(joules for _, joules in sure))
-        return CounterSample(seconds, ("host",), beside, sure, **shown)
-    parts, rest = _rest(known, spent)
-    told = tuple((devices, joules) for devices, joules in cards if joules is not None)
-    parts += ("card",) if told else ()
-    return CounterSample(seconds, parts, rest, told, **shown)
-
-
-def _sum(found: Sequence[float | None]) -> float | None:
-    """Add up; None where one is missing, or there is none."""
-    sure = [each for each in found if each is not None]
-    return sum(sure) if sure and len(sure) == len(found) else None
-
-
-def _first(known: Mapping[str, Count], *parts: str) -> str | None:
-    """Return the source that is first to count any of some parts."""
-    return next((name.partition("/")[0] for name in known if known[name].part in parts), None)
-
-
-def _cards(
-    known: Mapping[str, Count], spent: Mapping[str, float | None]
-) -> list[tuple[tuple[str, ...], float | None]]:
-    """Return the cards of the first source that counts any."""
-    source = _first(known, "card")
-    names = [name for name in known if known[name].part == "card"]
-    return [(known[n].devices, spent[n]) for n in names if n.partition("/")[0] == source]
-
-
-def _rest(
-    known: Mapping[str, Count], spent: Mapping[str, float | None]
-) -> tuple[tuple[str, ...], float | None]:
-    """Add up what the first source that counts processors counts of them and of memory."""
-    source = _first(known, "cpu", "memory")
+        rest = max(0.0, whole - sum(joules for _, joules in sure))
+        return replace(empty, parts=("host",), rest=rest, cards=sure)
     sums = {}
+    counters = _counters_of(known, "cpu", "memory")
     for part in ("cpu", "memory"):
-        of = [n for n in known if known[n].part == part and n.partition("/")[0] == source]
-        if (joules := _sum([spent[name] for name in of])) is not None:
-            sums[part] = joules
-    return tuple(sums), sum(sums.values()) if sums else None
+        found = [spent[name] for name in counters if known[name].part == part]
+        complete = [joules for joules in found if joules is not None]
+        if complete and len(complete) == len(found):
+            sums[part] = sum(complete)
+    parts = (*sums, "card") if sure else tuple(sums)
+    return replace(empty, parts=parts, rest=sum(sums.values()) if sums else None, cards=sure)
+
+
+def _counters_of(known: Mapping[str, Count], *parts: Part) -> list[str]:
+    """Return the counters of some parts, of the first source that counts any of them."""
+    names = [name for name in known if known[name].part in parts]
+    return [name for name in names if name.partition("/")[0] == names[0].partition("/")[0]]
 
 
 def merge_samples(first: CounterSample | None, second: CounterSample) -> CounterSample:
@@ -585,30 +434,23 @@ def merge_samples(first: CounterSample | None, second: CounterSample) -> Counter
     same = first.parts == second.parts and (first.rest is None) == (second.rest is None)
     if not same or [d for d, _ in first.cards] != [d for d, _ in second.cards]:
         return second
-    return CounterSample(
+    return replace(
+        second,
         seconds=first.seconds + second.seconds,
-        parts=second.parts,
         rest=None if first.rest is None or second.rest is None else first.rest + second.rest,
         cards=tuple(
             (devices, joules + later)
             for (devices, joules), (_, later) in zip(first.cards, second.cards, strict=True)
         ),
-        gauges=second.gauges,
-        devices=second.devices,
         notes=(*first.notes, *second.notes),
     )
 
 
 class CounterSampler:
-    """Looks at the counters of a host again and again."""
+    """Reads the counters of a host again and again."""
 
     def __init__(self, read: Callable[[], Reading], clock: Callable[[], float]) -> None:
-        """Look for the first time.
-
-        Args:
-            read: gives a ``Reading``.
-            clock: gives seconds.
-        """
+        """Read for the first time; ``clock`` gives seconds."""
         self._read, self._clock = read, clock
         self._at, self._last = clock(), read()
         self._known = dict(self._last.counts)
@@ -616,14 +458,131 @@ class CounterSampler:
 
     @property
     def age(self) -> float:
-        """Seconds since the last look."""
+        """Seconds since the last reading."""
         return self._clock() - self._at
 
     def sample(self) -> CounterSample:
-        """Return what happened since the last look."""
+        """Return what happened since the last reading."""
         now, found = self._clock(), self._read()
         self._known |= found.counts
         found.notes, self._owed = self._owed + found.notes, []
         sample = sample_between(self._last, found, now - self._at, known=self._known)
         self._at, self._last = now, found
         return sample
+
+
+_MODULE = "hydragnn_hpo.launching.counters"
+
+_PATIENCE = 3
+"""Intervals without a sample after which it hangs, in a driver most likely."""
+
+_SLACK_SECONDS = 10.0
+"""What it may take besides, to start on a busy host."""
+
+_STARTS = 3
+"""Processes that may hang or end until this host goes without."""
+
+
+class CounterProcess:
+    """Samples of this host's counters, for its agent; no method waits for the process."""
+
+    def __init__(self) -> None:
+        """Begin without a process."""
+        self.channel: Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed: list[subprocess.Popen[bytes]] = []
+        self._pending: CounterSample | None = None
+        self._seconds = self._last_received = 0.0
+        self._starts = 0
+
+    def begin(self, seconds: float, now: float) -> None:
+        """Sample so often from now on; 0: not at all."""
+        if seconds == self._seconds:
+            return
+        self.end()
+        self._seconds, self._starts, self._pending = seconds, 0, None
+        if seconds > 0.0:
+            self._start(now)
+
+    def hurry(self) -> None:
+        """Ask for a sample at once: the next seconds belong to another job."""
+        if self.channel is not None:
+            self.channel.send({})
+
+    def receive(self, now: float) -> None:
+        """Receive samples; replace the process when it hangs or has ended."""
+        self._killed = [process for process in self._killed if process.poll() is None]
+        if self.channel is None:
+            return
+        for plain in self.channel.receive():
+            self._last_received = now
+            self._pending = merge_samples(self._pending, CounterSample.of_plain(plain))
+        late = now - self._last_received > _PATIENCE * self._seconds + _SLACK_SECONDS
+        if late or self.channel.closed:
+            self.end()
+            if self._starts < _STARTS:
+                self._start(now)
+            else:
+                what = "hung" if late else "ended"
+                logger.warning("what reads this host's counters %s; they are not read.", what)
+
+    def take(self) -> dict[str, Any] | None:
+        """Return what was not taken yet, as one sample."""
+        sample, self._pending = self._pending, None
+        return None if sample is None else sample.to_plain()
+
+    def end(self) -> None:
+        """Kill the process, and wait for nothing: a driver may hold it."""
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+        if self._process is not None:
+            self._process.kill()
+            self._killed.append(self._process)
+            self._process = None
+
+    def _start(self, now: float) -> None:
+        ours, theirs = socket.socketpair()
+        words = [str(theirs.fileno()), str(os.getpid()), f"{self._seconds:g}"]
+        self._starts, self._last_received = self._starts + 1, now
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE, *words],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+            self.channel = Channel(ours)
+        except OSError as error:  # no reason to end the agent, and its ranks with it
+            logger.warning("nothing can read this host's counters (%s).", error.strerror)
+            ours.close()
+        finally:
+            theirs.close()
+
+
+ROOT = "HYDRAGNN_HPO_COUNTERS"
+"""Environment: another folder that holds ``sys`` and ``proc``."""
+
+_LEAST_SECONDS = 1.0
+"""Counters move ten times a second at best: asked sooner, it waits."""
+
+
+def main() -> None:
+    """Send samples until the agent is gone."""
+    descriptor, parent, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    process_control.die_with_parent(parent)
+    process_control.name_process("hpo-counters")
+    agent = Channel(socket.socket(fileno=descriptor))
+    sources = HostCounters(Path(os.environ.get(ROOT, "/")))
+    sampler = CounterSampler(sources.read, time.monotonic)
+    due = seconds * random.uniform(0.5, 1.0)  # thousands of hosts are not to tell at once
+    while not agent.closed:
+        wait([agent], max(0.0, due - sampler.age))
+        if agent.receive():
+            due = min(due, max(_LEAST_SECONDS, sampler.age))
+        if sampler.age >= due and not agent.closed:
+            agent.send(sampler.sample().to_plain())
+            due = seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -18,27 +18,31 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Literal
 
+from pydantic import ValidationError
+
 from hydragnn_hpo.config import ProfileConfig
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.doctor_checks import (
-    CHECKS,
     OFF_SITE,
     Expected,
-    HostFacts,
-    parse_answer,
+    Finding,
     plugin_names,
     run_checks,
 )
-from hydragnn_hpo.launching.doctor_findings import Finding
-from hydragnn_hpo.launching.host_probe import AnswerCollector, ProbeRequest, host_id, short
+from hydragnn_hpo.launching.host_probe import (
+    AnswerCollector,
+    HostFacts,
+    ProbeRequest,
+    host_id,
+    short,
+)
 from hydragnn_hpo.launching.launchers.mpiexec import find_mpiexec, pbs_hosts
 from hydragnn_hpo.launching.slurm.allocation import Allocation, ask, unusable
 from hydragnn_hpo.launching.slurm.hostlist import expand
 from hydragnn_hpo.launching.slurm.slurm_transport import step_argv, step_environment
 from hydragnn_hpo.launching.staging.software import import_path
 
-_ASK_SECONDS = 20.0
-_TOOLS = {"Slurm": ("sinfo", "--version"), "PBS": ("qstat", "--version")}
+_TOOLS = {"Slurm": "sinfo", "PBS": "qstat"}
 
 Kind = Literal["here", "slurm", "pbs"]
 
@@ -69,14 +73,24 @@ class JobHosts:
             flags: of the profile, for a step of agents.
         """
         probe = [sys.executable, "-P", "-m", "hydragnn_hpo.launching.host_probe"]
-        probe.append(request.to_text())
-        able = self.able
+        return self.step(self.able, [*probe, request.model_dump_json()], flags)
+
+    def step(
+        self, hosts: Sequence[str], command: Sequence[str], flags: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the command that runs another one once on each of some hosts.
+
+        Args:
+            hosts: some of the job's.
+            command: what runs there.
+            flags: for ``srun``.
+        """
         if self.kind == "slurm":
-            return step_argv(self.job, able, probe, flags)
+            return step_argv(self.job, hosts, command, flags)
         if self.kind == "pbs":
-            where = ("-ppn", "1", "-hosts", ",".join(able))
-            return [find_mpiexec(), "-n", str(len(able)), *where, *probe]
-        return probe
+            where = ("-ppn", "1", "-hosts", ",".join(hosts))
+            return [find_mpiexec(), "-n", str(len(hosts)), *where, *command]
+        return list(command)
 
     def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
         """Return the environment for that command."""
@@ -115,43 +129,26 @@ def parse_allocated_devices(job: str) -> dict[str, int]:
     return found if any(found.values()) else {}
 
 
-def find_schedulers() -> dict[str, str]:
-    """Return the schedulers whose commands are here, with their versions."""
-    found = {}
-    for name, argv in _TOOLS.items():
-        if shutil.which(argv[0]):
-            found[name] = _version(argv)
-    return found
+def scheduler_finding(hosts: JobHosts, present: Sequence[str], profile: ProfileConfig) -> Finding:
+    """Report which scheduler is here, and what that means.
 
-
-def _version(argv: Sequence[str]) -> str:
-    try:
-        said = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return "does not answer"
-    lines = said.stdout.strip().splitlines()
-    return lines[0] if lines and said.returncode == 0 else "does not answer"
-
-
-def scheduler_finding(
-    hosts: JobHosts, schedulers: Mapping[str, str], profile: ProfileConfig
-) -> Finding:
-    """Report which scheduler is here, and what that means."""
-    said = ", ".join(
-        version if name.lower() in version.lower() else f"{name} {version}"
-        for name, version in schedulers.items()
-    )
+    Args:
+        hosts: those that we hold.
+        present: schedulers whose commands are here.
+        profile: of the machine.
+    """
+    found = ", ".join(present) or "none"
     wanted = {"slurm": "Slurm", "pbs": "PBS"}.get(profile.batch.scheduler, "")
     if hosts.kind != "here":
-        return Finding("scheduler", "ok", f"{said or hosts.kind}, job {hosts.job}")
-    if wanted and wanted not in schedulers:
+        return Finding("scheduler", "ok", f"{found}, job {hosts.job}")
+    if wanted and wanted not in present:
         cure = f"Log in to {profile.name}, or name another --machine."
-        return Finding("scheduler", "wrong", said or "none", wanted, cure)
+        return Finding("scheduler", "wrong", found, wanted, cure)
     if wanted:
-        return Finding("scheduler", "ok", f"{said}, outside of any job", wanted)
-    if schedulers:
+        return Finding("scheduler", "ok", f"{found}, outside of any job", wanted)
+    if present:
         cure = "To use it, name a profile: --machine generic-slurm (see machine list)."
-        return Finding("scheduler", "ok", f"{said}, not asked for", cure=cure)
+        return Finding("scheduler", "ok", f"{found}, not asked for", cure=cure)
     return Finding("scheduler", "ok", "none: trials run on this computer, nothing is lost")
 
 
@@ -239,10 +236,12 @@ def _answers(lines: Iterable[str], hosts: Sequence[str]) -> dict[str, HostFacts]
     found: dict[str, HostFacts] = {}
     collector = AnswerCollector()
     for line in lines:
-        text = collector.add_line(line)
-        facts = parse_answer(text) if text else None
-        if facts is not None and short(facts.host) in known:
-            found[known[short(facts.host)]] = facts
+        if not (text := collector.add_line(line)):
+            continue
+        with contextlib.suppress(ValidationError):  # then it is no answer
+            facts = HostFacts.model_validate_json(text)
+            if host := known.get(short(facts.host)):
+                found[host] = facts.model_copy(update={"host": host})
         if len(found) == len(known):
             break
     return found
@@ -311,9 +310,8 @@ def make_request(
         name=secrets.token_hex(4),
         folder=str(folder.absolute()),
         scratch=(profile.scratch or "") if on_site else "",
-        slots=profile.layout.cores_of_slot if on_site else (),
         interfaces=profile.interfaces if on_site else (),
-        libraries=plugin_names(profile, dict(environment)) if on_site else (),
+        libraries=plugin_names(profile, environment) if on_site else (),
         sample=choose_sample(hosts.able),
         seconds=PART_SECONDS,
     )
@@ -344,25 +342,25 @@ def examine_hosts(
     Raises:
         StorageError: the folder cannot be written here.
     """
-    on_site = is_on_site(profile, hosts)
-    with temporary_folder(folder) as met:
-        request = make_request(profile, hosts, met, environment)
-        ask = partial(
+    findings = [scheduler_finding(hosts, _present_schedulers(), profile)]
+    flags = profile.step.agents if hosts.kind == "slurm" else ()
+    with temporary_folder(folder) as shared:
+        request = make_request(profile, hosts, shared, environment)
+        collect = partial(
             collect_answers,
             hosts=hosts.able,
             environment=hosts.environment(environment) | import_path(environment),
             seconds=seconds,
         )
-        flags = profile.step.agents if hosts.kind == "slurm" else ()
-        answers = ask(hosts.argv(request, flags))
-        findings = [scheduler_finding(hosts, find_schedulers(), profile)]
+        answers = collect(hosts.argv(request, flags))
         if flags and not answers.facts:
             findings.append(flags_finding(flags, next(iter(answers.missing.values()), "")))
-            answers = ask(hosts.argv(request))
-    findings += [] if on_site else [unseen_hosts_finding(profile)]
+            answers = collect(hosts.argv(request))
     expected = _expected(profile, hosts, request, answers)
-    findings += run_checks(answers.facts, expected, CHECKS if on_site else OFF_SITE)
-    return findings
+    if is_on_site(profile, hosts):
+        return findings + run_checks(answers.facts, expected)
+    findings.append(unseen_hosts_finding(profile))
+    return findings + run_checks(answers.facts, expected, OFF_SITE)
 
 
 def _expected(
@@ -377,8 +375,11 @@ def _expected(
         asked_at=answers.asked_at,
         answered_at=answers.answered_at,
         given=hosts.given,
-        here=hosts.kind == "here",
     )
+
+
+def _present_schedulers() -> list[str]:
+    return [name for name, tool in _TOOLS.items() if shutil.which(tool)]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.files import write_text
-from hydragnn_hpo.launching.doctor_findings import clean
+from hydragnn_hpo.launching.doctor_checks import clean
 from hydragnn_hpo.launching.slurm.hostlist import checked, expand
 from hydragnn_hpo.layout import RunDir
 

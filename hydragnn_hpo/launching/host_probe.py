@@ -6,37 +6,40 @@ than 1,024 letters (22.05), and lines of several hosts may come mixed.
 """
 
 import contextlib
-import fcntl
+import ctypes
+import importlib
 import importlib.util
 import json
+import multiprocessing
 import os
+import re
 import resource
 import secrets
-import select
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from string import Template
-from typing import Any, Self
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 import hydragnn_hpo
-from hydragnn_hpo.config import cores_of
 from hydragnn_hpo.host_info import host_memory_mb
 from hydragnn_hpo.launching.devices import device_memory_mb, find_devices
 from hydragnn_hpo.launching.host_network import address_of, interfaces
 from hydragnn_hpo.launching.wire.package import digest
 
 
-@dataclass(frozen=True)
-class ProbeRequest:
-    """What every host is asked; the only argument of the probe."""
+class ProbeRequest(BaseModel):
+    """What every host is asked; the only argument of the probe, as JSON."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     name: str
     """Unique per examination: names the files that hosts share."""
@@ -46,9 +49,6 @@ class ProbeRequest:
 
     scratch: str = ""
     """Folder that every host should have for itself; its temporary folder if empty."""
-
-    slots: tuple[str, ...] = ()
-    """Cores of each slot, as a profile lists them."""
 
     interfaces: tuple[str, ...] = ()
     """Of the fabric."""
@@ -62,22 +62,82 @@ class ProbeRequest:
     seconds: float = 30.0
     """Time for each part."""
 
-    def to_text(self) -> str:
-        """Encode as one command-line argument."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Decode what ``to_text`` wrote."""
-        said: dict[str, Any] = json.loads(text)
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in said.items()
-        }
-        return cls(**values)
-
     def samples(self, host: str) -> bool:
         """Check whether a host belongs to the sample, with its domain or without."""
         return short(host) in map(short, self.sample)
+
+
+class HostFacts(BaseModel):
+    """What one host answered; None where its part failed or was left out."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    host: str = Field(min_length=1, max_length=255)
+    clock: float
+    """Seconds since the epoch when all parts were done."""
+
+    errors: dict[str, str] = {}
+    """Part -> why its facts are missing."""
+
+    cores: int | None = None
+    """Physical ones."""
+    allowed: str | None = None
+    """Cores that this process may use, as the kernel writes them."""
+    memory_mb: int | None = None
+    open_files: int | None = None
+    """Largest number that a process can be allowed; -1: no limit."""
+    locked_bytes: int | None = None
+    """Memory that network cards may lock; -1: no limit."""
+    shm_mb: int | None = None
+    """Room in /dev/shm."""
+
+    devices: int | None = None
+    """As the driver shows them to a process."""
+    device_memory_mb: int | None = None
+    """Of the smallest device."""
+
+    interfaces: dict[str, str] | None = None
+    """All with an address."""
+    fabric: tuple[str, ...] | None = None
+    """Those of the request that are up and have an address."""
+    library: str | None = None
+    """The first of the request that could be loaded; empty if none."""
+    library_problem: str = ""
+
+    scratch: str | None = None
+    """Path of the host's own folder. Speeds are in bytes per second."""
+    scratch_problem: str = ""
+    scratch_ours: bool = True
+    scratch_free_mb: int = 0
+    scratch_filesystem: str = "unknown"
+    scratch_write: float | None = None
+    scratch_read: float | None = None
+
+    shared: str | None = None
+    """Path of the folder that all hosts see. The last four are of hosts of the sample only."""
+    shared_problem: str = ""
+    shared_filesystem: str = "unknown"
+    shared_free_mb: int = 0
+    won: tuple[int, ...] | None = None
+    """Numbers of the files that this host was the first to create."""
+    rename: bool | None = None
+    """Whether a reader sees the old or the new file whole."""
+    sync_seconds: float | None = None
+    ahead_seconds: float | None = None
+    """By how much this host's clock is ahead of the file server's, at least."""
+
+    python: str | None = None
+    version: str = ""
+    package: str = ""
+    """Digest of this package's files."""
+    torch_at: str = ""
+    torch_filesystem: str = ""
+    environment: dict[str, str] = {}
+    """Variables whose names show that they hold no secret."""
+
+    torch_seconds: float | None = None
+    """Time that ``import torch`` took."""
+    torch_problem: str = ""
 
 
 def short(host: str) -> str:
@@ -85,9 +145,17 @@ def short(host: str) -> str:
     return host.partition(".")[0]
 
 
+def host_id() -> str:
+    """Return the name by which this host is known: virtual hosts share one."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
 MARK = "hpo-doctor"
 WIDTH = 800
 """Letters of a piece."""
+
+_PIECE = re.compile(rf"{MARK} (\w+) (\d{{1,6}}) (\d{{1,6}}) (.*)")
+"""Name of the answer, number of this piece, number of all, and the piece."""
 
 
 def split_answer(text: str) -> list[str]:
@@ -105,13 +173,11 @@ class AnswerCollector:
 
     def add_line(self, line: str) -> str | None:
         """Take a line; return the text that it completes, or None."""
-        _, found, rest = line.partition(f"{MARK} ")
-        words = rest.split(" ", 3)
-        if not found or len(words) != 4 or not (words[1].isdigit() and words[2].isdigit()):
+        if not (match := _PIECE.search(line)):
             return None
-        name, place, count = words[0], int(words[1]), int(words[2])
+        name, place, count = match[1], int(match[2]), int(match[3])
         pieces = self._pieces.setdefault(name, {})
-        pieces[place] = words[3]
+        pieces[place] = match[4]
         if len(pieces) < count:
             return None
         del self._pieces[name]
@@ -149,74 +215,22 @@ _SHM = Path("/dev/shm")
 
 def probe_system(request: ProbeRequest) -> dict[str, Any]:
     """Return what the host has, and what we may use of it."""
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return {
-        "cores": physical_cores(),
+        "cores": count_cores(),
         "allowed": format_cores(os.sched_getaffinity(0)),
         "memory_mb": host_memory_mb(),
-        "kernel": os.uname().release,
-        "files": _hard(resource.RLIMIT_NOFILE),
-        "core_bytes": _soft(resource.RLIMIT_CORE),
-        "locked_bytes": _soft(resource.RLIMIT_MEMLOCK),
+        "open_files": -1 if most_files == resource.RLIM_INFINITY else most_files,
+        "locked_bytes": -1 if locked == resource.RLIM_INFINITY else locked,
         "shm_mb": shutil.disk_usage(_SHM).free // _MEBI if _SHM.exists() else 0,
     }
 
 
-def _soft(limit: int) -> int:
-    """Return a limit as it is; -1 for none."""
-    soft, _ = resource.getrlimit(limit)
-    return -1 if soft == resource.RLIM_INFINITY else soft
-
-
-def _hard(limit: int) -> int:
-    """Return what a limit can be raised to; -1 for none."""
-    _, hard = resource.getrlimit(limit)
-    return -1 if hard == resource.RLIM_INFINITY else hard
-
-
-def physical_cores(cpus: Path = Path("/sys/devices/system/cpu")) -> int:
+def count_cores(cpus: Path = Path("/sys/devices/system/cpu")) -> int:
     """Count the cores of the host, threads of one core once; 0 if unknown."""
-    siblings = set()
-    for path in cpus.glob("cpu[0-9]*/topology/thread_siblings_list"):
-        siblings.add(path.read_text().strip())
-    return len(siblings)
-
-
-def probe_binding(request: ProbeRequest) -> dict[str, Any]:
-    """Start one process for each slot, bind it as agents do, and read what it got."""
-    allowed = os.sched_getaffinity(0)
-    return {"masks": [_mask_of(allowed.intersection(cores_of(text))) for text in request.slots]}
-
-
-def _mask_of(cores: set[int]) -> str:
-    """Return the cores that a bound process may use, or the reason why it cannot run there.
-
-    Agents bind ranks to those of a slot's cores that they may use themselves.
-    """
-    if not cores:
-        return "none of its cores"
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.sched_setaffinity(0, cores)
-            said = _allowed_of_status()
-        except OSError as error:
-            said = f"none ({error.strerror})"
-        os.write(writing, said.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        said = answer.read().decode()
-    os.waitpid(child, 0)
-    return said
-
-
-def _allowed_of_status() -> str:
-    """Read the allowed cores as the kernel lists them."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("Cpus_allowed_list:"):
-            return line.partition(":")[2].strip()
-    return format_cores(os.sched_getaffinity(0))
+    lists = cpus.glob("cpu[0-9]*/topology/thread_siblings_list")
+    return len({path.read_text().strip() for path in lists})
 
 
 def format_cores(cores: Iterable[int]) -> str:
@@ -233,26 +247,13 @@ def format_cores(cores: Iterable[int]) -> str:
 def probe_devices(request: ProbeRequest) -> dict[str, Any]:
     """Count devices as the driver and the environment show them to a process of ours."""
     seen = find_devices(os.environ)
-    return {"seen": len(seen), "memory_mb": device_memory_mb() if seen else 0}
-
-
-_LOAD = (
-    "import ctypes, sys\n"
-    "try:\n"
-    "    ctypes.CDLL(sys.argv[1])\n"
-    "except OSError as error:\n"
-    "    sys.exit(str(error))\n"
-)
+    return {"devices": len(seen), "device_memory_mb": device_memory_mb() if seen else 0}
 
 
 def probe_network(request: ProbeRequest) -> dict[str, Any]:
-    """Return all interfaces with their address, and whether those of the fabric are up."""
-    return {
-        "known": interfaces(),
-        "fabric": {
-            name: {"address": address_of(name), "up": is_up(name)} for name in request.interfaces
-        },
-    }
+    """Return all interfaces, and those of the fabric that can be used."""
+    fabric = [name for name in request.interfaces if is_up(name) and address_of(name)]
+    return {"interfaces": interfaces(), "fabric": fabric}
 
 
 def is_up(interface: str, folder: Path = Path("/sys/class/net")) -> bool:
@@ -264,47 +265,43 @@ def is_up(interface: str, folder: Path = Path("/sys/class/net")) -> bool:
 
 
 def probe_libraries(request: ProbeRequest) -> dict[str, Any]:
-    """Load libraries in turn until one can be, each in a process of its own: it may crash."""
-    tried: dict[str, str] = {}
+    """Load libraries in turn until one can be loaded."""
+    problem = ""
     for name in request.libraries:
-        argv = [sys.executable, "-I", "-c", _LOAD, name]
-        done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if done.returncode == 0:
-            return {"loaded": name, "tried": tried}
-        said = done.stderr.strip().splitlines()
-        tried[name] = said[-1] if said else f"ended with code {done.returncode}"
-    return {"loaded": "", "tried": tried}
+        try:
+            ctypes.CDLL(name)
+        except OSError as error:
+            problem = problem or str(error)
+        else:
+            return {"library": name}
+    return {"library": "", "library_problem": problem}
 
 
 SIZE = 64 << 20
 """Bytes that are written and read."""
 
 RACES = 8
-"""Files that hosts of the sample all try to be the first to make."""
+"""Files that hosts of the sample all try to be the first to create."""
 
 _REPEATS = 3
-
-
-def host_id() -> str:
-    """Return the name by which this host is known: virtual hosts share one."""
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def probe_scratch(request: ProbeRequest) -> dict[str, Any]:
     """Write and read a file on the host's own disk."""
     name = Template(request.scratch).safe_substitute(os.environ) or tempfile.gettempdir()
     place = Path(name)
-    facts: dict[str, Any] = {"path": name, "problem": _problem(place)}
-    if facts["problem"]:
-        return facts
-    status = place.stat()
-    facts["ours"] = status.st_uid in (os.getuid(), 0)
-    facts["free_mb"] = shutil.disk_usage(place).free // _MEBI
-    facts["filesystem"] = filesystem_of(place)
-    alone = request.samples(host_id()) or not is_shared(facts["filesystem"])
-    if alone and facts["free_mb"] > 2 * SIZE // _MEBI:
+    if problem := _problem(place):
+        return {"scratch": name, "scratch_problem": problem}
+    facts: dict[str, Any] = {
+        "scratch": name,
+        "scratch_ours": place.stat().st_uid in (os.getuid(), 0),
+        "scratch_free_mb": shutil.disk_usage(place).free // _MEBI,
+        "scratch_filesystem": filesystem_of(place),
+    }
+    alone = request.samples(host_id()) or not is_shared(facts["scratch_filesystem"])
+    if alone and facts["scratch_free_mb"] > 2 * SIZE // _MEBI:
         with _own_folder(place, request) as folder:
-            facts["write"], facts["read"] = speeds(folder / "block")
+            facts["scratch_write"], facts["scratch_read"] = _speeds(folder / "block")
     return facts
 
 
@@ -325,46 +322,54 @@ def _own_folder(place: Path, request: ProbeRequest) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def speeds(path: Path, size: int = SIZE) -> tuple[float, float]:
+def _speeds(path: Path) -> tuple[float, float]:
     """Return bytes per second of writing (to the disk) and reading (from it), medians of three."""
-    block = os.urandom(_MEBI) * (size // _MEBI)
-    writing, reading = [], []
+    block = os.urandom(_MEBI) * (SIZE // _MEBI)
+    reading = []
+    writing = []
     for _ in range(_REPEATS):
-        began = time.perf_counter()
-        with path.open("wb") as file:
-            file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        writing.append(time.perf_counter() - began)
+        writing.append(_write_seconds(path, block))
         with path.open("rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             began = time.perf_counter()
             while file.read(4 * _MEBI):
                 pass
         reading.append(time.perf_counter() - began)
-    return size / statistics.median(writing), size / statistics.median(reading)
+    return SIZE / statistics.median(writing), SIZE / statistics.median(reading)
+
+
+def _write_seconds(path: Path, block: bytes) -> float:
+    """Return the seconds until a file is on its disk."""
+    began = time.perf_counter()
+    with path.open("wb") as file:
+        file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    return time.perf_counter() - began
 
 
 def probe_shared_folder(request: ProbeRequest) -> dict[str, Any]:
-    """Create, rename, sync and lock files in the shared folder, as a run does (but for locks)."""
+    """Create, rename and sync files in the shared folder, as a run does."""
     place = Path(request.folder)
-    facts: dict[str, Any] = {"path": str(place), "problem": _problem(place)}
-    if facts["problem"]:
-        return facts
-    facts["filesystem"] = filesystem_of(place)
-    facts["free_mb"] = shutil.disk_usage(place).free // _MEBI
+    if problem := _problem(place):
+        return {"shared": str(place), "shared_problem": problem}
+    facts: dict[str, Any] = {
+        "shared": str(place),
+        "shared_filesystem": filesystem_of(place),
+        "shared_free_mb": shutil.disk_usage(place).free // _MEBI,
+    }
     if not request.samples(host_id()):
         return facts
-    facts["won"] = [number for number in range(RACES) if _first(place / f"race-{number}")]
+    facts["won"] = [number for number in range(RACES) if _create(place / f"race-{number}")]
     with _own_folder(place, request) as folder:
-        facts["rename"] = _renames(folder)
-        facts["sync_seconds"] = _sync_seconds(folder / "small")
-        facts["ahead_seconds"] = _ahead(folder / "clock")
-        facts["locks"] = _locks(folder / "lock")
+        times = [_write_seconds(folder / "small", b"x" * 4096) for _ in range(_REPEATS)]
+        facts["rename"] = _renames_whole(folder)
+        facts["sync_seconds"] = statistics.median(times)
+        facts["ahead_seconds"] = _seconds_ahead(folder / "clock")
     return facts
 
 
-def _first(path: Path) -> bool:
+def _create(path: Path) -> bool:
     """Create a file exclusively; exactly one host may succeed."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -373,7 +378,7 @@ def _first(path: Path) -> bool:
     return True
 
 
-def _renames(folder: Path) -> bool:
+def _renames_whole(folder: Path) -> bool:
     """Replace a file that another descriptor reads; it must show the old or the new whole."""
     old, new = folder / "old", folder / "new"
     old.write_text("old")
@@ -383,19 +388,7 @@ def _renames(folder: Path) -> bool:
         return reader.read() == "old" and old.read_text() == "new" and not new.exists()
 
 
-def _sync_seconds(path: Path) -> float:
-    taken = []
-    for _ in range(_REPEATS):
-        began = time.perf_counter()
-        with path.open("wb") as file:
-            file.write(b"x" * 4096)
-            file.flush()
-            os.fsync(file.fileno())
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
-
-
-def _ahead(path: Path) -> float:
+def _seconds_ahead(path: Path) -> float:
     """Return by how many seconds this host's clock is ahead of the file server's, at least.
 
     A host that stood still meanwhile, or waited for its files, is not ahead for that.
@@ -407,27 +400,11 @@ def _ahead(path: Path) -> float:
     return max(0.0, before - stamp) + min(0.0, after - stamp)
 
 
-def _locks(path: Path) -> str:
-    """Return what is wrong with locks; empty if they work."""
-    with path.open("wb") as file, path.open("rb") as other:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return f"flock: {error.strerror}"
-        try:
-            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return ""
-        return "flock lets in two at once"
-
-
-TELLING = (
+REPORTED = (
     *("NCCL_", "RCCL_", "FI_", "HSA_", "MIOPEN_", "MIOOPEN_", "ROCR_", "HIP_", "ZE_", "GLOO_"),
     *("CUDA_VISIBLE", "GPU_MAX", "OMP_", "TORCH_NCCL", "MPICH_", "OFI_", "UCX_", "AMD_"),
 )
 """Prefixes of variables that may be reported: others can hold secrets."""
-
-_IMPORT = "import torch; import sys; sys.stdout.write(torch.__version__)"
 
 
 def probe_software(request: ProbeRequest) -> dict[str, Any]:
@@ -436,38 +413,30 @@ def probe_software(request: ProbeRequest) -> dict[str, Any]:
     where = spec.origin if spec and spec.origin else ""
     return {
         "python": sys.version.split()[0],
-        "executable": sys.executable,
-        "package": digest(),
         "version": hydragnn_hpo.__version__,
+        "package": digest(),
         "torch_at": where,
         "torch_filesystem": filesystem_of(Path(where)) if where else "",
-        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(TELLING)},
+        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(REPORTED)},
     }
 
 
 def probe_torch(request: ProbeRequest) -> dict[str, Any]:
-    """Time the import of torch, in a process of its own; by hosts of the sample only."""
+    """Time the import of torch; by hosts of the sample only."""
     if not request.samples(host_id()) or importlib.util.find_spec("torch") is None:
         return {}
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _IMPORT],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
-    seconds = time.perf_counter() - began
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        return {"problem": said[-1] if said else f"ended with code {done.returncode}"}
-    return {"seconds": seconds, "version": done.stdout}
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        return {"torch_problem": str(error)}
+    return {"torch_seconds": time.perf_counter() - began}
 
 
 Probe = Callable[[ProbeRequest], dict[str, Any]]
 
 PROBES: dict[str, Probe] = {
     "system": probe_system,
-    "binding": probe_binding,
     "devices": probe_devices,
     "network": probe_network,
     "libraries": probe_libraries,
@@ -476,11 +445,12 @@ PROBES: dict[str, Probe] = {
     "software": probe_software,
     "torch": probe_torch,
 }
-"""Part of the answer -> its probe."""
-
+"""Part of the answer -> what returns fields of ``HostFacts``."""
 
 PATIENCE = {"torch": 4.0}
 """Parts that may take so many times longer."""
+
+NO_ANSWER = "no answer in time"
 
 
 def probe_host(request: ProbeRequest, probes: Mapping[str, Probe] = PROBES) -> dict[str, Any]:
@@ -488,80 +458,63 @@ def probe_host(request: ProbeRequest, probes: Mapping[str, Probe] = PROBES) -> d
     answer: dict[str, Any] = {"host": host_id(), "errors": {}}
     for part, probe in probes.items():
         try:
-            answer[part] = run_limited(probe, request, request.seconds * PATIENCE.get(part, 1.0))
-        except (OSError, TimeoutError, ValueError) as error:
+            answer |= run_limited(probe, request, request.seconds * PATIENCE.get(part, 1.0))
+        except OSError as error:
             answer["errors"][part] = str(error)
     answer["clock"] = time.time()
     return answer
+
+
+_FORK = multiprocessing.get_context("fork")
 
 
 def run_limited(probe: Probe, request: ProbeRequest, seconds: float) -> dict[str, Any]:
     """Run a probe in a process of its own, and kill it when its time is over.
 
     Raises:
-        TimeoutError: it gave no answer in time.
-        OSError: it failed.
+        OSError: it failed, or gave no answer in time.
     """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _answer(probe, request, writing)
-    os.close(writing)
+    reading, writing = _FORK.Pipe(duplex=False)
+    child = _FORK.Process(target=_answer, args=(probe, request, writing), daemon=True)
+    child.start()
+    writing.close()
     try:
-        told = json.loads(_read(reading, time.monotonic() + seconds) or b'{"error": "it crashed"}')
+        if not reading.poll(seconds):
+            raise TimeoutError(NO_ANSWER)
+        result: dict[str, Any] = json.loads(reading.recv_bytes())
+    except EOFError as error:
+        raise OSError("it crashed") from error
     finally:
-        os.close(reading)
-        _end(child)
-    if "error" in told:
-        raise OSError(told["error"])
-    found: dict[str, Any] = told["found"]
-    return found
+        reading.close()
+        assert child.pid is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # with what it started
+        child.kill()
+        child.join(1.0)  # one that the kernel holds is left to it
+    if "error" in result:
+        raise OSError(result["error"])
+    facts: dict[str, Any] = result["facts"]
+    return facts
 
 
-def _answer(probe: Probe, request: ProbeRequest, writing: int) -> None:
+def _answer(probe: Probe, request: ProbeRequest, writing: Connection) -> None:
     """Run a probe in the child, in a process group of its own that ends with it."""
+    os.setpgid(0, 0)
+    result: dict[str, Any]
     try:
-        os.setpgid(0, 0)
-        told: dict[str, Any] = {"found": probe(request)}
+        result = {"facts": probe(request)}
     except Exception as error:  # whatever it is: the other parts go on
-        told = {"error": f"{type(error).__name__}: {error}"}
-    with os.fdopen(writing, "wb") as pipe:
-        pipe.write(json.dumps(told).encode())
-    os._exit(0)
-
-
-def _read(descriptor: int, deadline: float) -> bytes:
-    pieces: list[bytes] = []
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
-            raise TimeoutError("no answer in time")
-        piece = os.read(descriptor, 1 << 16)
-        if not piece:
-            return b"".join(pieces)
-        pieces.append(piece)
-
-
-def _end(child: int) -> None:
-    """Kill a child and what it started; one that the kernel holds is left to it."""
-    for kill, target in ((os.killpg, child), (os.kill, child)):
-        try:
-            kill(target, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    for _ in range(50):
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
-        time.sleep(0.02)
+        result = {"error": f"{type(error).__name__}: {error}"}
+    writing.send_bytes(json.dumps(result).encode())
 
 
 def main() -> None:
     """Probe this host and print the answer."""
-    answer = json.dumps(probe_host(ProbeRequest.from_text(sys.argv[1])))
+    answer = json.dumps(probe_host(ProbeRequest.model_validate_json(sys.argv[1])))
     for line in split_answer(answer):
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+    os._exit(0)  # an orderly end would wait for a probe that the kernel holds
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Translate a machine's profile into what agents and launchers need to start ranks."""
+"""Translate a machine's profile into what agents and launchers need to start ranks.
+
+Apart from ``slots``, which agents load: profiles need pydantic, which no agent imports.
+"""
 
 from typing import Any
 

@@ -48,7 +48,7 @@ class RankEnvironment:
 
     folders: dict[str, str]
     """Variables that name folders of its own, to be filled in and made on its host, see
-    ``cache_dirs.py``."""
+    ``scratch_folders.py``."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as the ``ranks`` of an order hold it."""

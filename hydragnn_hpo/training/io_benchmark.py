@@ -65,7 +65,7 @@ class IoBenchmark:
 
     @property
     def sentence(self) -> str:
-        """Say it to a person."""
+        """Return the bottleneck and what to do about it."""
         total = sum(self.parts.values()) or 1.0
         share = self.parts[self.bottleneck] / total
         advice = _ADVICE[self.bottleneck]
@@ -74,7 +74,7 @@ class IoBenchmark:
         return f"The bottleneck is {self.bottleneck}: {share:.0%} of a step. {advice}"
 
     def as_json(self) -> dict[str, Any]:
-        """Give everything as plain data."""
+        """Return everything as plain data."""
         return {**asdict(self), "bottleneck": self.bottleneck, "sentence": self.sentence}
 
 
@@ -132,7 +132,7 @@ def measure_trainer(trainer: Trainer, ways: tuple[Way, ...]) -> IoBenchmark:
 
 
 def split_seconds(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Take the ways apart: what one leaves out costs the difference; noise below 0 is cut off."""
+    """Return the seconds of each part: what a way leaves out costs the difference, at least 0."""
     parts = {"computing": seconds["synthetic"]}
     if "cached" in seconds:
         parts["feeding"] = max(seconds["cached"] - seconds["synthetic"], 0.0)
@@ -156,7 +156,15 @@ class _StepRunner:
     def of(
         self, way: Way, steps: list[np.ndarray]
     ) -> tuple[Callable[[list[np.ndarray]], None], list[np.ndarray]]:
-        """Give what runs a way, and the graphs of the steps it takes in place of ``steps``."""
+        """Return what runs a way, and the graphs of its steps.
+
+        Args:
+            way: what is left out.
+            steps: graphs of the steps that a training would take.
+
+        Returns:
+            A function that takes steps, and the steps to give it in place of ``steps``.
+        """
         if way == "real":
             return self.real, steps
         if way == "cached":
@@ -196,7 +204,7 @@ class _StepRunner:
             )
 
     def timed(self, run: Callable[[list[np.ndarray]], None], steps: list[np.ndarray]) -> float:
-        """Give the seconds of the slowest rank."""
+        """Return the seconds that the slowest rank needs for some steps."""
         self._wait()
         started = time.perf_counter()
         run(steps)

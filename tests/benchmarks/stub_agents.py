@@ -178,11 +178,10 @@ class Stubs:
         seconds = agent.sample_seconds
         joules = WATTS * seconds / 8
         cards = [[[str(2 * n), str(2 * n + 1)], joules + n] for n in range(SLOTS // 2)]
-        device = {"busy": 0.93, "memory_mb": 32768.123, "watts": 123.456, "celsius": 61.5}
-        host = {"busy": 0.51, "load": 12.34, "memory_mb": 51234.567, "network_mb_per_second": 12.3}
+        device = {"busy": 0.93, "celsius": 61.5}
         devices = {str(n): device for n in range(SLOTS)}
         told = {"seconds": seconds, "parts": ["host"], "rest": 4 * joules, "notes": []}
-        self.say(agent, "counters", **told, cards=cards, gauges=host, devices=devices)
+        self.say(agent, "counters", **told, cards=cards, devices=devices)
         self.later(seconds, "sample", name)
 
     # -- jobs ------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Backend, Event, Job
-from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 from hydragnn_hpo.launching.ray import membership
 from hydragnn_hpo.launching.ray.ray_backend import RayBackend
 from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend

@@ -23,7 +23,7 @@ from hydragnn_hpo.launching.launchers import launched
 from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
 from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
-from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 
 HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).parent / "mpiexec"

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hydragnn_hpo.cli.acceptance import STEPS
-from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 

@@ -16,7 +16,7 @@ from hydragnn_hpo.config.command_config import CommandConfig
 from hydragnn_hpo.launching.agent.command import spec_of
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Event, Job
-from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import grant_rank_lease
 

@@ -11,7 +11,7 @@ from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import ContainerConfig, SiteConfig
 from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 from hydragnn_hpo.launching.staging.equip import software_here
 
 ROOT = Path(__file__).parents[2]

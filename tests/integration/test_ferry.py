@@ -21,7 +21,7 @@ from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
 from hydragnn_hpo.launching.job import JOBS, Event, Job
-from hydragnn_hpo.launching.orphan_processes import (
+from hydragnn_hpo.launching.process_control import (
     AGENT,
     HOST,
     end_tagged,

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 import pytest
 from processes import freeze, named_so
 
-from hydragnn_hpo.launching.orphan_processes import HOST, find_tagged, host_tag, run_tag
+from hydragnn_hpo.launching.process_control import HOST, find_tagged, host_tag, run_tag
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 

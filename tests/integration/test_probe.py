@@ -5,7 +5,7 @@ import time
 import pytest
 from processes import until
 
-from hydragnn_hpo.campaign.network_probe import AllReduceProbe, check_pairs
+from hydragnn_hpo.campaign.network_probe import check_pairs, make_probe_job, read_answer
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.fleet.local import LocalBackend
@@ -37,14 +37,13 @@ def ended(backend, job):
 
 
 def test_two_ranks_sum_rightly_and_say_how_fast(backend, tmp_path):
-    probe = AllReduceProbe(tmp_path, "pair", backend.slots)
+    job = make_probe_job(tmp_path / "pair", backend.slots)
     began = time.monotonic()
 
-    codes = ended(backend, probe.job())
+    codes = ended(backend, job)
 
-    assert codes == [0, 0], probe.log.read_text()
-    answer, took = probe.answer(), time.monotonic() - began
-    assert [rank["cores"] for rank in answer["ranks"]] == [list(s.cores) for s in backend.slots]
+    assert codes == [0, 0], job.log.read_text()
+    answer, took = read_answer(job.folder), time.monotonic() - began
     assert [rank["wrong"] for rank in answer["ranks"]] == [0, 0]
     assert 0.0 < answer["latency_seconds"] < took
     for entry in answer["bandwidth"]:  # two ranks: each byte passes once
@@ -56,15 +55,14 @@ def test_two_ranks_sum_rightly_and_say_how_fast(backend, tmp_path):
 
 
 def test_a_rank_alone_answers_too(backend, tmp_path):
-    probe = AllReduceProbe(tmp_path, "alone", backend.slots[:1])
-    assert ended(backend, probe.job()) == [0], probe.log.read_text()
-    assert probe.answer()["world"] == 1
+    job = make_probe_job(tmp_path / "alone", backend.slots[:1])
+    assert ended(backend, job) == [0], job.log.read_text()
+    assert read_answer(job.folder)["world"] == 1
 
 
 def test_ranks_that_cannot_do_their_part_say_why(backend, tmp_path):
-    probe = AllReduceProbe(tmp_path, "greedy", backend.slots)
-    job = probe.job()
+    job = make_probe_job(tmp_path / "greedy", backend.slots)
     job.spec["sizes"] = [2**60]
     assert any(ended(backend, job))
     with pytest.raises(JobError, match=r"rank [01] on .*memory"):
-        probe.answer()
+        read_answer(job.folder)

@@ -19,7 +19,7 @@ from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
 from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
-from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
 
 LOOK = """

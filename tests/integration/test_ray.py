@@ -16,7 +16,7 @@ from ray_cluster import RayCluster
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.orphan_processes import (
+from hydragnn_hpo.launching.process_control import (
     HOST,
     find_orphans,
     find_tagged,

@@ -16,7 +16,7 @@ from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.launching.job import Event, Job, Slot
-from hydragnn_hpo.launching.orphan_processes import (
+from hydragnn_hpo.launching.process_control import (
     HOST,
     find_orphans,
     find_tagged,

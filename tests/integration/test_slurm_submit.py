@@ -13,7 +13,7 @@ from virtual_slurm import VirtualSlurm, missing
 
 from hydragnn_hpo.campaign.state import LOST
 from hydragnn_hpo.campaign.status import read_leaderboard
-from hydragnn_hpo.launching.orphan_processes import end_orphans, run_tag
+from hydragnn_hpo.launching.process_control import end_orphans, run_tag
 from hydragnn_hpo.launching.submit import asking
 from hydragnn_hpo.launching.submit.records import BatchJob, JobRecords
 from hydragnn_hpo.layout import RunDir

@@ -18,7 +18,7 @@ from virtual_slurm import VirtualSlurm, until
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Event, Job
-from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
 from hydragnn_hpo.resources import resource_path
 

@@ -16,7 +16,7 @@ from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.launchers.processes import ProcessBackend
 from hydragnn_hpo.launching.launchers.steps import Steps
-from hydragnn_hpo.launching.orphan_processes import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 
 pytestmark = pytest.mark.slow
 

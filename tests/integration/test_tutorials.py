@@ -6,7 +6,7 @@ import pytest
 from tutorials import Desk
 from virtual_slurm import VirtualSlurm, missing
 
-from hydragnn_hpo.launching.orphan_processes import end_orphans, run_tag
+from hydragnn_hpo.launching.process_control import end_orphans, run_tag
 
 pytestmark = pytest.mark.slow
 

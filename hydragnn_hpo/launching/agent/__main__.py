@@ -10,10 +10,10 @@ import time
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.agent.serving import Agent
-from hydragnn_hpo.launching.agent_scratch import AgentScratch
 from hydragnn_hpo.launching.host_network import network_of_job
 from hydragnn_hpo.launching.launcher_detection import OF_A_STEP
-from hydragnn_hpo.launching.orphan_processes import AGENT, HOST, RUN, end_tagged, host_tag
+from hydragnn_hpo.launching.process_control import AGENT, HOST, RUN, end_tagged, host_tag
+from hydragnn_hpo.launching.scratch_folders import AgentScratch
 from hydragnn_hpo.launching.wire.dialer import Dialer
 from hydragnn_hpo.launching.wire.protocol import DOOR
 

@@ -18,10 +18,15 @@ from hydragnn_hpo.files import write_json
 from hydragnn_hpo.launching.agent.running import Running
 from hydragnn_hpo.launching.agent.session import Session
 from hydragnn_hpo.launching.agent.zygote_process import ZygoteProcess
-from hydragnn_hpo.launching.agent_scratch import AgentScratch
-from hydragnn_hpo.launching.cache_dirs import SCRATCH, local_place, remove, settle
-from hydragnn_hpo.launching.counter_process import CounterProcess
+from hydragnn_hpo.launching.counters import CounterProcess
 from hydragnn_hpo.launching.host_network import is_free
+from hydragnn_hpo.launching.scratch_folders import (
+    SCRATCH,
+    AgentScratch,
+    local_place,
+    make_rank_folders,
+    remove_folders,
+)
 from hydragnn_hpo.launching.slots import Layout, detect_slots
 from hydragnn_hpo.launching.wire.channel import wait
 from hydragnn_hpo.launching.wire.dialer import Dialer
@@ -48,7 +53,7 @@ class Agent:
 
         Args:
             host: its id.
-            life: names this process and all it starts, see ``orphan_processes.AGENT``.
+            life: names this process and all it starts, see ``process_control.AGENT``.
             dialer: the way to the controller.
             scratch: a private folder on this host.
         """
@@ -230,7 +235,7 @@ class Agent:
             job.begin(self._session.until())
             if any(place["folders"] for place in order["ranks"]):
                 own = self._scratch.file("of ranks")  # leases lie there by the names of jobs
-                job.folders = settle(order, host=self.host, scratch=own)
+                job.folders = make_rank_folders(order, host=self.host, scratch=own)
         except (StorageError, ConfigError) as error:
             job.error = str(error)
         except OSError as error:
@@ -279,7 +284,7 @@ class Agent:
         self._sampling.hurry()
         with contextlib.suppress(OSError):
             job.lease.unlink()
-        remove(job.folders)
+        remove_folders(job.folders)
         if job.discarded:
             del self._jobs[job.id]
         else:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.launching.orphan_processes import ZYGOTE, end_tagged
+from hydragnn_hpo.launching.process_control import ZYGOTE, end_tagged
 from hydragnn_hpo.launching.wire.channel import Channel
 
 _START_SECONDS = 600.0

@@ -13,7 +13,7 @@ from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.fleet.fleet import Fleet
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
 from hydragnn_hpo.launching.job import JOBS, PRELOAD
-from hydragnn_hpo.launching.orphan_processes import AGENT, HOST, end_tagged, host_tag
+from hydragnn_hpo.launching.process_control import AGENT, HOST, end_tagged, host_tag
 from hydragnn_hpo.launching.profile_adapter import UNKNOWN, layout_of
 from hydragnn_hpo.launching.slots import Layout, detect_slots
 from hydragnn_hpo.launching.staging.software import OWN, Software

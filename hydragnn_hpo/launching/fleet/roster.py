@@ -17,7 +17,7 @@ from hydragnn_hpo.launching.fleet.guests import Guests
 from hydragnn_hpo.launching.fleet.host import NAMES, Host
 from hydragnn_hpo.launching.fleet.transport import Call, News, Transport
 from hydragnn_hpo.launching.job import Slot
-from hydragnn_hpo.launching.orphan_processes import run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.launching.wire.channel import Channel
 from hydragnn_hpo.launching.wire.door import Door, DoorPlate, door_file
 from hydragnn_hpo.launching.wire.switchboard import Switchboard

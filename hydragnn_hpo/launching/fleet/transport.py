@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from hydragnn_hpo.launching.job import Slot
-from hydragnn_hpo.launching.orphan_processes import AGENT, HOST, RUN, ZYGOTE
+from hydragnn_hpo.launching.process_control import AGENT, HOST, RUN, ZYGOTE
 from hydragnn_hpo.launching.staging.software import OWN, PATH, Software, import_path
 from hydragnn_hpo.launching.wire.door import DoorPlate, door_file
 from hydragnn_hpo.launching.wire.protocol import DOOR

@@ -7,7 +7,7 @@ from pathlib import Path
 import hydragnn_hpo
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.launching.fleet.transport import Call, News, Transport
-from hydragnn_hpo.launching.orphan_processes import run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.launching.wire.channel import Channel, wait
 from hydragnn_hpo.launching.wire.dialer import Dialer
 from hydragnn_hpo.launching.wire.door import door_file

@@ -22,8 +22,13 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.agent.rank import run_rank
-from hydragnn_hpo.launching.cache_dirs import SCRATCH, local_place, remove, settle
 from hydragnn_hpo.launching.host_network import PortPool, address_of, first_there, is_free
+from hydragnn_hpo.launching.scratch_folders import (
+    SCRATCH,
+    local_place,
+    make_rank_folders,
+    remove_folders,
+)
 from hydragnn_hpo.leases import StampWatch, create_rank_lease, grant_rank_lease
 
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -75,7 +80,7 @@ class Keeper:
             code = self._follow(child)
             self._tell("ended", code=code, time=time.time())
         finally:
-            remove([self._scratch, *([self._own] if self._own else [])])
+            remove_folders([self._scratch, *([self._own] if self._own else [])])
 
     def _tell(self, what: str, **values: Any) -> None:
         write_json(self.folder / f"{self.rank}.{what}", values)
@@ -117,7 +122,7 @@ class Keeper:
             self._own = Path(tempfile.mkdtemp(prefix="hydragnn-hpo-", dir=place))
             order = {"job": self.order["job"], "ranks": [self.place]}
             try:
-                settle(order, host=socket.gethostname(), scratch=self._own)
+                make_rank_folders(order, host=socket.gethostname(), scratch=self._own)
             except (ConfigError, OSError) as error:
                 raise SystemExit(f"{socket.gethostname()}: {error}") from error
 

@@ -18,7 +18,7 @@ from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.jsonl_tail import JsonlTail, end_of
 from hydragnn_hpo.launching.launchers.keeper import BEATS
 from hydragnn_hpo.launching.launchers.launcher import Site, host_by_host, places, wrapped
-from hydragnn_hpo.launching.orphan_processes import end_tagged
+from hydragnn_hpo.launching.process_control import end_tagged
 from hydragnn_hpo.launching.rank_environment import JOB
 
 RANKS = ".ranks"

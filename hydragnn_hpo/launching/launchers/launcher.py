@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.orphan_processes import AGENT, RUN
+from hydragnn_hpo.launching.process_control import AGENT, RUN
 from hydragnn_hpo.launching.rank_environment import JOB, Rendezvous, make_rank_environments
 from hydragnn_hpo.launching.staging.software import import_path
 from hydragnn_hpo.resources import resource_path
@@ -59,7 +59,7 @@ class Site:
     launcher: Launcher
     lease_seconds: float
     tag: str
-    """Of the run, see ``orphan_processes.run_tag``."""
+    """Of the run, see ``process_control.run_tag``."""
     token: str
     """Of this life of the backend."""
     profile: SiteConfig

@@ -22,7 +22,7 @@ from hydragnn_hpo.files import write_json
 from hydragnn_hpo.launching.job import JOBS, Event, Job, Slot
 from hydragnn_hpo.launching.launchers.launched import RANKS, Launched
 from hydragnn_hpo.launching.launchers.launcher import Launcher, Site
-from hydragnn_hpo.launching.orphan_processes import AGENT, end_tagged, run_tag
+from hydragnn_hpo.launching.process_control import AGENT, end_tagged, run_tag
 from hydragnn_hpo.launching.profile_adapter import UNKNOWN
 
 MOST_ALIVE = 64

@@ -52,7 +52,7 @@ class AgentActor:
         """Kill whatever an agent that had this environment left on this host, and see it gone."""
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         sys.path.extend(path for path in paths if path and path not in sys.path)
-        from hydragnn_hpo.launching.orphan_processes import AGENT, end_tagged
+        from hydragnn_hpo.launching.process_control import AGENT, end_tagged
 
         end_tagged(AGENT, environment[AGENT])
 

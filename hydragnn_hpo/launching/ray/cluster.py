@@ -13,7 +13,7 @@ from typing import IO
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.agent.tether import tethered
-from hydragnn_hpo.launching.orphan_processes import RUN, end_tagged
+from hydragnn_hpo.launching.process_control import RUN, end_tagged
 from hydragnn_hpo.launching.ray.member import head_argv
 
 CLUSTER = "HYDRAGNN_HPO_RAY_CLUSTER"

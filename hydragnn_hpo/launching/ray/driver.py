@@ -28,7 +28,7 @@ import ray.cloudpickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hydragnn_hpo.launching import process_control
-from hydragnn_hpo.launching.orphan_processes import AGENT, HOST, RUN, host_tag
+from hydragnn_hpo.launching.process_control import AGENT, HOST, RUN, host_tag
 from hydragnn_hpo.launching.ray import actor, groups
 from hydragnn_hpo.launching.wire.channel import Channel, wait
 

@@ -11,7 +11,7 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.host_network import first_there, own_address
-from hydragnn_hpo.launching.orphan_processes import run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.ray.cluster import StartedCluster
 from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment

@@ -11,7 +11,7 @@ from typing import Any
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage
-from hydragnn_hpo.launching.orphan_processes import RUN
+from hydragnn_hpo.launching.process_control import RUN
 from hydragnn_hpo.launching.wire.channel import Channel, wait
 
 DRIVER = "HYDRAGNN_HPO_RAY_DRIVER"

@@ -14,7 +14,7 @@ from hydragnn_hpo.launching.excluded_hosts import read_run_excluded, without_exc
 from hydragnn_hpo.launching.fleet.transport import Call, News, agent_argv
 from hydragnn_hpo.launching.host_network import own_address
 from hydragnn_hpo.launching.job import Slot
-from hydragnn_hpo.launching.orphan_processes import end_tagged, run_tag
+from hydragnn_hpo.launching.process_control import end_tagged, run_tag
 from hydragnn_hpo.launching.ray.admission import admit, split_address
 from hydragnn_hpo.launching.ray.cluster import missing
 from hydragnn_hpo.launching.ray.inside import LOGS, Ground

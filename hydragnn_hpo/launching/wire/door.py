@@ -44,7 +44,7 @@ class DoorPlate:
     token: str
     lease_seconds: float
     tag: str
-    """Of the run, see ``orphan_processes.run_tag``."""
+    """Of the run, see ``process_control.run_tag``."""
 
     allocation: str = ""
     """Whose hosts are the controller's own; empty where no others can come."""

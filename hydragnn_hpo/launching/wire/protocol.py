@@ -49,7 +49,7 @@ rank_ended  rank, code: the first of its job here, which has ranks on other host
 cargo       path, data, last, checksum: a file that the job wrote; without data: one it removed
 ended       codes {rank: code}, signal_sent, first, error; repeated until ``forget``
 zygote_lost code, error
-counters    seconds, parts, rest, cards, gauges, devices, notes: what the host's counters say of
+counters    seconds, parts, rest, cards, devices, notes: what the host's counters say of
             the last seconds, see ``counters.CounterSample``; what could not be told is in the next
 =========== ===================================================================================
 

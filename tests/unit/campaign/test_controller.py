@@ -496,7 +496,7 @@ def test_what_hosts_take_is_in_the_journal_before_a_campaign_ends(run):
 
     def measure(state, controller):
         if state.count("running"):
-            backend._tell("counters", None, host="h0", gauges={}, devices={}, notes=[], **took)
+            backend._tell("counters", None, host="h0", devices={}, notes=[], **took)
 
     ran = run(campaign(), backend, watch=measure)
     lines = ran.events("energy")

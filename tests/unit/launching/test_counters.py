@@ -1,21 +1,29 @@
-"""What sources read from made-up trees, counted by hand, and joules between two readings."""
+"""What sources read from made-up trees, counted by hand, and joules between two readings.
+
+The process that reads may hang, end, or be asked to hurry; nothing waits for it.
+"""
 
 import os
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from counter_trees import cray, gpu, proc, put, rapl
+from counter_trees import cray, gpu, put, rapl
+from processes import is_alive, until
 
+from hydragnn_hpo.launching import counters as module
 from hydragnn_hpo.launching.counters import (
-    SOURCES,
+    ROOT,
     AmdSmi,
     Count,
+    CounterProcess,
     CounterSample,
     CounterSampler,
     Cray,
     Drm,
     HostCounters,
-    HostLoad,
     Nvml,
     Rapl,
     Reading,
@@ -118,14 +126,14 @@ def test_a_denied_counter_is_named_once_for_whoever_we_are(tmp_path, monkeypatch
 
 
 def test_gpus_are_numbered_by_address_and_screens_are_none(tmp_path):
-    files = {"energy1_input": 5_000_000, "power1_average": 250_000_000, "temp1_input": 61_000}
-    gpu(tmp_path, 1, "0000:c1:00.0", gpu_busy_percent=93, mem_info_vram_used=3 << 30, **files)
+    files = {"energy1_input": 5_000_000, "temp1_input": 61_000}
+    gpu(tmp_path, 1, "0000:c1:00.0", gpu_busy_percent=93, **files)
     gpu(tmp_path, 0, "0000:c6:00.0", energy1_input=7_500_000, gpu_busy_percent=0)
     gpu(tmp_path, 2, "0000:01:00.0", vendor="0x1a03")
     reading = Drm(tmp_path).read()
     assert energies(reading) == {"drm/0": 5.0, "drm/1": 7.5}
     assert reading.devices == {
-        "0": {"busy": 0.93, "memory_mb": 3072.0, "watts": 250.0, "celsius": 61.0},
+        "0": {"busy": 0.93, "celsius": 61.0},
         "1": {"busy": 0.0},
     }
 
@@ -159,12 +167,6 @@ class FakeNvml:
     def nvmlDeviceGetUtilizationRates(self, handle):
         return SimpleNamespace(gpu=97, memory=40)
 
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return SimpleNamespace(used=2 << 30)
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        return 301_500
-
     def nvmlDeviceGetTemperature(self, handle, sensor):
         assert sensor == 0
         return 66
@@ -173,87 +175,56 @@ class FakeNvml:
         return (0x04, 0x40 | 0x04)[handle]  # a power limit; heat
 
 
-def test_nvml_is_asked_where_its_driver_is(tmp_path):
-    def never(name):
-        raise AssertionError(name)
-
-    assert Nvml(tmp_path, never).read().counts == {}
+def test_nvml_is_read_where_its_driver_is(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    assert Nvml(tmp_path).read().counts == {}
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-    reading = Nvml(tmp_path, lambda name: {"pynvml": FakeNvml()}[name]).read()
+    reading = Nvml(tmp_path).read()
     assert energies(reading) == {"nvml/0": 1234.567}
     assert covered(reading) == {"nvml/0": ("0", "GPU-a")}
-    gauges = {"busy": 0.97, "memory_mb": 2048.0, "watts": 301.5, "celsius": 66.0}
+    gauges = {"busy": 0.97, "celsius": 66.0}
     assert reading.devices == {"0": gauges | {"throttled": 0.0}, "1": gauges | {"throttled": 1.0}}
 
 
-def test_a_library_that_fails_has_no_numbers(tmp_path):
+def test_a_library_that_fails_has_no_numbers(tmp_path, monkeypatch):
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-
-    def fail(name):
-        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
-
-    assert Nvml(tmp_path, fail).read().counts == {}
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert Nvml(tmp_path).read().counts == {}
 
 
-def test_amdsmi_counts_what_no_file_counts(tmp_path):
-    told = {0: 2_000_000, 1: 0}
+def test_amdsmi_counts_what_no_file_counts(tmp_path, monkeypatch):
+    ticks = {0: 2_000_000, 1: 0}
     smi = SimpleNamespace(
         amdsmi_init=lambda: None,
         amdsmi_get_processor_handles=lambda: [0, 1],
         amdsmi_get_energy_count=lambda handle: {
-            "energy_accumulator": told[handle], "counter_resolution": 15.3, "timestamp": 1,
+            "energy_accumulator": ticks[handle], "counter_resolution": 15.3, "timestamp": 1,
         },
     )  # fmt: skip
-    asked = []
-
-    def load(name):
-        asked.append(name)
-        return smi
-
-    assert AmdSmi(tmp_path, load).read().counts == {}
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    assert AmdSmi(tmp_path).read().counts == {}
     device = gpu(tmp_path, 0, "0000:c1:00.0")
     gpu(tmp_path, 1, "0000:c6:00.0")
-    reading = AmdSmi(tmp_path, load).read()
+    reading = AmdSmi(tmp_path).read()
     assert energies(reading) == {"amdsmi/0": pytest.approx(30.6)}
     assert covered(reading) == {"amdsmi/0": ("0", "1")}
-    assert asked == ["amdsmi"]
     put(device / "hwmon/hwmon3/energy1_input", 5)
-    assert AmdSmi(tmp_path, load).read().counts == {}
+    assert AmdSmi(tmp_path).read().counts == {}
     (device / "hwmon/hwmon3/energy1_input").unlink()
     cray(tmp_path, accel0_energy=5)
-    assert AmdSmi(tmp_path, load).read().counts == {}
-    assert asked == ["amdsmi"]
-
-
-def test_the_host_is_as_busy_as_its_processors_were(tmp_path):
-    now = [100.0]
-    proc(tmp_path, user=1000, idle=5000, received=1_000_000, sent=500_000)
-    source = HostLoad(tmp_path, lambda: now[0])
-    now[0] = 110.0
-    proc(tmp_path, user=1300, idle=5100, received=21_000_000, sent=30_500_000)
-    assert source.read().host == {
-        "busy": 0.75,  # 300 of 400 ticks
-        "load": 3.25,
-        "memory_mb": 2048.0,
-        "network_mb_per_second": 5.0,  # 20 and 30 MB in 10 s
-    }
-    assert "busy" not in source.read().host  # no tick has joules_between
-    put(tmp_path / "proc/stat", "cpu what")
-    (tmp_path / "proc/net/dev").unlink()
-    assert source.read().host == {"load": 3.25, "memory_mb": 2048.0}
+    assert AmdSmi(tmp_path).read().counts == {}
 
 
 def test_an_empty_host_says_nothing_and_fails_nowhere(tmp_path):
-    assert set(SOURCES) == {"cray", "rapl", "drm", "nvml", "amdsmi", "system"}
     reading = HostCounters(tmp_path).read()
-    assert (reading.counts, reading.host, reading.devices, reading.notes) == ({}, {}, {}, [])
+    assert (reading.counts, reading.devices, reading.notes) == ({}, {}, [])
 
 
 def test_gauges_of_a_device_are_put_together(tmp_path):
     frontier(tmp_path)
     rapl(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
     reading = HostCounters(tmp_path).read()
-    assert list(reading.counts)[0] == "cray/energy"
+    assert next(iter(reading.counts)) == "cray/energy"
     assert "rapl/intel-rapl:0" in reading.counts
     assert len(reading.devices) == 8
 
@@ -380,18 +351,121 @@ def test_notes_of_the_first_look_are_told():
 
 
 def test_what_could_not_be_told_is_in_the_next():
-    first = CounterSample(30.0, ("host",), 100.0, ((("0",), 5.0),), {"busy": 0.1})
-    second = CounterSample(31.0, ("host",), 200.0, ((("0",), 6.0),), {"busy": 0.9})
+    first = CounterSample(30.0, ("host",), 100.0, ((("0",), 5.0),), {"0": {"busy": 0.1}})
+    second = CounterSample(31.0, ("host",), 200.0, ((("0",), 6.0),), {"0": {"busy": 0.9}})
     both = merge_samples(first, second)
     assert (both.seconds, both.rest, both.cards) == (61.0, 300.0, ((("0",), 11.0),))
-    assert both.gauges == {"busy": 0.9}
+    assert both.devices == {"0": {"busy": 0.9}}
     assert merge_samples(None, second) == second
     other = CounterSample(31.0, ("cpu",), 200.0)
     assert merge_samples(first, other) == other
 
 
 def test_a_sample_goes_over_the_line_and_back():
-    told = CounterSample(
-        30.0, ("host",), 100.0, ((("0", "1"), 5.5),), {"busy": 0.5}, {"0": {"busy": 1.0}}
-    )
+    told = CounterSample(30.0, ("host",), 100.0, ((("0", "1"), 5.5),), {"0": {"busy": 1.0}})
     assert CounterSample.of_plain(told.to_plain()) == told
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    monkeypatch.setenv(ROOT, str(tmp_path))
+    cray(tmp_path, energy=1000, accel0_energy=100)
+    return tmp_path
+
+
+@pytest.fixture
+def sampling(monkeypatch):
+    monkeypatch.setattr(module, "_SLACK_SECONDS", 600.0)  # nobody hangs who only waits for a core
+    sampling = CounterProcess()
+    yield sampling
+    sampling.end()
+    until(lambda: sampling.receive(time.monotonic()) or not sampling._killed, "end")
+
+
+def taken(sampling, what=lambda told: True):
+    def look():
+        sampling.receive(time.monotonic())
+        return (told := sampling.take()) and what(told) and told
+
+    return until(look, "sample")
+
+
+def test_samples_come_again_and_again(tree, sampling):
+    sampling.begin(0.1, time.monotonic())
+    assert taken(sampling)["rest"] == 0.0
+    cray(tree, energy=1700, accel0_energy=100)
+    told = taken(sampling, lambda told: told["rest"])
+    assert (told["rest"], told["cards"], told["parts"]) == (700.0, [[("0",), 0.0]], ("host",))
+
+
+def test_what_was_not_taken_is_in_the_next(tree, sampling):
+    sampling.begin(0.1, time.monotonic())
+    taken(sampling)
+    for risen in (10, 20, 30):
+        cray(tree, energy=1000 + risen, accel0_energy=100)
+        time.sleep(0.2)
+        sampling.receive(time.monotonic())
+
+    def last_rise_was_seen():
+        sampling.receive(time.monotonic())
+        return sampling._pending and sampling._pending.rest == 30.0
+
+    until(last_rise_was_seen, "all of it")
+    told = taken(sampling)
+    assert told["seconds"] > 0.3
+    assert told["rest"] == 30.0
+
+
+def test_it_takes_one_at_once_when_it_is_asked(tree, sampling):
+    sampling.begin(3600.0, time.monotonic())
+    time.sleep(0.5)
+    sampling.hurry()
+    assert 0.9 < taken(sampling)["seconds"] < 1800.0
+
+
+def test_off_is_off(sampling):
+    sampling.begin(0.0, time.monotonic())
+    sampling.hurry()
+    sampling.receive(time.monotonic())
+    assert sampling.channel is None
+    assert sampling.take() is None
+
+
+def test_one_that_hangs_in_a_driver_is_replaced_and_then_given_up(tree, sampling, monkeypatch):
+    energy = tree / "sys/cray/pm_counters/energy"
+    energy.unlink()
+    os.mkfifo(energy)  # reading blocks for ever, as a file of a broken device does
+    monkeypatch.setattr(module, "_SLACK_SECONDS", 0.3)
+    sampling.begin(0.1, time.monotonic())
+    seen = set()
+
+    def given_up():
+        sampling.receive(time.monotonic())
+        if sampling.channel is not None:
+            seen.add(sampling._process.pid)
+        return sampling.channel is None
+
+    until(given_up, "end")
+    assert len(seen) == module._STARTS
+    assert until(lambda: not any(map(is_alive, seen)), "all gone")
+
+
+def test_it_ends_with_its_agent(tree, sampling):
+    sampling.begin(0.1, time.monotonic())
+    pid = sampling._process.pid
+    until(lambda: Path(f"/proc/{pid}/comm").read_text() == "hpo-counters\n", "name")
+    sampling.channel.close()
+    assert until(lambda: not is_alive(pid), "end")
+    sampling.channel = None
+
+
+def test_a_host_that_cannot_start_it_goes_without(sampling, monkeypatch):
+    def refuse(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(module.subprocess, "Popen", refuse)
+    sampling.begin(0.1, time.monotonic())
+    sampling.hurry()
+    sampling.receive(time.monotonic())
+    assert sampling.channel is None
+    assert sampling.take() is None

@@ -3,8 +3,8 @@
 import pytest
 
 from hydragnn_hpo.files import write_json
-from hydragnn_hpo.launching.cache_dirs import remove
 from hydragnn_hpo.launching.launchers.keeper import Keeper
+from hydragnn_hpo.launching.scratch_folders import remove_folders
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def keep(tmp_path):
 
     yield make
     for keeper in kept:
-        remove([keeper._scratch, *([keeper._own] if keeper._own else [])])
+        remove_folders([keeper._scratch, *([keeper._own] if keeper._own else [])])
 
 
 def test_a_rank_gets_folders_of_its_own(keep):

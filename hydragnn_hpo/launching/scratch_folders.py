@@ -1,9 +1,6 @@
-"""Folders of a rank's own on its host: caches that two processes must not share.
+"""Private folders on a host: one of its agent, and below it those of ranks."""
 
-MIOpen, for one, keeps SQLite files, which break on network mounts and are locked by whoever uses
-them (OLCF user guide). All lies below a private folder on the fastest local place of the host.
-"""
-
+import contextlib
 import logging
 import os
 import re
@@ -59,7 +56,7 @@ def fill_all(templates: Mapping[str, str], fields: Mapping[str, str]) -> dict[st
     return {name: str(fill(template, fields)) for name, template in templates.items()}
 
 
-def passing(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Path]:
+def attempt_folders(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Path]:
     """Return the folders that are to go when the attempt has ended: what is below our own only."""
     found = []
     for template in templates.values():
@@ -71,24 +68,14 @@ def passing(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Pat
     return found
 
 
-def make(paths: Mapping[str, str]) -> None:
-    """Make folders, for us alone.
-
-    Raises:
-        OSError: that cannot be done.
-    """
-    for path in paths.values():
-        os.makedirs(path, mode=0o700, exist_ok=True)
-
-
-def remove(paths: list[Path]) -> None:
+def remove_folders(paths: list[Path]) -> None:
     """Remove folders with all that is in them."""
     for path in paths:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def settle(order: dict[str, Any], *, host: str, scratch: Path) -> list[Path]:
-    """Make the folders of an order's ranks, and tell the ranks of them.
+def make_rank_folders(order: dict[str, Any], *, host: str, scratch: Path) -> list[Path]:
+    """Make the folders of an order's ranks, and name them in the ranks' environment.
 
     Args:
         order: ``environment`` of each of its ``ranks`` gets the variables that name folders.
@@ -102,17 +89,18 @@ def settle(order: dict[str, Any], *, host: str, scratch: Path) -> list[Path]:
         OSError: a folder cannot be made.
         ConfigError: the profile names what we do not know.
     """
-    left: list[Path] = []
+    temporary: list[Path] = []
     for place in order["ranks"]:
         if not place["folders"]:
             continue
         fields = {"scratch": str(scratch), "trial": order["job"], "host": host}
         fields["slot"] = str(place["slot"])
         paths = fill_all(place["folders"], fields)
-        make(paths)
+        for path in paths.values():
+            os.makedirs(path, mode=0o700, exist_ok=True)
         place["environment"].update(paths)
-        left += passing(place["folders"], fields)
-    return left
+        temporary += attempt_folders(place["folders"], fields)
+    return temporary
 
 
 def local_place(wanted: str | None, environment: Mapping[str, str]) -> Path | None:
@@ -134,3 +122,45 @@ def local_place(wanted: str | None, environment: Mapping[str, str]) -> Path | No
     instead = tempfile.gettempdir()
     logger.warning("%s: is no folder that we can write here; using %s.", path, instead)
     return None
+
+
+_RANDOM = "?" * 8
+"""Letters that ``mkdtemp`` adds: with more of them it is of a host whose name begins as ours."""
+
+
+class AgentScratch:
+    """A folder on a local place of the host that is ours alone, made at its first use."""
+
+    def __init__(self, owner: str) -> None:
+        """Remove what an earlier life of the same owner left."""
+        self._prefix = f"hydragnn-hpo-{quote(owner, safe='')}-"
+        self._path: Path | None = None
+        self._place = Path(tempfile.gettempdir())
+        self._clear()
+
+    def prefer(self, place: Path | None) -> None:
+        """Use another place than the temporary folder, if nothing was put there yet."""
+        if place is not None and self._path is None:
+            self._place = place
+            self._clear()
+
+    def _clear(self) -> None:
+        for old in self._place.glob(f"{self._prefix}{_RANDOM}"):
+            with contextlib.suppress(OSError):
+                if old.lstat().st_uid == os.getuid():
+                    shutil.rmtree(old)
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file, whatever its name is made of.
+
+        Raises:
+            OSError: the place is full or not ours.
+        """
+        if self._path is None:
+            self._path = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._place))
+        return self._path / quote(name, safe="")
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)

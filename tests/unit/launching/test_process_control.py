@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hydragnn_hpo.launching.orphan_processes import RUN, end_orphans, find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import RUN, end_orphans, find_orphans, run_tag
 
 SLEEP = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)"]
 FORKS = [
@@ -64,7 +64,7 @@ def test_the_asker_and_its_parents_are_no_strays(tag):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
     asks = (
         f"import sys; sys.path.insert(0, {root!r});"
-        "from hydragnn_hpo.launching.orphan_processes import end_orphans;"
+        "from hydragnn_hpo.launching.process_control import end_orphans;"
         f"print(end_orphans({tag!r}))"
     )
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {asks!r}])"
