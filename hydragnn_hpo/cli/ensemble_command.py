@@ -16,7 +16,7 @@ from hydragnn_hpo.cli.ensemble_pick import pick
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.ensemble import ArtefactSummary, PruneEffect
+    from hydragnn_hpo.ensemble import ArtefactContent, PruneEffect
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -28,44 +28,48 @@ def info(
 ) -> None:
     """Check every checksum and show what an ensemble predicts, from what data, by whom."""
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.ensemble import render_model_card, summarize_artefact
+    from hydragnn_hpo.ensemble import read_artefact, render_model_card
 
-    summary = summarize_artefact(ensemble_file(path))
+    content = read_artefact(ensemble_file(path))
     if card:
-        typer.echo(render_model_card(summary.content.manifest, summary.content.configs))
+        typer.echo(render_model_card(content.manifest, content.configs))
     elif as_json:
-        typer.echo(json.dumps(_info_to_plain(summary)))
+        typer.echo(json.dumps(_info_to_plain(content)))
     else:
         out = console()
-        for line in _info_lines(summary):
+        for line in _info_lines(content):
             out.print(line, markup=False, highlight=False)
-        out.print(_heads_table(summary))
-        out.print(_members_table(summary))
+        out.print(_heads_table(content))
+        out.print(_members_table(content))
 
 
-def _info_to_plain(summary: "ArtefactSummary") -> dict[str, Any]:
+def _info_to_plain(content: "ArtefactContent") -> dict[str, Any]:
     """Return the manifest and facts about the file as plain data."""
     file = {
-        "identity": summary.content.identity,
-        "written_as": summary.content.manifest.format,
-        "bytes": sum(summary.sizes.values()),
-        "entries": {n: {"bytes": summary.sizes[n], "sha256": s} for n, s in summary.sums.items()},
-        "numbers": summary.num_weights,
-        "can_be_pruned": summary.content.calibration_data is not None,
+        "identity": content.identity,
+        "written_as": content.manifest.format,
+        "bytes": sum(content.sizes.values()),
+        "entries": {n: {"bytes": content.sizes[n], "sha256": s} for n, s in content.sums.items()},
+        "numbers": {trial: _count_weights(content, trial) for trial in content.configs},
+        "can_be_pruned": content.calibration_data is not None,
     }
-    return {**summary.content.manifest.model_dump(mode="json"), "file": file}
+    return {**content.manifest.model_dump(mode="json"), "file": file}
 
 
-def _info_lines(summary: "ArtefactSummary") -> list[str]:
-    known = summary.content.manifest
+def _count_weights(content: "ArtefactContent", trial: str) -> int:
+    return sum(tensor.numel() for tensor in content.weights[trial].values())
+
+
+def _info_lines(content: "ArtefactContent") -> list[str]:
+    known = content.manifest
     made, data = known.created_by, known.data
     lines = [
         f"campaign {made.campaign} (seed {made.seed}, {made.method}), data {data.name}"
         f"{': ' if data.title else ''}{data.title}",
         f"{len(known.elements)} elements, edges up to {known.cutoff:g} angstrom",
         f"licence: {known.licence or 'not stated'}; of the data: {data.licence or 'not stated'}",
-        f"{len(summary.sizes)} entries, {sum(summary.sizes.values()) / 1e6:.1f} MB, all checksums "
-        f"right; format {summary.content.manifest.format}; {summary.content.identity[:12]}",
+        f"{len(content.sizes)} entries, {sum(content.sizes.values()) / 1e6:.1f} MB, all checksums "
+        f"right; format {content.manifest.format}; {content.identity[:12]}",
     ]
     if data.splits:
         splits = ", ".join(f"{name} {count}" for name, count in data.splits.items())
@@ -78,15 +82,15 @@ def _info_lines(summary: "ArtefactSummary") -> list[str]:
     return lines
 
 
-def _heads_table(summary: "ArtefactSummary") -> "Table":
+def _heads_table(content: "ArtefactContent") -> "Table":
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title="Heads", title_justify="left")
     for column in ("head", "level", "unit", "sigma^2 = a s^2 + c v + b", "test MAE", "description"):
         table.add_column(column)
-    for name, head in summary.content.manifest.heads.items():
-        fit, scores = head.calibration, summary.content.manifest.evaluation.get(name, {})
+    for name, head in content.manifest.heads.items():
+        fit, scores = head.calibration, content.manifest.evaluation.get(name, {})
         parts = [f"a = {fit.a:.3g}", *([f"c = {fit.c:.3g}"] if fit.c else []), f"b = {fit.b:.3g}"]
         mae = scores.get("test_mae")
         shown = f"{mae:.4g}" if isinstance(mae, float) else "-"
@@ -95,18 +99,18 @@ def _heads_table(summary: "ArtefactSummary") -> "Table":
     return table
 
 
-def _members_table(summary: "ArtefactSummary") -> "Table":
+def _members_table(content: "ArtefactContent") -> "Table":
     from rich.table import Table
 
     table = Table(title="Members", title_justify="left")
     for column in ("trial", "net", "numbers", "weight", "val objective"):
         table.add_column(column)
-    for member in summary.content.manifest.members:
-        model = summary.content.configs[member.trial].model
+    for member in content.manifest.members:
+        model = content.configs[member.trial].model
         net = f"{model.conv} {model.layers} x {model.features}, {model.cutoff:g} A"
         shares = sorted(member.weights.values())
         weight = " to ".join(dict.fromkeys(f"{share:.3f}" for share in (shares[0], shares[-1])))
-        numbers = f"{summary.num_weights[member.trial]:,}"
+        numbers = f"{_count_weights(content, member.trial):,}"
         table.add_row(member.trial, net, numbers, weight, f"{member.objective:.4f}")
     return table
 

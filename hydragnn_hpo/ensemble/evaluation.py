@@ -9,19 +9,18 @@ import numpy as np
 
 from hydragnn_hpo.config import CardConfig, TargetConfig
 from hydragnn_hpo.data import Columns, Rules, open_store
+from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.input_chunks import StructureFiles, list_input_sources
-from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.strata import By, Strata, size_strata
 from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
-from hydragnn_hpo.ensemble.uncertainty_figures import (
+from hydragnn_hpo.ensemble.uncertainty_scores import (
     HeadOnLabels,
     compute_curves,
     compute_figures,
     compute_strata_figures,
 )
-from hydragnn_hpo.ensemble.uncertainty_scores import mae
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.units import inside
@@ -164,7 +163,7 @@ class HeadEvaluation:
     found: HeadOnLabels
     """Predictions and labels, row by row."""
     figures: dict[str, float]
-    """By name, see ``compute_figures``; beside them ``mean_baseline_mae`` and ``ratio_to_mean``."""
+    """By name, see ``compute_figures``."""
     strata: dict[str, dict[str, float]]
     """By kind of structure, if asked for."""
 
@@ -283,9 +282,6 @@ def _evaluate_head(
             f"data from its mean: are they in the unit that was said? The ensemble predicts "
             f"{entry.unit}."
         )
-    figures = compute_figures(found, entry.calibration)
-    baseline = mae(entry.mean, found.truth)
-    figures["mean_baseline_mae"] = baseline
-    figures["ratio_to_mean"] = figures["mae"] / baseline if baseline else 0.0
+    figures = compute_figures(found, entry.calibration, entry.mean)
     strata = {} if kinds is None else compute_strata_figures(found, entry.calibration, kinds[graph])
     done.heads[name] = HeadEvaluation(entry, found, figures, strata)

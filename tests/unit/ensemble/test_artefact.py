@@ -1,6 +1,5 @@
 """The zip: what goes in comes out, and nothing else is let in."""
 
-import hashlib
 import io
 import json
 import pickle
@@ -14,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
+from sealed_zip import sealed, zip_entries
 
-from hydragnn_hpo.ensemble.artefact import read_artefact, write_artefact, zip_entries
+from hydragnn_hpo.ensemble.artefact import MAX_TEXT, SUMS, read_artefact
+from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.safe_zip import MAX_TEXT, SUMS
 from hydragnn_hpo.errors import DataError, HydraError
 
 Entries = dict[str, bytes]
@@ -28,13 +28,6 @@ Change = Callable[[Entries], None]
 def entries(built_zip: Path) -> Entries:
     with zipfile.ZipFile(built_zip) as file:
         return {name: file.read(name) for name in file.namelist()}
-
-
-def sealed(entries: Entries) -> bytes:
-    """Pack with right checksums: what a person who knows the format can forge."""
-    names = [name for name in entries if name != SUMS]
-    sums = "".join(f"{hashlib.sha256(entries[n]).hexdigest()}  {n}\n" for n in names)
-    return zip_entries({**{name: entries[name] for name in names}, SUMS: sums.encode()})
 
 
 def refused(tmp_path: Path, data: bytes) -> str:

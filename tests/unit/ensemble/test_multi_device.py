@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
-from hydragnn_hpo.ensemble.engine import EagerEngine
+from hydragnn_hpo.ensemble.engine import EagerEngine, device_of
 from hydragnn_hpo.ensemble.inference import (
     Ensemble,
     MultiDeviceEngine,
     assign_members,
-    device_of,
     devices_of,
     load_ensemble,
 )
