@@ -210,7 +210,7 @@ class Ensemble:
             manifest: heads, calibration, provenance.
             members: models with their weights.
             device: where they predict.
-            compiled: run them as machine code, see ``ensemble.compiled_engine``.
+            compiled: run them as machine code, see ``ensemble.traced_engines``.
         """
         self.manifest = manifest
         self.device = torch.device(device)
@@ -406,11 +406,11 @@ def make_engine(
 ) -> Engine:
     """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one."""
     if compiled:  # tracers and compilers take a second to import: only where they are used
-        from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
+        from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
 
         return CompiledEngine(members, device)
     if device.type == "cuda":
-        from hydragnn_hpo.ensemble.stacked_engine import StackedEngine
+        from hydragnn_hpo.ensemble.traced_engines import StackedEngine
 
         return StackedEngine(members, device)
     return EagerEngine(members, device)

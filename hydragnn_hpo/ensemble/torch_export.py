@@ -20,10 +20,10 @@ from hydragnn_hpo import __version__
 from hydragnn_hpo.config import WIDTHS
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.compiled_engine import torch_compile_cache
 from hydragnn_hpo.ensemble.energy_derivatives import differentiate
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.traced_engines import torch_compile_cache
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.model import (
