@@ -1,6 +1,8 @@
 """``hydragnn-hpo ensemble``: build an ensemble of a run, look at one, work with one."""
 
 import json
+import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -8,17 +10,67 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hydragnn_hpo.cli.arguments import EnsembleArgument, JsonOption, TrustOption, ensemble_file
-from hydragnn_hpo.cli.ensemble_build import build
+from hydragnn_hpo.cli.arguments import (
+    DeviceOption,
+    DryRunOption,
+    EnsembleArgument,
+    EnsembleOption,
+    JsonOption,
+    RunArgument,
+    TrustOption,
+    ensemble_file,
+)
 from hydragnn_hpo.cli.ensemble_evaluate import evaluate
-from hydragnn_hpo.cli.ensemble_pick import pick
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.ensemble import ArtefactContent, PruneEffect
+    from hydragnn_hpo.campaign import State
+    from hydragnn_hpo.data import Rules
+    from hydragnn_hpo.ensemble import ArtefactContent, PruneEffect, Structures
+    from hydragnn_hpo.layout import RunDir
 
 app = typer.Typer(no_args_is_help=True)
+
+ReseedOption = Annotated[
+    int,
+    typer.Option(
+        "--reseed",
+        min=0,
+        help="First train so many of the best trials once more, with new seeds.",
+    ),
+]
+
+FilesArgument = Annotated[list[Path], typer.Argument(help="The pool: structure files or folders.")]
+OutOption = Annotated[Path, typer.Option(help="NAME.extxyz to write.")]
+NumberOption = Annotated[int, typer.Option("--n", min=1, max=100_000, help="How many to pick.")]
+ByOption = Annotated[
+    str | None, typer.Option(help="A head, or forces (how far members disagree); else all heads.")
+]
+LowOption = Annotated[
+    float, typer.Option(min=0.0, max=1e6, help="eV/angstrom: below, forces are accurate already.")
+]
+HighOption = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=1e6, help="eV/angstrom: from here on, a structure is too odd."),
+]
+UnseenOption = Annotated[
+    bool, typer.Option("--unseen", help="Also pick structures with elements no member has seen.")
+]
+
+WAYS = {"top": "the K best on val", "greedy": "greedy on sel", "single": "best single on val"}
+ROWS = 20
+"""Most picked structures that are shown."""
+_WORDS = {
+    "read": "read",
+    "bad": "cannot be predicted",
+    "not_finite": "with a prediction that is not finite",
+    "unseen": "with elements no member has seen",
+    "same": "as good as equal to a picked one",
+    "accurate": "accurate (below --low)",
+    "candidate": "candidates",
+    "failed": "failed (from --high on)",
+}
 
 
 def info(
@@ -196,6 +248,224 @@ def export(
         return
     typer.echo(f"wrote {out} ({len(page['members'])} members) and {out.with_suffix('.json')}")
     typer.echo(page["python"])
+
+
+def build(
+    run_dir: RunArgument,
+    reseed: ReseedOption = 0,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Select, calibrate and evaluate an ensemble from a run's trials, and pack it.
+
+    With --reseed the run's campaign goes on as an ordinary one: killed, the same command resumes.
+    """
+    from hydragnn_hpo.campaign import read_state
+    from hydragnn_hpo.layout import RunDir
+
+    run = RunDir(run_dir)
+    state = read_state(run)
+    if dry_run:
+        typer.echo(_describe_build(run, state, reseed))
+        return
+    table = _reseeded(run.path, reseed, as_json) if reseed else _built(run)
+    if as_json:
+        typer.echo(json.dumps(table))
+        return
+    _print_build(table)
+
+
+def _describe_build(run: "RunDir", state: "State", reseed: int) -> str:
+    """Return what would be done, as a sentence."""
+    from hydragnn_hpo.campaign import choose_replicates
+
+    first = ""
+    if again := choose_replicates(state, reseed):
+        first = f"would train {', '.join(t.name for t in again)} with new seeds, then "
+    names = ", ".join(trial.name for trial in state.ranked()) or "none"
+    return f"{first}would write {run.ensemble} from the best of: {names}"
+
+
+def _built(run: "RunDir") -> dict[str, Any]:
+    """Build here, from what is there."""
+    from hydragnn_hpo.ensemble import build_ensemble
+    from hydragnn_hpo.report import draw_parity
+
+    table = build_ensemble(run.path)
+    draw_parity(run.path, run.report / "parity.png")
+    return table
+
+
+def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
+    """Train the best trials of the run's campaign again, and build the ensemble at its end."""
+    from hydragnn_hpo import log
+    from hydragnn_hpo.campaign import open_run
+    from hydragnn_hpo.cli.run_command import alone, fitting_cards
+    from hydragnn_hpo.config import CampaignConfig, load_config
+    from hydragnn_hpo.errors import ConfigError
+    from hydragnn_hpo.layout import RunDir
+
+    log.configure(level=30)
+    source = RunDir(run).campaign
+    config = load_config(source, CampaignConfig)
+    if config.command is not None:
+        raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
+    cards = fitting_cards(config, source)
+    result = alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
+    table: dict[str, Any] = result["ensemble"]
+    return table
+
+
+def _print_build(table: dict[str, Any]) -> None:
+    from hydragnn_hpo.cli.tables import console, ensemble_table
+
+    out = console()
+    out.print(selection_table(table))
+    out.print(diversity_table(table))
+    out.print(ensemble_table(table["heads"]))
+    for warning in table["warnings"]:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(
+        f"{table['path']}: {len(table['members'])} members, {WAYS[table['method']]}: {table['why']}"
+    )
+
+
+def selection_table(table: dict[str, Any]) -> "Table":
+    """Lay out how each way of choosing does on ``sel``, and which is kept."""
+    from rich.table import Table
+
+    heads = {name: head["unit"] for name, head in table["heads"].items()}
+    out = Table(title="Selection (on sel; the test split has no say)", title_justify="left")
+    out.add_column("members chosen")
+    for column in ("members", "MFLOP/graph", "loss", *(f"{n} \\[{u}]" for n, u in heads.items())):
+        out.add_column(column.replace("_", " "), justify="right")
+    for way, said in table["selection"].items():
+        kept = way == table["method"]
+        out.add_row(
+            WAYS[way] + (" (kept)" if kept else ""),
+            str(len(said["members"])),
+            f"{said['flops_per_graph'] / 1e6:.3g}",
+            f"{said['sel_loss']:.4f}",
+            *(f"{said['sel_mae'][name]:.4f}" for name in heads),
+            style="bold" if kept else None,
+        )
+    return out
+
+
+def diversity_table(table: dict[str, Any]) -> "Table":
+    """Lay out how alike members err on ``sel``, and what their mix gains by it."""
+    from rich.table import Table
+
+    out = Table(title="Diversity of the members (on sel)", title_justify="left")
+    out.add_column("head")
+    columns = ("members", "correlation of errors", "member RMSE", "RMSE of the mix", "gained")
+    for column in columns:
+        out.add_column(column, justify="right")
+    for name, seen in table["diversity"].items():
+        alike = seen["mean_correlation"]
+        gain = seen["ambiguity"] / seen["mean_member_mse"] if seen["mean_member_mse"] else 0.0
+        out.add_row(
+            name.replace("_", " "),
+            str(len(seen["members"])),
+            "-" if alike is None else f"{alike:.2f}",
+            f"{math.sqrt(seen['mean_member_mse']):.4f}",
+            f"{math.sqrt(seen['mse']):.4f}",
+            f"{100 * gain:.0f} %",
+        )
+    return out
+
+
+def pick(
+    files: FilesArgument,
+    ensemble: EnsembleOption,
+    out: OutOption = Path("picked.extxyz"),
+    number: NumberOption = 100,
+    by: ByOption = None,
+    low: LowOption = 0.0,
+    high: HighOption = None,
+    unseen: UnseenOption = False,
+    trust: TrustOption = None,
+    device: DeviceOption = "auto",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Pick the structures of a pool that are worth a label: uncertain, and not all alike."""
+    from hydragnn_hpo.ensemble import (
+        Ensemble,
+        PickRequest,
+        check_picks_format,
+        device_of,
+        list_input_sources,
+        make_ranking,
+        pick_structures,
+        picks_to_plain,
+        refuse_to_replace,
+        write_picks,
+    )
+
+    check_picks_format(out)
+    model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
+    request = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
+    make_ranking(model, request)
+    if dry_run:
+        what = by or "all heads"
+        typer.echo(f"would rank {', '.join(map(str, files))} by {what}, write {number} to {out}")
+        return
+    refuse_to_replace(list_input_sources(files), out)
+    picked = pick_structures(model, _pool(files, model.rules), request)
+    write_picks(out, model.manifest, picked)
+    _print_picks(picks_to_plain(picked), out, as_json=as_json)
+
+
+def _print_picks(plain: dict[str, Any], out: Path, *, as_json: bool) -> None:
+    from hydragnn_hpo.cli.tables import console
+
+    if as_json:
+        typer.echo(json.dumps(plain))
+    else:
+        console().print(_picks_table(plain))
+    typer.echo(f"wrote {out}", err=as_json)
+
+
+def _pool(files: list[Path], rules: "Rules") -> Iterator["Structures"]:
+    """Yield the structures, a bounded number at a time."""
+    from hydragnn_hpo.ensemble import (
+        ChunkReader,
+        StructureFiles,
+        list_input_sources,
+        read_structures,
+    )
+
+    with ChunkReader(list_input_sources(files), rules, StructureFiles()) as reading:
+        yield from read_structures(reading)
+
+
+def _picks_table(plain: dict[str, Any]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    picked, counts = plain["picked"], plain["counts"]
+    table = Table(title=f"{len(picked)} of {counts['read']} picked", title_justify="left")
+    table.add_column("pick", justify="right")
+    table.add_column("structure")
+    columns = [name for name in picked[0] if name.endswith("_std") or name.startswith("max_")]
+    for name in ("score", "distance", *columns):
+        table.add_column(name, justify="right")
+    table.add_column("trust")
+    for entry in picked[:ROWS]:
+        cells = [entry[name] for name in ("score", "distance", *columns)]
+        shown = ["-" if value is None else f"{value:.4g}" for value in cells]
+        name = Text(entry["id"])
+        table.add_row(str(entry["pick"]), name, *shown, entry["trust"])
+    notes = [f"{count} {_WORDS[name]}" for name, count in counts.items() if count]
+    if len(picked) > ROWS:
+        notes.append(f"the first {ROWS} are shown")
+    notes.append(
+        f"mean distance of two picked ones {plain['mean_distance']:.3g}, of the highest scores "
+        f"{plain['mean_distance_top']:.3g}"
+    )
+    table.caption = "\n".join(notes)
+    return table
 
 
 for verb in (build, evaluate, info, prune, pick, export):

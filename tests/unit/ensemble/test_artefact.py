@@ -233,6 +233,18 @@ def test_weights_that_are_not_finite(entries: Entries, tmp_path: Path) -> None:
     assert "not finite" in refused(tmp_path, sealed(entries))
 
 
+def test_calibration_data_that_predicting_does_not_need(entries: Entries, tmp_path: Path) -> None:
+    """Predicting reads no byte of it but for its checksum; pruning and ``info`` refuse it."""
+    path = tmp_path / "hostile.zip"
+    path.write_bytes(sealed({**entries, "calibration.safetensors": pickle.dumps(Bomb())}))
+    assert len(Ensemble.load(path).members) >= 4
+    with pytest.raises(DataError, match="'calibration.safetensors' cannot be used"):
+        read_artefact(path)
+    other = entries["calibration.safetensors"][:-1] + b"x"
+    data = zip_entries({**entries, "calibration.safetensors": other})
+    assert "'calibration.safetensors' does not have the checksum" in refused(tmp_path, data)
+
+
 def test_a_configuration_about_another_trial(entries: Entries, tmp_path: Path) -> None:
     name = first(entries, ".toml")
     entries[name] = entries[name].replace(b'trial = "t', b'trial = "u')

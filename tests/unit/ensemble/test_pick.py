@@ -14,7 +14,7 @@ from ase.io import read, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.cli.ensemble_pick import pick as command
+from hydragnn_hpo.cli.ensemble_command import pick as command
 from hydragnn_hpo.data.structure import Place, graph_of
 from hydragnn_hpo.ensemble.artefact import HeadEntry
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
