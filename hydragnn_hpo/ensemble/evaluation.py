@@ -45,7 +45,7 @@ def match_card_labels(manifest: Manifest, card: CardConfig) -> dict[str, TargetC
             f"card '{card.name}' has the targets {', '.join(card.targets)}, the ensemble predicts "
             f"{', '.join(manifest.heads)}: name the targets alike, or say --target HEAD=KEY."
         )
-    return _checked(manifest, both, f"card '{card.name}'")
+    return _check_labels(manifest, both, f"card '{card.name}'")
 
 
 def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str, TargetConfig]:
@@ -78,31 +78,41 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             energy=entry.energy,
             derived_from=entry.derived_from,
         )
-    return _checked(manifest, found, "--target")
+    return _check_labels(manifest, found, "--target")
 
 
-def _checked(
+def _check_labels(
     manifest: Manifest, labels: Mapping[str, TargetConfig], where: str
 ) -> dict[str, TargetConfig]:
-    """Refuse other quantities; structures may lack a label, then they do not count for it."""
+    """Refuse other quantities; structures may lack a label, then they do not count for it.
+
+    Args:
+        manifest: the heads.
+        labels: by head.
+        where: what named them, for the error.
+
+    Returns:
+        The labels, all optional.
+    """
     for name, label in labels.items():
-        _check(name, label, manifest.heads[name], where)
-    return {name: label.model_copy(update={"optional": True}) for name, label in labels.items()}
-
-
-def _check(name: str, label: TargetConfig, head: HeadEntry, where: str) -> None:
-    unit = inside(label.unit)[1] + ("/atom" if label.per_atom else "")
-    given = {"level": label.level, "shape": label.shape, "unit": unit}
-    wanted = {"level": head.level, "shape": head.shape, "unit": head.unit}
-    given["energy"], wanted["energy"] = label.energy or "none", head.energy or "none"
-    for what, value in given.items():
-        if value != wanted[what]:
+        head, unit = manifest.heads[name], inside(label.unit)[1]
+        unit += "/atom" if label.per_atom else ""
+        pairs = {
+            "level": (label.level, head.level),
+            "shape": (label.shape, head.shape),
+            "unit": (unit, head.unit),
+            "energy": (label.energy or "none", head.energy or "none"),
+        }
+        for what, (value, wanted) in pairs.items():
+            if value == wanted:
+                continue
             converted = what == "unit" and value != label.unit
             shown = f"{label.unit}, which is {value}" if converted else value
             raise ConfigError(
-                f"{where}: {what} of '{name}' is {shown}; the ensemble predicts {wanted[what]}: "
+                f"{where}: {what} of '{name}' is {shown}; the ensemble predicts {wanted}: "
                 "correct it, or give other labels."
             )
+    return {name: label.model_copy(update={"optional": True}) for name, label in labels.items()}
 
 
 @dataclass(frozen=True)
@@ -226,7 +236,11 @@ def evaluate_ensemble(
         sizes.append(some.columns.num_nodes())
         chemistry.append(Strata("chemistry").names(some.columns))
         _predict(ensemble, some.columns, parts, first)
-    kinds = _strata_names(by, np.concatenate(sizes), chemistry)
+    kinds, size = None, np.concatenate(sizes)
+    if by == "size" and len(size):  # in thirds of the structures that are evaluated
+        kinds = size_strata(size).of_sizes(size)
+    elif by == "chemistry" and len(size):
+        kinds = np.concatenate(chemistry)
     done = Evaluation({}, sum(map(len, sizes)), errors)
     for name, rows in parts.items():
         _evaluate_head(done, name, ensemble.manifest.heads[name], rows, kinds)
@@ -251,13 +265,6 @@ def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], firs
             mix = moments[name]
             whole = (columns.targets[name], mix.mean, mix.spread, mix.noise, stratum, graph)
             rows.append([part[columns.masks[name]] for part in whole])
-
-
-def _strata_names(by: By, size: np.ndarray, chemistry: list[np.ndarray]) -> np.ndarray | None:
-    """Return each structure's stratum for the table; sizes in thirds of the evaluated ones."""
-    if by == "all" or not len(size):
-        return None
-    return np.concatenate(chemistry) if by == "chemistry" else size_strata(size).of_sizes(size)
 
 
 def _evaluate_head(

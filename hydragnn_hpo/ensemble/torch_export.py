@@ -368,7 +368,6 @@ def export_program(
     """
     if out.suffix != ".pt2":
         raise ConfigError(f"{out}: a program is called NAME.pt2; give --out such a name.")
-    check_exportable(ensemble, target)
     program = trace_program(ensemble, target)
     content = compile_program(program) if aot else save_program(program)
     shape = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target])
