@@ -73,15 +73,16 @@ def _head(
     error = truth - mean
     raw = said.std(axis=0) + 1e-9
     sigma = raw * np.sqrt(np.mean((error / raw) ** 2))
+    before = uncertainty_scores.gaussian_scores(error[:, None], raw[:, None])
     found: dict[str, Any] = {
         "unit": unit,
         "test_rows": len(truth),
         "test_mae": uncertainty_scores.mae(mean, truth),
         "test_rmse": uncertainty_scores.rmse(mean, truth),
-        **uncertainty_scores.quality(error[:, None], sigma[:, None]).as_plain(),
+        **uncertainty_scores.gaussian_scores(error[:, None], sigma[:, None]),
         "area_conformal": uncertainty_scores.miscalibration_area(error, sigma),
         **_intervals(error, sigma, ""),
-        **uncertainty_scores.quality(error[:, None], raw[:, None]).as_plain("raw_"),
+        **{f"raw_{name}": score for name, score in before.items()},
         **_intervals(error, raw, "raw_"),
         "mean_baseline_mae": uncertainty_scores.mae(float(truth.mean()), truth),
         "single_mae": uncertainty_scores.mae(said[0], truth),

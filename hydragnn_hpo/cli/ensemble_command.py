@@ -1,6 +1,8 @@
 """``hydragnn-hpo ensemble``: build an ensemble of a run, look at one, work with one."""
 
 import json
+import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -8,17 +10,67 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hydragnn_hpo.cli.arguments import EnsembleArgument, JsonOption, TrustOption, ensemble_file
-from hydragnn_hpo.cli.ensemble_build import build
+from hydragnn_hpo.cli.arguments import (
+    DeviceOption,
+    DryRunOption,
+    EnsembleArgument,
+    EnsembleOption,
+    JsonOption,
+    RunArgument,
+    TrustOption,
+    ensemble_file,
+)
 from hydragnn_hpo.cli.ensemble_evaluate import evaluate
-from hydragnn_hpo.cli.ensemble_pick import pick
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hydragnn_hpo.ensemble import ArtefactSummary, PruneEffect
+    from hydragnn_hpo.campaign import State
+    from hydragnn_hpo.data import Rules
+    from hydragnn_hpo.ensemble import ArtefactContent, PruneEffect, Structures
+    from hydragnn_hpo.layout import RunDir
 
 app = typer.Typer(no_args_is_help=True)
+
+ReseedOption = Annotated[
+    int,
+    typer.Option(
+        "--reseed",
+        min=0,
+        help="First train so many of the best trials once more, with new seeds.",
+    ),
+]
+
+FilesArgument = Annotated[list[Path], typer.Argument(help="The pool: structure files or folders.")]
+OutOption = Annotated[Path, typer.Option(help="NAME.extxyz to write.")]
+NumberOption = Annotated[int, typer.Option("--n", min=1, max=100_000, help="How many to pick.")]
+ByOption = Annotated[
+    str | None, typer.Option(help="A head, or forces (how far members disagree); else all heads.")
+]
+LowOption = Annotated[
+    float, typer.Option(min=0.0, max=1e6, help="eV/angstrom: below, forces are accurate already.")
+]
+HighOption = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=1e6, help="eV/angstrom: from here on, a structure is too odd."),
+]
+UnseenOption = Annotated[
+    bool, typer.Option("--unseen", help="Also pick structures with elements no member has seen.")
+]
+
+WAYS = {"top": "the K best on val", "greedy": "greedy on sel", "single": "best single on val"}
+ROWS = 20
+"""Most picked structures that are shown."""
+_WORDS = {
+    "read": "read",
+    "bad": "cannot be predicted",
+    "not_finite": "with a prediction that is not finite",
+    "unseen": "with elements no member has seen",
+    "same": "as good as equal to a picked one",
+    "accurate": "accurate (below --low)",
+    "candidate": "candidates",
+    "failed": "failed (from --high on)",
+}
 
 
 def info(
@@ -28,44 +80,48 @@ def info(
 ) -> None:
     """Check every checksum and show what an ensemble predicts, from what data, by whom."""
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.ensemble import render_model_card, summarize_artefact
+    from hydragnn_hpo.ensemble import read_artefact, render_model_card
 
-    summary = summarize_artefact(ensemble_file(path))
+    content = read_artefact(ensemble_file(path))
     if card:
-        typer.echo(render_model_card(summary.content.manifest, summary.content.configs))
+        typer.echo(render_model_card(content.manifest, content.configs))
     elif as_json:
-        typer.echo(json.dumps(_info_to_plain(summary)))
+        typer.echo(json.dumps(_info_to_plain(content)))
     else:
         out = console()
-        for line in _info_lines(summary):
+        for line in _info_lines(content):
             out.print(line, markup=False, highlight=False)
-        out.print(_heads_table(summary))
-        out.print(_members_table(summary))
+        out.print(_heads_table(content))
+        out.print(_members_table(content))
 
 
-def _info_to_plain(summary: "ArtefactSummary") -> dict[str, Any]:
+def _info_to_plain(content: "ArtefactContent") -> dict[str, Any]:
     """Return the manifest and facts about the file as plain data."""
     file = {
-        "identity": summary.content.identity,
-        "written_as": summary.content.manifest.format,
-        "bytes": sum(summary.sizes.values()),
-        "entries": {n: {"bytes": summary.sizes[n], "sha256": s} for n, s in summary.sums.items()},
-        "numbers": summary.num_weights,
-        "can_be_pruned": summary.content.calibration_data is not None,
+        "identity": content.identity,
+        "written_as": content.manifest.format,
+        "bytes": sum(content.sizes.values()),
+        "entries": {n: {"bytes": content.sizes[n], "sha256": s} for n, s in content.sums.items()},
+        "numbers": {trial: _count_weights(content, trial) for trial in content.configs},
+        "can_be_pruned": content.calibration_data is not None,
     }
-    return {**summary.content.manifest.model_dump(mode="json"), "file": file}
+    return {**content.manifest.model_dump(mode="json"), "file": file}
 
 
-def _info_lines(summary: "ArtefactSummary") -> list[str]:
-    known = summary.content.manifest
+def _count_weights(content: "ArtefactContent", trial: str) -> int:
+    return sum(tensor.numel() for tensor in content.weights[trial].values())
+
+
+def _info_lines(content: "ArtefactContent") -> list[str]:
+    known = content.manifest
     made, data = known.created_by, known.data
     lines = [
         f"campaign {made.campaign} (seed {made.seed}, {made.method}), data {data.name}"
         f"{': ' if data.title else ''}{data.title}",
         f"{len(known.elements)} elements, edges up to {known.cutoff:g} angstrom",
         f"licence: {known.licence or 'not stated'}; of the data: {data.licence or 'not stated'}",
-        f"{len(summary.sizes)} entries, {sum(summary.sizes.values()) / 1e6:.1f} MB, all checksums "
-        f"right; format {summary.content.manifest.format}; {summary.content.identity[:12]}",
+        f"{len(content.sizes)} entries, {sum(content.sizes.values()) / 1e6:.1f} MB, all checksums "
+        f"right; format {content.manifest.format}; {content.identity[:12]}",
     ]
     if data.splits:
         splits = ", ".join(f"{name} {count}" for name, count in data.splits.items())
@@ -78,15 +134,15 @@ def _info_lines(summary: "ArtefactSummary") -> list[str]:
     return lines
 
 
-def _heads_table(summary: "ArtefactSummary") -> "Table":
+def _heads_table(content: "ArtefactContent") -> "Table":
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title="Heads", title_justify="left")
     for column in ("head", "level", "unit", "sigma^2 = a s^2 + c v + b", "test MAE", "description"):
         table.add_column(column)
-    for name, head in summary.content.manifest.heads.items():
-        fit, scores = head.calibration, summary.content.manifest.evaluation.get(name, {})
+    for name, head in content.manifest.heads.items():
+        fit, scores = head.calibration, content.manifest.evaluation.get(name, {})
         parts = [f"a = {fit.a:.3g}", *([f"c = {fit.c:.3g}"] if fit.c else []), f"b = {fit.b:.3g}"]
         mae = scores.get("test_mae")
         shown = f"{mae:.4g}" if isinstance(mae, float) else "-"
@@ -95,18 +151,18 @@ def _heads_table(summary: "ArtefactSummary") -> "Table":
     return table
 
 
-def _members_table(summary: "ArtefactSummary") -> "Table":
+def _members_table(content: "ArtefactContent") -> "Table":
     from rich.table import Table
 
     table = Table(title="Members", title_justify="left")
     for column in ("trial", "net", "numbers", "weight", "val objective"):
         table.add_column(column)
-    for member in summary.content.manifest.members:
-        model = summary.content.configs[member.trial].model
+    for member in content.manifest.members:
+        model = content.configs[member.trial].model
         net = f"{model.conv} {model.layers} x {model.features}, {model.cutoff:g} A"
         shares = sorted(member.weights.values())
         weight = " to ".join(dict.fromkeys(f"{share:.3f}" for share in (shares[0], shares[-1])))
-        numbers = f"{summary.num_weights[member.trial]:,}"
+        numbers = f"{_count_weights(content, member.trial):,}"
         table.add_row(member.trial, net, numbers, weight, f"{member.objective:.4f}")
     return table
 
@@ -192,6 +248,224 @@ def export(
         return
     typer.echo(f"wrote {out} ({len(page['members'])} members) and {out.with_suffix('.json')}")
     typer.echo(page["python"])
+
+
+def build(
+    run_dir: RunArgument,
+    reseed: ReseedOption = 0,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Select, calibrate and evaluate an ensemble from a run's trials, and pack it.
+
+    With --reseed the run's campaign goes on as an ordinary one: killed, the same command resumes.
+    """
+    from hydragnn_hpo.campaign import read_state
+    from hydragnn_hpo.layout import RunDir
+
+    run = RunDir(run_dir)
+    state = read_state(run)
+    if dry_run:
+        typer.echo(_describe_build(run, state, reseed))
+        return
+    table = _reseeded(run.path, reseed, as_json) if reseed else _built(run)
+    if as_json:
+        typer.echo(json.dumps(table))
+        return
+    _print_build(table)
+
+
+def _describe_build(run: "RunDir", state: "State", reseed: int) -> str:
+    """Return what would be done, as a sentence."""
+    from hydragnn_hpo.campaign import choose_replicates
+
+    first = ""
+    if again := choose_replicates(state, reseed):
+        first = f"would train {', '.join(t.name for t in again)} with new seeds, then "
+    names = ", ".join(trial.name for trial in state.ranked()) or "none"
+    return f"{first}would write {run.ensemble} from the best of: {names}"
+
+
+def _built(run: "RunDir") -> dict[str, Any]:
+    """Build here, from what is there."""
+    from hydragnn_hpo.ensemble import build_ensemble
+    from hydragnn_hpo.report import draw_parity
+
+    table = build_ensemble(run.path)
+    draw_parity(run.path, run.report / "parity.png")
+    return table
+
+
+def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
+    """Train the best trials of the run's campaign again, and build the ensemble at its end."""
+    from hydragnn_hpo import log
+    from hydragnn_hpo.campaign import open_run
+    from hydragnn_hpo.cli.run_command import alone, fitting_cards
+    from hydragnn_hpo.config import CampaignConfig, load_config
+    from hydragnn_hpo.errors import ConfigError
+    from hydragnn_hpo.layout import RunDir
+
+    log.configure(level=30)
+    source = RunDir(run).campaign
+    config = load_config(source, CampaignConfig)
+    if config.command is not None:
+        raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
+    cards = fitting_cards(config, source)
+    result = alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
+    table: dict[str, Any] = result["ensemble"]
+    return table
+
+
+def _print_build(table: dict[str, Any]) -> None:
+    from hydragnn_hpo.cli.tables import console, ensemble_table
+
+    out = console()
+    out.print(selection_table(table))
+    out.print(diversity_table(table))
+    out.print(ensemble_table(table["heads"]))
+    for warning in table["warnings"]:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(
+        f"{table['path']}: {len(table['members'])} members, {WAYS[table['method']]}: {table['why']}"
+    )
+
+
+def selection_table(table: dict[str, Any]) -> "Table":
+    """Lay out how each way of choosing does on ``sel``, and which is kept."""
+    from rich.table import Table
+
+    heads = {name: head["unit"] for name, head in table["heads"].items()}
+    out = Table(title="Selection (on sel; the test split has no say)", title_justify="left")
+    out.add_column("members chosen")
+    for column in ("members", "MFLOP/graph", "loss", *(f"{n} \\[{u}]" for n, u in heads.items())):
+        out.add_column(column.replace("_", " "), justify="right")
+    for way, said in table["selection"].items():
+        kept = way == table["method"]
+        out.add_row(
+            WAYS[way] + (" (kept)" if kept else ""),
+            str(len(said["members"])),
+            f"{said['flops_per_graph'] / 1e6:.3g}",
+            f"{said['sel_loss']:.4f}",
+            *(f"{said['sel_mae'][name]:.4f}" for name in heads),
+            style="bold" if kept else None,
+        )
+    return out
+
+
+def diversity_table(table: dict[str, Any]) -> "Table":
+    """Lay out how alike members err on ``sel``, and what their mix gains by it."""
+    from rich.table import Table
+
+    out = Table(title="Diversity of the members (on sel)", title_justify="left")
+    out.add_column("head")
+    columns = ("members", "correlation of errors", "member RMSE", "RMSE of the mix", "gained")
+    for column in columns:
+        out.add_column(column, justify="right")
+    for name, seen in table["diversity"].items():
+        alike = seen["mean_correlation"]
+        gain = seen["ambiguity"] / seen["mean_member_mse"] if seen["mean_member_mse"] else 0.0
+        out.add_row(
+            name.replace("_", " "),
+            str(len(seen["members"])),
+            "-" if alike is None else f"{alike:.2f}",
+            f"{math.sqrt(seen['mean_member_mse']):.4f}",
+            f"{math.sqrt(seen['mse']):.4f}",
+            f"{100 * gain:.0f} %",
+        )
+    return out
+
+
+def pick(
+    files: FilesArgument,
+    ensemble: EnsembleOption,
+    out: OutOption = Path("picked.extxyz"),
+    number: NumberOption = 100,
+    by: ByOption = None,
+    low: LowOption = 0.0,
+    high: HighOption = None,
+    unseen: UnseenOption = False,
+    trust: TrustOption = None,
+    device: DeviceOption = "auto",
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Pick the structures of a pool that are worth a label: uncertain, and not all alike."""
+    from hydragnn_hpo.ensemble import (
+        Ensemble,
+        PickRequest,
+        check_picks_format,
+        device_of,
+        list_input_sources,
+        make_ranking,
+        pick_structures,
+        picks_to_plain,
+        refuse_to_replace,
+        write_picks,
+    )
+
+    check_picks_format(out)
+    model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
+    request = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
+    make_ranking(model, request)
+    if dry_run:
+        what = by or "all heads"
+        typer.echo(f"would rank {', '.join(map(str, files))} by {what}, write {number} to {out}")
+        return
+    refuse_to_replace(list_input_sources(files), out)
+    picked = pick_structures(model, _pool(files, model.rules), request)
+    write_picks(out, model.manifest, picked)
+    _print_picks(picks_to_plain(picked), out, as_json=as_json)
+
+
+def _print_picks(plain: dict[str, Any], out: Path, *, as_json: bool) -> None:
+    from hydragnn_hpo.cli.tables import console
+
+    if as_json:
+        typer.echo(json.dumps(plain))
+    else:
+        console().print(_picks_table(plain))
+    typer.echo(f"wrote {out}", err=as_json)
+
+
+def _pool(files: list[Path], rules: "Rules") -> Iterator["Structures"]:
+    """Yield the structures, a bounded number at a time."""
+    from hydragnn_hpo.ensemble import (
+        ChunkReader,
+        StructureFiles,
+        list_input_sources,
+        read_structures,
+    )
+
+    with ChunkReader(list_input_sources(files), rules, StructureFiles()) as reading:
+        yield from read_structures(reading)
+
+
+def _picks_table(plain: dict[str, Any]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    picked, counts = plain["picked"], plain["counts"]
+    table = Table(title=f"{len(picked)} of {counts['read']} picked", title_justify="left")
+    table.add_column("pick", justify="right")
+    table.add_column("structure")
+    columns = [name for name in picked[0] if name.endswith("_std") or name.startswith("max_")]
+    for name in ("score", "distance", *columns):
+        table.add_column(name, justify="right")
+    table.add_column("trust")
+    for entry in picked[:ROWS]:
+        cells = [entry[name] for name in ("score", "distance", *columns)]
+        shown = ["-" if value is None else f"{value:.4g}" for value in cells]
+        name = Text(entry["id"])
+        table.add_row(str(entry["pick"]), name, *shown, entry["trust"])
+    notes = [f"{count} {_WORDS[name]}" for name, count in counts.items() if count]
+    if len(picked) > ROWS:
+        notes.append(f"the first {ROWS} are shown")
+    notes.append(
+        f"mean distance of two picked ones {plain['mean_distance']:.3g}, of the highest scores "
+        f"{plain['mean_distance_top']:.3g}"
+    )
+    table.caption = "\n".join(notes)
+    return table
 
 
 for verb in (build, evaluate, info, prune, pick, export):

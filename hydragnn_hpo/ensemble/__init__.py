@@ -6,13 +6,14 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.artefact import (
-        ArtefactSummary,
+        ArtefactContent,
+        Manifest,
         read_artefact,
-        summarize_artefact,
-        write_artefact,
     )
+    from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
     from hydragnn_hpo.ensemble.build import build_ensemble
     from hydragnn_hpo.ensemble.calculator import EnsembleCalculator, SpreadExceeded, StopAtSpread
+    from hydragnn_hpo.ensemble.engine import AUTO, device_of
     from hydragnn_hpo.ensemble.evaluation import (
         Evaluation,
         HeadEvaluation,
@@ -23,15 +24,13 @@ if TYPE_CHECKING:
         read_labelled,
         read_split,
     )
-    from hydragnn_hpo.ensemble.inference import AUTO, Ensemble, device_of
+    from hydragnn_hpo.ensemble.inference import Ensemble
     from hydragnn_hpo.ensemble.input_chunks import (
         StructureFiles,
         is_store,
         list_input_sources,
         refuse_to_replace,
     )
-    from hydragnn_hpo.ensemble.manifest import Manifest
-    from hydragnn_hpo.ensemble.model_card import render_model_card
     from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
     from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
     from hydragnn_hpo.ensemble.output_parts import PartHeader
@@ -56,12 +55,11 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.serve import make_app
     from hydragnn_hpo.ensemble.structure_batches import ChunkReader, Structures, read_structures
     from hydragnn_hpo.ensemble.torch_export import export_program
-    from hydragnn_hpo.ensemble.uncertainty_figures import compute_curves
-    from hydragnn_hpo.ensemble.uncertainty_scores import flatten_values
+    from hydragnn_hpo.ensemble.uncertainty_scores import compute_curves, flatten_values
 
 __all__ = [
     "AUTO",
-    "ArtefactSummary",
+    "ArtefactContent",
     "ChunkReader",
     "Ensemble",
     "EnsembleCalculator",
@@ -109,7 +107,6 @@ __all__ = [
     "read_structures",
     "refuse_to_replace",
     "render_model_card",
-    "summarize_artefact",
     "write_artefact",
     "write_picks",
 ]

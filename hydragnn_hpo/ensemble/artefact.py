@@ -1,50 +1,379 @@
 """The ensemble file: one zip of configurations, weights, calibration and provenance; no code.
 
-Nothing is unpacked to disk and nothing is executed: weights are safetensors, the rest is
+A file may come from anywhere: names, sizes, kinds and checksums are checked before a byte of it is
+used. Nothing is unpacked to disk and nothing is executed: weights are safetensors, the rest is
 JSON, TOML and text. Every entry is named in ``SHA256SUMS`` with its checksum.
 """
 
 import hashlib
 import io
 import json
+import re
 import tomllib
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar
 
 import torch
+from annotated_types import Len
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS, CardConfig, Config, TrialConfig, parse_config, to_toml
-from hydragnn_hpo.config.convs.spec import is_user_conv
-from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays, to_arrays
-from hydragnn_hpo.ensemble.manifest import FORMAT, Manifest, MemberEntry
-from hydragnn_hpo.ensemble.model_card import render_model_card
-from hydragnn_hpo.ensemble.safe_zip import (
-    CALIBRATION,
-    CARD,
-    MANIFEST,
-    STORED,
-    SUMS,
-    SafeZip,
-    open_safe_zip,
-    reject,
+from hydragnn_hpo.config import (
+    WIDTHS,
+    AttributeConfig,
+    CardConfig,
+    Config,
+    ModelConfig,
+    Name,
+    TrialConfig,
+    parse_config,
 )
+from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
+from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
+from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.errors import ConfigError, DataError
-from hydragnn_hpo.files import whole_file
-from hydragnn_hpo.sanitize import find_unprintable, sanitize_values
+from hydragnn_hpo.sanitize import find_unprintable
+from hydragnn_hpo.units import inside
 
 C = TypeVar("C", bound=Config)
 
-_DATE = (1980, 1, 1, 0, 0, 0)
+FORMAT: Literal[2] = 2
+"""Version of the artefact; rises when an older reader would misunderstand it."""
+
+TrialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
+Element = Annotated[int, Field(ge=1, le=118)]
+
+MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
+CALIBRATION = "calibration.safetensors"
+STORED = ".safetensors"
+"""Suffix of the entries that are not compressed."""
+
+MAX_TEXT = 64 * 2**20
+"""Most text in all entries together, bytes."""
+MAX_WEIGHTS = 8 * 2**30
+"""Largest entry of weights, bytes."""
+MAX_ENTRIES = 10_000
+MAX_LIST = 4 * 2**20
+"""Most bytes of the zip's own list of its entries."""
+
+_NAME = re.compile(
+    r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|calibration\.safetensors"
+    r"|data/[\w-]{1,100}\.toml|members/[\w-]{1,100}\.(toml|safetensors)",
+    re.ASCII,
+)
+_SUM = re.compile(r"([0-9a-f]{64})  (\S+)")
+_PIECE = 2**20
+_DAMAGE = (
+    *(OSError, zipfile.BadZipFile, zlib.error, EOFError),
+    *(NotImplementedError, RuntimeError, ValueError, OverflowError),
+)
+
 _UNSOUND = (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+
+
+class CreatedBy(Config):
+    """The campaign that made an ensemble."""
+
+    campaign: str
+    """Name of the campaign."""
+
+    seed: NonNegativeInt
+    """Seed of the campaign."""
+
+    method: Literal["greedy", "top"]
+    """How the members were chosen."""
+
+
+class Provenance(Config):
+    """The data that an ensemble learned from."""
+
+    name: str
+    """Name of the card."""
+
+    title: str = ""
+    """One line about the data."""
+
+    origin: str = ""
+    """Where the data came from."""
+
+    licence: str = ""
+    """Licence or terms of the data."""
+
+    cite: str = ""
+    """The work to cite."""
+
+    checksum: str = ""
+    """Checksum of the graph store."""
+
+    files: dict[str, str] = {}
+    """SHA-256 of each source file by its name; empty where the card gives none."""
+
+    cards: tuple[Name, ...] = ()
+    """Cards that the data was built from; ``data/NAME.toml`` in the zip."""
+
+    splits: dict[str, NonNegativeInt] = {}
+    """Structures in each split."""
+
+    atoms: tuple[PositiveInt, PositiveInt] | None = None
+    """Fewest and most atoms of a structure."""
+
+
+class Pruned(Config):
+    """What an ensemble was before members were taken out."""
+
+    parent: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """SHA-256 of the parent's ``SHA256SUMS``, which names all that it held."""
+
+    removed: Annotated[tuple[TrialName, ...], Len(1)]
+    """Members that were taken out."""
+
+
+class MemberEntry(Config):
+    """One member; its files are ``members/TRIAL.toml`` and ``members/TRIAL.safetensors``."""
+
+    trial: TrialName
+    """Name of the trial."""
+
+    weights: Annotated[dict[Name, Annotated[float, Field(gt=0.0, le=1.0)]], Len(1)]
+    """Share in the mean of each head that it takes part in."""
+
+    objective: float
+    """Validation objective, in standard deviations of the targets."""
+
+    val_mae: dict[str, float]
+    """Validation MAE by head, in the target's unit."""
+
+    @property
+    def weight(self) -> float:
+        """Return its share in the mean, averaged over the heads that it takes part in."""
+        return sum(self.weights.values()) / len(self.weights)
+
+    @property
+    def config_file(self) -> str:
+        """Return the entry that holds the trial's configuration."""
+        return f"members/{self.trial}.toml"
+
+    @property
+    def weights_file(self) -> str:
+        """Return the entry that holds the weights."""
+        return f"members/{self.trial}.safetensors"
+
+
+class Alike(Config):
+    """How alike the members of a head err, on the structures that they were chosen on."""
+
+    correlation: Annotated[float, Field(ge=-1.0, le=1.0)] | None
+    """Of two members' errors, in the mean; None for one member."""
+
+    member_rmse: NonNegativeFloat
+    """Of a member, in the unit: root of the weighted mean square."""
+
+    rmse: NonNegativeFloat
+    """Of their mix, in the unit; smaller the more they differ."""
+
+
+class HeadEntry(Config):
+    """One predicted target."""
+
+    level: Literal["graph", "node"]
+    """One value per structure, or one per atom."""
+
+    shape: Literal["scalar", "vector", "tensor"]
+    """A number, three components, or the nine of a stress."""
+
+    unit: str
+    """Unit of predictions and errors."""
+
+    energy: Literal["total", "per_atom"] | None = None
+    """Set for energies, from which forces can be derived."""
+
+    derived_from: str | None = None
+    """The energy whose derivative this is: forces, stress."""
+
+    description: str = ""
+    """What the property is."""
+
+    mean: float
+    """Mean on the training split, in the unit."""
+
+    std: NonNegativeFloat
+    """Standard deviation on the training split, in the unit."""
+
+    lowest: float | None = None
+    """Smallest value on the training split, in the unit; of a vector its components."""
+
+    highest: float | None = None
+    """Largest value on the training split, in the unit."""
+
+    calibration: Calibration
+    """How the members' spread becomes sigma and intervals."""
+
+    @field_validator("unit")
+    @classmethod
+    def _unit_is_ours(cls, value: str) -> str:
+        try:
+            factor, name = inside(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if (factor, name) != (1.0, value):
+            raise ValueError(f"predictions are in {name}, not in {value}: mend the unit.")
+        return value
+
+    @model_validator(mode="after")
+    def _calibration_is_sound(self) -> Self:
+        known = self.calibration
+        numbers = (known.a, known.c, known.spread99, *known.quantiles.values())
+        tables = [v for table in known.tables.values() for v in table.values()]
+        if not (0 < known.b < inf and all(0 <= v < inf for v in (*numbers, *tables))):
+            raise ValueError("the calibration needs b > 0, and no other number below 0.")
+        for table in (known.quantiles, *known.tables.values()):
+            if "0.9" not in table or set(table) != set(known.quantiles):
+                raise ValueError("the calibration needs a quantile '0.9', and equal levels.")
+        return self
+
+
+@dataclass(frozen=True)
+class Coordination:
+    """Numbers of neighbours by element, as the training structures have them."""
+
+    cutoff: float
+    """Neighbours are within this distance, in angstrom."""
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By symbol of the element: fewest and most neighbours."""
+
+
+class Manifest(Config):
+    """The whole of ``ensemble.json``."""
+
+    format: Literal[2] = FORMAT
+    """Version of the artefact."""
+
+    package: str
+    """Version of hydragnn-hpo that wrote it."""
+
+    created_by: CreatedBy
+    """Campaign, seed, method."""
+
+    data: Provenance
+    """What it learned from."""
+
+    elements: tuple[Element, ...]
+    """Atomic numbers in the data, rising."""
+
+    cutoff: PositiveFloat
+    """Longest edge that any member needs, in angstrom; graphs are built with it."""
+
+    members: Annotated[tuple[MemberEntry, ...], Len(1)]
+    """Members, by name of their trial."""
+
+    heads: Annotated[dict[Name, HeadEntry], Len(1)]
+    """Predicted targets by name."""
+
+    evaluation: dict[str, dict[str, Any]] = {}
+    """Scores on the test split, by head."""
+
+    diversity: dict[Name, Alike] = {}
+    """How alike the members err, by head."""
+
+    attributes: dict[Name, AttributeConfig] = {}
+    """Known properties of structures that members read, as the card describes them."""
+
+    laplacian: NonNegativeInt = 0
+    """Laplacian encodings that members read."""
+
+    packages: dict[str, str] = {}
+    """Version of each package that holds a user's conv: its code runs where members are built."""
+
+    strata: Strata = Strata()
+    """What tells apart the kinds of structures that have intervals of their own."""
+
+    coordination: Coordination | None = None
+    """Numbers of neighbours in training, by element."""
+
+    software: dict[str, str] = {}
+    """Versions of Python, torch and others that it was made with."""
+
+    commit: str = ""
+    """Commit of hydragnn-hpo, where it ran from a checkout; ``-dirty`` behind it: and changes."""
+
+    licence: str = ""
+    """Licence of the ensemble itself; the data's is in ``data``."""
+
+    pruned: tuple[Pruned, ...] = ()
+    """How it came from a larger ensemble, the last step last."""
+
+    @model_validator(mode="after")
+    def _weights_sum_to_one(self) -> Self:
+        for name in self.heads:
+            total = sum(member.weights.get(name, 0.0) for member in self.members)
+            if abs(total - 1.0) > 1e-6:
+                raise ValueError(f"the members' weights of '{name}' sum to {total:g}, not to 1.")
+        extra = {name for member in self.members for name in member.weights} - set(self.heads)
+        if extra:
+            raise ValueError(f"members weigh '{min(extra)}', which is no head.")
+        if len({member.trial for member in self.members}) < len(self.members):
+            raise ValueError("a trial is named twice among the members.")
+        return self
+
+    def targets(self) -> dict[str, dict[str, Any]]:
+        """Return the target statistics as the model's constructor wants them."""
+        return {
+            name: head.model_dump(
+                include={"level", "shape", "energy", "derived_from", "mean", "std"}
+            )
+            for name, head in self.heads.items()
+        }
+
+    def shares(self, head: str) -> dict[str, float]:
+        """Return the weights of the members that take part in a head, by trial."""
+        return {m.trial: m.weights[head] for m in self.members if head in m.weights}
+
+    def units(self) -> dict[str, str]:
+        """Return each head's unit."""
+        return {name: head.unit for name, head in self.heads.items()}
+
+
+def describe_needs(
+    models: Sequence[ModelConfig],
+    attributes: Mapping[str, AttributeConfig],
+    packages: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the manifest entries that depend on which members there are.
+
+    Args:
+        models: nets of the members.
+        attributes: properties of structures that are known, by name.
+        packages: versions of packages with users' convs.
+
+    Returns:
+        ``cutoff attributes laplacian packages`` that these members need.
+    """
+    names = {name for model in models for name in model.attributes}
+    codes = [model.encoding_size for model in models if model.encoding == "laplacian"]
+    own = {package_of(model.conv) for model in models if is_user_conv(model.conv)}
+    return {
+        "cutoff": max(model.cutoff for model in models),
+        "attributes": {name: attributes[name] for name in sorted(names)},
+        "laplacian": max(codes, default=0),
+        "packages": {name: version for name, version in packages.items() if name in own},
+    }
 
 
 @dataclass(frozen=True)
@@ -63,124 +392,178 @@ class ArtefactContent:
     """Predictions of the members for the calibration split; pruning needs them."""
     identity: str = ""
     """SHA-256 of ``SHA256SUMS``, equal for files of equal content; empty before it is written."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes of each entry of the file that was read."""
+    sums: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each entry of the file that was read."""
 
 
-@dataclass(frozen=True)
-class ArtefactSummary:
-    """Content of an ensemble file without its weights; every checksum is right."""
-
-    content: ArtefactContent
-    """``weights`` is empty."""
-    num_weights: dict[str, int]
-    """Number of weights and buffers of each member."""
-    sizes: dict[str, int]
-    """Bytes of each entry."""
-    sums: dict[str, str]
-    """SHA-256 of each entry."""
+def reject(path: Path, what: str, cause: BaseException | None = None) -> NoReturn:
+    """Raise a ``DataError`` that refuses an ensemble file in one sentence."""
+    raise DataError(f"{path}: {what}; get the ensemble again or build it anew.") from cause
 
 
-def write_artefact(path: Path, content: ArtefactContent) -> None:
-    """Write an ensemble file, whole or not at all; equal content gives equal bytes."""
-    with whole_file(path) as target:
-        _write_zip(target, _with_sums(_plain_entries(content)))
+class SafeZip:
+    """The entries of an opened ensemble, each checked against its sum when it is read."""
+
+    def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
+        """Check all names and sizes, and read the checksums."""
+        self.path = path
+        self._file = file
+        infos = file.infolist()
+        _check_infos(path, infos)
+        self.sizes = {info.filename: info.file_size for info in infos}
+        if SUMS not in self.sizes:
+            reject(path, f"lacks '{SUMS}'")
+        sums = file.read(SUMS)
+        self.identity = hashlib.sha256(sums).hexdigest()
+        found = _SUM.findall(sums.decode("ascii", errors="replace"))
+        self.sums: dict[str, str] = {name: value for value, name in found}
+        for name in self.sizes:
+            if name not in self.sums and name != SUMS:
+                reject(path, f"holds '{name}', which {SUMS} does not name")
+        for name in self.sums:
+            if name not in self.sizes:
+                reject(path, f"lacks '{name[:200]}'")
+
+    def read(self, name: str) -> bytes:
+        """Return one entry after checking its checksum."""
+        if name not in self.sizes:
+            reject(self.path, f"lacks '{name}'")
+        with translate_damage(self.path):
+            data = self._file.read(name)
+        self._check(name, hashlib.sha256(data).hexdigest())
+        return data
+
+    def check(self, name: str) -> None:
+        """Compare one entry with its checksum, piece by piece."""
+        digest = hashlib.sha256()
+        with translate_damage(self.path), self._file.open(name) as stream:
+            while piece := stream.read(_PIECE):
+                digest.update(piece)
+        self._check(name, digest.hexdigest())
+
+    def refuse_others(self, wanted: set[str]) -> None:
+        """Reject entries that the manifest does not name."""
+        for name in sorted(set(self.sizes) - wanted):
+            reject(self.path, f"holds '{name}', which belongs to no member")
+
+    def _check(self, name: str, found: str) -> None:
+        if found != self.sums[name]:
+            reject(self.path, f"'{name}' does not have the checksum that {SUMS} gives")
 
 
-def _with_sums(entries: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Yield the entries one after the other, then their checksums."""
-    sums: list[str] = []
-    for name, data in entries:
-        sums.append(f"{hashlib.sha256(data).hexdigest()}  {name}\n")
-        yield name, data
-    yield SUMS, "".join(sums).encode()
+@contextmanager
+def open_safe_zip(path: Path) -> Iterator[SafeZip]:
+    """Open an ensemble file for reading.
+
+    Raises:
+        DataError: the file is missing, is no plain file, or is damaged or hostile.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such ensemble; give the path of an ensemble.zip.")
+    if not path.is_file():
+        raise DataError(f"{path}: is no such ensemble but a folder or a device; give a file.")
+    with translate_damage(path):
+        source = _Source(path)
+    with source:
+        with translate_damage(path):
+            file = zipfile.ZipFile(source)
+        source.most = None
+        with file:
+            with translate_damage(path):
+                entries = SafeZip(path, file)
+            yield entries
 
 
-def _plain_entries(content: ArtefactContent) -> Iterator[tuple[str, bytes]]:
-    values = sanitize_values(content.manifest.model_dump(mode="json"))
-    manifest = Manifest.model_validate(values)
-    text = json.dumps(values, indent=1, allow_nan=False)
-    yield MANIFEST, (text + "\n").encode()
-    yield CARD, render_model_card(manifest, content.configs).encode()
-    for name, card in content.cards.items():
-        yield f"data/{name}.toml", _to_bytes(_without_paths(card))
-    if content.calibration_data is not None:
-        yield CALIBRATION, save_arrays(to_arrays(content.calibration_data))
-    for member in manifest.members:
-        config = content.configs[member.trial]
-        data = [entry.model_copy(update={"store": Path(entry.store).name}) for entry in config.data]
-        yield member.config_file, _to_bytes(config.model_copy(update={"data": tuple(data)}))
-        tensors = content.weights[member.trial].items()
-        yield (
-            member.weights_file,
-            save_tensors({k: v.detach().cpu().contiguous() for k, v in tensors}),
-        )
+@contextmanager
+def translate_damage(path: Path) -> Iterator[None]:
+    """Turn any error of a damaged zip into one ``DataError``."""
+    try:
+        yield
+    except _DAMAGE as error:
+        reason = str(error).strip().rstrip(".")
+        reason = reason[:200] if reason.isprintable() and reason else type(error).__name__
+        reject(path, f"cannot be read as a zip ({reason})", error)
 
 
-def _without_paths(card: CardConfig) -> CardConfig:
-    """Return a card whose files are bare names: local paths stay private."""
-    files = [file.model_copy(update={"path": Path(file.path).name}) for file in card.files]
-    return card.model_copy(update={"files": tuple(files)})
+class _Source(io.FileIO):
+    """A file that refuses to return a huge central directory, which would fill the memory."""
+
+    most: int | None = MAX_LIST
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to ``size`` bytes."""
+        if self.most is not None and size is not None and size > self.most:
+            raise zipfile.BadZipFile(f"its list of entries has more than {self.most} bytes")
+        return super().read(-1 if size is None else size) or b""
 
 
-def _to_bytes(config: Config) -> bytes:
-    values: dict[str, Any] = sanitize_values(config.model_dump(mode="json", exclude_none=True))
-    return to_toml(values).encode()
+def _check_infos(path: Path, infos: list[zipfile.ZipInfo]) -> None:
+    if len(infos) > MAX_ENTRIES:
+        reject(path, f"holds {len(infos)} entries, more than {MAX_ENTRIES}")
+    seen: set[str] = set()
+    text = packed = 0
+    for info in infos:
+        name = info.filename
+        if not _NAME.fullmatch(name):
+            reject(path, f"holds {name[:200]!a}, which has no place in an ensemble")
+        if name in seen:
+            reject(path, f"holds '{name}' twice")
+        if info.flag_bits & 0x1:
+            reject(path, f"'{name}' is encrypted")
+        seen.add(name)
+        packed += info.compress_size
+        if not name.endswith(STORED):
+            text += info.file_size
+        elif info.compress_type != zipfile.ZIP_STORED or info.file_size > MAX_WEIGHTS:
+            reject(path, f"'{name}' is compressed or larger than {MAX_WEIGHTS} bytes")
+        elif info.file_size != info.compress_size:
+            reject(path, f"'{name}' claims {info.file_size} bytes and holds {info.compress_size}")
+    if text > MAX_TEXT:
+        reject(path, f"claims {text} bytes of text, more than {MAX_TEXT}")
+    if packed > path.stat().st_size:
+        reject(path, f"claims {packed} bytes in a file of {path.stat().st_size}")
 
 
-def zip_entries(entries: Mapping[str, bytes]) -> bytes:
-    """Return a zip of entries in their order, as ``write_artefact`` writes it."""
-    buffer = io.BytesIO()
-    _write_zip(buffer, entries.items())
-    return buffer.getvalue()
-
-
-def _write_zip(target: Any, entries: Iterable[tuple[str, bytes]]) -> None:
-    """Write entries in their order, with one fixed date; weights are not compressed."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, data in entries:
-            kind = zipfile.ZIP_STORED if name.endswith(STORED) else zipfile.ZIP_DEFLATED
-            file.writestr(zipfile.ZipInfo(name, _DATE), data, kind)
-
-
-def read_artefact(path: Path) -> ArtefactContent:
+def read_artefact(path: Path, *, calibration_data: bool = True) -> ArtefactContent:
     """Read an ensemble file that may come from anywhere.
 
-    Raises:
-        DataError: the file is missing, damaged, hostile, or of another format.
-    """
-    with open_safe_zip(path) as entries:
-        content = _read_without_weights(entries)
-        for member in content.manifest.members:
-            config = content.configs[member.trial]
-            content.weights[member.trial] = _read_tensors(entries, member, config)
-        return content
-
-
-def summarize_artefact(path: Path) -> ArtefactSummary:
-    """Check all of an ensemble file as ``read_artefact`` does, with one member in memory at a time.
+    Args:
+        path: the ``ensemble.zip``.
+        calibration_data: also return the calibration data; predicting does not need it, and only
+            its checksum is compared.
 
     Raises:
         DataError: the file is missing, damaged, hostile, or of another format.
     """
     with open_safe_zip(path) as entries:
-        content, num_weights = _read_without_weights(entries), {}
-        for member in content.manifest.members:
-            tensors = _read_tensors(entries, member, content.configs[member.trial])
-            num_weights[member.trial] = sum(value.numel() for value in tensors.values())
-        return ArtefactSummary(content, num_weights, entries.sizes, entries.sums)
-
-
-def _read_without_weights(entries: SafeZip) -> ArtefactContent:
-    if CARD in entries.sizes:
-        entries.check(CARD)
-    manifest = _read_manifest(entries)
-    configs = {}
-    for member in manifest.members:
-        config = _read_toml(entries, member.config_file, TrialConfig)
-        _check_config(entries.path, config, member.trial, manifest)
-        configs[member.trial] = config
-    cards = {n: _read_toml(entries, f"data/{n}.toml", CardConfig) for n in manifest.data.cards}
-    calibration = _read_calibration(entries, manifest)
-    return ArtefactContent(manifest, configs, {}, cards, calibration, entries.identity)
+        manifest = _read_manifest(entries)
+        if CARD in entries.sizes:
+            entries.check(CARD)
+        configs: dict[str, TrialConfig] = {}
+        for member in manifest.members:
+            config = _read_toml(entries, member.config_file, TrialConfig)
+            _check_config(path, config, member.trial, manifest)
+            configs[member.trial] = config
+        cards = {n: _read_toml(entries, f"data/{n}.toml", CardConfig) for n in manifest.data.cards}
+        known = None
+        if CALIBRATION in entries.sizes:
+            if calibration_data:
+                known = _read_calibration(entries, manifest)
+            else:
+                entries.check(CALIBRATION)
+        weights = {m.trial: _read_tensors(entries, m, configs[m.trial]) for m in manifest.members}
+        return ArtefactContent(
+            manifest,
+            configs,
+            weights,
+            cards,
+            known,
+            entries.identity,
+            sizes=entries.sizes,
+            sums=entries.sums,
+        )
 
 
 def _read_manifest(entries: SafeZip) -> Manifest:
@@ -205,8 +588,7 @@ def _read_manifest(entries: SafeZip) -> Manifest:
             f"{path}: has format {version}, this version of hydragnn-hpo reads format {FORMAT}: "
             f"{cure}."
         )
-    _check_text(path, MANIFEST, values)
-    manifest = _parse(entries, MANIFEST, values, Manifest)
+    manifest = _validate(entries, MANIFEST, values, Manifest)
     wanted = {MANIFEST, CARD, SUMS, CALIBRATION, *(f"data/{n}.toml" for n in manifest.data.cards)}
     for member in manifest.members:
         wanted |= {member.config_file, member.weights_file}
@@ -219,22 +601,18 @@ def _read_toml(entries: SafeZip, name: str, schema: type[C]) -> C:
         values = tomllib.loads(entries.read(name).decode())
     except (ValueError, RecursionError) as error:
         reject(entries.path, f"'{name}' is not TOML ({str(error)[:200]})", error)
-    _check_text(entries.path, name, values)
-    return _parse(entries, name, values, schema)
+    return _validate(entries, name, values, schema)
 
 
-def _parse(entries: SafeZip, name: str, values: Any, schema: type[C]) -> C:
+def _validate(entries: SafeZip, name: str, values: Any, schema: type[C]) -> C:
+    """Check values against a schema, and refuse text that a terminal would take for orders."""
+    found = find_unprintable(values)
+    if found is not None:
+        reject(entries.path, f"'{name}' holds text with control characters ({found[:60]!a})")
     try:
         return parse_config(values, schema, where=f"{entries.path}: {name}")
     except ConfigError as error:
         raise DataError(str(error)) from error
-
-
-def _check_text(path: Path, name: str, values: Any) -> None:
-    """Refuse what a terminal would take for orders: names and sentences are shown to people."""
-    found = find_unprintable(values)
-    if found is not None:
-        reject(path, f"'{name}' holds text with control characters ({found[:60]!a})")
 
 
 def _check_config(path: Path, config: TrialConfig, trial: str, manifest: Manifest) -> None:
@@ -286,13 +664,8 @@ def _whole_numbers(value: Any) -> Iterator[int]:
             yield from _whole_numbers(part)
 
 
-def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData | None:
-    if CALIBRATION not in entries.sizes:
-        return None
-    weights = {
-        name: {m.trial: m.weights[name] for m in manifest.members if name in m.weights}
-        for name in manifest.heads
-    }
+def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData:
+    weights = {name: manifest.shares(name) for name in manifest.heads}
     widths = {name: WIDTHS[head.shape] for name, head in manifest.heads.items()}
     try:
         return from_arrays(load_arrays(entries.read(CALIBRATION)), weights, widths)

@@ -1,106 +1,94 @@
-"""Build the ensemble of a run, with its error against the number of its members.
+"""Build the ensemble of a run: select on ``sel``, calibrate on ``cal``, evaluate once on ``test``.
 
 Shapes: C candidates, M members, R rows of a head, w its components.
 """
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from ase.data import chemical_symbols
 from safetensors.numpy import save as save_arrays
 from torch import Tensor
 
-from hydragnn_hpo import log
-from hydragnn_hpo.ensemble.artefact import ArtefactContent, write_artefact
-from hydragnn_hpo.ensemble.build_context import BuildContext, open_build_context
-from hydragnn_hpo.ensemble.build_steps import (
-    MemberPredictions,
-    calibrate_heads,
-    check_members,
-    evaluate_heads,
-    make_candidate_member,
-    predict_split,
-    read_best_weights,
+from hydragnn_hpo import __version__, log
+from hydragnn_hpo.campaign import read_software_versions
+from hydragnn_hpo.config import CardConfig, ModelConfig
+from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
+from hydragnn_hpo.data import Columns
+from hydragnn_hpo.ensemble.artefact import (
+    Alike,
+    ArtefactContent,
+    Coordination,
+    CreatedBy,
+    HeadEntry,
+    Manifest,
+    MemberEntry,
+    Provenance,
+    describe_needs,
 )
-from hydragnn_hpo.ensemble.calibrate import Calibration
-from hydragnn_hpo.ensemble.calibration_data import CalibrationData
-from hydragnn_hpo.ensemble.candidates import list_leaderboard
-from hydragnn_hpo.ensemble.manifest import Manifest
-from hydragnn_hpo.ensemble.metadata import collect_calibration_data, make_manifest
+from hydragnn_hpo.ensemble.artefact_writer import write_artefact
+from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Calibration, Moments, compute_moments
+from hydragnn_hpo.ensemble.calibration_data import (
+    MOST_VALUES,
+    CalibrationData,
+    HeadCalibrationData,
+)
+from hydragnn_hpo.ensemble.candidates import (
+    BuildContext,
+    list_leaderboard,
+    open_build_context,
+    read_stored_predictions,
+)
+from hydragnn_hpo.ensemble.engine import (
+    EDGES_PER_BATCH,
+    Member,
+    make_member,
+    member_batches,
+    pieces,
+)
+from hydragnn_hpo.ensemble.inference import as_array, neighbor_counts
 from hydragnn_hpo.ensemble.select import (
     MemberSelection,
     ScoredHead,
     compare_members,
-    greedy_order,
+    compute_errors,
+    compute_size_curves,
     make_scored_heads,
+    members_in_any,
     select_members,
 )
-from hydragnn_hpo.ensemble.uncertainty_scores import mae
-from hydragnn_hpo.errors import HydraError, answer_of
+from hydragnn_hpo.ensemble.uncertainty_scores import (
+    HeadOnLabels,
+    compute_curves,
+    compute_figures,
+    mae,
+)
+from hydragnn_hpo.errors import HydraError, RunError, answer_of
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
-
-MOST = 24
-"""Largest ensemble that is tried: errors hardly move any more."""
-
-Known = tuple[Sequence[int], Mapping[str, ScoredHead]]
-"""The candidates that predicted another split, and its heads: predictions [M, R, w] of those."""
-
-
-def compute_size_curves(
-    heads: Mapping[str, ScoredHead], objectives: Sequence[float], test: Known
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the errors of means of 1, 2, 3 and more candidates; nothing is chosen by them.
-
-    Args:
-        heads: on ``sel``, of all candidates, [C, R, w].
-        objectives: of the candidates, [C].
-        test: what some of the candidates predicted on ``test``; no other is run there (Law 6).
-
-    Returns:
-        By method (``top``: the K of lowest objective; ``greedy``: the first K that greedy selection
-        draws on ``sel``), for K = 1, 2 and so on: ``members``; ``added``, the candidate that came
-        in; ``sel_mae`` by head; ``test_mae`` by head, None where one of them did not predict
-        ``test``.
-    """
-    most = min(len(objectives), MOST)
-    orders = {
-        "top": np.argsort(np.asarray(objectives, np.float64), kind="stable")[:most].tolist(),
-        "greedy": greedy_order(list(heads.values()), most),
-    }
-    return {
-        method: [_size(heads, order[: k + 1], test) for k in range(len(order))]
-        for method, order in orders.items()
-    }
-
-
-def errors_alone(heads: Mapping[str, ScoredHead], candidate: int) -> dict[str, float]:
-    """Return the error of one candidate by head."""
-    return {name: mae(head.predictions[candidate], head.truth) for name, head in heads.items()}
-
-
-def _size(heads: Mapping[str, ScoredHead], members: Sequence[int], test: Known) -> dict[str, Any]:
-    place = {candidate: row for row, candidate in enumerate(test[0])}
-    is_known = all(candidate in place for candidate in members)
-    return {
-        "members": len(members),
-        "added": members[-1],
-        "sel_mae": _errors(heads, members),
-        "test_mae": _errors(test[1], [place[c] for c in members]) if is_known else None,
-    }
-
-
-def _errors(heads: Mapping[str, ScoredHead], rows: Sequence[int]) -> dict[str, float]:
-    taken = list(rows)
-    return {
-        name: mae(head.predictions[taken].mean(axis=0), head.truth) for name, head in heads.items()
-    }
-
+from hydragnn_hpo.metrics_log import replace_nonfinite
+from hydragnn_hpo.model import variance_key
+from hydragnn_hpo.training import read_checkpoint
 
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
+
+PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", "vesin")
+"""Packages that may change the last digits of a number."""
+
+_HEAD = ("level", "shape", "unit", "energy", "derived_from", "description", "mean", "std")
+_OF_THE_SPLIT = ("rows", "mae", "rmse")
+"""Figures that tables call ``test_mae`` and so on."""
+_ROOT = Path(__file__).parents[2]
+_SECONDS = 10
+
+MemberPredictions = dict[str, np.ndarray]
+"""By head the members' predictions, [M, R, w]; by ``variance_key(head)`` variances, [M, R, 1]."""
 
 
 def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
@@ -120,14 +108,16 @@ def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
     """
     context = open_build_context(RunDir(run))
     choice = select_members(context)
-    tensors = {c: read_best_weights(context.candidates[c]) for c in choice.needed}
+    tensors = {c: read_checkpoint(context.candidates[c].folder.best)[0] for c in choice.needed}
     members = {c: make_candidate_member(context, c, tensors[c]) for c in tensors}
     shares = choice.shares(list(members))
-    mix = shares[choice.kept]
     predictions = predict_split(context, members, "cal", device)
     check_members(context, members, predictions)
-    calibrations = calibrate_heads(context, predictions, mix)
-    calibration_data = collect_calibration_data(context, predictions, list(members), mix)
+    data = collect_calibration_data(context, predictions, list(members), shares[choice.kept])
+    calibrations = {
+        name: data.calibrate_head(name, _by_trial(context, weights), context.scale(name))
+        for name, weights in choice.best.items()
+    }
     predictions = predict_split(context, members, "test", device)
     heads, arrays, curves = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
     diversity = compare_members(context, choice.best)
@@ -137,7 +127,7 @@ def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
     table |= _size_curves(context, predictions, list(members))
     _write_report(context.run, table, arrays)
     weights = {context.candidates[c].trial: tensors[c] for c in tensors}
-    _write_ensemble(context, manifest, weights, calibration_data)
+    _write_ensemble(context, manifest, weights, data)
     return table
 
 
@@ -163,6 +153,323 @@ def job_main(spec: Mapping[str, Any]) -> int:
     return 0
 
 
+def make_candidate_member(
+    context: BuildContext, candidate: int, tensors: Mapping[str, Tensor]
+) -> Member:
+    """Build a candidate's net around its weights, with weight 1 in every head.
+
+    Args:
+        context: shared by the steps.
+        candidate: its number.
+        tensors: its weights and buffers.
+    """
+    chosen = context.candidates[candidate]
+    where, alone = str(chosen.folder.best), dict.fromkeys(context.targets, 1.0)
+    return make_member(chosen.config, tensors, context.targets, weights=alone, where=where)
+
+
+@torch.no_grad()
+def predict_split(
+    context: BuildContext, by_candidate: Mapping[int, Member], split: str, device: str
+) -> MemberPredictions:
+    """Predict a split with each member alone, in fp64; a missing variance is 0.
+
+    Args:
+        context: shared by the steps.
+        by_candidate: members by number of the candidate.
+        split: name of the split.
+        device: where to predict.
+
+    Returns:
+        By head the predictions of the members, in their order.
+    """
+    place, members = torch.device(device), list(by_candidate.values())
+    graphs, indices = context.graphs, context.graphs.indices_of(split)
+    for member in members:
+        member.model.to(place)
+    parts: list[dict[str, list[np.ndarray]]] = [{} for _ in members]
+    for piece in pieces(graphs, indices, EDGES_PER_BATCH):
+        for row, (member, batch) in enumerate(member_batches(members, graphs, piece, place)):
+            for name, values in member.model(batch).items():
+                parts[row].setdefault(name, []).append(as_array(values))
+    whole = [{name: np.concatenate(some) for name, some in part.items()} for part in parts]
+    predictions: MemberPredictions = {}
+    for head in members[0].heads:
+        predictions[head] = np.stack([one[head] for one in whole])
+        key, silent = variance_key(head), np.zeros((predictions[head].shape[1], 1))
+        if any(key in one for one in whole):
+            predictions[key] = np.stack([one.get(key, silent) for one in whole])
+    return predictions
+
+
+def check_members(
+    context: BuildContext, members: Mapping[int, Member], predictions: MemberPredictions
+) -> None:
+    """Check that weights and stored predictions belong to the same epoch.
+
+    Args:
+        context: shared by the steps.
+        members: by number of the candidate.
+        predictions: theirs for ``cal``, in the same order.
+
+    Raises:
+        RunError: a member's weights do not repeat the stored predictions for ``cal``.
+    """
+    for row, candidate in enumerate(members):
+        stored = read_stored_predictions(context.candidates[candidate], "cal", context.graphs)
+        for name in context.targets:
+            kept = stored[name]
+            gap = np.abs(predictions[name][row] - kept).max(initial=0.0)
+            # Another device rounds differently, the more the larger the numbers are.
+            if not gap <= 1e-3 * context.scale(name) + 1e-5 * np.abs(kept).max(initial=0.0):
+                raise RunError(
+                    f"{context.candidates[candidate].folder.best}: does not repeat the predictions "
+                    f"of '{name}' beside the trial's result (they differ by {gap:.3g} "
+                    f"{context.targets[name]['unit']}): remove the trial's last attempt and run "
+                    "the campaign again."
+                )
+
+
+def collect_calibration_data(
+    context: BuildContext,
+    predictions: MemberPredictions,
+    candidates: Sequence[int],
+    weights: Mapping[str, np.ndarray],
+) -> CalibrationData:
+    """Collect the predictions of the chosen members for ``cal``.
+
+    Args:
+        context: shared by the steps.
+        predictions: predictions for ``cal``.
+        candidates: those that predicted, in that order.
+        weights: by head the shares of these, [M].
+    """
+    indices, heads = context.graphs.indices_of("cal"), {}
+    for name in context.targets:
+        truth, mask = context.truth(name, "cal")
+        rows = np.flatnonzero(weights[name]).tolist()
+        chosen = {context.candidates[candidates[row]].trial: row for row in rows}
+        noise = predictions.get(variance_key(name))
+        heads[name] = HeadCalibrationData(
+            truth=np.where(mask[:, None], truth, 0.0),
+            mask=mask,
+            graph=context.graph_of_row(name, "cal"),
+            predictions={trial: predictions[name][row] for trial, row in chosen.items()},
+            variances={} if noise is None else {trial: noise[row] for trial, row in chosen.items()},
+        )
+    kind = context.strata.of_rows(context.graphs, indices, node=False)
+    return CalibrationData(np.asarray(context.graphs.group[indices]), kind, heads)
+
+
+def _by_trial(context: BuildContext, weights: np.ndarray) -> dict[str, float]:
+    """Return the weights of candidates, [C], by trial; those without weight are left out."""
+    return {
+        one.trial: float(w) for one, w in zip(context.candidates, weights, strict=True) if w > 0
+    }
+
+
+def evaluate_heads(
+    context: BuildContext,
+    predictions: MemberPredictions,
+    weights: Mapping[str, Mapping[str, np.ndarray]],
+    calibrations: Mapping[str, Calibration],
+    kept: str,
+) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray], dict[str, Any]]:
+    """Score each head on the test split.
+
+    Args:
+        context: shared by the steps.
+        predictions: of the members for ``test``, the best single first.
+        weights: by method and head the members' shares, [M].
+        calibrations: by head.
+        kept: the method whose mix is the ensemble.
+
+    Returns:
+        The table by head; the arrays of the figure: values of every row, sigma as predicted and
+        calibrated; and the curves by head: what intervals promise against what they hold, errors
+        against sigma, see ``compute_curves``.
+    """
+    indices = context.graphs.indices_of("test")
+    table, curves, arrays = {}, {}, {"index": indices}
+    for name, target in context.targets.items():
+        truth, mask = context.truth(name, "test")
+        truth = truth[mask]
+        mixes = {m: _mix(predictions, name, w[name], mask) for m, w in weights.items()}
+        mix, calibration = mixes[kept], calibrations[name]
+        stratum = context.strata.of_rows(context.graphs, indices, node=context.is_node(name))
+        found = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
+        figures = compute_figures(found, calibration, float(target["mean"]))
+        renamed = {f"test_{k}" if k in _OF_THE_SPLIT else k: v for k, v in figures.items()}
+        table[name] = replace_nonfinite({"unit": target["unit"], **renamed}) | {
+            "single_mae": mae(predictions[name][0][mask], truth),
+            "test_mae_top_k": mae(mixes["top"].mean, truth),
+            "test_mae_greedy": mae(mixes["greedy"].mean, truth),
+        }
+        curves[name] = replace_nonfinite(compute_curves(found, calibration))
+        arrays |= _head_arrays(name, found, calibration)
+    return table, arrays, curves
+
+
+def _head_arrays(name: str, found: HeadOnLabels, calibration: Calibration) -> dict[str, np.ndarray]:
+    """Return the values of every row that figures need: sigma as predicted, and calibrated."""
+    sigma = found.sigma(calibration)
+    return {
+        f"{name}/truth": found.truth,
+        f"{name}/mean": found.mean,
+        f"{name}/half90": calibration.half_width(sigma, 0.9, found.stratum),
+        f"{name}/sigma": sigma,
+        f"{name}/raw_sigma": found.raw,
+    }
+
+
+def _mix(
+    predictions: MemberPredictions, head: str, weights: np.ndarray, rows: np.ndarray
+) -> Moments:
+    """Mix the members' predictions of some rows of a head; those of weight 0 are left out.
+
+    Args:
+        predictions: see ``predict_split``.
+        head: its name.
+        weights: of the members, [M].
+        rows: mask of the rows wanted, [R].
+    """
+    noise = predictions.get(variance_key(head))
+    return compute_moments(
+        predictions[head][:, rows], weights, None if noise is None else noise[:, rows]
+    )
+
+
+def make_manifest(
+    context: BuildContext,
+    choice: MemberSelection,
+    calibrations: Mapping[str, Calibration],
+    evaluation: dict[str, dict[str, Any]],
+    seen: Mapping[str, Mapping[str, Any]],
+) -> Manifest:
+    """Return the manifest of an ensemble.
+
+    Args:
+        context: shared by the steps.
+        choice: the selected members and their weights.
+        calibrations: by head.
+        evaluation: scores on the test split, by head.
+        seen: diversity of the members, by head.
+    """
+    stats, campaign = context.graphs.stats, context.campaign
+    taken = np.flatnonzero(members_in_any(list(choice.best.values()))).tolist()
+    models = [context.candidates[c].config.model for c in taken]
+    # Neighbours are counted within the shortest cutoff, so that any member can go.
+    shortest = min(model.cutoff for model in models)
+    return Manifest(
+        package=__version__,
+        created_by=CreatedBy(campaign=campaign.name, seed=campaign.seed, method=choice.kept),
+        data=describe_data(context.cards, stats),
+        elements=tuple(sorted(int(z) for z in stats["elements"])),
+        members=tuple(_member(context, choice, c) for c in taken),
+        heads={n: _head(target, calibrations[n]) for n, target in context.targets.items()},
+        evaluation=evaluation,
+        diversity={name: _alike(one) for name, one in seen.items()},
+        software=read_software_versions(PACKAGES),
+        commit=read_commit(),
+        licence=campaign.ensemble.licence,
+        strata=context.strata,
+        coordination=measure_coordination(_training_pieces(context), shortest),
+        **_needs(context, models),
+    )
+
+
+def _needs(context: BuildContext, models: Sequence[ModelConfig]) -> dict[str, Any]:
+    attributes = {name: a for card in context.cards for name, a in card.attributes.items()}
+    own = sorted({model.conv for model in models if is_user_conv(model.conv)})
+    packages = {package_of(name): version_of(name) for name in own}
+    return describe_needs(models, attributes, packages)
+
+
+def _member(context: BuildContext, choice: MemberSelection, candidate: int) -> MemberEntry:
+    one = context.candidates[candidate]
+    shares = {head: float(weights[candidate]) for head, weights in choice.best.items()}
+    return MemberEntry(
+        trial=one.trial,
+        weights={head: share for head, share in shares.items() if share > 0},
+        objective=one.objective,
+        val_mae=one.val_mae,
+    )
+
+
+def _head(target: Mapping[str, Any], calibration: Calibration) -> HeadEntry:
+    known = {key: target[key] for key in _HEAD if key in target}
+    return HeadEntry(
+        **known, lowest=target.get("min"), highest=target.get("max"), calibration=calibration
+    )
+
+
+def _alike(seen: Mapping[str, Any]) -> Alike:
+    return Alike(
+        correlation=seen["mean_correlation"],
+        member_rmse=math.sqrt(seen["mean_member_mse"]),
+        rmse=math.sqrt(seen["mse"]),
+    )
+
+
+def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> Coordination:
+    """Gather the ranges of numbers of neighbours over the structures of a training split.
+
+    Args:
+        pieces_of_split: its graphs, some at a time, with all edges up to the cutoff.
+        cutoff: neighbours are within this distance, in angstrom.
+    """
+    lowest, highest = np.full(128, np.iinfo(np.int64).max), np.full(128, -1)
+    for columns in pieces_of_split:
+        counts = neighbor_counts(columns, cutoff)
+        np.minimum.at(lowest, columns.numbers, counts)
+        np.maximum.at(highest, columns.numbers, counts)
+    seen = np.flatnonzero(highest >= 0).tolist()
+    return Coordination(
+        cutoff, {chemical_symbols[z]: (int(lowest[z]), int(highest[z])) for z in seen}
+    )
+
+
+def _training_pieces(context: BuildContext) -> Iterable[Columns]:
+    indices = context.graphs.indices_of("train")
+    for first in range(0, len(indices), GRAPHS_TOGETHER):
+        yield context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
+
+
+def describe_data(cards: Sequence[CardConfig], stats: Mapping[str, Any]) -> Provenance:
+    """Return the provenance of the data from its cards and the statistics of the store."""
+    fields = ("name", "title", "origin", "licence", "cite")
+    texts = {
+        key: "; ".join(dict.fromkeys(filter(None, (getattr(card, key) for card in cards))))
+        for key in fields
+    }
+    nodes = stats.get("nodes") or {}
+    atoms = (int(nodes["min"]), int(nodes["max"])) if {"min", "max"} <= set(nodes) else None
+    return Provenance(
+        **texts,
+        checksum=str(stats["checksum"]),
+        files={Path(f.path).name: f.sha256 or "" for card in cards for f in card.files},
+        cards=tuple(dict.fromkeys(card.name for card in cards)),
+        splits={name: int(count) for name, count in (stats.get("splits") or {}).items()},
+        atoms=atoms,
+    )
+
+
+def read_commit(root: Path = _ROOT) -> str:
+    """Return the commit of a checkout, ``-dirty`` where files were changed; empty elsewhere.
+
+    Args:
+        root: the folder that holds the package.
+    """
+    if not (root / ".git").exists():
+        return ""
+    argv = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
 def _table(context: BuildContext, choice: MemberSelection, manifest: Manifest) -> dict[str, Any]:
     return {
         "path": str(context.run.ensemble),
@@ -181,7 +488,7 @@ def _size_curves(
     """Return the errors of each candidate and of each ensemble size on ``sel`` and ``test``.
 
     Args:
-        context: what the steps share.
+        context: shared by the steps.
         predictions: of some candidates for ``test``; no other model is run there (Law 6).
         known: those candidates.
     """
@@ -190,34 +497,36 @@ def _size_curves(
         truth, mask = context.truth(name, "test")
         test[name] = ScoredHead(predictions[name][:, mask], truth[mask], 1.0)
     sizes = compute_size_curves(heads, [c.objective for c in context.candidates], (known, test))
-    for size in (size for sizes_of in sizes.values() for size in sizes_of):
+    for size in (size for curve in sizes.values() for size in curve):
         size["added"] = context.candidates[size["added"]].trial
     each = [
-        {"trial": one.trial, "sel_mae": errors_alone(heads, c)}
+        {"trial": one.trial, "sel_mae": compute_errors(heads, [c])}
         for c, one in enumerate(context.candidates)
     ]
     return {"candidates": each, "by_size": sizes}
-
-
-def _write_ensemble(
-    context: BuildContext,
-    manifest: Manifest,
-    tensors: Mapping[str, Mapping[str, Tensor]],
-    calibration_data: CalibrationData | None,
-) -> None:
-    names = {member.trial for member in manifest.members}
-    configs = {one.trial: one.config for one in context.candidates if one.trial in names}
-    weights = {name: dict(tensors[name]) for name in configs}
-    cards = {card.name: card for card in context.cards}
-    write_artefact(
-        context.run.ensemble, ArtefactContent(manifest, configs, weights, cards, calibration_data)
-    )
 
 
 def _write_report(run: RunDir, table: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     run.report.mkdir(exist_ok=True)
     write_bytes(run.report / TEST_PREDICTIONS, save_arrays(arrays))
     write_json(run.report / TABLE, {k: v for k, v in table.items() if k != "path"})
+
+
+def _write_ensemble(
+    context: BuildContext,
+    manifest: Manifest,
+    tensors: Mapping[str, dict[str, Tensor]],
+    data: CalibrationData,
+) -> None:
+    names = {member.trial for member in manifest.members}
+    content = ArtefactContent(
+        manifest=manifest,
+        configs={one.trial: one.config for one in context.candidates if one.trial in names},
+        weights={name: tensors[name] for name in names},
+        cards={card.name: card for card in context.cards},
+        calibration_data=data if data.values <= MOST_VALUES else None,
+    )
+    write_artefact(context.run.ensemble, content)
 
 
 def _warnings(context: BuildContext, calibrations: Mapping[str, Calibration]) -> list[str]:

@@ -9,9 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
-from hydragnn_hpo.ensemble.moments import Moments
-from hydragnn_hpo.ensemble.target_rows import largest_per_graph
+from hydragnn_hpo.ensemble.calibrate import Calibration, Moments, calibrate, largest_per_graph
 from hydragnn_hpo.sanitize import escape_controls
 
 _KIND = "structures/kind/"

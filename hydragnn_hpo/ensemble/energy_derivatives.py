@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from hydragnn_hpo.data import Batch, GraphSet
+from hydragnn_hpo.ensemble.calibrate import Moments
 from hydragnn_hpo.ensemble.engine import Member, member_batches
 from hydragnn_hpo.ensemble.inference import Ensemble, as_array
-from hydragnn_hpo.ensemble.moments import Moments, force_deviation
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.model import attach_strain, forces_and_stress, node_counts, variance_key
 
@@ -29,8 +29,15 @@ class EnergyDerivatives:
 
     @property
     def deviation(self) -> np.ndarray:
-        """Return how far the members' forces on each atom lie apart, eV/angstrom, [N]."""
-        return force_deviation(self.forces.variance)
+        """Return how far the members' forces on each atom lie apart, eV/angstrom, [N].
+
+        It is the root of the mean squared distance of the members' vectors from their mean; the
+        spread of ``Moments``, one number per component, is smaller by the root of 3.
+
+        Source: Zhang et al. (2020), Comput. Phys. Commun. 253, 107206 (DP-GEN), eq. 1.
+        """
+        root: np.ndarray = np.sqrt(self.forces.variance.sum(axis=-1))
+        return root
 
 
 def compute_derivatives(

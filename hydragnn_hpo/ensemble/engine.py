@@ -6,6 +6,7 @@ Shapes: N nodes, E edges, P pairs (E / 2), R rows of a head, w its components.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
@@ -18,6 +19,7 @@ from hydragnn_hpo.config import TrialConfig, TrialHeads, count_parameters, parse
 from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.data import Batch, GraphSet, make_batch
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.launching import DEVICE
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import DTYPES
 
@@ -199,6 +201,10 @@ def _check(
         raise DataError(f"{where}: trial '{config.trial}' has weights that are not finite.")
 
 
+AUTO = "auto"
+
+_DEVICE_KINDS = ("cpu", "cuda", "xpu")
+
 EDGES_PER_BATCH = 40_000
 """Structures are predicted in batches of about this many edges and nodes."""
 
@@ -282,3 +288,49 @@ def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
     with quiet():
         found: dict[str, Tensor] = member.model(batch)
     return found
+
+
+def device_of(named: str) -> str:
+    """Return the one device that a text names.
+
+    Raises:
+        ConfigError: it is not here, or there are several.
+    """
+    first, *others = devices_of(named)
+    if others:
+        raise ConfigError(f"device {named}: only one will do here, as {first}.")
+    return first
+
+
+def devices_of(named: str) -> list[str]:
+    """Return the devices that a text names.
+
+    Args:
+        named: ``auto`` (that of this rank's slot, else the first accelerator, else the processor),
+            or names as torch has them, with commas between.
+
+    Raises:
+        ConfigError: one of them is not here.
+    """
+    if named == AUTO:
+        return [os.environ.get(DEVICE) or _first_accelerator() or "cpu"]
+    names = [name.strip() for name in named.split(",")]
+    for name in names:
+        _check_device(name)
+    return names
+
+
+def _first_accelerator() -> str | None:
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return f"{found.type}:0" if found is not None and found.type in _DEVICE_KINDS else None
+
+
+def _check_device(name: str) -> None:
+    first = _first_accelerator()
+    here = f"cpu, {first}" if first else "cpu alone"
+    if name.partition(":")[0] not in _DEVICE_KINDS:
+        raise ConfigError(f"device {name!r}: not one that can be used; here: {here}.")
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, ValueError):
+        raise ConfigError(f"device {name!r}: torch finds none; here: {here}.") from None

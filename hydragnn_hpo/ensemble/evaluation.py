@@ -9,19 +9,18 @@ import numpy as np
 
 from hydragnn_hpo.config import CardConfig, TargetConfig
 from hydragnn_hpo.data import Columns, Rules, open_store
+from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.input_chunks import StructureFiles, list_input_sources
-from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.strata import By, Strata, size_strata
 from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
-from hydragnn_hpo.ensemble.uncertainty_figures import (
+from hydragnn_hpo.ensemble.uncertainty_scores import (
     HeadOnLabels,
     compute_curves,
     compute_figures,
     compute_strata_figures,
 )
-from hydragnn_hpo.ensemble.uncertainty_scores import mae
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.units import inside
@@ -46,7 +45,7 @@ def match_card_labels(manifest: Manifest, card: CardConfig) -> dict[str, TargetC
             f"card '{card.name}' has the targets {', '.join(card.targets)}, the ensemble predicts "
             f"{', '.join(manifest.heads)}: name the targets alike, or say --target HEAD=KEY."
         )
-    return _checked(manifest, both, f"card '{card.name}'")
+    return _check_labels(manifest, both, f"card '{card.name}'")
 
 
 def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str, TargetConfig]:
@@ -79,31 +78,41 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             energy=entry.energy,
             derived_from=entry.derived_from,
         )
-    return _checked(manifest, found, "--target")
+    return _check_labels(manifest, found, "--target")
 
 
-def _checked(
+def _check_labels(
     manifest: Manifest, labels: Mapping[str, TargetConfig], where: str
 ) -> dict[str, TargetConfig]:
-    """Refuse other quantities; structures may lack a label, then they do not count for it."""
+    """Refuse other quantities; structures may lack a label, then they do not count for it.
+
+    Args:
+        manifest: the heads.
+        labels: by head.
+        where: what named them, for the error.
+
+    Returns:
+        The labels, all optional.
+    """
     for name, label in labels.items():
-        _check(name, label, manifest.heads[name], where)
-    return {name: label.model_copy(update={"optional": True}) for name, label in labels.items()}
-
-
-def _check(name: str, label: TargetConfig, head: HeadEntry, where: str) -> None:
-    unit = inside(label.unit)[1] + ("/atom" if label.per_atom else "")
-    given = {"level": label.level, "shape": label.shape, "unit": unit}
-    wanted = {"level": head.level, "shape": head.shape, "unit": head.unit}
-    given["energy"], wanted["energy"] = label.energy or "none", head.energy or "none"
-    for what, value in given.items():
-        if value != wanted[what]:
+        head, unit = manifest.heads[name], inside(label.unit)[1]
+        unit += "/atom" if label.per_atom else ""
+        pairs = {
+            "level": (label.level, head.level),
+            "shape": (label.shape, head.shape),
+            "unit": (unit, head.unit),
+            "energy": (label.energy or "none", head.energy or "none"),
+        }
+        for what, (value, wanted) in pairs.items():
+            if value == wanted:
+                continue
             converted = what == "unit" and value != label.unit
             shown = f"{label.unit}, which is {value}" if converted else value
             raise ConfigError(
-                f"{where}: {what} of '{name}' is {shown}; the ensemble predicts {wanted[what]}: "
+                f"{where}: {what} of '{name}' is {shown}; the ensemble predicts {wanted}: "
                 "correct it, or give other labels."
             )
+    return {name: label.model_copy(update={"optional": True}) for name, label in labels.items()}
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,7 @@ class HeadEvaluation:
     found: HeadOnLabels
     """Predictions and labels, row by row."""
     figures: dict[str, float]
-    """By name, see ``compute_figures``; beside them ``mean_baseline_mae`` and ``ratio_to_mean``."""
+    """By name, see ``compute_figures``."""
     strata: dict[str, dict[str, float]]
     """By kind of structure, if asked for."""
 
@@ -227,7 +236,11 @@ def evaluate_ensemble(
         sizes.append(some.columns.num_nodes())
         chemistry.append(Strata("chemistry").names(some.columns))
         _predict(ensemble, some.columns, parts, first)
-    kinds = _strata_names(by, np.concatenate(sizes), chemistry)
+    kinds, size = None, np.concatenate(sizes)
+    if by == "size" and len(size):  # in thirds of the structures that are evaluated
+        kinds = size_strata(size).of_sizes(size)
+    elif by == "chemistry" and len(size):
+        kinds = np.concatenate(chemistry)
     done = Evaluation({}, sum(map(len, sizes)), errors)
     for name, rows in parts.items():
         _evaluate_head(done, name, ensemble.manifest.heads[name], rows, kinds)
@@ -254,13 +267,6 @@ def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], firs
             rows.append([part[columns.masks[name]] for part in whole])
 
 
-def _strata_names(by: By, size: np.ndarray, chemistry: list[np.ndarray]) -> np.ndarray | None:
-    """Return each structure's stratum for the table; sizes in thirds of the evaluated ones."""
-    if by == "all" or not len(size):
-        return None
-    return np.concatenate(chemistry) if by == "chemistry" else size_strata(size).of_sizes(size)
-
-
 def _evaluate_head(
     done: Evaluation, name: str, entry: HeadEntry, rows: _Parts, kinds: np.ndarray | None
 ) -> None:
@@ -283,9 +289,6 @@ def _evaluate_head(
             f"data from its mean: are they in the unit that was said? The ensemble predicts "
             f"{entry.unit}."
         )
-    figures = compute_figures(found, entry.calibration)
-    baseline = mae(entry.mean, found.truth)
-    figures["mean_baseline_mae"] = baseline
-    figures["ratio_to_mean"] = figures["mae"] / baseline if baseline else 0.0
+    figures = compute_figures(found, entry.calibration, entry.mean)
     strata = {} if kinds is None else compute_strata_figures(found, entry.calibration, kinds[graph])
     done.heads[name] = HeadEvaluation(entry, found, figures, strata)

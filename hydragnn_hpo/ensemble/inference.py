@@ -6,7 +6,6 @@ Shapes: G graphs, R rows of a head (graphs or nodes), w its components.
 """
 
 import heapq
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,33 +16,404 @@ from typing import Self
 import numpy as np
 import torch
 from ase import Atoms
-from ase.data import chemical_symbols
+from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor
 
 from hydragnn_hpo.config import WIDTHS
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns, GraphSet, Rules
-from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact
+from hydragnn_hpo.ensemble.artefact import (
+    ArtefactContent,
+    Coordination,
+    HeadEntry,
+    Manifest,
+    read_artefact,
+)
+from hydragnn_hpo.ensemble.calibrate import Moments, graph_of_row, largest_per_graph
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
     EagerEngine,
     Engine,
     Member,
+    devices_of,
     make_member,
     pieces,
 )
-from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.moments import Moments
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
-from hydragnn_hpo.ensemble.target_rows import graph_of_row, largest_per_graph, stratum_of_row
-from hydragnn_hpo.errors import ConfigError, DataError
-from hydragnn_hpo.launching import DEVICE
+from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model import variance_key
 
 _TIMINGS = 3
 """Times that a member is timed; the least counts."""
 
 Timer = Callable[[Engine, GraphSet, np.ndarray], float]
+
+
+@dataclass(frozen=True)
+class HeadPrediction:
+    """One head; all in the head's unit."""
+
+    mean: np.ndarray
+    """Mean of the members, [R, w]."""
+    std: np.ndarray
+    """Calibrated standard deviation, [R, 1]; one for all components of a vector."""
+    std_epistemic: np.ndarray
+    """Spread of the members as it is, [R, 1]."""
+    lo90: np.ndarray
+    """Lower end of the 90 % interval, [R, w]."""
+    hi90: np.ndarray
+    """Upper end of the 90 % interval, [R, w]."""
+    bounds: Mapping[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """Ends of the intervals of other levels that were asked for, by percent, each [R, w]."""
+    members: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Values of each member, by its trial, [R, w]; empty unless asked for."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an ensemble predicts for some structures, in their order."""
+
+    heads: dict[str, HeadPrediction]
+    """By head; node-level heads hold all nodes of the first structure, then the next."""
+    trust: tuple[str, ...]
+    """``ok``, or why a structure's predictions should not be believed, [G]."""
+
+
+def head_prediction(
+    head: HeadEntry,
+    parts: Sequence[Moments],
+    *,
+    levels: Sequence[int] = (),
+    members: Mapping[str, Sequence[np.ndarray]] | None = None,
+    stratum: np.ndarray | None = None,
+) -> HeadPrediction:
+    """Turn the moments of batch after batch into mean, sigma and intervals of one head.
+
+    Args:
+        head: with its calibration.
+        parts: moments of the batches.
+        levels: intervals besides that of 90 %, in percent.
+        members: values of each member for each batch.
+        stratum: name of each row's kind of structure, [R]; all alike if left out.
+    """
+    mean = _stack([part.mean for part in parts], WIDTHS[head.shape])
+    spread = _stack([part.spread for part in parts], 1)
+    noise = _stack([part.noise for part in parts], 1)
+    sigma = head.calibration.sigma(spread, noise)
+    half = head.calibration.half_width(sigma, 0.9, stratum)
+    wide = {n: head.calibration.half_width(sigma, n / 100, stratum) for n in levels}
+    return HeadPrediction(
+        mean,
+        sigma,
+        spread,
+        mean - half,
+        mean + half,
+        bounds={level: (mean - width, mean + width) for level, width in wide.items()},
+        members={name: np.concatenate(some) for name, some in (members or {}).items() if some},
+    )
+
+
+def _stack(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros((0, width))
+
+
+def flags(
+    manifest: Manifest,
+    columns: Columns,
+    indices: np.ndarray,
+    heads: Mapping[str, HeadPrediction],
+) -> tuple[str, ...]:
+    """Return ``ok`` or the reasons against each structure's predictions, [G].
+
+    Args:
+        manifest: heads with their calibration, elements and coordination of the training data.
+        columns: graphs.
+        indices: of the structures.
+        heads: what is predicted for them.
+    """
+    reasons: list[list[str]] = [[] for _ in indices]
+    here = columns.take(indices)
+    graph_of_node = np.repeat(np.arange(len(indices)), here.num_nodes())
+    unseen = ~np.isin(here.numbers, manifest.elements)
+    for row, number in _pairs(graph_of_node[unseen], here.numbers[unseen]):
+        reasons[row].append(f"unseen element {chemical_symbols[number]}")
+    if manifest.coordination is not None:
+        outside = outside_coordination(manifest.coordination, here)
+        for row, number in _pairs(graph_of_node[outside], here.numbers[outside]):
+            reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
+    for name, head in heads.items():
+        limit = manifest.heads[name].calibration.spread99 * (1 + 1e-9)
+        node = manifest.heads[name].level == "node"
+        graph = graph_of_row(columns, indices, node=node)
+        largest = largest_per_graph(head.std_epistemic[:, 0], graph, len(indices))
+        broken = ~np.isfinite(head.mean).all(axis=1)
+        for row in np.unique(graph[broken]).tolist():
+            reasons[row].append(f"{name} is not finite")
+        for row in np.flatnonzero(largest > limit).tolist():
+            reasons[row].append(f"large spread of {name}")
+    return tuple("; ".join(reason) or "ok" for reason in reasons)
+
+
+def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
+    """Check which atoms have fewer or more neighbours than any of their element had, [N].
+
+    Atoms of an element that was never seen are not outside: they have a flag of their own.
+
+    Args:
+        known: numbers of neighbours in training.
+        columns: graphs with all edges up to its cutoff.
+    """
+    lowest, highest = np.zeros(128, np.int64), np.full(128, np.iinfo(np.int64).max)
+    for symbol, (low, high) in known.ranges.items():
+        lowest[atomic_numbers[symbol]], highest[atomic_numbers[symbol]] = low, high
+    counts = neighbor_counts(columns, known.cutoff)
+    out: np.ndarray = (counts < lowest[columns.numbers]) | (counts > highest[columns.numbers])
+    return out
+
+
+def neighbor_counts(columns: Columns, cutoff: float) -> np.ndarray:
+    """Count each atom's neighbours, periodic images included, [N]."""
+    edges_of, first = np.diff(columns.edge_offset), columns.node_offset[:-1]
+    graph = np.repeat(np.arange(columns.num_graphs), edges_of)
+    sender, receiver = (columns.edges + first[graph][:, None]).T
+    shift = np.einsum("ek,ekx->ex", columns.edge_shift, columns.cell[graph])
+    vectors = columns.positions[receiver] + shift - columns.positions[sender]
+    near = np.einsum("ex,ex->e", vectors, vectors) <= cutoff**2
+    counts: np.ndarray = np.bincount(receiver[near], minlength=len(columns.numbers))
+    return counts
+
+
+def _pairs(graph: np.ndarray, number: np.ndarray) -> list[list[int]]:
+    """Return graph and atomic number of some atoms, each pair once, in order."""
+    pairs: list[list[int]] = np.unique(np.stack((graph, number), axis=1), axis=0).tolist()
+    return pairs
+
+
+MemberValues = dict[str, list[np.ndarray]]
+"""Values of members for a head in batch after batch, by their trial."""
+
+
+class Ensemble:
+    """A set of members with one calibration; answers are the same in any batch (Law 7)."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        members: Sequence[Member],
+        device: str = "cpu",
+        *,
+        compiled: bool = False,
+    ) -> None:
+        """Move members to a device; they are kept in the order of their names.
+
+        Args:
+            manifest: heads, calibration, provenance.
+            members: models with their weights.
+            device: where they predict.
+            compiled: run them as machine code, see ``ensemble.traced_engines``.
+        """
+        self.manifest = manifest
+        self.device = torch.device(device)
+        self.members = tuple(sorted(members, key=lambda member: member.trial))
+        for member in self.members:
+            member.model.to(self.device)
+        self.compiled = compiled
+        self.engine: Engine = make_engine(self.members, self.device, compiled=compiled)
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        *,
+        device: str = "cpu",
+        precision: str | None = None,
+        trust: Collection[str] = (),
+        compiled: bool = False,
+    ) -> Self:
+        """Read an ensemble file.
+
+        Args:
+            path: the ``ensemble.zip``.
+            device: where to predict.
+            precision: ``fp32`` or ``fp64`` for all members; each its own if left out.
+            trust: packages whose convs may be imported, which runs their code.
+            compiled: compile members when they first meet structures, or take them from the
+                user's cache; those that cannot be compiled stay as they are.
+
+        Raises:
+            DataError: the file cannot be used; one sentence says why.
+        """
+        content = read_artefact(Path(path), calibration_data=False)
+        _check_trust(str(path), content, trust)
+        manifest, members = content.manifest, []
+        for entry in manifest.members:
+            member = make_member(
+                content.configs[entry.trial],
+                content.weights[entry.trial],
+                manifest.targets(),
+                weights=entry.weights,
+                where=str(path),
+            )
+            members.append(member if precision is None else member.in_precision(precision))
+        return cls(manifest, members, device, compiled=compiled)
+
+    @property
+    def cutoff(self) -> float:
+        """The longest edge that graphs must hold, in angstrom."""
+        return self.manifest.cutoff
+
+    @property
+    def rules(self) -> Rules:
+        """How structures become graphs that every member can use."""
+        known = self.manifest
+        return rules_for(self.cutoff, known.attributes, known.laplacian)
+
+    def predict(
+        self,
+        structures: Columns | Atoms | Sequence[Atoms],
+        indices: np.ndarray | None = None,
+        *,
+        edges_per_batch: int = EDGES_PER_BATCH,
+        levels: Sequence[int] = (),
+        members: bool = False,
+    ) -> Prediction:
+        """Predict every head for some structures.
+
+        Args:
+            structures: one ``ase.Atoms`` or several, or graphs of a store with edges up to at
+                least the ensemble's cutoff.
+            indices: which of the graphs, in which order; all if left out.
+            edges_per_batch: bounds the memory of one batch.
+            levels: intervals besides that of 90 %, in percent, see ``levels_known``.
+            members: also return the values of each member.
+
+        Raises:
+            DataError: a structure cannot become a graph, or the store's edges are too short.
+        """
+        columns = self._columns(structures)
+        if indices is None:
+            indices = np.arange(columns.num_graphs)
+        indices = np.asarray(indices, dtype=np.int64)
+        parts: dict[str, list[Moments]] = {name: [] for name in self.manifest.heads}
+        values: dict[str, MemberValues] = {name: {} for name in self.manifest.heads}
+        for piece in pieces(columns, indices, edges_per_batch):
+            for name, moments in self.moments(columns, piece, values if members else None).items():
+                parts[name].append(moments)
+        kinds = self._kinds(columns, indices)
+        heads = {
+            name: head_prediction(
+                head, parts[name], levels=levels, members=values[name], stratum=kinds[name]
+            )
+            for name, head in self.manifest.heads.items()
+        }
+        return Prediction(heads, flags(self.manifest, columns, indices, heads))
+
+    def _columns(self, structures: Columns | Atoms | Sequence[Atoms]) -> Columns:
+        if isinstance(structures, Columns):
+            self._check_cutoff(structures)
+            return structures
+        several = [structures] if isinstance(structures, Atoms) else structures
+        return columns_of_atoms(several, self.rules)
+
+    def _kinds(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray | None]:
+        """Return by head the kind of structure of each row, where that decides its intervals."""
+        kinds: dict[str, np.ndarray | None] = dict.fromkeys(self.manifest.heads)
+        for name, head in self.manifest.heads.items():
+            if head.calibration.tables:
+                node, strata = head.level == "node", self.manifest.strata
+                kinds[name] = strata.of_rows(graphs, indices, node=node)
+        return kinds
+
+    def moments(
+        self, graphs: GraphSet, indices: np.ndarray, collect: dict[str, MemberValues] | None = None
+    ) -> dict[str, Moments]:
+        """Stream the members over one batch of graphs: by head, mean and spread.
+
+        Args:
+            graphs: with edges up to the ensemble's cutoff.
+            indices: of the batch.
+            collect: gets each member's own values, by head.
+        """
+        moments = {name: Moments() for name in self.manifest.heads}
+        for member, heads in self.engine.predict(graphs, indices):
+            for name, weight in member.weights.items():
+                noise = heads.get(variance_key(name))
+                values = as_array(heads[name])
+                moments[name].add(values, weight, None if noise is None else as_array(noise))
+                if collect is not None:
+                    collect[name].setdefault(member.trial, []).append(values)
+        return moments
+
+    def levels_known(self) -> tuple[int, ...]:
+        """Return the whole percents that every head has an interval for."""
+        known = [head.calibration.levels for head in self.manifest.heads.values()]
+        common = set.intersection(*(set(levels) for levels in known))
+        whole = {level: round(100 * level) for level in sorted(common)}
+        return tuple(n for level, n in whole.items() if abs(100 * level - n) < 1e-9)
+
+    def _check_cutoff(self, columns: Columns) -> None:
+        found = float(columns.stats["cutoff"])
+        if found < self.cutoff:
+            raise DataError(
+                f"the graphs hold edges up to {found:g} angstrom, the ensemble needs "
+                f"{self.cutoff:g}: build them with that cutoff."
+            )
+
+
+def as_array(values: Tensor) -> np.ndarray:
+    """Return a tensor of any device as an array in fp64."""
+    array: np.ndarray = values.detach().double().cpu().numpy()
+    return array
+
+
+def _check_trust(where: str, content: ArtefactContent, trust: Collection[str]) -> None:
+    """Refuse to run code of packages that are not trusted (Law 10)."""
+    for name in sorted({config.model.conv for config in content.configs.values()}):
+        if not is_user_conv(name) or package_of(name) in trust:
+            continue
+        package = package_of(name)
+        made = content.manifest.packages.get(package, "unknown")
+        raise DataError(
+            f"{where}: a member's conv is '{name}', whose code would be run (version {made} made "
+            f"it, {version_of(name)} is here): say that you trust it, with --trust {package}."
+        )
+
+
+def load_ensemble(
+    named: str, archive: Path, *, trust: Collection[str] = (), compiled: bool = False
+) -> Ensemble:
+    """Load an ensemble that predicts on one device, or with its members on several.
+
+    Args:
+        named: devices, see ``devices_of``.
+        archive: the ensemble's file.
+        trust: packages whose convs may run.
+        compiled: predict with machine code.
+
+    Raises:
+        ConfigError: there is no such device.
+        HydraError: the file is not what it says.
+    """
+    devices = devices_of(named)
+    ensemble = Ensemble.load(archive, device=devices[0], trust=trust, compiled=compiled)
+    if len(devices) > 1:
+        ensemble.engine = MultiDeviceEngine(ensemble.members, devices, compiled=compiled)
+    return ensemble
+
+
+def make_engine(
+    members: Sequence[Member], device: torch.device, *, compiled: bool = False
+) -> Engine:
+    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one."""
+    if compiled:  # tracers and compilers take a second to import: only where they are used
+        from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
+
+        return CompiledEngine(members, device)
+    if device.type == "cuda":
+        from hydragnn_hpo.ensemble.traced_engines import StackedEngine
+
+        return StackedEngine(members, device)
+    return EagerEngine(members, device)
 
 
 def assign_members(costs: Sequence[float], devices: int) -> list[list[int]]:
@@ -140,392 +510,3 @@ class MultiDeviceEngine:
             names.append([member.trial for member in members])
         self.engines = tuple(engines)
         return names
-
-
-AUTO = "auto"
-
-_DEVICE_KINDS = ("cpu", "cuda", "xpu")
-
-
-@dataclass(frozen=True)
-class HeadPrediction:
-    """One head; all in the head's unit."""
-
-    mean: np.ndarray
-    """Mean of the members, [R, w]."""
-    std: np.ndarray
-    """Calibrated standard deviation, [R, 1]; one for all components of a vector."""
-    std_epistemic: np.ndarray
-    """Spread of the members as it is, [R, 1]."""
-    lo90: np.ndarray
-    """Lower end of the 90 % interval, [R, w]."""
-    hi90: np.ndarray
-    """Upper end of the 90 % interval, [R, w]."""
-    bounds: Mapping[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    """Ends of the intervals of other levels that were asked for, by percent, each [R, w]."""
-    members: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Values of each member, by its trial, [R, w]; empty unless asked for."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What an ensemble predicts for some structures, in their order."""
-
-    heads: dict[str, HeadPrediction]
-    """By head; node-level heads hold all nodes of the first structure, then the next."""
-    trust: tuple[str, ...]
-    """``ok``, or why a structure's predictions should not be believed, [G]."""
-
-
-def head_prediction(
-    head: HeadEntry,
-    parts: Sequence[Moments],
-    *,
-    levels: Sequence[int] = (),
-    members: Mapping[str, Sequence[np.ndarray]] | None = None,
-    stratum: np.ndarray | None = None,
-) -> HeadPrediction:
-    """Turn the moments of batch after batch into mean, sigma and intervals of one head.
-
-    Args:
-        head: with its calibration.
-        parts: moments of the batches.
-        levels: intervals besides that of 90 %, in percent.
-        members: values of each member for each batch.
-        stratum: name of each row's kind of structure, [R]; all alike if left out.
-    """
-    mean = _stack([part.mean for part in parts], WIDTHS[head.shape])
-    spread = _stack([part.spread for part in parts], 1)
-    noise = _stack([part.noise for part in parts], 1)
-    sigma = head.calibration.sigma(spread, noise)
-    half = head.calibration.half_width(sigma, 0.9, stratum)
-    wide = {n: head.calibration.half_width(sigma, n / 100, stratum) for n in levels}
-    return HeadPrediction(
-        mean,
-        sigma,
-        spread,
-        mean - half,
-        mean + half,
-        bounds={level: (mean - width, mean + width) for level, width in wide.items()},
-        members={name: np.concatenate(some) for name, some in (members or {}).items() if some},
-    )
-
-
-def _stack(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros((0, width))
-
-
-def flags(
-    manifest: Manifest,
-    columns: Columns,
-    indices: np.ndarray,
-    heads: Mapping[str, HeadPrediction],
-) -> tuple[str, ...]:
-    """Return ``ok`` or the reasons against each structure's predictions, [G].
-
-    Args:
-        manifest: heads with their calibration, elements and coordination of the training data.
-        columns: graphs.
-        indices: of the structures.
-        heads: what is predicted for them.
-    """
-    reasons: list[list[str]] = [[] for _ in indices]
-    here = columns.take(indices)
-    graph_of_node = np.repeat(np.arange(len(indices)), here.num_nodes())
-    unseen = ~np.isin(here.numbers, manifest.elements)
-    for row, number in _pairs(graph_of_node[unseen], here.numbers[unseen]):
-        reasons[row].append(f"unseen element {chemical_symbols[number]}")
-    if manifest.coordination is not None:
-        outside = manifest.coordination.outside(here)
-        for row, number in _pairs(graph_of_node[outside], here.numbers[outside]):
-            reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
-    for name, head in heads.items():
-        limit = manifest.heads[name].calibration.spread99 * (1 + 1e-9)
-        node = manifest.heads[name].level == "node"
-        graph = graph_of_row(columns, node=node, indices=indices)
-        largest = largest_per_graph(head.std_epistemic[:, 0], graph, len(indices))
-        broken = ~np.isfinite(head.mean).all(axis=1)
-        for row in np.unique(graph[broken]).tolist():
-            reasons[row].append(f"{name} is not finite")
-        for row in np.flatnonzero(largest > limit).tolist():
-            reasons[row].append(f"large spread of {name}")
-    return tuple("; ".join(reason) or "ok" for reason in reasons)
-
-
-def _pairs(graph: np.ndarray, number: np.ndarray) -> list[list[int]]:
-    """Return graph and atomic number of some atoms, each pair once, in order."""
-    pairs: list[list[int]] = np.unique(np.stack((graph, number), axis=1), axis=0).tolist()
-    return pairs
-
-
-MemberValues = dict[str, list[np.ndarray]]
-"""Values of members for a head in batch after batch, by their trial."""
-
-
-class Ensemble:
-    """A set of members with one calibration; answers are the same in any batch (Law 7)."""
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        members: Sequence[Member],
-        device: str = "cpu",
-        *,
-        compiled: bool = False,
-    ) -> None:
-        """Move members to a device; they are kept in the order of their names.
-
-        Args:
-            manifest: heads, calibration, provenance.
-            members: models with their weights.
-            device: where they predict.
-            compiled: run them as machine code, see ``ensemble.compiled_engine``.
-        """
-        self.manifest = manifest
-        self.device = torch.device(device)
-        self.members = tuple(sorted(members, key=lambda member: member.trial))
-        for member in self.members:
-            member.model.to(self.device)
-        self.compiled = compiled
-        self.engine: Engine = make_engine(self.members, self.device, compiled=compiled)
-
-    @classmethod
-    def load(
-        cls,
-        path: Path | str,
-        *,
-        device: str = "cpu",
-        precision: str | None = None,
-        trust: Collection[str] = (),
-        compiled: bool = False,
-    ) -> Self:
-        """Read an ensemble file.
-
-        Args:
-            path: the ``ensemble.zip``.
-            device: where to predict.
-            precision: ``fp32`` or ``fp64`` for all members; each its own if left out.
-            trust: packages whose convs may be imported, which runs their code.
-            compiled: compile members when they first meet structures, or take them from the
-                user's cache; those that cannot be compiled stay as they are.
-
-        Raises:
-            DataError: the file cannot be used; one sentence says why.
-        """
-        content = read_artefact(Path(path))
-        _check_trust(str(path), content, trust)
-        manifest, members = content.manifest, []
-        for entry in manifest.members:
-            member = make_member(
-                content.configs[entry.trial],
-                content.weights[entry.trial],
-                manifest.targets(),
-                weights=entry.weights,
-                where=str(path),
-            )
-            members.append(member if precision is None else member.in_precision(precision))
-        return cls(manifest, members, device, compiled=compiled)
-
-    @property
-    def cutoff(self) -> float:
-        """The longest edge that graphs must hold, in angstrom."""
-        return self.manifest.cutoff
-
-    @property
-    def rules(self) -> Rules:
-        """How structures become graphs that every member can use."""
-        known = self.manifest
-        return rules_for(self.cutoff, known.attributes, known.laplacian)
-
-    def predict(
-        self,
-        structures: Columns | Atoms | Sequence[Atoms],
-        indices: np.ndarray | None = None,
-        *,
-        edges_per_batch: int = EDGES_PER_BATCH,
-        levels: Sequence[int] = (),
-        members: bool = False,
-    ) -> Prediction:
-        """Predict every head for some structures.
-
-        Args:
-            structures: one ``ase.Atoms`` or several, or graphs of a store with edges up to at
-                least the ensemble's cutoff.
-            indices: which of the graphs, in which order; all if left out.
-            edges_per_batch: bounds the memory of one batch.
-            levels: intervals besides that of 90 %, in percent, see ``levels_known``.
-            members: also return the values of each member.
-
-        Raises:
-            DataError: a structure cannot become a graph, or the store's edges are too short.
-        """
-        columns = self._columns(structures)
-        if indices is None:
-            indices = np.arange(columns.num_graphs)
-        indices = np.asarray(indices, dtype=np.int64)
-        parts: dict[str, list[Moments]] = {name: [] for name in self.manifest.heads}
-        values: dict[str, MemberValues] = {name: {} for name in self.manifest.heads}
-        for piece in pieces(columns, indices, edges_per_batch):
-            for name, moments in self.moments(columns, piece, values if members else None).items():
-                parts[name].append(moments)
-        kinds = self._kinds(columns, indices)
-        heads = {
-            name: head_prediction(
-                head, parts[name], levels=levels, members=values[name], stratum=kinds[name]
-            )
-            for name, head in self.manifest.heads.items()
-        }
-        return Prediction(heads, flags(self.manifest, columns, indices, heads))
-
-    def _columns(self, structures: Columns | Atoms | Sequence[Atoms]) -> Columns:
-        if isinstance(structures, Columns):
-            self._check_cutoff(structures)
-            return structures
-        several = [structures] if isinstance(structures, Atoms) else structures
-        return columns_of_atoms(several, self.rules)
-
-    def _kinds(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray | None]:
-        """Return by head the kind of structure of each row, where that decides its intervals."""
-        kinds: dict[str, np.ndarray | None] = dict.fromkeys(self.manifest.heads)
-        for name, head in self.manifest.heads.items():
-            if head.calibration.tables:
-                node, strata = head.level == "node", self.manifest.strata
-                kinds[name] = stratum_of_row(graphs, strata, node=node, indices=indices)
-        return kinds
-
-    def moments(
-        self, graphs: GraphSet, indices: np.ndarray, collect: dict[str, MemberValues] | None = None
-    ) -> dict[str, Moments]:
-        """Stream the members over one batch of graphs: by head, mean and spread.
-
-        Args:
-            graphs: with edges up to the ensemble's cutoff.
-            indices: of the batch.
-            collect: gets each member's own values, by head.
-        """
-        moments = {name: Moments() for name in self.manifest.heads}
-        for member, heads in self.engine.predict(graphs, indices):
-            for name, weight in member.weights.items():
-                noise = heads.get(variance_key(name))
-                values = as_array(heads[name])
-                moments[name].add(values, weight, None if noise is None else as_array(noise))
-                if collect is not None:
-                    collect[name].setdefault(member.trial, []).append(values)
-        return moments
-
-    def levels_known(self) -> tuple[int, ...]:
-        """Return the whole percents that every head has an interval for."""
-        known = [head.calibration.levels for head in self.manifest.heads.values()]
-        common = set.intersection(*(set(levels) for levels in known))
-        whole = {level: round(100 * level) for level in sorted(common)}
-        return tuple(n for level, n in whole.items() if abs(100 * level - n) < 1e-9)
-
-    def _check_cutoff(self, columns: Columns) -> None:
-        found = float(columns.stats["cutoff"])
-        if found < self.cutoff:
-            raise DataError(
-                f"the graphs hold edges up to {found:g} angstrom, the ensemble needs "
-                f"{self.cutoff:g}: build them with that cutoff."
-            )
-
-
-def as_array(values: Tensor) -> np.ndarray:
-    """Return a tensor of any device as an array in fp64."""
-    array: np.ndarray = values.detach().double().cpu().numpy()
-    return array
-
-
-def _check_trust(where: str, content: ArtefactContent, trust: Collection[str]) -> None:
-    """Refuse to run code of packages that are not trusted (Law 10)."""
-    for name in sorted({config.model.conv for config in content.configs.values()}):
-        if not is_user_conv(name) or package_of(name) in trust:
-            continue
-        package = package_of(name)
-        made = content.manifest.packages.get(package, "unknown")
-        raise DataError(
-            f"{where}: a member's conv is '{name}', whose code would be run (version {made} made "
-            f"it, {version_of(name)} is here): say that you trust it, with --trust {package}."
-        )
-
-
-def load_ensemble(
-    named: str, archive: Path, *, trust: Collection[str] = (), compiled: bool = False
-) -> Ensemble:
-    """Load an ensemble that predicts on one device, or with its members on several.
-
-    Args:
-        named: devices, see ``devices_of``.
-        archive: the ensemble's file.
-        trust: packages whose convs may run.
-        compiled: predict with machine code.
-
-    Raises:
-        ConfigError: there is no such device.
-        HydraError: the file is not what it says.
-    """
-    devices = devices_of(named)
-    ensemble = Ensemble.load(archive, device=devices[0], trust=trust, compiled=compiled)
-    if len(devices) > 1:
-        ensemble.engine = MultiDeviceEngine(ensemble.members, devices, compiled=compiled)
-    return ensemble
-
-
-def device_of(named: str) -> str:
-    """Return the one device that a text names.
-
-    Raises:
-        ConfigError: it is not here, or there are several.
-    """
-    first, *others = devices_of(named)
-    if others:
-        raise ConfigError(f"device {named}: only one will do here, as {first}.")
-    return first
-
-
-def devices_of(named: str) -> list[str]:
-    """Return the devices that a text names.
-
-    Args:
-        named: ``auto`` (that of this rank's slot, else the first accelerator, else the processor),
-            or names as torch has them, with commas between.
-
-    Raises:
-        ConfigError: one of them is not here.
-    """
-    if named == AUTO:
-        return [os.environ.get(DEVICE) or _first_accelerator() or "cpu"]
-    names = [name.strip() for name in named.split(",")]
-    for name in names:
-        _check_device(name)
-    return names
-
-
-def _first_accelerator() -> str | None:
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return f"{found.type}:0" if found is not None and found.type in _DEVICE_KINDS else None
-
-
-def _check_device(name: str) -> None:
-    first = _first_accelerator()
-    here = f"cpu, {first}" if first else "cpu alone"
-    if name.partition(":")[0] not in _DEVICE_KINDS:
-        raise ConfigError(f"device {name!r}: not one that can be used; here: {here}.")
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError, ValueError):
-        raise ConfigError(f"device {name!r}: torch finds none; here: {here}.") from None
-
-
-def make_engine(
-    members: Sequence[Member], device: torch.device, *, compiled: bool = False
-) -> Engine:
-    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one."""
-    if compiled:  # tracers and compilers take a second to import: only where they are used
-        from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
-
-        return CompiledEngine(members, device)
-    if device.type == "cuda":
-        from hydragnn_hpo.ensemble.stacked_engine import StackedEngine
-
-        return StackedEngine(members, device)
-    return EagerEngine(members, device)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hydragnn_hpo.data import Columns
+from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
-from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.structure_batches import Structures
 
 AXES = {

@@ -19,6 +19,7 @@ from ase import Atoms
 from ase.io import write as write_atoms
 
 from hydragnn_hpo.data import Columns, Graph, columns_of
+from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.energy_derivatives import (
     compute_derivatives,
@@ -27,8 +28,6 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
 )
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, member_batches, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble, HeadPrediction, as_array
-from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.moments import force_deviation, largest_deviation
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
@@ -160,7 +159,7 @@ def score_head(head: HeadEntry, prediction: HeadPrediction, offsets: np.ndarray)
     informative = is_informative(head.calibration)
     values = (prediction.std if informative else prediction.std_epistemic)[:, 0]
     unit = head.std or 1.0
-    return (largest_deviation(values, offsets) if head.level == "node" else values) / unit
+    return (_largest(values, offsets) if head.level == "node" else values) / unit
 
 
 def score_structures(
@@ -190,8 +189,13 @@ def force_disagreement(prediction: HeadPrediction, offsets: np.ndarray) -> np.nd
 
     Source: Zhang et al. (2020), Comput. Phys. Commun. 253, 107206 (DP-GEN), eq. 1.
     """
-    variance = np.repeat(np.square(prediction.std_epistemic), 3, axis=1)
-    return largest_deviation(force_deviation(variance), offsets)
+    return _largest(np.sqrt(3.0) * prediction.std_epistemic[:, 0], offsets)
+
+
+def _largest(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the largest value of each structure's atoms, [G]."""
+    largest: np.ndarray = np.maximum.reduceat(values, offsets[:-1])
+    return largest
 
 
 def assign_levels(deviation: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -202,11 +206,6 @@ def assign_levels(deviation: np.ndarray, low: float, high: float) -> np.ndarray:
     """
     level: np.ndarray = np.digitize(deviation, [low, high])
     return level
-
-
-def count_levels(level: np.ndarray) -> Counter[str]:
-    """Count structures by the name of their level."""
-    return Counter({name: int((level == place).sum()) for place, name in enumerate(LEVELS)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,7 +338,7 @@ class Ranking:
             compute_derivatives(self.ensemble, self.energy, columns, piece).deviation
             for piece in pieces(columns, np.arange(columns.num_graphs), EDGES_PER_BATCH)
         ]
-        deviation = largest_deviation(np.concatenate(parts), columns.node_offset)
+        deviation = _largest(np.concatenate(parts), columns.node_offset)
         return deviation, deviation
 
 
@@ -419,21 +418,16 @@ def _is_candidate(
     request = ranking.request
     good: np.ndarray = np.isfinite(scores)
     counts["not_finite"] += int((~good).sum())
-    unseen = _has_unseen_elements(columns, ranking.ensemble.manifest.elements)
+    strange = ~np.isin(columns.numbers, ranking.ensemble.manifest.elements)
+    unseen = np.logical_or.reduceat(strange, columns.node_offset[:-1])
     counts["unseen"] += int((good & unseen).sum())
     if not request.unseen:
         good &= ~unseen
     if deviation is not None:
         level = assign_levels(deviation[good], request.low, request.high)
-        counts += count_levels(level)
+        counts += Counter({name: int((level == k).sum()) for k, name in enumerate(LEVELS)})
         good[good] = level == 1
     return good
-
-
-def _has_unseen_elements(columns: Columns, elements: tuple[int, ...]) -> np.ndarray:
-    """Check which structures hold an element that no member has seen, [G]."""
-    strange = ~np.isin(columns.numbers, elements)
-    return np.logical_or.reduceat(strange, columns.node_offset[:-1])
 
 
 def _standard_deviations(
@@ -443,14 +437,10 @@ def _standard_deviations(
     values: dict[str, np.ndarray] = {}
     for name, prediction in heads.items():
         node = ensemble.manifest.heads[name].level == "node"
-        for suffix, part in (
-            ("_std", prediction.std),
-            ("_std_epistemic", prediction.std_epistemic),
-        ):
+        parts = {"_std": prediction.std, "_std_epistemic": prediction.std_epistemic}
+        for suffix, part in parts.items():
             column = part[:, 0]
-            values[name + suffix] = (
-                largest_deviation(column, columns.node_offset) if node else column
-            )
+            values[name + suffix] = _largest(column, columns.node_offset) if node else column
     for row in range(columns.num_graphs):
         yield {name: float(column[row]) for name, column in values.items()}
 

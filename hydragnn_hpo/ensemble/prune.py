@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
-from hydragnn_hpo.ensemble.artefact import ArtefactContent
+from hydragnn_hpo.ensemble.artefact import (
+    ArtefactContent,
+    Manifest,
+    MemberEntry,
+    Pruned,
+    describe_needs,
+)
+from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData
-from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest, MemberEntry, Pruned
 from hydragnn_hpo.errors import ConfigError, unknown
 
 _NO_CALIBRATION_DATA = (
@@ -84,43 +88,43 @@ def prune_members(
     data, old = content.calibration_data, content.manifest
     if data is None:
         raise ConfigError(f"{where}: {_NO_CALIBRATION_DATA}")
-    members = _share_weights(old, set(stay))
     removed = tuple(sorted({member.trial for member in old.members} - set(stay)))
-    heads, effects = _recalibrate(old, members, data)
-    manifest = old.model_copy(
-        update={
-            "members": tuple(members),
-            "heads": heads,
-            "evaluation": {},
-            "diversity": {},
-            "pruned": (*old.pruned, Pruned(parent=content.identity, removed=removed)),
-            **_needs(old, content, stay),
-        }
-    )
-    checked = Manifest.model_validate(manifest.model_dump())
+    new = _without_members(content, stay, removed)
+    heads, effects = {}, {}
+    for name, head in old.heads.items():
+        fit = data.calibrate_head(name, new.shares(name), head.std or 1.0)
+        heads[name] = head.model_copy(update={"calibration": fit})
+        before = _quality(data, name, old.shares(name), head.calibration)
+        effects[name] = PruneEffect(
+            head.unit, *before, *_quality(data, name, new.shares(name), fit)
+        )
+    checked = Manifest.model_validate(new.model_dump() | {"heads": heads})
     configs = {name: content.configs[name] for name in stay}
     kept = {name: content.weights[name] for name in stay}
     return ArtefactContent(checked, configs, kept, content.cards, data.without(removed)), effects
 
 
-def _recalibrate(
-    old: Manifest, members: Sequence[MemberEntry], data: CalibrationData
-) -> tuple[dict[str, HeadEntry], dict[str, PruneEffect]]:
-    heads, effects = {}, {}
-    for name, head in old.heads.items():
-        weights = _weights_of(members, name)
-        fit = data.calibrate_head(name, weights, head.std or 1.0)
-        heads[name] = head.model_copy(update={"calibration": fit})
-        effects[name] = PruneEffect(
-            head.unit,
-            *_quality(data, name, _weights_of(old.members, name), head.calibration),
-            *_quality(data, name, weights, fit),
-        )
-    return heads, effects
+def _without_members(
+    content: ArtefactContent, stay: Sequence[str], removed: tuple[str, ...]
+) -> Manifest:
+    """Return the manifest of the members that stay, calibrated as before.
 
-
-def _weights_of(members: Sequence[MemberEntry], head: str) -> dict[str, float]:
-    return {m.trial: m.weights[head] for m in members if head in m.weights}
+    Args:
+        content: the larger ensemble.
+        stay: trials of the members that stay.
+        removed: trials of the others.
+    """
+    old = content.manifest
+    models = [content.configs[name].model for name in stay]
+    return old.model_copy(
+        update={
+            "members": tuple(_share_weights(old, set(stay))),
+            "evaluation": {},
+            "diversity": {},
+            "pruned": (*old.pruned, Pruned(parent=content.identity, removed=removed)),
+            **describe_needs(models, old.attributes, old.packages),
+        }
+    )
 
 
 def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
@@ -140,24 +144,20 @@ def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
 
 
 def _quality(
-    data: CalibrationData, name: str, weights: dict[str, float], fit: Any
+    data: CalibrationData, name: str, weights: dict[str, float], fit: Calibration
 ) -> tuple[float, float]:
-    """Return mean absolute error and mean width of the 90 % interval on ``cal``."""
+    """Measure a head on ``cal``.
+
+    Args:
+        data: predictions of the members.
+        name: of the head.
+        weights: of the members, by trial.
+        fit: calibration of their mix.
+
+    Returns:
+        The mean absolute error, and the mean width of the 90 % interval.
+    """
     head, moments = data.heads[name], data.moments(name, weights)
     error = np.abs(moments.mean - head.truth)[head.mask]
     half = fit.half_width(fit.sigma(moments.spread, moments.noise))
     return float(error.mean()), float(2.0 * half[head.mask].mean())
-
-
-def _needs(old: Manifest, content: ArtefactContent, stay: Sequence[str]) -> dict[str, Any]:
-    """Return the manifest entries that depend on which members stay."""
-    models = [content.configs[name].model for name in stay]
-    names = {name for model in models for name in model.attributes}
-    coded = [model.encoding_size for model in models if model.encoding == "laplacian"]
-    own = {package_of(model.conv) for model in models if is_user_conv(model.conv)}
-    return {
-        "cutoff": max(model.cutoff for model in models),
-        "attributes": {k: v for k, v in old.attributes.items() if k in names},
-        "laplacian": max(coded, default=0),
-        "packages": {k: v for k, v in old.packages.items() if k in own},
-    }

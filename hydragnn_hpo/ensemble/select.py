@@ -10,11 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.build_context import BuildContext, flops_per_graph
+from hydragnn_hpo.ensemble.candidates import BuildContext, flops_per_graph
 from hydragnn_hpo.ensemble.uncertainty_scores import mae
 
 FLOOR = 4
 """Distinct members that greedy selection takes where there are as many candidates."""
+
+MOST = 24
+"""Largest ensemble of a size curve: errors hardly move any more."""
 
 _TIE = 1e-12
 """Losses this close (relative) are equal: the order of a sum must not decide."""
@@ -142,6 +145,57 @@ def greedy_order(heads: Sequence[ScoredHead], most: int) -> list[int]:
         order.append(chosen)
         left.remove(chosen)
     return order
+
+
+Known = tuple[Sequence[int], Mapping[str, ScoredHead]]
+"""The candidates that predicted another split, and its heads: predictions [M, R, w] of those."""
+
+
+def compute_size_curves(
+    heads: Mapping[str, ScoredHead], objectives: Sequence[float], test: Known
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the errors of means of 1, 2, 3 and more candidates; nothing is chosen by them.
+
+    Args:
+        heads: on ``sel``, of all candidates, [C, R, w].
+        objectives: of the candidates, [C].
+        test: what some of the candidates predicted on ``test``; no other is run there (Law 6).
+
+    Returns:
+        By method (``top``: the K of lowest objective; ``greedy``: the first K that greedy selection
+        draws on ``sel``), for K = 1, 2 and so on: ``members``; ``added``, the candidate that came
+        in; ``sel_mae`` by head; ``test_mae`` by head, None where one of them did not predict
+        ``test``.
+    """
+    most = min(len(objectives), MOST)
+    orders = {
+        "top": np.argsort(np.asarray(objectives, np.float64), kind="stable")[:most].tolist(),
+        "greedy": greedy_order(list(heads.values()), most),
+    }
+    place = {candidate: row for row, candidate in enumerate(test[0])}
+    curves: dict[str, list[dict[str, Any]]] = {method: [] for method in orders}
+    for method, order in orders.items():
+        for count in range(1, len(order) + 1):
+            members = order[:count]
+            is_known = all(candidate in place for candidate in members)
+            rows = [place[candidate] for candidate in members] if is_known else []
+            curves[method].append(
+                {
+                    "members": count,
+                    "added": members[-1],
+                    "sel_mae": compute_errors(heads, members),
+                    "test_mae": compute_errors(test[1], rows) if is_known else None,
+                }
+            )
+    return curves
+
+
+def compute_errors(heads: Mapping[str, ScoredHead], rows: Sequence[int]) -> dict[str, float]:
+    """Return the error of the plain mean of some candidates, by head."""
+    taken = list(rows)
+    return {
+        name: mae(head.predictions[taken].mean(axis=0), head.truth) for name, head in heads.items()
+    }
 
 
 def weigh_per_head(

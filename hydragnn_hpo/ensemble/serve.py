@@ -25,9 +25,9 @@ from starlette.requests import ClientDisconnect
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.data import Columns, Graph, Place, columns_of, graph_of
+from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble, Prediction
-from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.request_parsing import (
     KINDS,
     Limits,

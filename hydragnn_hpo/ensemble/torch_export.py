@@ -19,11 +19,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import WIDTHS
 from hydragnn_hpo.data import Batch
-from hydragnn_hpo.ensemble.compiled_engine import torch_compile_cache
+from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.energy_derivatives import differentiate
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.traced_engines import torch_compile_cache
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.model import (
@@ -368,7 +368,6 @@ def export_program(
     """
     if out.suffix != ".pt2":
         raise ConfigError(f"{out}: a program is called NAME.pt2; give --out such a name.")
-    check_exportable(ensemble, target)
     program = trace_program(ensemble, target)
     content = compile_program(program) if aot else save_program(program)
     shape = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target])

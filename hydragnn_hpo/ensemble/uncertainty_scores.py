@@ -1,14 +1,19 @@
-"""How good predictions and their uncertainties are: proper scores, calibration, ranking.
+"""How good predictions and their uncertainties are: proper scores, calibration, ranking, curves.
 
-A vector's components are values of their own that share one sigma.
+A vector's components are values of their own that share one sigma. "Raw" is what the members
+claim without calibration: sigma^2 = s^2 + v, with Gaussian intervals.
+
 Shapes: R rows that have the target, w components, n = R w values, L levels.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import spearmanr
+
+from hydragnn_hpo.ensemble.calibrate import GRID, LEVELS, Calibration
 
 BINS = 10
 """Bins of equal count in which the error is held against sigma. ENCE grows with their number:
@@ -17,49 +22,35 @@ compare only what has the same."""
 SMALLEST_BIN = 10
 """Values that a bin holds at least, where there are so many."""
 
-
-@dataclass(frozen=True)
-class Quality:
-    """Quality of an uncertainty; in the target's unit where it has one."""
-
-    nll: float
-    """Mean negative log likelihood of a Gaussian, in nats."""
-    crps: float
-    """Mean continuous ranked probability score of a Gaussian, in the unit."""
-    ence: float
-    """Expected normalised calibration error: |RMS error - RMS sigma| / RMS sigma over bins."""
-    area: float
-    """Area between the Gaussian intervals' calibration curve and the diagonal, 0 to 0.5."""
-    sharpness: float
-    """Root mean variance, in the unit."""
-    spearman: float
-    """Rank correlation of |error| and sigma."""
-    ause: float
-    """Area between the sparsification curve and its oracle; 0 where sigma ranks perfectly."""
-
-    def as_plain(self, prefix: str = "") -> dict[str, float]:
-        """Return the figures by name."""
-        return {prefix + name: value for name, value in asdict(self).items()}
+STEPS = 100
+"""Steps of a sparsification curve that is drawn."""
 
 
-def quality(residual: np.ndarray, sigma: np.ndarray) -> Quality:
-    """Judge Gaussian uncertainties.
+def gaussian_scores(residual: np.ndarray, sigma: np.ndarray) -> dict[str, float]:
+    """Score Gaussian uncertainties.
 
     Args:
         residual: truth minus mean, [R, w].
         sigma: standard deviation, [R, 1]; zeros make the likelihood infinite.
+
+    Returns:
+        ``nll`` mean negative log likelihood, in nats; ``crps`` mean continuous ranked probability
+        score, in the unit; ``ence`` expected normalised calibration error; ``area`` between the
+        intervals' calibration curve and the diagonal, 0 to 0.5; ``sharpness`` root mean variance,
+        in the unit; ``spearman`` rank correlation of |error| and sigma; ``ause`` area between the
+        sparsification curve and its oracle, 0 where sigma ranks perfectly.
     """
     error, sigma = flatten_values(residual, sigma)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return Quality(
-            nll=nll(error, sigma),
-            crps=crps(error, sigma),
-            ence=ence(error, sigma),
-            area=miscalibration_area(error, sigma),
-            sharpness=float(np.sqrt(np.square(sigma).mean())),
-            spearman=spearman(error, sigma),
-            ause=ause(error, sigma),
-        )
+        return {
+            "nll": nll(error, sigma),
+            "crps": crps(error, sigma),
+            "ence": ence(error, sigma),
+            "area": miscalibration_area(error, sigma),
+            "sharpness": float(np.sqrt(np.square(sigma).mean())),
+            "spearman": spearman(error, sigma),
+            "ause": ause(error, sigma),
+        }
 
 
 def flatten_values(residual: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -185,3 +176,161 @@ def ause(error: np.ndarray, sigma: np.ndarray) -> float:
     Source: Ilg et al. (2018), ECCV, Uncertainty estimates and multi-hypotheses networks.
     """
     return float((sparsification(error, sigma) - sparsification(error, np.abs(error))).mean())
+
+
+@dataclass(frozen=True)
+class HeadOnLabels:
+    """Predictions and truths of one head, for the rows that have the target."""
+
+    truth: np.ndarray
+    """[R, w]."""
+    mean: np.ndarray
+    """The ensemble's mean, [R, w]."""
+    spread: np.ndarray
+    """The members' spread, [R, 1]."""
+    noise: np.ndarray
+    """Mean of the variances that members predict, [R, 1]."""
+    stratum: np.ndarray
+    """Name of each row's kind of structure, [R], see ``Strata``."""
+
+    @property
+    def residual(self) -> np.ndarray:
+        """Return truth minus mean, [R, w]."""
+        out: np.ndarray = self.truth - self.mean
+        return out
+
+    @property
+    def raw(self) -> np.ndarray:
+        """Return the standard deviation that members claim, [R, 1]."""
+        root: np.ndarray = np.sqrt(np.square(self.spread) + self.noise)
+        return root
+
+    def sigma(self, calibration: Calibration) -> np.ndarray:
+        """Return the calibrated standard deviation, [R, 1]."""
+        return calibration.sigma(self.spread, self.noise)
+
+    def of(self, rows: np.ndarray) -> "HeadOnLabels":
+        """Return some of the rows."""
+        parts = (self.truth, self.mean, self.spread, self.noise, self.stratum)
+        return HeadOnLabels(*(part[rows] for part in parts))
+
+
+def compute_figures(
+    found: HeadOnLabels, calibration: Calibration, baseline: float
+) -> dict[str, float]:
+    """Return every figure of one head by name.
+
+    Args:
+        found: one head on labelled structures.
+        calibration: of the head.
+        baseline: mean of the training data, which a model must beat.
+
+    Returns:
+        ``rows mae rmse``; the Gaussian scores of the calibrated sigma; ``area_conformal``, and
+        ``coverage50 width50`` and so on of the conformal intervals; the same of the raw spread as
+        ``raw_nll`` and so on, its intervals Gaussian; ``mean_baseline_mae ratio_to_mean``. Where a
+        figure has no value (a rank correlation of constants) it is NaN or infinite.
+    """
+    error, sigma, raw = found.residual, found.sigma(calibration), found.raw
+    half = {q: calibration.half_width(sigma, q, found.stratum) for q in LEVELS}
+    wide = {q: float(ndtri(0.5 + q / 2)) * raw for q in LEVELS}
+    calibrated = gaussian_scores(error, sigma)
+    calibrated["area_conformal"] = conformal_area(found, calibration)
+    before = gaussian_scores(error, raw) | _intervals(error, wide)
+    error_of_mean = mae(baseline, found.truth)
+    figures = {
+        **_errors(found),
+        **calibrated,
+        **_intervals(error, half),
+        **{f"raw_{name}": value for name, value in before.items()},
+        "mean_baseline_mae": error_of_mean,
+    }
+    figures["ratio_to_mean"] = figures["mae"] / error_of_mean if error_of_mean else 0.0
+    return figures
+
+
+def compute_strata_figures(
+    found: HeadOnLabels, calibration: Calibration, kinds: np.ndarray
+) -> dict[str, dict[str, float]]:
+    """Return ``rows mae rmse crps`` and the intervals' coverage and width of each kind.
+
+    Args:
+        found: one head.
+        calibration: the head's.
+        kinds: name of each row's kind of structure, [R].
+    """
+    out = {}
+    for name in np.unique(kinds).tolist():
+        part = found.of(kinds == name)
+        sigma = part.sigma(calibration)
+        half = {q: calibration.half_width(sigma, q, part.stratum) for q in LEVELS}
+        out[str(name)] = {
+            **_errors(part),
+            "crps": crps(*flatten_values(part.residual, sigma)),
+            **_intervals(part.residual, half),
+        }
+    return out
+
+
+def _errors(found: HeadOnLabels) -> dict[str, float]:
+    return {
+        "rows": len(found.truth),
+        "mae": mae(found.mean, found.truth),
+        "rmse": rmse(found.mean, found.truth),
+    }
+
+
+def conformal_area(found: HeadOnLabels, calibration: Calibration) -> float:
+    """Return the area between the conformal intervals' calibration curve and the diagonal."""
+    levels = np.array(calibration.levels)
+    return line_area(levels, conformal_coverage(found, calibration))
+
+
+def conformal_coverage(found: HeadOnLabels, calibration: Calibration) -> np.ndarray:
+    """Return the share of values inside the interval of each level that has one, [L]."""
+    error, sigma = np.abs(found.residual), found.sigma(calibration)
+    shares = [
+        float((error <= calibration.half_width(sigma, level, found.stratum)).mean())
+        for level in calibration.levels
+    ]
+    return np.array(shares)
+
+
+def compute_curves(
+    found: HeadOnLabels, calibration: Calibration
+) -> dict[str, dict[str, list[float]]]:
+    """Return the curves of the report: calibration curves, error over sigma, sparsification."""
+    error, sigma = flatten_values(found.residual, found.sigma(calibration))
+    raw, grid = flatten_values(found.residual, found.raw)[1], np.array(GRID)
+    with np.errstate(divide="ignore"):
+        before = gaussian_coverage(error, raw, grid)
+    expected, rms = bin_by_sigma(error, sigma)
+    steps = np.linspace(0, len(error) - 1, min(STEPS, len(error))).astype(np.int64)
+    by_sigma = sparsification(error, sigma)[steps]
+    oracle = sparsification(error, np.abs(error))[steps]
+    curves: dict[str, dict[str, Any]] = {
+        "calibration": {
+            "level": grid,
+            "raw": before,
+            "gaussian": gaussian_coverage(error, sigma, grid),
+        },
+        "conformal": {
+            "level": np.array(calibration.levels),
+            "covered": conformal_coverage(found, calibration),
+        },
+        "bins": {"sigma": expected, "rms_error": rms},
+        "sparsification": {"taken": steps / len(error), "sigma": by_sigma, "oracle": oracle},
+    }
+    return {
+        curve: {name: values.tolist() for name, values in parts.items()}
+        for curve, parts in curves.items()
+    }
+
+
+def _intervals(error: np.ndarray, half: dict[float, np.ndarray]) -> dict[str, float]:
+    """Return coverage and mean width of intervals by level, as ``coverage90``."""
+    out = {}
+    for level, wide in half.items():
+        out[f"coverage{100 * level:.0f}"] = float((np.abs(error) <= wide).mean())
+        out[f"width{100 * level:.0f}"] = float(2.0 * wide.mean())
+    return out

@@ -38,10 +38,10 @@ from torch_geometric.loader import DataLoader
 
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
+from hydragnn_hpo.ensemble.calibrate import Moments
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, EagerEngine, Engine, Member, pieces
-from hydragnn_hpo.ensemble.moments import Moments
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
+from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.memory import keep_freed_memory
 

@@ -5,7 +5,6 @@ wrong, nothing raw on a terminal, nothing left behind.
 """
 
 import gzip
-import hashlib
 import json
 import os
 import pickle
@@ -20,10 +19,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.torch import load, save
+from sealed_zip import sealed, zip_entries
 
 from hydragnn_hpo.cli.command_line import main
-from hydragnn_hpo.ensemble.artefact import zip_entries
-from hydragnn_hpo.ensemble.safe_zip import SUMS
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "unit/ensemble/golden/format2.zip"
@@ -68,12 +66,6 @@ def hpo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 def entries() -> Entries:
     with zipfile.ZipFile(GOLDEN) as file:
         return {name: file.read(name) for name in file.namelist()}
-
-
-def sealed(entries: Entries) -> bytes:
-    names = [name for name in entries if name != SUMS]
-    sums = "".join(f"{hashlib.sha256(entries[n]).hexdigest()}  {n}\n" for n in names)
-    return zip_entries({**{name: entries[name] for name in names}, SUMS: sums.encode()})
 
 
 # -- ensembles ---------------------------------------------------------------------------

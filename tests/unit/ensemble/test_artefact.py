@@ -1,6 +1,5 @@
 """The zip: what goes in comes out, and nothing else is let in."""
 
-import hashlib
 import io
 import json
 import pickle
@@ -14,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
+from sealed_zip import sealed, zip_entries
 
-from hydragnn_hpo.ensemble.artefact import read_artefact, write_artefact, zip_entries
+from hydragnn_hpo.ensemble.artefact import MAX_TEXT, SUMS, read_artefact
+from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.safe_zip import MAX_TEXT, SUMS
 from hydragnn_hpo.errors import DataError, HydraError
 
 Entries = dict[str, bytes]
@@ -28,13 +28,6 @@ Change = Callable[[Entries], None]
 def entries(built_zip: Path) -> Entries:
     with zipfile.ZipFile(built_zip) as file:
         return {name: file.read(name) for name in file.namelist()}
-
-
-def sealed(entries: Entries) -> bytes:
-    """Pack with right checksums: what a person who knows the format can forge."""
-    names = [name for name in entries if name != SUMS]
-    sums = "".join(f"{hashlib.sha256(entries[n]).hexdigest()}  {n}\n" for n in names)
-    return zip_entries({**{name: entries[name] for name in names}, SUMS: sums.encode()})
 
 
 def refused(tmp_path: Path, data: bytes) -> str:
@@ -238,6 +231,18 @@ def test_weights_that_are_not_finite(entries: Entries, tmp_path: Path) -> None:
     next(v for v in tensors.values() if v.is_floating_point() and v.dim()).view(-1)[0] = torch.nan
     entries[name] = save(tensors)
     assert "not finite" in refused(tmp_path, sealed(entries))
+
+
+def test_calibration_data_that_predicting_does_not_need(entries: Entries, tmp_path: Path) -> None:
+    """Predicting reads no byte of it but for its checksum; pruning and ``info`` refuse it."""
+    path = tmp_path / "hostile.zip"
+    path.write_bytes(sealed({**entries, "calibration.safetensors": pickle.dumps(Bomb())}))
+    assert len(Ensemble.load(path).members) >= 4
+    with pytest.raises(DataError, match="'calibration.safetensors' cannot be used"):
+        read_artefact(path)
+    other = entries["calibration.safetensors"][:-1] + b"x"
+    data = zip_entries({**entries, "calibration.safetensors": other})
+    assert "'calibration.safetensors' does not have the checksum" in refused(tmp_path, data)
 
 
 def test_a_configuration_about_another_trial(entries: Entries, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.config.data_config import AttributeConfig
+from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.calculator import (
     EnsembleCalculator,
     SpreadExceeded,
@@ -22,7 +23,6 @@ from hydragnn_hpo.ensemble.calculator import (
     VerletList,
 )
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import ConfigError, DataError
 

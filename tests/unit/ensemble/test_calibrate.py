@@ -1,12 +1,30 @@
-"""The affine map: known parameters come back, and nothing known is made worse."""
+"""The affine map and its intervals: known parameters come back, kinds have their own."""
+
+import warnings
 
 import numpy as np
 import pytest
+from ase import Atoms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate, fit_variance
-from hydragnn_hpo.ensemble.conformal import conformal_quantiles, conformal_rank, group_weights
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.ensemble.calibrate import (
+    FEWEST,
+    GRID,
+    LEVELS,
+    Calibration,
+    Strata,
+    calibrate,
+    compute_moments,
+    conformal_quantiles,
+    conformal_rank,
+    fit_variance,
+    group_weights,
+    key,
+    size_strata,
+)
+from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.uncertainty_scores import nll
 
 A, B, C = 4.0, 0.09, 0.5
@@ -206,3 +224,188 @@ def test_the_99th_percentile_is_of_structures() -> None:
     residual, spread = synthetic(9, 200)
     found = calibrate(residual, spread, group=np.arange(200), largest=np.arange(101.0), scale=1.0)
     assert found.spread99 == pytest.approx(99.0)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from mapie.conformity_scores import ResidualNormalisedScore
+    from mapie.regression import SplitConformalRegressor
+    from sklearn.base import BaseEstimator, RegressorMixin
+
+
+class Column(RegressorMixin, BaseEstimator):
+    """Answer with one column of the input: a model that was trained elsewhere."""
+
+    def __init__(self, column: int = 0) -> None:
+        self.column = column
+        self.n_features_in_ = 2
+
+    def fit(self, x: np.ndarray, y: np.ndarray) -> "Column":
+        return self
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(x)[:, self.column]
+
+
+@pytest.mark.parametrize("rows", [37, 400])
+@pytest.mark.parametrize("level", LEVELS)
+def test_mapie_makes_the_same_intervals(rows: int, level: float) -> None:
+    """Split conformal on |residual| / sigma, with the same sigma."""
+    rng = np.random.default_rng(rows)
+    mean, sigma = rng.normal(size=rows + 50), rng.gamma(2.0, 0.5, rows + 50) + 0.1
+    truth = mean + sigma * rng.standard_t(3, rows + 50)
+    known, new = slice(0, rows), slice(rows, None)
+    score = ResidualNormalisedScore(residual_estimator=Column(1), prefit=True, sym=True)
+    peer = SplitConformalRegressor(Column(0), confidence_level=level, conformity_score=score)
+    x = np.stack((mean, sigma), axis=1)
+    _, theirs = peer.conformalize(x[known], truth[known]).predict_interval(x[new])
+
+    scores = np.abs(truth - mean)[known] / sigma[known]
+    half = conformal_quantiles(scores, np.arange(rows))[key(level)] * sigma[new]
+
+    np.testing.assert_allclose(theirs[:, 0, 0], mean[new] - half, rtol=1e-9)
+    np.testing.assert_allclose(theirs[:, 1, 0], mean[new] + half, rtol=1e-9)
+
+
+def two_kinds(seed: int, rows: int, few: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Residuals of two kinds, one ten times larger; ``few`` of a third, a hundred times."""
+    rng = np.random.default_rng(seed)
+    kind = np.array(["small", "large"])[rng.integers(0, 2, rows)]
+    kind[:few] = "rare"
+    factor = np.select([kind == "small", kind == "large"], [1.0, 10.0], 100.0)
+    return (factor * rng.normal(size=rows))[:, None], kind
+
+
+def fitted_conformal(residual: np.ndarray, kind: np.ndarray | str = "all") -> Calibration:
+    rows = len(residual)
+    flat = np.zeros((rows, 1))
+    return calibrate(
+        residual, flat, group=np.arange(rows), largest=flat[:, 0], scale=1.0, stratum=kind
+    )
+
+
+def test_each_kind_is_covered_by_intervals_of_its_own() -> None:
+    known = fitted_conformal(*two_kinds(0, 2000))
+    residual, kind = two_kinds(1, 20_000)
+    sigma = known.sigma(np.zeros((20_000, 1)))
+    alike = np.abs(residual) <= known.half_width(sigma)
+    apart = np.abs(residual) <= known.half_width(sigma, 0.9, kind)
+    for name in ("small", "large"):
+        assert apart[kind == name].mean() == pytest.approx(0.9, abs=0.03)
+    assert alike[kind == "small"].mean() > 0.99
+    assert alike[kind == "large"].mean() < 0.85
+
+
+def test_a_kind_with_few_groups_takes_the_intervals_of_all() -> None:
+    residual, kind = two_kinds(2, 800, few=FEWEST - 1)
+    known = fitted_conformal(residual, kind)
+    assert set(known.tables) == {"small", "large"}
+    sigma = np.ones((2, 1))
+    half = known.half_width(sigma, 0.8, np.array(["rare", "never seen"]))
+    assert half.ravel().tolist() == [known.quantiles["0.8"]] * 2
+    residual, kind = two_kinds(2, 800, few=FEWEST)
+    assert "rare" in fitted_conformal(residual, kind).tables
+
+
+def test_groups_count_not_values() -> None:
+    """200 values of one kind, but only 40 groups of it."""
+    residual, kind = two_kinds(3, 1000)
+    kind[:], kind[:200] = "many", "copies"
+    group = np.arange(1000)
+    group[:200] //= 5
+    flat = np.zeros((1000, 1))
+    known = calibrate(residual, flat, group=group, largest=flat[:, 0], scale=1.0, stratum=kind)
+    assert set(known.tables) == {"many"}
+
+
+def test_one_kind_needs_no_table() -> None:
+    residual, _ = two_kinds(4, 200)
+    assert fitted_conformal(residual, "all").tables == {}
+
+
+def test_the_grid_gives_a_rising_curve() -> None:
+    """19 levels; they hold what they promise also where the law is far from Gaussian."""
+    rng = np.random.default_rng(5)
+    residual = np.where(rng.random((3000, 1)) < 0.9, 1e-3, 1.0) * rng.normal(size=(3000, 1))
+    known = fitted_conformal(residual[:1500])
+    assert known.levels == GRID
+    assert set(LEVELS) <= set(GRID)
+    widths = [known.quantiles[f"{level:g}"] for level in GRID]
+    assert widths == sorted(widths)
+    sigma = known.sigma(np.zeros((1500, 1)))
+    for level in GRID:
+        inside = np.abs(residual[1500:]) <= known.half_width(sigma, level)
+        assert inside.mean() == pytest.approx(level, abs=0.05)
+
+
+def columns(*formulas: str) -> Columns:
+    structures = []
+    for formula in formulas:
+        atoms = Atoms(formula)
+        atoms.positions[:, 0] = 2.0 * np.arange(len(atoms))
+        structures.append(atoms)
+    return columns_of_atoms(structures, rules_for(3.0))
+
+
+@pytest.mark.parametrize(
+    ("formula", "name"),
+    [
+        ("CH4O", "organic"),
+        ("MgO", "oxygen"),
+        ("NaCl", "halogen"),
+        ("TiON", "oxygen+pnictogen"),
+        ("FeS2", "chalcogen"),
+        ("CaCO3", "oxygen"),
+        ("CuAu", "no anion"),
+        ("TiC", "no anion"),
+        ("LiH", "no anion"),
+    ],
+)
+def test_chemistry_by_the_anions(formula: str, name: str) -> None:
+    assert Strata("chemistry").names(columns("Fe", formula, "H2O")).tolist() == [
+        "no anion",
+        name,
+        "oxygen",
+    ]
+
+
+def test_no_structure_has_no_chemistry() -> None:
+    assert len(Strata("chemistry").names(columns())) == 0
+
+
+def test_sizes_are_cut_in_thirds() -> None:
+    strata = size_strata(np.array([2, 2, 3, 4, 5, 6, 10, 12, 40]))
+    assert strata.edges == (3, 6)
+    names = ["1 to 3 atoms", "4 to 6 atoms", "7 or more atoms"]
+    assert strata.of_sizes(np.array([1, 3, 4, 6, 7, 900])).tolist() == [
+        names[0], names[0], names[1], names[1], names[2], names[2],
+    ]  # fmt: skip
+
+
+def test_structures_of_one_size_are_one_kind() -> None:
+    strata = size_strata(np.full(30, 5))
+    assert strata.edges == ()
+    assert strata.of_sizes(np.array([5, 9])).tolist() == ["1 or more atoms"] * 2
+
+
+def test_all_are_alike_by_default() -> None:
+    assert set(Strata().names(columns("Fe", "MgO")).tolist()) == {"all"}
+
+
+MEMBERS, ROWS, WIDTH = 7, 5, 3
+
+
+@given(offset=st.sampled_from([0.0, 1e3, -1e6]), seed=st.integers(0, 2**31))
+def test_streamed_moments_are_those_of_all(offset: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = offset + rng.normal(size=(MEMBERS, ROWS, WIDTH))
+    weights = rng.uniform(0.1, 3.0, MEMBERS)
+    noise = rng.uniform(0.0, 2.0, (MEMBERS, ROWS, 1))
+    whole = compute_moments(values, weights, noise)
+    share = (weights / weights.sum())[:, None, None]
+    mean = (share * values).sum(axis=0)
+    variance = (share * (values - mean) ** 2).sum(axis=0)
+    np.testing.assert_allclose(whole.mean, mean, rtol=1e-12, atol=1e-12)
+    # a variance of order 1 beside a mean of 1e6 is known to 1e6 ulps of the values, squared small
+    np.testing.assert_allclose(whole.variance, variance, rtol=1e-12, atol=1e-12 * (1 + abs(offset)))
+    np.testing.assert_allclose(whole.noise, (share * noise).sum(axis=0), rtol=1e-12)

@@ -11,12 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from hydragnn_hpo.ensemble import compiled_engine
-from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine, cache_folder, cache_key, is_own
+from hydragnn_hpo.ensemble import traced_engines
 from hydragnn_hpo.ensemble.engine import EagerEngine, batches_by_key, key_of
-from hydragnn_hpo.ensemble.functional_model import CannotCompile, check_same_output, run_eagerly
 from hydragnn_hpo.ensemble.inference import Ensemble, make_engine
-from hydragnn_hpo.ensemble.stacked_engine import StackedEngine, group_by_signature
+from hydragnn_hpo.ensemble.traced_engines import (
+    CannotCompile,
+    CompiledEngine,
+    StackedEngine,
+    cache_folder,
+    cache_key,
+    check_same_output,
+    group_by_signature,
+    is_own,
+    run_eagerly,
+)
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from tests.unit.ensemble.conftest import toy_columns, trial_config
 
@@ -48,8 +56,8 @@ def copied(monkeypatch):
         path.write_bytes(b"code")
         path.chmod(0o600)
 
-    monkeypatch.setattr(compiled_engine, "compile_to", write)
-    monkeypatch.setattr(compiled_engine, "load_compiled", lambda path, member: run_eagerly(member))
+    monkeypatch.setattr(traced_engines, "compile_to", write)
+    monkeypatch.setattr(traced_engines, "load_compiled", lambda path, member: run_eagerly(member))
     return made
 
 
@@ -139,7 +147,7 @@ def test_members_are_grouped_by_what_they_compute_and_their_type(ensemble):
 def test_a_stack_that_answers_otherwise_is_not_used(ensemble, columns, monkeypatch, caplog):
     members, rows = twins(ensemble), np.arange(9)
     monkeypatch.setattr(
-        "hydragnn_hpo.ensemble.stacked_engine.vmap",
+        "hydragnn_hpo.ensemble.traced_engines.vmap",
         lambda one: (
             lambda weights: {
                 name: torch.ones(3, *values.shape)
@@ -195,9 +203,9 @@ def test_what_cannot_be_compiled_stays_as_it_is_and_says_why(
         return lambda tensors: {n: v * 1.001 for n, v in run_eagerly(member)(tensors).items()}
 
     if broken == "export":
-        monkeypatch.setattr(compiled_engine, "compile_to", fails)
+        monkeypatch.setattr(traced_engines, "compile_to", fails)
     elif broken == "answers":
-        monkeypatch.setattr(compiled_engine, "load_compiled", off)
+        monkeypatch.setattr(traced_engines, "load_compiled", off)
     else:
         place.write_text("a file")
     engine = CompiledEngine(ensemble.members[:2], CPU, place)

@@ -15,10 +15,9 @@ from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.artefact import Manifest, read_artefact
 from hydragnn_hpo.ensemble.evaluation import match_card_labels, parse_label_options
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.errors import ConfigError, HydraError
 
 ENERGY = {"level": "graph", "unit": "eV/atom", "energy": "per_atom"}

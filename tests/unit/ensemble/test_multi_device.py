@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.ensemble.compiled_engine import CompiledEngine
-from hydragnn_hpo.ensemble.engine import EagerEngine
+from hydragnn_hpo.ensemble.engine import EagerEngine, device_of
 from hydragnn_hpo.ensemble.inference import (
     Ensemble,
     MultiDeviceEngine,
     assign_members,
-    device_of,
     devices_of,
     load_ensemble,
 )
+from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
 from hydragnn_hpo.errors import ConfigError
 
 

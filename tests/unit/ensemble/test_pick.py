@@ -14,19 +14,18 @@ from ase.io import read, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.cli.ensemble_pick import pick as command
+from hydragnn_hpo.cli.ensemble_command import pick as command
 from hydragnn_hpo.data.structure import Place, graph_of
+from hydragnn_hpo.ensemble.artefact import HeadEntry
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
-from hydragnn_hpo.ensemble.calibrate import Calibration
+from hydragnn_hpo.ensemble.calibrate import Calibration, compute_moments
 from hydragnn_hpo.ensemble.inference import Ensemble, HeadPrediction
-from hydragnn_hpo.ensemble.manifest import HeadEntry
-from hydragnn_hpo.ensemble.moments import compute_moments
 from hydragnn_hpo.ensemble.pick import (
     DEVIATION,
+    LEVELS,
     PickRequest,
     assign_levels,
     compute_descriptors,
-    count_levels,
     farthest_first,
     force_disagreement,
     make_ranking,
@@ -158,8 +157,9 @@ def test_disagreement_on_forces_is_that_of_dp_gen() -> None:
 
 def test_levels_include_their_lower_end() -> None:
     level = assign_levels(np.array([0.04, 0.05, 0.1, 0.25, 9.0]), 0.05, 0.25)
-    assert level.tolist() == [0, 1, 1, 2, 2]
-    assert count_levels(level) == {"accurate": 1, "candidate": 2, "failed": 2}
+    assert [LEVELS[place] for place in level] == [
+        *("accurate", "candidate", "candidate", "failed", "failed"),
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hydragnn_hpo.ensemble.artefact import ArtefactContent, read_artefact, write_artefact
+from hydragnn_hpo.ensemble.artefact import ArtefactContent, Manifest, read_artefact
+from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
 from hydragnn_hpo.ensemble.calibrate import calibrate
 from hydragnn_hpo.ensemble.calibration_data import (
     CalibrationData,
@@ -15,8 +16,6 @@ from hydragnn_hpo.ensemble.calibration_data import (
     to_arrays,
 )
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.manifest import Manifest
-from hydragnn_hpo.ensemble.model_card import render_model_card
 from hydragnn_hpo.ensemble.prune import choose_members, prune_members
 from hydragnn_hpo.errors import ConfigError
 

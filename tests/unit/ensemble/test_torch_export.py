@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.config.data_config import AttributeConfig
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
+from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.torch_export import (
     EnsembleProgram,
     check_exportable,

@@ -12,15 +12,9 @@ from ase import Atoms
 from ase.io import read
 
 from hydragnn_hpo.data.columns import Graph, columns_of
+from hydragnn_hpo.ensemble.artefact import CreatedBy, HeadEntry, Manifest, MemberEntry, Provenance
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
-from hydragnn_hpo.ensemble.manifest import (
-    CreatedBy,
-    HeadEntry,
-    Manifest,
-    MemberEntry,
-    Provenance,
-)
 from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, make_rows
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.ensemble.writers import WRITERS, make_writer

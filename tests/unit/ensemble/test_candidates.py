@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.ensemble import target_rows
+from hydragnn_hpo.ensemble import candidates
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
 @pytest.mark.parametrize("access", ["stage", "windows"])
 def test_truth_is_that_of_the_graphs_asked_for(finished, monkeypatch, piece, access):
-    monkeypatch.setattr(target_rows, "_PIECE", piece)
+    monkeypatch.setattr(candidates, "GRAPHS_TOGETHER", piece)
     whole = open_store(finished / "data/toy.bp")
     graphs = open_store(finished / "data/toy.bp", access=access)
     indices = whole.indices_of("test")[::-1]
-    energy, known = target_rows.truth(graphs, "energy", indices)
+    energy, known = candidates.read_truth(graphs, "energy", indices)
     assert np.array_equal(energy, whole.targets["energy"][indices])
     assert known.all()
-    charge, known = target_rows.truth(graphs, "charge", indices)
+    charge, known = candidates.read_truth(graphs, "charge", indices)
     of_nodes = [
         whole.targets["charge"][whole.node_offset[g] : whole.node_offset[g + 1]] for g in indices
     ]
@@ -27,6 +27,6 @@ def test_truth_is_that_of_the_graphs_asked_for(finished, monkeypatch, piece, acc
 
 def test_no_graphs_have_no_truth(finished):
     graphs = open_store(finished / "data/toy.bp")
-    values, known = target_rows.truth(graphs, "charge", np.zeros(0, dtype=np.int64))
+    values, known = candidates.read_truth(graphs, "charge", np.zeros(0, dtype=np.int64))
     assert values.shape == (0, 1)
     assert known.shape == (0,)

@@ -1,0 +1,557 @@
+"""Engines that trace nets: members of one signature stacked for GPUs, or compiled to machine code.
+
+Small nets leave a GPU idle: launching an operation takes longer than computing it. Weights of
+members that differ in nothing else are stacked, so that each operation is launched once for all
+of them; unlike members are launched on several streams. On a CPU one by one is quicker.
+
+A compiled net is machine code, compiled once per machine and kept in a cache of the user. It is
+never loaded from an ensemble file nor from a folder that another user can write to (Law 10).
+
+Shapes: G graphs, N nodes, E edges, P pairs (E / 2), M members, R rows of a head.
+"""
+
+import functools
+import hashlib
+import itertools
+import json
+import logging
+import os
+import platform
+import stat
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.func import functional_call, stack_module_state, vmap
+
+import hydragnn_hpo
+from hydragnn_hpo.data import Batch, GraphSet
+from hydragnn_hpo.ensemble.engine import Member, batches_by_key, key_of, member_batches, run_member
+from hydragnn_hpo.model import MultiHeadGNN
+
+Tensors = dict[str, Tensor]
+Net = Callable[[Tensors], Tensors]
+Stack = Callable[[Tensors], dict[str, Tensors]]
+"""Members as one net: the heads of each, by trial."""
+
+SAME = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""Tolerance between engines, relative to the largest value of a head."""
+
+INLINED = 8
+"""Most elements of a tensor whose values torch's compiler may write into the code.
+Source: torch/_inductor/graph.py, ``GraphLowering.get_attr``, torch 2.13, 2026-11-22."""
+
+
+_PARTS = (
+    "model",
+    "data/batch.py",
+    "config/convs",
+    "config/model_config.py",
+    "ensemble/engine.py",
+    "ensemble/traced_engines.py",
+)
+"""Parts of this package that determine the compiled code of a net."""
+
+STREAMS = 4
+"""Unlike members that are launched side by side on a GPU."""
+
+_aten: Any = torch.ops.aten
+
+logger = logging.getLogger(__name__)
+
+
+class CannotCompile(Exception):
+    """A member cannot be compiled or stacked; the message says why."""
+
+
+class FunctionalModel(nn.Module):
+    """A net as a function of the named tensors of a batch with edges in pairs."""
+
+    def __init__(self, model: MultiHeadGNN) -> None:
+        """Wrap a net."""
+        super().__init__()
+        self.model = model
+
+    def forward(self, tensors: Tensors) -> Tensors:
+        """Return every head, and the variances that heads predict."""
+        sender, receiver = tensors["ends"]
+        shift = tensors["shift"]
+        batch = Batch(
+            numbers=tensors["numbers"],
+            positions=tensors["positions"],
+            edge_index=torch.stack((torch.cat((sender, receiver)), torch.cat((receiver, sender)))),
+            edge_shift=torch.cat((shift, -shift)),
+            graph_of_node=tensors["graph_of_node"],
+            num_graphs=tensors["graph_index"].shape[0],
+            targets={},
+            masks={},
+            graph_index=tensors["graph_index"],
+            attributes=_named(tensors, "attribute"),
+            laplacian=tensors.get("laplacian"),
+            order=tensors["order"].view(-1),
+            starts=tensors["starts"],
+        )
+        given = _named(tensors, "weight")
+        found: Tensors = functional_call(self.model, given, batch) if given else self.model(batch)
+        return found
+
+
+def _named(tensors: Tensors, kind: str) -> Tensors:
+    """Return the inputs whose names are ``KIND:NAME``, by name."""
+    split = ((name.partition(":"), tensor) for name, tensor in tensors.items())
+    return {name: tensor for (found, _, name), tensor in split if found == kind}
+
+
+def small_weights(model: MultiHeadGNN) -> Tensors:
+    """Return the weights that are inputs of compiled code, by the names of these inputs.
+
+    Torch's compiler writes the values of tiny tensors into the code, where those of another
+    member cannot take their place.
+    """
+    named = itertools.chain(model.named_parameters(), model.named_buffers())
+    return {f"weight:{name}": t.detach() for name, t in named if t.numel() <= INLINED}
+
+
+def to_tensors(batch: Batch) -> Tensors | None:
+    """Return a batch's tensors by name; ``None`` where compiled code does not fit it.
+
+    It needs pairs, and two or more of everything: torch takes sizes of 0 and 1 for constants.
+    """
+    half = batch.edge_index.shape[1] // 2
+    few = min(batch.num_graphs, len(batch.numbers), half)
+    if batch.order is None or batch.starts is None or few < 2:
+        return None
+    tensors = {
+        "numbers": batch.numbers,
+        "positions": batch.positions,
+        "ends": batch.edge_index[:, :half].contiguous(),
+        "shift": batch.edge_shift[:half],
+        "graph_of_node": batch.graph_of_node,
+        "graph_index": batch.graph_index,
+        "order": batch.order.view(2, half),
+        "starts": batch.starts,
+    }
+    tensors |= {f"attribute:{name}": value for name, value in batch.attributes.items()}
+    return tensors if batch.laplacian is None else {**tensors, "laplacian": batch.laplacian}
+
+
+def export_model(model: MultiHeadGNN, tensors: Tensors) -> ExportedProgram:
+    """Trace a net for any number of graphs, nodes and edges.
+
+    Raises:
+        Exception: torch cannot trace it for all sizes; it has many classes for that.
+    """
+    graphs, nodes, pairs = (
+        Dim(name, min=2, max=2**31 - 1) for name in ("graphs", "nodes", "pairs")
+    )
+    sizes = {
+        "numbers": {0: nodes},
+        "positions": {0: nodes},
+        "ends": {1: pairs},
+        "shift": {0: pairs},
+        "graph_of_node": {0: nodes},
+        "graph_index": {0: graphs},
+        "order": {1: pairs},
+        "starts": {0: nodes + 1},
+        "laplacian": {0: nodes},
+    }
+    wanted = {name: sizes.get(name, _own_size(name, graphs)) for name in tensors}
+    with torch.no_grad():
+        return torch.export.export(
+            FunctionalModel(model), (tensors,), dynamic_shapes=(wanted,), strict=False
+        )
+
+
+def _own_size(name: str, graphs: Dim) -> dict[int, Dim]:
+    return {0: graphs} if name.startswith("attribute:") else {}
+
+
+def run_eagerly(member: Member) -> Net:
+    """Return a member's net, run as it is."""
+
+    def net(tensors: Tensors) -> Tensors:
+        with torch.inference_mode():
+            found: Tensors = FunctionalModel(member.model)(tensors)
+        return found
+
+    return net
+
+
+def check_same_output(found: Tensors, wanted: Tensors, dtype: torch.dtype) -> None:
+    """Compare outputs with those of the net itself.
+
+    Raises:
+        Unfit: they are too far off, or of other heads.
+    """
+    if set(found) != set(wanted):
+        raise CannotCompile(
+            f"it answers {', '.join(found)} where the net answers {', '.join(wanted)}"
+        )
+    for name, values in wanted.items():
+        off = (found[name] - values).abs().max() / values.abs().max().clamp(min=1e-30)
+        if not float(off) <= SAME[dtype]:
+            raise CannotCompile(f"its answers for {name} are {float(off):.1e} off, relative")
+
+
+class StackedEngine:
+    """Members of one signature in one call; the others one by one, on a GPU on several streams."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        """Take members whose nets are on ``device``."""
+        self.members = tuple(members)
+        self.device = device
+        self.groups = group_by_signature(self.members)
+        self._stacks: dict[str, Stack | None] = {}
+
+    def predict(
+        self, graphs: GraphSet, indices: np.ndarray
+    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+        """Yield each member's heads and variances for one batch of graphs, in their order."""
+        made = batches_by_key(list(map(key_of, self.members)), graphs, indices, self.device)
+        found: dict[str, Tensors] = {}
+        alone: list[Member] = []
+        for group in self.groups:
+            batch = made[key_of(group[0])]
+            outputs = self._run_stacked(group, batch) if len(group) > 1 else None
+            if outputs is None:
+                alone += group
+            else:
+                found |= outputs
+        found |= run_on_streams([(member, made[key_of(member)]) for member in alone], self.device)
+        for member in self.members:
+            yield member, found[member.trial]
+
+    def _run_stacked(self, group: Sequence[Member], batch: Batch) -> dict[str, Tensors] | None:
+        """Run members of one signature together; ``None`` where they must run one by one."""
+        first, tensors = group[0], to_tensors(batch)
+        if tensors is None:
+            return None
+        if first.trial not in self._stacks:
+            self._stacks[first.trial] = stack_members(group, tensors)
+        stack = self._stacks[first.trial]
+        return None if stack is None else stack(tensors)
+
+
+def group_by_signature(members: Sequence[Member]) -> list[tuple[Member, ...]]:
+    """Group members that differ in their weights alone, in the order of the first ones."""
+    groups: dict[object, list[Member]] = {}
+    for number, member in enumerate(members):
+        fits = member.signature and not member.model.energies
+        key = (member.signature, member.dtype) if fits else number
+        groups.setdefault(key, []).append(member)
+    return [tuple(group) for group in groups.values()]
+
+
+def stack_members(group: Sequence[Member], tensors: Tensors) -> Stack | None:
+    """Make one net of members that differ in their weights alone; ``None`` where that fails.
+
+    Its outputs are compared with those of each member alone.
+
+    Args:
+        group: the members.
+        tensors: inputs to trace with.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own ways while it traces
+            stack = _stack(group, tensors)
+            outputs = stack(tensors)
+        for member in group:
+            check_same_output(outputs[member.trial], run_eagerly(member)(tensors), member.dtype)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as reason:  # torch's tracers raise errors of every class
+        trials = ", ".join(member.trial for member in group)
+        logger.warning("members %s are not stacked: %s.", trials, _first_line(reason))
+        return None
+    return stack
+
+
+def _stack(group: Sequence[Member], tensors: Tensors) -> Stack:
+    """Stack the members' weights and trace the first of them."""
+    program = export_model(group[0].model, tensors).run_decompositions(_STACKABLE_SUMS)
+    net: nn.Module = program.module(check_guards=False)
+    known = {name for name, _ in itertools.chain(net.named_parameters(), net.named_buffers())}
+    parameters, buffers = stack_module_state([FunctionalModel(m.model) for m in group])
+    stacked = {**parameters, **buffers}
+    weights = {name: stacked[name].detach() for name in sorted(known & set(stacked))}
+
+    def run(tensors: Tensors) -> dict[str, Tensors]:
+        def run_one(weights: Tensors) -> Tensors:
+            outputs: Tensors = functional_call(net, weights, (tensors,))
+            return outputs
+
+        with torch.no_grad():
+            outputs = vmap(run_one)(weights)
+        return {
+            member.trial: {name: values[row] for name, values in outputs.items()}
+            for row, member in enumerate(group)
+        }
+
+    return run
+
+
+def _first_line(reason: Exception) -> str:
+    return str(reason).strip().partition("\n")[0].rstrip(".") or type(reason).__name__
+
+
+def run_on_streams(
+    pairs: Sequence[tuple[Member, Batch]], device: torch.device
+) -> dict[str, Tensors]:
+    """Run members, each with its batch: on a GPU a few at a time, on a CPU one by one."""
+    if device.type != "cuda":
+        return {member.trial: run_member(member, batch) for member, batch in pairs}
+    here = torch.cuda.current_stream(device)
+    count = min(STREAMS, len(pairs))
+    streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
+    found: dict[str, Tensors] = {}
+    for stream in streams:
+        stream.wait_stream(here)
+    for (member, batch), stream in zip(pairs, itertools.cycle(streams)):
+        with torch.cuda.stream(stream):
+            found[member.trial] = run_member(member, batch)
+    for stream in streams:
+        here.wait_stream(stream)
+    for outputs in found.values():
+        for values in outputs.values():
+            values.record_stream(here)
+    return found
+
+
+def _embedding_bag(
+    rows: Tensor,
+    index: Tensor,
+    starts: Tensor,
+    scale_grad: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    weights: Tensor | None = None,
+    ends: bool = False,
+    padding: int = -1,
+) -> tuple[Tensor, ...]:
+    """Sum segments of rows by ``index_add``: ``embedding_bag`` cannot be stacked."""
+    assert mode == 0
+    assert ends
+    place = torch.arange(index.shape[0], device=index.device)
+    segment = torch.searchsorted(starts, place, right=True) - 1
+    taken = rows.index_select(0, index)
+    if weights is not None:
+        taken = taken * weights.unsqueeze(-1)
+    zeros = taken.new_zeros(starts.shape[0] - 1, rows.shape[1])
+    empty = index.new_zeros(0)
+    return zeros.index_add(0, segment, taken), empty, empty, empty
+
+
+_STACKABLE_SUMS = {
+    _aten.embedding_bag.default: _embedding_bag,
+    _aten._embedding_bag.default: _embedding_bag,
+    _aten._embedding_bag_forward_only.default: _embedding_bag,
+}
+"""Replacements of torch operations that ``vmap`` cannot stack."""
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of compiled nets: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+    root = environment.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "hydragnn-hpo" / "compiled"
+
+
+def make_private(place: Path) -> bool:
+    """Create a folder that nobody else can write to; return whether that worked."""
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place.chmod(0o700)
+    except OSError:
+        return False
+    return is_own(place)
+
+
+def is_own(path: Path) -> bool:
+    """Check whether a file or folder belongs to this user, and nobody else can write to it."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    plain = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    return plain and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def cache_key(signature: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the cache key of a net: a hash of all that determines its code; weights do not.
+
+    Args:
+        signature: of the net, see ``Member.signature``.
+        tensors: its inputs by name.
+    """
+    known = {
+        "signature": signature,
+        "inputs": {name: str(tensor.dtype) for name, tensor in sorted(tensors.items())},
+        "device": _device(tensors["positions"].device),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "code": code_checksum(),
+    }
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def _device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}"
+    return f"{torch.backends.cpu.get_cpu_capability()} {_cpu_model()}"
+
+
+@functools.cache
+def _cpu_model() -> str:
+    """Return model and flags of the processor: code for one may not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(line for line in lines[:40] if line.startswith(("model name", "flags")))
+
+
+@functools.cache
+def code_checksum() -> str:
+    """Return the checksum of the parts of this package that nets are compiled from."""
+    root, total = Path(hydragnn_hpo.__file__).parent, hashlib.sha256()
+    for part in _PARTS:
+        place = root / part
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
+            total.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return total.hexdigest()
+
+
+@contextmanager
+def torch_compile_cache(place: Path) -> Iterator[None]:
+    """Point torch's compile cache to a private folder, unless the user has named one.
+
+    Torch's default lies in a folder open to all, and torch writes it into the environment once it
+    was asked for.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow
+
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(name)
+    if before is None or before == default_cache_dir():
+        os.environ[name] = str(place)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
+class CompiledEngine:
+    """Members compiled for any number of graphs; those that cannot be stay as they are.
+
+    A member is compiled, or taken from the cache, when it first meets a batch that compiled code
+    can take, and its answers to that batch are compared with those of the net itself.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], device: torch.device, place: Path | None = None
+    ) -> None:
+        """Take members whose nets are on ``device``; nothing is compiled yet.
+
+        Args:
+            members: in the order in which they answer.
+            device: where they are.
+            place: folder of compiled nets; the user's own if left out.
+        """
+        self.members = tuple(members)
+        self.device = device
+        self.place = cache_folder() if place is None else place
+        self.ways: dict[str, str] = {}
+        """How each member that has predicted runs, in words, by trial."""
+        self._nets: dict[str, Net | None] = {}
+
+    def predict(
+        self, graphs: GraphSet, indices: np.ndarray
+    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+        """Yield each member's heads and variances for one batch of graphs."""
+        for member, batch in member_batches(self.members, graphs, indices, self.device):
+            tensors = to_tensors(batch)
+            if tensors is None or self._nets.get(member.trial, self) is None:
+                yield member, run_member(member, batch)
+                continue
+            if member.trial not in self._nets:
+                self._nets[member.trial] = self._prepare(member, tensors)
+            net = self._nets[member.trial]
+            yield member, run_member(member, batch) if net is None else net(tensors)
+
+    def _prepare(self, member: Member, tensors: Tensors) -> Net | None:
+        """Return a member's compiled net, or ``None`` after logging why there is none."""
+        conv = type(member.model.trunk.convs[0]).__name__
+        try:
+            net = self._compile(member, tensors)
+            check_same_output(net(tensors), run_eagerly(member)(tensors), member.dtype)
+        except Exception as reason:  # torch's compilers raise errors of every class
+            why = _first_line(reason)
+            self.ways[member.trial] = f"eager: {why}"
+            logger.warning("member %s (%s) is not compiled: %s.", member.trial, conv, why)
+            logger.debug("why %s is not compiled", member.trial, exc_info=True)
+            return None
+        return net
+
+    def _compile(self, member: Member, tensors: Tensors) -> Net:
+        if member.model.energies:
+            raise CannotCompile("its forces are derivatives")
+        if not member.signature:
+            raise CannotCompile("its conv is a user's own")
+        if not make_private(self.place):
+            raise CannotCompile(f"{self.place} is not a folder that this user alone can write to")
+        path = self.place / f"{cache_key(member.signature, tensors)}.pt2"
+        began = time.monotonic()
+        there = is_own(path)
+        if not there:
+            logger.info("compiling member %s; once for this machine.", member.trial)
+            compile_to(path, member, tensors)
+        net = load_compiled(path, member)
+        seconds = time.monotonic() - began
+        self.ways[member.trial] = f"{'from the cache' if there else 'compiled'} in {seconds:.1f} s"
+        return net
+
+
+def compile_to(path: Path, member: Member, tensors: Tensors) -> None:
+    """Compile a member's net, and write it whole or not at all."""
+    with (
+        TemporaryDirectory(dir=path.parent) as scratch,
+        torch_compile_cache(path.parent / "inductor"),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # torch warns of its own ways while it traces
+        made = Path(scratch) / path.name
+        program = export_model(member.model, tensors | small_weights(member.model))
+        torch._inductor.aoti_compile_and_package(program, package_path=str(made))
+        made.chmod(0o600)
+        made.replace(path)
+
+
+def load_compiled(path: Path, member: Member) -> Net:
+    """Load a compiled net with a member's weights; another member's may have been compiled."""
+    net = torch._inductor.aoti_load_package(str(path), device_index=_index(member))
+    plain, small = FunctionalModel(member.model), small_weights(member.model)
+    own = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
+    known = {name: own[name].detach() for name in net.get_constant_fqns() if name in own}
+    net.load_constants(known, check_full_update=True)
+
+    def run(tensors: Tensors) -> Tensors:
+        found: Tensors = net(tensors | small)
+        return found
+
+    return run
+
+
+def _index(member: Member) -> int:
+    device = next(member.model.parameters()).device
+    return -1 if device.index is None else device.index
