@@ -24,17 +24,9 @@ if TYPE_CHECKING:
         read_split,
     )
     from hydragnn_hpo.ensemble.inference import AUTO, Ensemble, device_of
-    from hydragnn_hpo.ensemble.input_chunks import (
-        StructureFiles,
-        is_store,
-        list_input_sources,
-        refuse_to_replace,
-    )
     from hydragnn_hpo.ensemble.manifest import Manifest
     from hydragnn_hpo.ensemble.model_card import render_model_card
-    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
-    from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
-    from hydragnn_hpo.ensemble.output_parts import PartHeader
+    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank, predict_on_ranks
     from hydragnn_hpo.ensemble.pick import (
         PickRequest,
         check_picks_format,
@@ -50,11 +42,18 @@ if TYPE_CHECKING:
         predict_chunks,
         predict_rows,
     )
+    from hydragnn_hpo.ensemble.predict_output import OutputColumns, PartHeader, PredictedRows
     from hydragnn_hpo.ensemble.prune import PruneEffect, choose_members, prune_members
-    from hydragnn_hpo.ensemble.rank_pool import predict_on_ranks
-    from hydragnn_hpo.ensemble.request_parsing import Limits
-    from hydragnn_hpo.ensemble.serve import make_app
-    from hydragnn_hpo.ensemble.structure_batches import ChunkReader, Structures, read_structures
+    from hydragnn_hpo.ensemble.serve import Limits, make_app
+    from hydragnn_hpo.ensemble.structure_batches import (
+        ChunkReader,
+        StructureFiles,
+        Structures,
+        is_store,
+        list_input_sources,
+        read_structures,
+        refuse_to_replace,
+    )
     from hydragnn_hpo.ensemble.torch_export import export_program
     from hydragnn_hpo.ensemble.uncertainty_figures import compute_curves
     from hydragnn_hpo.ensemble.uncertainty_scores import flatten_values

@@ -11,10 +11,14 @@ from hydragnn_hpo.config import CardConfig, TargetConfig
 from hydragnn_hpo.data import Columns, Rules, open_store
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.input_chunks import StructureFiles, list_input_sources
 from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.strata import By, Strata, size_strata
-from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
+from hydragnn_hpo.ensemble.structure_batches import (
+    ChunkReader,
+    StructureFiles,
+    list_input_sources,
+    read_structures,
+)
 from hydragnn_hpo.ensemble.uncertainty_figures import (
     HeadOnLabels,
     compute_curves,

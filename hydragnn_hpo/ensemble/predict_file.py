@@ -15,21 +15,27 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hydragnn_hpo.data import Prefetcher, hash_file
 from hydragnn_hpo.ensemble.inference import Ensemble, load_ensemble
-from hydragnn_hpo.ensemble.input_chunks import (
+from hydragnn_hpo.ensemble.predict_output import (
+    OutputColumns,
+    PartFolder,
+    PartHeader,
+    PredictedRows,
+    make_rows,
+)
+from hydragnn_hpo.ensemble.structure_batches import (
     ChunkId,
+    ChunkReader,
     StructureFiles,
+    Structures,
     checksum_input,
     list_input_sources,
     refuse_to_replace,
 )
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, make_rows
-from hydragnn_hpo.ensemble.output_parts import PartFolder, PartHeader
-from hydragnn_hpo.ensemble.structure_batches import ChunkReader, Structures
 from hydragnn_hpo.ensemble.writers import Writer, make_writer
 from hydragnn_hpo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.ensemble.chunk_claims import ChunkClaims
+    from hydragnn_hpo.ensemble.multi_rank import ChunkClaims
 
 MAX_REASONS = 20
 """Reasons of a chunk that are shown; all of them stand in the output."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows
 from hydragnn_hpo.ensemble.writers.bp import BpWriter
 from hydragnn_hpo.ensemble.writers.csv import CsvWriter
 from hydragnn_hpo.ensemble.writers.extxyz import ExtxyzWriter

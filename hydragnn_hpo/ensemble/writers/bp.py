@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from hydragnn_hpo.data import Names, reserve_disk
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import whole_folder
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ase.data import chemical_symbols
 
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, split_nodes
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, split_nodes
 from hydragnn_hpo.files import write_pieces
 
 NODES = ".nodes"

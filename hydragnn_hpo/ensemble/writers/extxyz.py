@@ -15,7 +15,7 @@ from ase.calculators.calculator import all_properties
 from ase.data import chemical_symbols
 from ase.io.extxyz import key_val_dict_to_str
 
-from hydragnn_hpo.ensemble.output_columns import AXES, OutputColumns, PredictedRows, split_nodes
+from hydragnn_hpo.ensemble.predict_output import AXES, OutputColumns, PredictedRows, split_nodes
 from hydragnn_hpo.files import write_pieces
 
 RESERVED = {*all_properties, "charge", "magmom", "id", "trust", "units", "pos", "positions"}

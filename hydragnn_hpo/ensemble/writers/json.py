@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.ensemble.inference import HeadPrediction
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, split_nodes
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, split_nodes
 from hydragnn_hpo.files import write_pieces
 from hydragnn_hpo.metrics_log import replace_nonfinite
 

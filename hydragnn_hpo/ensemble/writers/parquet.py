@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.data import offsets
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import whole_file
 

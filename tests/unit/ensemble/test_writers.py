@@ -22,7 +22,7 @@ from hydragnn_hpo.ensemble.manifest import (
     MemberEntry,
     Provenance,
 )
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, make_rows
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, make_rows
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.ensemble.writers import WRITERS, make_writer
 from hydragnn_hpo.errors import ConfigError

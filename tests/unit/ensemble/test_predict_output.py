@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.ensemble.input_chunks import ChunkId
-from hydragnn_hpo.ensemble.output_parts import PartFolder
+from hydragnn_hpo.ensemble.predict_output import PartFolder
+from hydragnn_hpo.ensemble.structure_batches import ChunkId
 from hydragnn_hpo.errors import ConfigError, DataError
 
 
