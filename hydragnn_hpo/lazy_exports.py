@@ -7,6 +7,7 @@ line answers at once, and a host agent loads neither pydantic nor torch.
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,9 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
     def load(name: str) -> Any:
         if name.startswith("__") or name not in read_homes():
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        return getattr(importlib.import_module(homes[name]), name)
+        value = getattr(importlib.import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)  # the next time it is found without a call
+        return value
 
     return load, lambda: sorted(read_homes())
 

@@ -36,13 +36,17 @@ if TYPE_CHECKING:
         write_picks,
     )
     from hydragnn_hpo.ensemble.predict_file import (
-        MAX_REASONS,
-        PredictOutcome,
         PredictRequest,
+        make_writer,
         predict_chunks,
-        predict_rows,
+        stream_rows,
     )
-    from hydragnn_hpo.ensemble.predict_output import OutputColumns, PartHeader, PredictedRows
+    from hydragnn_hpo.ensemble.predict_output import (
+        OutputColumns,
+        PartHeader,
+        PredictedRows,
+        PredictOutcome,
+    )
     from hydragnn_hpo.ensemble.prune import PruneEffect, choose_members, prune_members
     from hydragnn_hpo.ensemble.serve import Limits, make_app
     from hydragnn_hpo.ensemble.structure_batches import (
@@ -68,7 +72,6 @@ __all__ = [
     "HeadEvaluation",
     "LabelledStructures",
     "Limits",
-    "MAX_REASONS",
     "Manifest",
     "OutputColumns",
     "PartHeader",
@@ -93,6 +96,7 @@ __all__ = [
     "list_input_sources",
     "make_app",
     "make_ranking",
+    "make_writer",
     "match_card_labels",
     "parse_label_options",
     "pick_structures",
@@ -100,7 +104,6 @@ __all__ = [
     "predict_as_rank",
     "predict_chunks",
     "predict_on_ranks",
-    "predict_rows",
     "prune_members",
     "read_artefact",
     "read_labelled",
@@ -108,6 +111,7 @@ __all__ = [
     "read_structures",
     "refuse_to_replace",
     "render_model_card",
+    "stream_rows",
     "summarize_artefact",
     "write_artefact",
     "write_picks",

@@ -1,4 +1,9 @@
-"""Many ranks share a prediction: claims on chunks, each rank, and their start."""
+"""Many ranks share a prediction: claims on chunks, what each rank does, and how ranks are started.
+
+Ranks do not speak to each other: they meet in the folder of parts. A rank claims the chunk it is at
+with a file that one rank alone can create. Only time depends on claims: two ranks at the same chunk
+write the same bytes. torch.distributed takes no part.
+"""
 
 import contextlib
 import itertools
@@ -12,26 +17,31 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from hydragnn_hpo import log
-from hydragnn_hpo.campaign import FAILED, FINISHED, Lease, backend_on
-from hydragnn_hpo.config import MachineConfig
+from hydragnn_hpo.ensemble.inference import AUTO, device_of
 from hydragnn_hpo.ensemble.predict_file import (
     POLL_SECONDS,
-    PredictOutcome,
     PredictPipeline,
     PredictRequest,
     Report,
     predict_chunks,
 )
-from hydragnn_hpo.ensemble.predict_output import PartFolder
+from hydragnn_hpo.ensemble.predict_output import PartFolder, PredictOutcome
 from hydragnn_hpo.ensemble.structure_batches import ChunkId
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError
 from hydragnn_hpo.files import passes, read_json, storage, write_json
+from hydragnn_hpo.host_info import start_ticks
 from hydragnn_hpo.launching import DEVICE, THREADS, Backend, Event, Job, Slot
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.campaign import Lease
+    from hydragnn_hpo.config import MachineConfig
+
+logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30.0
 """A claim whose stamp has not changed for so long is of a rank that is gone."""
@@ -152,7 +162,7 @@ class ChunkClaims:
         return self._folder / f"{name}.{attempt}"
 
 
-logger = logging.getLogger(__name__)
+# -- one rank --------------------------------------------------------------------------------
 
 STORAGE_RETRY_SECONDS = 20.0
 """Before a rank whose file server is away ends: its slot is started a few times only."""
@@ -164,8 +174,9 @@ _FAILED = "failed.json"
 _JOIN = "join"
 
 
-class _FinishedEarlier(Exception):
-    """All was done before this rank began."""
+def claims_of(request: PredictRequest) -> ChunkClaims:
+    """Return the claims of all ranks of a request."""
+    return ChunkClaims(request.parts.folder / "claims")
 
 
 def rank_main(spec: Mapping[str, Any]) -> int:
@@ -182,7 +193,8 @@ def rank_main(spec: Mapping[str, Any]) -> int:
     request = PredictRequest.from_json(spec)
     _set_up_process()
     try:
-        with request.open_output(_slot_device()) as pipeline, claims_of(request) as claims:
+        device = os.environ.get(DEVICE, "cpu")
+        with request.open_output(device) as pipeline, claims_of(request) as claims:
             predict_chunks(pipeline, claims)
     except HydraError as error:
         if passes(error):
@@ -195,7 +207,15 @@ def rank_main(spec: Mapping[str, Any]) -> int:
     return 0
 
 
-def predict_as_rank(request: PredictRequest, rank: int) -> PredictOutcome | None:
+def read_failure(request: PredictRequest) -> JobError | None:
+    """Return the error of a rank, if one has left any."""
+    path = request.parts.folder / _FAILED
+    return JobError(str(read_json(path)["error"])) if path.exists() else None
+
+
+def predict_as_rank(
+    request: PredictRequest, rank: int, local: int | None = None
+) -> PredictOutcome | None:
     """Predict as a rank of a launcher; one of the ranks joins the parts.
 
     Rank 0 alone makes the folder, so that one that comes late does not predict all again.
@@ -203,6 +223,7 @@ def predict_as_rank(request: PredictRequest, rank: int) -> PredictOutcome | None
     Args:
         request: the same on all ranks.
         rank: number of this one.
+        local: its number on its host, where that is known.
 
     Returns:
         How it ended, on the rank that joined.
@@ -211,56 +232,38 @@ def predict_as_rank(request: PredictRequest, rank: int) -> PredictOutcome | None
         HydraError: it cannot be done; on all ranks that see it.
     """
     _set_up_process()
-    folder, out = request.parts.folder, Path(request.out)
-    started = _process_start()
+    parts, started = request.parts, _process_start()
+    device = device_of_rank(rank if local is None else local)
 
     def begin(parts: PartFolder, plan: dict[str, str]) -> None:
-        if rank == 0:
+        if rank:
+            _await_folder(parts, started)
+            parts.check_plan(plan)
+        else:
             parts.begin(plan)
             claims_of(request).clear()
-        else:
-            _await_folder(folder, out, started)
-            parts.agree(plan)
 
     try:
-        opened = request.open_output(_slot_device(), begin=begin)
-        with opened as pipeline, claims_of(request) as claims:
+        with request.open_output(device, begin=begin) as pipeline, claims_of(request) as claims:
             if given_up := predict_chunks(pipeline, claims):
-                raise given_up_error(request, given_up)
-            return _join_once(folder, pipeline, claims)
-    except _FinishedEarlier:
-        return None
+                raise _given_up_error(request, given_up)
+            return _join_once(parts.folder, pipeline, claims)
     except HydraError:
-        if folder.exists() or not _is_younger(out, started):
+        if parts.folder.exists() or not _is_younger(parts.out, started):
             raise
-        return None  # other ranks have joined meanwhile
+        return None  # other ranks have joined meanwhile, or before this one began
 
 
-def claims_of(request: PredictRequest) -> ChunkClaims:
-    """Return the claims of all ranks of a request."""
-    return ChunkClaims(request.parts.folder / "claims")
+def device_of_rank(local: int) -> str:
+    """Return the device of this rank's slot; its share of the host's where a launcher has no slots.
 
-
-def read_failure(request: PredictRequest) -> JobError | None:
-    """Return the error of a rank, if one has left any."""
-    path = request.parts.folder / _FAILED
-    return JobError(str(read_json(path)["error"])) if path.exists() else None
-
-
-def clear_failure(request: PredictRequest) -> None:
-    """Remove the error of an earlier start, whose cause may be mended."""
-    (request.parts.folder / _FAILED).unlink(missing_ok=True)
-
-
-def given_up_error(request: PredictRequest, chunks: list[ChunkId]) -> JobError:
-    """Return the error about chunks that end whichever rank predicts them."""
-    first = chunks[0]
-    return JobError(
-        f"{request.out}: {len(chunks)} pieces were not predicted, since several ranks ended while "
-        f"they were at them, the first at piece {first.number + 1} of input {first.source + 1}: "
-        "give ranks more memory or take these structures out, and repeat the command; what is done "
-        "is kept."
-    )
+    Args:
+        local: number of the rank on its host.
+    """
+    device = device_of(AUTO)
+    if DEVICE in os.environ or device == "cpu":
+        return device
+    return f"{device.partition(':')[0]}:{local % torch.accelerator.device_count()}"
 
 
 def _join_once(
@@ -283,6 +286,16 @@ def _join_once(
         time.sleep(POLL_SECONDS)
 
 
+def _given_up_error(request: PredictRequest, chunks: Sequence[ChunkId]) -> JobError:
+    first = chunks[0]
+    return JobError(
+        f"{request.out}: {len(chunks)} pieces were not predicted, since several ranks ended while "
+        f"they were at them, the first at piece {first.number + 1} of input {first.source + 1}: "
+        "give ranks more memory or take these structures out, and repeat the command; what is done "
+        "is kept."
+    )
+
+
 def _set_up_process() -> None:
     """Use the threads of this rank, and leave in order on SIGTERM."""
     torch.set_num_threads(int(os.environ.get(THREADS, "1")))
@@ -293,24 +306,19 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _slot_device() -> str:
-    """Return the device of this rank's slot."""
-    return os.environ.get(DEVICE, "cpu")
-
-
-def _await_folder(folder: Path, out: Path, started: float) -> None:
+def _await_folder(parts: PartFolder, started: float) -> None:
     """Wait for the folder.
 
     Raises:
-        _FinishedEarlier: it was there and is gone: the output is younger than this process.
-        JobError: rank 0 does not make it.
+        JobError: rank 0 does not make it; or it is gone already: the output is younger than this
+            process.
     """
     deadline = time.monotonic() + BEGIN_SECONDS
-    while not (folder / "plan.json").exists():
-        if _is_younger(out, started):
-            raise _FinishedEarlier
+    while not parts.plan.exists():
+        if _is_younger(parts.out, started):
+            raise JobError(f"{parts.out}: was finished before this rank began.")
         if time.monotonic() > deadline:
-            raise JobError(f"{folder}: rank 0 has not begun within {BEGIN_SECONDS:.0f} s.")
+            raise JobError(f"{parts.folder}: rank 0 has not begun within {BEGIN_SECONDS:.0f} s.")
         time.sleep(POLL_SECONDS)
 
 
@@ -320,10 +328,11 @@ def _is_younger(path: Path, started: float) -> bool:
 
 def _process_start() -> float:
     """Return when this process was started, in seconds since the epoch: imports may take long."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    since_boot = (start_ticks(os.getpid()) or 0) / os.sysconf("SC_CLK_TCK")
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
 
+
+# -- ranks of a backend ----------------------------------------------------------------------
 
 RANKS_LOG = "ranks.log"
 EVENT_SECONDS = 0.1
@@ -341,9 +350,9 @@ ONE_JOB_BACKENDS = ("steps", "mpiexec")
 
 
 def predict_on_ranks(
-    request: PredictRequest, pipeline: PredictPipeline, machine: MachineConfig, report: Report
+    request: PredictRequest, pipeline: PredictPipeline, machine: "MachineConfig", report: Report
 ) -> PredictOutcome:
-    """Start ranks, wait until all is predicted, and join it.
+    """Start ranks, replace those that are lost, wait until all is predicted, and join it.
 
     Args:
         request: what to predict.
@@ -354,23 +363,16 @@ def predict_on_ranks(
     Raises:
         HydraError: it cannot be done, or ranks ended before it was.
     """
+    from hydragnn_hpo.campaign import FAILED, FINISHED, Lease
+
     if not machine.shared_files:
         raise ConfigError("predicting on ranks needs files that all hosts see; see shared_files.")
-    folder, parts = request.parts.folder / "launch", request.parts
+    parts, folder = request.parts, request.parts.folder / "launch"
     with storage(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
-    lease = Lease(folder)
-    progress = _Progress(request, report, lease)
-    why = FAILED
+    lease, why = Lease(folder), FAILED
     try:
-        clear_failure(request)
-        claims_of(request).clear()
-        progress.update(before=True)
-        if parts.whole(pipeline.num_sources) is None:
-            _run_ranks(request, machine, folder, progress)
-        progress.update()
-        if parts.whole(pipeline.num_sources) is None:
-            _check_given_up(request)
+        _run_ranks(request, pipeline.num_sources, machine, _Progress(request, report, lease))
         why = FINISHED
     finally:
         lease.release(why)
@@ -383,23 +385,35 @@ def predict_on_ranks(
 
 
 def _run_ranks(
-    request: PredictRequest, machine: MachineConfig, folder: Path, progress: "_Progress"
+    request: PredictRequest, num_sources: int, machine: "MachineConfig", progress: "_Progress"
 ) -> None:
-    """Keep a rank on every slot until no chunk is left."""
-    one_job = machine.backend in ONE_JOB_BACKENDS
-    with backend_on(machine, folder) as backend:
-        RankPool(backend, folder, request.to_json(), one_job=one_job).run(progress)
+    """Keep a rank on every slot until no chunk is left.
 
-
-def _check_given_up(request: PredictRequest) -> None:
-    """Refuse to go on where chunks were given up; no rank is at work any more.
+    Args:
+        request: what to predict.
+        num_sources: into which the input was divided.
+        machine: where ranks run.
+        progress: reports parts, and keeps the lease.
 
     Raises:
         JobError: ranks were lost at all attempts at a chunk.
     """
-    chunks = map(ChunkId.parse, claims_of(request).last_attempts())
-    if given_up := [chunk for chunk in chunks if request.parts.header(chunk) is None]:
-        raise given_up_error(request, given_up)
+    from hydragnn_hpo.campaign import backend_on
+
+    parts, claims, folder = request.parts, claims_of(request), request.parts.folder / "launch"
+    (parts.folder / _FAILED).unlink(missing_ok=True)  # its cause may be mended
+    claims.clear()
+    progress.update(before=True)
+    if parts.headers(num_sources) is not None:
+        return
+    one_job = machine.backend in ONE_JOB_BACKENDS
+    with backend_on(machine, folder) as backend:
+        RankPool(backend, folder, request.to_json(), one_job=one_job).run(progress)
+    progress.update()
+    if parts.headers(num_sources) is None:
+        chunks = map(ChunkId.parse, claims.last_attempts())
+        if given_up := [chunk for chunk in chunks if parts.header(chunk) is None]:
+            raise _given_up_error(request, given_up)
 
 
 class RankPool:
@@ -421,8 +435,7 @@ class RankPool:
         """
         self._backend, self._folder, self._spec = backend, folder, spec
         self._one_job = one_job
-        self._name = f"predict-{secrets.token_hex(3)}"
-        self._numbers = itertools.count(1)
+        self._names = map(f"predict-{secrets.token_hex(3)}-{{}}".format, itertools.count(1))
         self._running: dict[str, Job] = {}
         self._starts = Counter[str]()
         self._finished = False
@@ -440,9 +453,10 @@ class RankPool:
         last_busy = time.monotonic()
         while True:
             self._fill()
+            slots = self._backend.slots
             if self._running:
                 last_busy = time.monotonic()
-            elif self._finished or self._is_given_up():
+            elif self._finished or (slots and not any(map(self._is_usable, slots))):
                 break
             elif time.monotonic() > last_busy + HOST_SECONDS:
                 raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see {self._folder}.")
@@ -452,41 +466,31 @@ class RankPool:
         if not self._finished:
             raise JobError(f"all ranks have ended before their work was done: see {self.log}.")
 
+    def _is_usable(self, slot: Slot) -> bool:
+        """Check whether ranks have not ended badly too often on a slot."""
+        return self._starts[slot.name] < MAX_STARTS
+
     def _fill(self) -> None:
         """Start a rank on each slot that has none, while chunks are left."""
         if self._finished or not self._backend.settled:
             return
         taken = {slot.name for job in self._running.values() for slot in job.slots}
-        slots = [slot for slot in self._backend.slots if self._is_free(slot, taken)]
-        if self._one_job and slots:
-            self._start(slots)
-        elif not self._one_job:
-            for slot in slots:
-                self._start([slot])
-
-    def _is_given_up(self) -> bool:
-        """Check whether there are slots, and ranks have ended badly too often on each."""
-        slots = self._backend.slots
-        return bool(slots) and all(self._starts[slot.name] >= MAX_STARTS for slot in slots)
-
-    def _is_free(self, slot: Slot, taken: set[str]) -> bool:
-        return slot.name not in taken and self._starts[slot.name] < MAX_STARTS
-
-    def _start(self, slots: Sequence[Slot]) -> None:
-        name = f"{self._name}-{next(self._numbers)}"
-        job = Job(
-            id=name,
-            kind="predict",
-            width=len(slots),
-            spec=self._spec,
-            log=self.log,
-            lease=self._folder / f"{name}.lease",
-            watch=None,
-            slots=tuple(slots),
-        )
-        self._starts.update(slot.name for slot in slots)
-        self._running[name] = job
-        self._backend.start(job)
+        slots = [s for s in self._backend.slots if s.name not in taken and self._is_usable(s)]
+        for some in [slots] if self._one_job and slots else [[slot] for slot in slots]:
+            name = next(self._names)
+            job = Job(
+                id=name,
+                kind="predict",
+                width=len(some),
+                spec=self._spec,
+                log=self.log,
+                lease=self._folder / f"{name}.lease",
+                watch=None,
+                slots=tuple(some),
+            )
+            self._starts.update(slot.name for slot in some)
+            self._running[name] = job
+            self._backend.start(job)
 
     def _on_event(self, event: Event) -> None:
         """Record a job's end: a rank ends well only when no chunk is left."""
@@ -501,9 +505,9 @@ class RankPool:
 
 
 class _Progress:
-    """Reports the parts that ranks have written."""
+    """Reports the parts that ranks have written, and keeps the lease."""
 
-    def __init__(self, request: PredictRequest, report: Report, lease: Lease) -> None:
+    def __init__(self, request: PredictRequest, report: Report, lease: "Lease") -> None:
         self._request, self._report, self._lease = request, report, lease
         self._known: set[ChunkId] = set()
         self._last_update = 0.0
@@ -511,17 +515,18 @@ class _Progress:
     def __call__(self) -> None:
         """Update now and then; raise the error that a rank has left."""
         self._lease.renew()
-        if time.monotonic() > self._last_update + PROGRESS_SECONDS:
-            self._last_update = time.monotonic()
-            try:
-                failure = read_failure(self._request)
-                self.update()
-            except (HydraError, OSError) as error:  # files may be back at the next look
-                if not passes(error):
-                    raise
-            else:
-                if failure:
-                    raise failure
+        if time.monotonic() <= self._last_update + PROGRESS_SECONDS:
+            return
+        self._last_update = time.monotonic()
+        try:
+            failure = read_failure(self._request)
+            self.update()
+        except (HydraError, OSError) as error:  # files may be back at the next look
+            if not passes(error):
+                raise
+        else:
+            if failure:
+                raise failure
 
     def update(self, before: bool = False) -> None:
         """Report what is new."""

@@ -1,11 +1,22 @@
-"""Columns of an output, the same in all formats, and the parts of it that are done."""
+"""What a prediction writes: the columns of all formats, and parts of the output that are done.
+
+The columns of a head ``t`` are ``t``, ``t_std``, ``t_std_epistemic``, ``t_lo90`` and ``t_hi90``
+(or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, but one ``t_std``. The value
+of one member is ``t_TRIAL``. Names carry no unit, so that scripts do not break over it.
+
+``OUT.parts/`` holds ``plan.json`` and a file for each chunk that is done. A killed run goes on from
+there, and ranks that see the folder share the work: every chunk has one name, and whichever rank
+writes its part writes the same bytes.
+
+Shapes: G graphs, R rows of a head (G or N), w components.
+"""
 
 import contextlib
 import json
 import shutil
 import zlib
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +27,9 @@ from hydragnn_hpo.ensemble.manifest import Manifest
 from hydragnn_hpo.ensemble.structure_batches import ChunkId, Structures
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.files import read_json, storage, write_json, write_pieces
+
+MAX_REASONS = 20
+"""Reasons why structures failed that are shown; all of them stand in the output."""
 
 AXES = {
     "scalar": ("",),
@@ -34,10 +48,21 @@ class PredictedRows:
     prediction: Prediction
     """For the good ones."""
 
+    def each(self) -> Iterator[tuple[int, int | None, str, str | None]]:
+        """Go through good and bad structures in order.
+
+        Returns:
+            Position, row of the prediction (None for a bad one), name, and why it is bad.
+        """
+        row = 0
+        for place, name in enumerate(self.structures.ids):
+            error = self.structures.errors.get(place)
+            yield place, row if error is None else None, name, error
+            row += error is None
+
     def good(self) -> list[int]:
         """Return the positions of the structures that were predicted, in order."""
-        errors = self.structures.errors
-        return [place for place in range(len(self.structures.ids)) if place not in errors]
+        return [place for place, row, *_ in self.each() if row is not None]
 
     @property
     def num_nodes(self) -> np.ndarray:
@@ -81,7 +106,8 @@ class OutputColumns:
     def titles(self, name: str) -> list[str]:
         """Return the titles of a head's columns."""
         axes = AXES[self.manifest.heads[name].shape]
-        ends = [f"_{end}{level}{axis}" for level, end, axis in self._ends(axes)]
+        bounds = [f"_{end}{level}" for level in self.levels for end in ("lo", "hi")]
+        ends = [bound + axis for bound in bounds for axis in axes]
         own = [f"_{trial}{axis}" for trial in self.trials(name) for axis in axes]
         return [name + tail for tail in (*axes, "_std", "_std_epistemic", *ends, *own)]
 
@@ -100,11 +126,7 @@ class OutputColumns:
         return sorted(m.trial for m in self.manifest.members if name in m.weights)
 
     def lacking(self, found: Container[str]) -> tuple[str, ...]:
-        """Return the keys to copy that no structure had.
-
-        Args:
-            found: those that some structure had.
-        """
+        """Return the keys to copy that are not among those found."""
         return tuple(key for key in self.keep if key not in found)
 
     def provenance(self) -> dict[str, str]:
@@ -116,19 +138,75 @@ class OutputColumns:
             "package": manifest.package,
         }
 
-    def _ends(self, axes: tuple[str, ...]) -> Iterator[tuple[int, str, str]]:
-        for level in self.levels:
-            for end in ("lo", "hi"):
-                yield from ((level, end, axis) for axis in axes)
-
 
 def split_nodes(columns: Columns, values: np.ndarray) -> list[np.ndarray]:
     """Cut the rows of a node-level head into those of each structure."""
     return np.split(values, columns.node_offset[1:-1]) if columns.num_graphs else []
 
 
-_PLAN = "plan.json"
-_SUFFIX = ".part"
+class Writer:
+    """Writes a chunk's share of each file, and joins the shares of all chunks.
+
+    ``part`` may run anywhere and any time; the bytes depend on the rows alone.
+    """
+
+    def __init__(self, layout: OutputColumns) -> None:
+        """Keep the columns."""
+        self.layout = layout
+
+    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
+        """Return the shares of some structures, by what is put behind the name of the output."""
+        raise NotImplementedError
+
+    def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the main file, given its shares in order."""
+        yield from shares
+
+    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
+        """Write each file whole or not at all, and return their paths, the main one first.
+
+        Args:
+            shares: reads the shares of all chunks in order, as often as it is called.
+            out: path of the main file.
+        """
+        write_pieces(out, self.whole(share[""] for share in shares()))
+        return [out]
+
+
+@dataclass
+class PredictOutcome:
+    """How much was predicted, and what went wrong."""
+
+    structures: int = 0
+    """Structures of the input, also those that could not be predicted."""
+    failed: int = 0
+    """Structures that could not be predicted."""
+    errors: list[str] = field(default_factory=list)
+    """The first reasons why."""
+    kept: set[str] = field(default_factory=set)
+    """Keys to copy that some structure had."""
+    files: tuple[Path, ...] = ()
+    """The files of the output, the main one first."""
+    lacking: tuple[str, ...] = ()
+    """Keys to copy that no structure had."""
+
+    def add(self, structures: int, failed: int, errors: Iterable[str], kept: Iterable[str]) -> None:
+        """Count more structures.
+
+        Args:
+            structures: how many.
+            failed: how many of them could not be predicted.
+            errors: reasons why.
+            kept: keys to copy that some of them had.
+        """
+        self.structures += structures
+        self.failed += failed
+        self.errors = [*self.errors, *errors][:MAX_REASONS]
+        self.kept.update(kept)
+
+    def add_batch(self, batch: Structures) -> None:
+        """Count a batch of structures."""
+        self.add(len(batch.ids), len(batch.errors), batch.errors.values(), set().union(*batch.kept))
 
 
 @dataclass(frozen=True)
@@ -158,6 +236,7 @@ class PartFolder:
         """Remember the path of the output; nothing is made yet."""
         self.out = out
         self.folder = out.with_name(out.name + ".parts")
+        self.plan = self.folder / "plan.json"
 
     def begin(self, plan: Mapping[str, str]) -> None:
         """Make the folder, or go on with it if it was made for the same plan.
@@ -169,25 +248,24 @@ class PartFolder:
             ConfigError: it was begun for other structures, another ensemble or other options, or
                 does not say for what.
         """
-        path = self.folder / _PLAN
-        if not path.exists():
+        if not self.plan.exists():
             if self.done():
-                raise self._unknown()
+                raise self._unknown_plan()
             with storage(self.folder):
                 self.folder.mkdir(exist_ok=True)
-            write_json(path, dict(plan))  # ranks that come together write the same
-        self.agree(plan)
+            write_json(self.plan, dict(plan))  # ranks that come together write the same
+        self.check_plan(plan)
 
-    def agree(self, plan: Mapping[str, str]) -> None:
+    def check_plan(self, plan: Mapping[str, str]) -> None:
         """Check that the folder was made for a plan.
 
         Raises:
             ConfigError: it was begun for other structures, another ensemble, other options.
             StorageError: it is gone.
         """
-        known = read_json(self.folder / _PLAN)
+        known = read_json(self.plan)
         if not isinstance(known, dict):
-            raise self._unknown()
+            raise self._unknown_plan()
         differs = [name for name in {**known, **plan} if known.get(name) != plan.get(name)]
         if differs:
             raise ConfigError(
@@ -195,10 +273,37 @@ class PartFolder:
                 "remove it to begin anew, or repeat the command it was begun with."
             )
 
-    def _unknown(self) -> ConfigError:
+    def _unknown_plan(self) -> ConfigError:
         return ConfigError(
             f"{self.folder}: does not say what its pieces are of; remove it to begin anew."
         )
+
+    def write(
+        self, chunk: ChunkId, sections: Mapping[str, bytes], outcome: PredictOutcome, *, last: bool
+    ) -> PartHeader:
+        """Write a part whole, durably.
+
+        Args:
+            chunk: what it is of.
+            sections: its share of each file of the output.
+            outcome: of the chunk's structures.
+            last: no structure of the source comes after.
+        """
+        checksum = 0
+        for content in sections.values():
+            checksum = zlib.crc32(content, checksum)
+        header = PartHeader(
+            structures=outcome.structures,
+            failed=outcome.failed,
+            last=last,
+            sections={name: len(content) for name, content in sections.items()},
+            crc32=checksum,
+            errors=outcome.errors,
+            kept=sorted(outcome.kept),
+        )
+        line = json.dumps(asdict(header)).encode() + b"\n"
+        write_pieces(self._path(chunk), (line, *sections.values()))
+        return header
 
     def header(self, chunk: ChunkId) -> PartHeader | None:
         """Return the header of a part; None where it is not there, or not whole."""
@@ -211,49 +316,19 @@ class PartFolder:
             return None
         return header if size == sum(header.sections.values()) else None
 
-    def write(
-        self,
-        chunk: ChunkId,
-        sections: Mapping[str, bytes],
-        *,
-        structures: int,
-        errors: Sequence[str] = (),
-        failed: int = 0,
-        kept: Sequence[str] = (),
-        last: bool,
-    ) -> PartHeader:
-        """Write a part whole, durably.
-
-        Args:
-            chunk: what it is of.
-            sections: its share of each file of the output.
-            structures: structures of the chunk.
-            errors: some reasons why structures could not be predicted.
-            failed: structures that could not be predicted.
-            kept: keys to copy that some structure had.
-            last: no structure of the source comes after.
-        """
-        checksum = 0
-        for content in sections.values():
-            checksum = zlib.crc32(content, checksum)
-        sizes = {name: len(content) for name, content in sections.items()}
-        header = PartHeader(structures, failed, last, sizes, checksum, list(errors), list(kept))
-        line = json.dumps(asdict(header)).encode() + b"\n"
-        write_pieces(self._path(chunk), (line, *sections.values()))
-        return header
-
-    def whole(self, num_sources: int) -> list[ChunkId] | None:
-        """Return all chunks in order, or None while the part of one is missing."""
-        chunks = []
+    def headers(self, num_sources: int) -> dict[ChunkId, PartHeader] | None:
+        """Return the headers of all chunks in order, or None while the part of one is missing."""
+        headers: dict[ChunkId, PartHeader] = {}
         for source in range(num_sources):
-            header, number = None, 0
-            while header is None or not header.last:
-                header = self.header(ChunkId(source, number))
+            number, last = 0, False
+            while not last:
+                chunk = ChunkId(source, number)
+                header = self.header(chunk)
                 if header is None:
                     return None
-                chunks.append(ChunkId(source, number))
-                number += 1
-        return chunks
+                headers[chunk] = header
+                number, last = number + 1, header.last
+        return headers
 
     def read(self, chunk: ChunkId) -> dict[str, bytes]:
         """Read the shares of a part.
@@ -277,7 +352,7 @@ class PartFolder:
 
     def done(self) -> list[ChunkId]:
         """Return the chunks whose parts are there, in any order."""
-        return [ChunkId.parse(path.stem) for path in self.folder.glob(f"[0-9]*{_SUFFIX}")]
+        return [ChunkId.parse(path.stem) for path in self.folder.glob("[0-9]*.part")]
 
     def remove(self) -> None:
         """Remove the folder: the output is whole. For other ranks it vanishes in one moment."""
@@ -289,8 +364,8 @@ class PartFolder:
 
     def leave(self) -> None:
         """Leave what is done for the next run; a folder without any is removed."""
-        if not any(self.folder.glob(f"*{_SUFFIX}")):
+        if not self.done():
             self.remove()
 
     def _path(self, chunk: ChunkId) -> Path:
-        return self.folder / f"{chunk.source:06d}-{chunk.number:08d}{_SUFFIX}"
+        return self.folder / f"{chunk.source:06d}-{chunk.number:08d}.part"

@@ -375,10 +375,6 @@ class ChunkReader:
     def __exit__(self, *_: object) -> None:
         self._files.close()
 
-    def is_last(self, chunk: ChunkId) -> bool:
-        """Check whether a chunk is known as the last of its source before it is read."""
-        return self.sources[chunk.source].whole
-
     def batches(self, chunk: ChunkId) -> Iterator[tuple[Structures, bool]]:
         """Read a chunk.
 
@@ -602,7 +598,9 @@ def _structure_name(atoms: Atoms, otherwise: str) -> str:
 
 def _one_line(text: str, most: int = _NAME_LENGTH) -> str:
     """Return a text from a file as one line of so many letters that a terminal can take."""
-    line = escape_controls(text).replace("\n", r"\n").replace("\t", r"\t")
+    line = text
+    if not text.isprintable():  # most names are
+        line = escape_controls(text).replace("\n", r"\n").replace("\t", r"\t")
     return line if len(line) <= most else line[: most - 3] + "..."
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.fleet.visit import Visit
     from hydragnn_hpo.launching.job import PRELOAD, Backend, Event, Job, Slot
     from hydragnn_hpo.launching.launcher_detection import (
+        RANK_VARIABLES,
         THREADS,
         LauncherInfo,
         bind_threads,
@@ -81,6 +82,7 @@ __all__ = [
     "Order",
     "PRELOAD",
     "ProcessBackend",
+    "RANK_VARIABLES",
     "Queued",
     "RayBackend",
     "Slot",

@@ -24,6 +24,7 @@ from hydragnn_hpo.ensemble import structure_batches as reading_module
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_file import (
     PredictPipeline,
+    make_writer,
     predict_chunks,
     select_columns,
 )
@@ -36,7 +37,6 @@ from hydragnn_hpo.ensemble.structure_batches import (
     list_input_sources,
     read_structures,
 )
-from hydragnn_hpo.ensemble.writers import make_writer
 from hydragnn_hpo.errors import ConfigError, DataError
 
 Tell = Callable[[PartHeader, bool], None]
@@ -84,7 +84,7 @@ def table_of(
     with reading_of(*paths, model=model) as reading:
         parts = PartFolder(out)
         parts.begin({})
-        work = PredictPipeline(model, reading, make_writer(out, layout), layout, parts)
+        work = PredictPipeline(model, reading, make_writer(out, layout), parts)
         predict_chunks(work, report=tell)
         assert work.join() is not None
     with out.open(newline="") as file:
