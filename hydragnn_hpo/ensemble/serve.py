@@ -1,4 +1,8 @@
-"""Serve an ensemble over HTTP: one token, hard limits, one thread that predicts in batches."""
+"""Serve an ensemble over HTTP: one token, hard limits, one thread that predicts in batches.
+
+Requests that wait together are predicted together (Law 7).
+Shapes: G graphs of the requests of one batch, N nodes of a structure.
+"""
 
 import asyncio
 import io
@@ -18,13 +22,13 @@ import numpy as np
 from annotated_types import Len
 from ase import Atoms
 from ase.data import atomic_numbers
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field, model_validator
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from hydragnn_hpo import __version__
 from hydragnn_hpo.config import AttributeConfig, Config, parse_config
 from hydragnn_hpo.data import Columns, Graph, Place, columns_of, graph_of
 from hydragnn_hpo.data.readers.ase_file import single, structures_in
@@ -276,78 +280,56 @@ PARTS = ("mean", "std", "std_epistemic", "lo90", "hi90")
 _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
 """Statuses that are sent before the body was read: the connection ends with them."""
 
-_BODY_SCHEMA = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["structures"],
-                "properties": {
-                    "structures": {"type": "array", "items": StructureRequest.model_json_schema()}
-                },
-            }
-        },
-        "chemical/x-extxyz": {"schema": {"type": "string"}},
-        "text/plain": {"schema": {"type": "string"}},
-    },
-}
 
-
-def make_app(ensemble: Ensemble, token: Token, limits: Limits) -> FastAPI:
+def make_app(ensemble: Ensemble, token: Token, limits: Limits) -> Starlette:
     """Return the service; its worker lives as long as the application does."""
     worker = PredictWorker(ensemble, limits)
-    service = PredictService(worker, limits)
+    service = PredictService(worker, token, limits)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         worker.start()
         yield
         await asyncio.to_thread(worker.stop, limits.seconds)
 
-    def check_token(request: Request) -> None:
-        if not token.fits(request.headers.get("authorization")):
-            raise RequestRejected(401, "say who you are: Authorization: Bearer TOKEN.")
-
-    app = FastAPI(
-        title="hydragnn-hpo",
-        version=__version__,
-        lifespan=lifespan,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        exception_handlers={
-            RequestRejected: _on_rejected,
-            HTTPException: _on_http_error,
-            Exception: _on_error,
-        },
-    )
-    app.get("/health")(_health)
-    private = APIRouter(dependencies=[Depends(check_token)])
-    private.get("/info")(service.info)
-    private.get("/openapi.json")(_openapi)
-    extra = {"requestBody": _BODY_SCHEMA}
-    private.post("/predict", response_class=Response, openapi_extra=extra)(service.predict)
-    app.include_router(private)
-    return app
+    routes = [
+        Route("/health", _health),
+        Route("/info", service.info),
+        Route("/predict", service.predict, methods=["POST"]),
+    ]
+    handlers = {
+        RequestRejected: _on_rejected,
+        HTTPException: _on_http_error,
+        Exception: _on_error,
+    }
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
 
 class PredictService:
-    """Endpoints that need the worker: counts requests, reads bodies, waits for responses."""
+    """Endpoints that need the token: counts requests, reads bodies, waits for responses."""
 
-    def __init__(self, worker: "PredictWorker", limits: Limits) -> None:
-        """Store the worker and the limits."""
-        self.worker = worker
-        self.limits = limits
+    def __init__(self, worker: "PredictWorker", token: Token, limits: Limits) -> None:
+        """Store what the endpoints share.
+
+        Args:
+            worker: predicts.
+            token: that requests bring.
+            limits: of requests.
+        """
+        self.worker, self.token, self.limits = worker, token, limits
         self.active = 0
 
-    async def info(self) -> dict[str, Any]:
-        """Describe what is predicted, in which units, learned from what."""
+    async def info(self, request: Request) -> Response:
+        """Describe what is predicted, in which units, learned from what, and how to ask for it."""
+        self._check_token(request)
         limits = {name: value for name, value in asdict(self.limits).items() if name != "waiting"}
-        return describe_ensemble(self.worker.ensemble.manifest) | {"limits": limits}
+        structure = StructureRequest.model_json_schema()
+        about = describe_ensemble(self.worker.ensemble.manifest)
+        return JSONResponse({**about, "limits": limits, "structure": structure})
 
     async def predict(self, request: Request) -> Response:
         """Predict every head for some structures: mean, standard deviation, interval, trust."""
+        self._check_token(request)
         kind = _body_kind(request)
         if self.active >= self.limits.waiting:
             raise RequestRejected(429, "too many requests wait already; try again in a second.")
@@ -357,6 +339,10 @@ class PredictService:
         finally:
             self.active -= 1
         return Response(content, media_type="application/json")
+
+    def _check_token(self, request: Request) -> None:
+        if not self.token.fits(request.headers.get("authorization")):
+            raise RequestRejected(401, "say who you are: Authorization: Bearer TOKEN.")
 
     async def _predict(self, request: Request, kind: str) -> bytes:
         """Read the body and wait for the response, within one time limit for both."""
@@ -402,15 +388,9 @@ async def _read_body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-async def _health() -> dict[str, str]:
+async def _health(request: Request) -> Response:
     """Answer that the service runs, and nothing else: no token is needed."""
-    return {"status": "ok"}
-
-
-async def _openapi(request: Request) -> dict[str, Any]:
-    """Describe the service in OpenAPI."""
-    schema: dict[str, Any] = request.app.openapi()
-    return schema
+    return JSONResponse({"status": "ok"})
 
 
 async def _on_rejected(request: Request, error: Exception) -> Response:

@@ -10,7 +10,7 @@ import pytest
 from made_campaign import make_campaign
 from rich.text import Text
 
-from hydragnn_hpo.campaign import lease
+from hydragnn_hpo import campaign
 from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger
 from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.campaign.state import State
@@ -43,7 +43,7 @@ def run(tmp_path_factory):
 def view(run, monkeypatch):
     """The campaign as if a controller were at work five seconds after its last event."""
     *_, last = read_journal(run.journal)
-    monkeypatch.setattr(lease, "alive", lambda _: "process 7 on login1")
+    monkeypatch.setattr(campaign, "alive", lambda _: "process 7 on login1")
     monkeypatch.setattr(module.time, "time", lambda: last["time"] + 5.0)
     return RunReader(run).read(rows=100)
 
@@ -203,7 +203,7 @@ def test_a_run_that_was_begun_anew_is_followed_anew(tmp_path, run):
 
 
 def test_without_anybody_at_work_there_is_nothing_to_wait_for(run):
-    assert lease.alive(run.path) is None
+    assert campaign.alive(run.path) is None
     view = RunReader(run).read()
     assert not view.goes_on
     assert (view.snapshot.course, view.snapshot.status.ends_in) == ("not running", None)
