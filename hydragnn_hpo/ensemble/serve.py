@@ -33,8 +33,11 @@ from hydragnn_hpo.config import AttributeConfig, Config, parse_config
 from hydragnn_hpo.data import Columns, Graph, Place, columns_of, graph_of
 from hydragnn_hpo.data.readers.ase_file import single, structures_in
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference import Ensemble, Prediction
-from hydragnn_hpo.ensemble.manifest import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.manifest import Manifest
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows
+from hydragnn_hpo.ensemble.structure_batches import Structures
+from hydragnn_hpo.ensemble.writers.json import describe_rows
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.http_service import Token
 from hydragnn_hpo.metrics_log import replace_nonfinite
@@ -274,8 +277,8 @@ def bound_pairs(atoms: int, cell: np.ndarray, pbc: Sequence[bool], cutoff: float
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("mean", "std", "std_epistemic", "lo90", "hi90")
-"""Values of each head in a response, in the head's unit; see ``HeadPrediction``."""
+_ENTRY = ("trust", "heads")
+"""What a structure's entry gets when it is predicted."""
 
 _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
 """Statuses that are sent before the body was read: the connection ends with them."""
@@ -446,6 +449,7 @@ class PredictWorker:
         """Store the ensemble; ``start`` begins."""
         self.ensemble = ensemble
         self.limits = limits
+        self._layout = OutputColumns(ensemble.manifest)
         self._waiting: queue.SimpleQueue[PendingRequest | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
 
@@ -557,40 +561,14 @@ class PredictWorker:
         indices = np.array(rows, dtype=np.int64)
         try:
             prediction = self.ensemble.predict(columns, indices)
-            num_nodes = columns.num_nodes()[indices]
-            return list(prediction_entries(self.ensemble.manifest, prediction, num_nodes))
+            structures = Structures(columns.take(indices), tuple(map(str, rows)), {})
+            predicted = describe_rows(self._layout, PredictedRows(structures, prediction))
+            return [{key: replace_nonfinite(each[key]) for key in _ENTRY} for each in predicted]
         except (RuntimeError, MemoryError, ArithmeticError) as error:
             _log(error)
             if len(rows) == 1:
                 return [{"error": "the models failed on it; the service's log says where."}]
         return [entry for row in rows for entry in self._predict_rows(columns, [row])]
-
-
-def prediction_entries(
-    manifest: Manifest, prediction: Prediction, num_nodes: np.ndarray
-) -> Iterator[dict[str, Any]]:
-    """Yield trust and heads of each structure as plain data, without NaN.
-
-    Args:
-        manifest: heads and units.
-        prediction: of some structures.
-        num_nodes: atoms of each of them, [G].
-    """
-    for row, end in enumerate(np.cumsum(num_nodes)):
-        heads = {}
-        for name, values in prediction.heads.items():
-            head = manifest.heads[name]
-            node = head.level == "node"
-            rows = slice(end - num_nodes[row], end) if node else slice(row, row + 1)
-            heads[name] = {part: _to_plain(head, getattr(values, part)[rows]) for part in PARTS}
-        entry: dict[str, Any] = replace_nonfinite({"trust": prediction.trust[row], "heads": heads})
-        yield entry
-
-
-def _to_plain(head: HeadEntry, array: np.ndarray) -> Any:
-    """Return a number, the components of a vector, or one of them per atom."""
-    values = array[:, 0].tolist() if array.shape[1] == 1 else array.tolist()
-    return values[0] if head.level == "graph" else values
 
 
 def describe_ensemble(manifest: Manifest) -> dict[str, Any]:

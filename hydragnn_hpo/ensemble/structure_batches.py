@@ -1,4 +1,15 @@
-"""Turn files and stores into graphs that an ensemble can predict, a bounded number at a time."""
+"""Turn files and stores into graphs that an ensemble can predict, a bounded number at a time.
+
+The input is cut into chunks, the same way on every rank. A *source* is one large file, store or
+database, or a run of small files. A run of small files is one chunk. A large source is cut every so
+many structures; where it ends is seen when it is read, so nothing is counted beforehand. The number
+of a chunk therefore decides what is in it, whoever reads it and whenever.
+
+Structures come as ``ase.Atoms``, from files or from a store. One that is bad keeps its place and
+has a reason.
+
+Shapes: G graphs.
+"""
 
 import contextlib
 import hashlib
@@ -81,18 +92,13 @@ def list_input_sources(paths: Sequence[Path]) -> list[InputSource]:
         DataError: a path does not exist, or is a device or a pipe.
     """
     sources: list[InputSource] = []
-    small: list[Path] = []
-    for path in _files(paths):
-        if _is_small(path):
-            small.append(path)
-            if len(small) < _SMALL_FILES:
-                continue
+    for small, some in itertools.groupby(_files(paths), _is_small):
         if small:
-            sources.append(InputSource(tuple(small), whole=True))
-            small = []
-        if not _is_small(path):
-            sources.append(InputSource((path,), whole=False))
-    return [*sources, InputSource(tuple(small), whole=True)] if small else sources
+            while run := tuple(itertools.islice(some, _SMALL_FILES)):
+                sources.append(InputSource(run, whole=True))
+        else:
+            sources += [InputSource((path,), whole=False) for path in some]
+    return sources
 
 
 def refuse_to_replace(sources: Sequence[InputSource], out: Path) -> None:
@@ -386,14 +392,15 @@ class ChunkReader:
         if is_store(source.paths[0]):
             yield from self._store(chunk.source).batches(chunk.number)
             return
-        batch, count, ended = _BatchBuilder(self.rules, self.keep), 0, source.whole
+        batch, count, ended = _Batch(), 0, source.whole
         for found in self._read_all(source) if source.whole else self._read_run(source, chunk):
             count += 1
             ended = ended or found.ends
-            batch.add(found)
+            batch.add(found, self.rules, self.keep)
             if batch.size >= BATCH_SIZE:
-                yield batch.take(), False
-        yield batch.take(), ended or count < self._steps[chunk.source]
+                structures, batch = batch.to_structures(self.rules), _Batch()
+                yield structures, False
+        yield batch.to_structures(self.rules), ended or count < self._steps[chunk.source]
 
     def count(self) -> int | None:
         """Count the structures where that is cheap."""
@@ -473,46 +480,43 @@ class _RawStructure:
     """The file cannot be read on."""
 
 
-class _BatchBuilder:
-    """Structures on their way to a batch."""
+class _Batch:
+    """Structures on their way to a prediction."""
 
-    def __init__(self, rules: Rules, keep: tuple[str, ...]) -> None:
-        self._rules, self._keep = rules, keep
-        self._clear()
-
-    def _clear(self) -> None:
+    def __init__(self) -> None:
         self.size = 0
-        self._graphs: list[Graph] = []
-        self._ids: list[str] = []
-        self._errors: dict[int, str] = {}
-        self._kept: list[dict[str, Any]] = []
+        self.graphs: list[Graph] = []
+        self.ids: list[str] = []
+        self.errors: dict[int, str] = {}
+        self.kept: list[dict[str, Any]] = []
 
-    def add(self, found: _RawStructure) -> None:
-        """Make a structure a graph, or record why it is none."""
-        content, name = found.content, _one_line(found.name)
+    def add(self, found: _RawStructure, rules: Rules, keep: tuple[str, ...]) -> None:
+        """Make a structure a graph, or record why it is none.
+
+        Args:
+            found: what was read.
+            rules: how structures become graphs.
+            keep: keys of ``atoms.info`` to copy.
+        """
+        content, name, kept = found.content, _one_line(found.name), {}
         if isinstance(content, Atoms):
-            name = _structure_name(content, found.name)
-            self._kept.append(_select_info(content, self._keep))
+            name, kept = _structure_name(content, found.name), _select_info(content, keep)
             try:
-                graph = graph_of(content, Place(found.place, found.number, name), self._rules)
-                self._graphs.append(graph)
+                graph = graph_of(content, Place(found.place, found.number, name), rules)
+                self.graphs.append(graph)
                 self.size += len(graph.numbers) + len(graph.edges)
             except DataError as error:
                 content = error
-        else:
-            self._kept.append({})
         if isinstance(content, DataError):
-            self._errors[len(self._ids)] = _one_line(str(content), most=_REASON_LENGTH)
-        self._ids.append(name)
+            self.errors[len(self.ids)] = _one_line(str(content), most=_REASON_LENGTH)
+        self.ids.append(name)
+        self.kept.append(kept)
 
-    def take(self) -> Structures:
-        """Return the batch, and begin the next."""
-        rules = self._rules
+    def to_structures(self, rules: Rules) -> Structures:
+        """Return what was added; nothing else refers to the graphs any more."""
         stats = {"cutoff": rules.cutoff}
-        columns = columns_of(self._graphs, rules.targets, stats, attributes=rules.attributes)
-        batch = Structures(columns, tuple(self._ids), self._errors, tuple(self._kept))
-        self._clear()
-        return batch
+        columns = columns_of(self.graphs, rules.targets, stats, attributes=rules.attributes)
+        return Structures(columns, tuple(self.ids), self.errors, tuple(self.kept))
 
 
 class _StoreReader:

@@ -47,19 +47,22 @@ def _describe(layout: OutputColumns) -> dict[str, Any]:
     return {"units": layout.manifest.units(), "provenance": layout.provenance()}
 
 
+def describe_rows(layout: OutputColumns, rows: PredictedRows) -> Iterator[dict[str, Any]]:
+    """Yield what is predicted for each structure as plain data, or why nothing is."""
+    predicted = rows.prediction.heads.items()
+    heads = {name: _quantities(layout, name, head, rows) for name, head in predicted}
+    for place, row, name, error in rows.each():
+        entry: dict[str, Any] = {"id": name, "error": error}
+        if layout.keep:
+            entry["kept"] = rows.structures.kept[place]
+        if row is not None:
+            entry["trust"] = rows.prediction.trust[row]
+            entry["heads"] = {name: _of_row(parts, row) for name, parts in heads.items()}
+        yield entry
+
+
 def _lines(layout: OutputColumns, some: Iterable[PredictedRows]) -> Iterator[bytes]:
-    """Yield one object per structure."""
-    for rows in some:
-        predicted = rows.prediction.heads.items()
-        heads = {name: _quantities(layout, name, head, rows) for name, head in predicted}
-        for place, row, name, error in rows.each():
-            entry: dict[str, Any] = {"id": name, "error": error}
-            if layout.keep:
-                entry["kept"] = rows.structures.kept[place]
-            if row is not None:
-                entry["trust"] = rows.prediction.trust[row]
-                entry["heads"] = {name: _of_row(parts, row) for name, parts in heads.items()}
-            yield _line(entry)
+    return (_line(entry) for rows in some for entry in describe_rows(layout, rows))
 
 
 def _quantities(

@@ -1,4 +1,4 @@
-"""Claims: one owner at a time, and free once the owner is gone."""
+"""Claims on chunks, ranks that share them, and which ranks are started, replaced and given up."""
 
 import errno
 import os
@@ -337,6 +337,19 @@ def test_an_output_of_earlier_days_is_no_sign(request_five, monkeypatch):
     monkeypatch.setattr(multi_rank, "_await_folder", lambda *_: None)
     with pytest.raises(StorageError):
         predict_as_rank(request_five, 1)
+
+
+@pytest.mark.parametrize(
+    ("slot", "first", "device"),
+    [(None, "cuda:0", "cuda:1"), (None, "cpu", "cpu"), ("cuda:3", "cuda:3", "cuda:3")],
+)
+def test_ranks_of_a_launcher_share_the_devices_of_their_host(monkeypatch, slot, first, device):
+    monkeypatch.delenv(multi_rank.DEVICE, raising=False)
+    if slot:
+        monkeypatch.setenv(multi_rank.DEVICE, slot)
+    monkeypatch.setattr(multi_rank, "device_of", lambda _: first)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    assert multi_rank.device_of_rank(5) == device
 
 
 def fails(code):
