@@ -400,6 +400,7 @@ class ChunkReader:
             if batch.size >= BATCH_SIZE:
                 structures, batch = batch.to_structures(self.rules), _Batch()
                 yield structures, False
+                del structures  # it is not held while the next batch is read
         yield batch.to_structures(self.rules), ended or count < self._steps[chunk.source]
 
     def count(self) -> int | None:
