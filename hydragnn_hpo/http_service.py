@@ -1,6 +1,6 @@
 """HTTP services: a listening socket, serving on it until a signal, and the token of a service.
 
-Knows floor 0 only, so that the dashboard runs without torch and without the extra ``[serve]``.
+Knows floor 0 only, so that the dashboard runs without torch.
 """
 
 import asyncio

@@ -3,10 +3,12 @@
 A room's ``__init__.py`` lists its public names as imports under ``TYPE_CHECKING``. Type checkers
 read them as they stand; at run time each happens when the name is asked for. So
 ``from hydragnn_hpo.data import Batch`` loads one module rather than a whole room, the command
-line answers at once, and a host agent loads neither pydantic nor torch.
+line answers at once, and a host agent loads neither pydantic nor torch. A name is kept in the face
+once it was asked for: a test that replaces what other rooms use replaces it there.
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +33,9 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
     def load(name: str) -> Any:
         if name.startswith("__") or name not in read_homes():
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        return getattr(importlib.import_module(homes[name]), name)
+        value = getattr(importlib.import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)  # the next time it is found without a call
+        return value
 
     return load, lambda: sorted(read_homes())
 

@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -17,15 +18,18 @@ from hydragnn_hpo.cli.arguments import (
     TrustOption,
     ensemble_file,
 )
+from hydragnn_hpo.cli.words import count
 from hydragnn_hpo.errors import ConfigError, HydraError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from hydragnn_hpo.config import MachineConfig
     from hydragnn_hpo.ensemble import (
-        ChunkReader,
-        Ensemble,
-        OutputColumns,
+        Manifest,
+        PartHeader,
         PredictedRows,
+        PredictOutcome,
         PredictRequest,
     )
     from hydragnn_hpo.launching import LauncherInfo
@@ -77,20 +81,24 @@ MachineOption = Annotated[
 ROWS = 20
 """Structures that the table shows."""
 
+LINE_SECONDS = 15.0
+"""How often a line tells how far it is, where there is no terminal."""
+
 
 @dataclass(frozen=True)
-class RankOptions:
-    """The options that start ranks."""
+class PlaceOptions:
+    """The options that say where to predict."""
 
+    device: str
     ranks: int | None
     hosts: int | None
     backend: str | None
     machine: str | None
 
     @property
-    def are_given(self) -> bool:
+    def starts_ranks(self) -> bool:
         """Whether ranks are to be started."""
-        return any(vars(self).values())
+        return any((self.ranks, self.hosts, self.backend, self.machine))
 
     def resolve_machine(self) -> "MachineConfig":
         """Return the machine, with what its profile says."""
@@ -121,45 +129,58 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Predict properties with standard deviation and intervals, in the targets' units."""
-    options, own_rank = RankOptions(ranks, hosts, backend, machine), find_own_rank()
+    where, own_rank = PlaceOptions(device, ranks, hosts, backend, machine), find_own_rank()
     from hydragnn_hpo.ensemble import PredictRequest
 
     request = PredictRequest(
         files=tuple(str(_shipped_or_path(path)) for path in files),
-        archive=str(ensemble_file(ensemble)),
+        archive=str(ensemble_file(ensemble) if ensemble.is_dir() else ensemble),
         out="" if out is None or str(out) == "-" else str(out),
-        levels=tuple(_split_list(levels)),
+        levels=_split_list(levels),
         members=members,
-        keep=tuple(_split_list(keep)),
+        keep=_split_list(keep),
         structure_column=structure_column,
         form=form,
         trust=tuple(trust or ()),
         compiled=compiled,
     )
-    if dry_run or options.are_given or own_rank:
-        failed = _on_ranks(request, options, own_rank, device, dry_run=dry_run, quiet=as_json)
-    else:
-        failed = _in_process(request, device, streamed=out is not None, as_json=as_json)
-    raise typer.Exit(int(failed))
+    _run(request, where, own_rank, dry_run=dry_run, streamed=out is not None, as_json=as_json)
 
 
-def _on_ranks(
+def _run(
     request: "PredictRequest",
-    options: RankOptions,
+    where: PlaceOptions,
     own_rank: "LauncherInfo | None",
-    device: str,
     *,
     dry_run: bool,
-    quiet: bool,
-) -> bool:
-    """Predict on several ranks, or show what would be started; return whether all failed."""
-    _check_ranks(request, options, own_rank, device)
+    streamed: bool,
+    as_json: bool,
+) -> None:
+    """Predict on ranks, as a rank, or in this process, and print how it ended.
+
+    Args:
+        request: what to predict.
+        where: the devices or ranks.
+        own_rank: our place among ranks, where a launcher has started them.
+        dry_run: only show what would be started.
+        streamed: standard output gets all structures as they come, not a table of the first.
+        as_json: it gets JSON.
+    """
+    if dry_run or where.starts_ranks or own_rank:
+        _check_ranks(request, where, own_rank)
     if dry_run:
-        _show_plan(request, options)
-        return False
-    if options.are_given or own_rank is None:
-        return _start_ranks(request, options, quiet=quiet)
-    return _predict_as_rank(request, own_rank.rank, quiet=quiet)
+        _show_plan(request, where)
+        return
+    if where.starts_ranks:
+        outcome = _start_ranks(request, where, quiet=as_json)
+    elif own_rank is not None:
+        outcome = _predict_as_rank(request, own_rank)
+    elif request.out:
+        outcome = _to_file(request, where.device, quiet=as_json)
+    else:
+        outcome = _to_screen(request, where.device, streamed=streamed, as_json=as_json)
+    print_outcome(outcome, quiet=as_json)
+    raise typer.Exit(int(outcome.failed == outcome.structures))
 
 
 def find_own_rank() -> "LauncherInfo | None":
@@ -167,46 +188,47 @@ def find_own_rank() -> "LauncherInfo | None":
 
     It is called before torch is imported, which looks at the number of threads.
     """
-    from hydragnn_hpo.launching import bind_threads, detect_launcher
+    from hydragnn_hpo.launching import RANK_VARIABLES, bind_threads, detect_launcher
 
-    standing = detect_launcher(os.environ)
-    if standing is not None:
-        bind_threads(os.environ, standing)
-    return standing
+    if not any(name in os.environ for name in RANK_VARIABLES):
+        return None
+    own_rank = detect_launcher(os.environ)
+    if own_rank is not None:
+        bind_threads(os.environ, own_rank)
+    return own_rank
 
 
 def _check_ranks(
-    request: "PredictRequest", options: RankOptions, own_rank: "LauncherInfo | None", device: str
+    request: "PredictRequest", where: PlaceOptions, own_rank: "LauncherInfo | None"
 ) -> None:
     """Refuse what several ranks cannot do.
 
     Args:
         request: what they would predict.
-        options: that start them.
+        where: starts them, perhaps.
         own_rank: our place among them, where a launcher has started them.
-        device: where to predict.
 
     Raises:
         ConfigError: they would read standard input, write to a screen, or share a device.
     """
     from hydragnn_hpo.ensemble import AUTO
 
-    if device != AUTO and (options.are_given or own_rank):
+    if where.device != AUTO and (where.starts_ranks or own_rank):
         raise ConfigError("--device is for one process: each rank has the device of its slot.")
-    who = "--ranks" if options.are_given else "several ranks"
+    who = "--ranks" if where.starts_ranks else "several ranks"
     if not request.out:
         raise ConfigError(f"{who} write a file: add --out NAME.csv.")
     if "-" in request.files:
         raise ConfigError(f"{who} cannot all read standard input: write it to a file first.")
 
 
-def _show_plan(request: "PredictRequest", options: RankOptions) -> None:
+def _show_plan(request: "PredictRequest", where: PlaceOptions) -> None:
     """Show what would be started."""
     from hydragnn_hpo.launching import detect_slots, layout_of, site_of
 
-    machine = options.resolve_machine()
+    machine = where.resolve_machine()
     with request.open_output(begin=lambda parts, plan: None) as pipeline:
-        count = pipeline.count()
+        count = pipeline.reader.count()
         known = "structures that nobody has counted" if count is None else f"{count} structures"
         typer.echo(f"{known}, {pipeline.num_sources} inputs, into {request.out}")
     if done := len(request.parts.done()):
@@ -219,154 +241,213 @@ def _show_plan(request: "PredictRequest", options: RankOptions) -> None:
         typer.echo(f"would start a rank on {slot.device}, cores {cores}")
 
 
-def _start_ranks(request: "PredictRequest", options: RankOptions, *, quiet: bool) -> bool:
-    """Start ranks, show how far they are, and join what they did; return whether all failed."""
-    from hydragnn_hpo.cli.predict_view import PredictProgress, print_outcome
+def _start_ranks(
+    request: "PredictRequest", where: PlaceOptions, *, quiet: bool
+) -> "PredictOutcome":
+    """Start ranks, show how far they are, and join what they did."""
     from hydragnn_hpo.ensemble import predict_on_ranks
 
-    machine = options.resolve_machine()
+    machine = where.resolve_machine()
     with (
         request.open_output() as pipeline,
-        PredictProgress(pipeline.count(), quiet=quiet) as progress,
+        PredictProgress(pipeline.reader.count(), quiet=quiet) as progress,
     ):
-        outcome = predict_on_ranks(request, pipeline, machine, progress.on_chunk)
-    return print_outcome(outcome, quiet=quiet)
+        return predict_on_ranks(request, pipeline, machine, progress.on_chunk)
 
 
-def _predict_as_rank(request: "PredictRequest", rank: int, *, quiet: bool) -> bool:
-    """Predict as one of the ranks that a launcher has started; one of them shows the outcome.
+def _predict_as_rank(request: "PredictRequest", own_rank: "LauncherInfo") -> "PredictOutcome":
+    """Predict as one of the ranks that a launcher has started; one of them has the outcome.
 
     Raises:
         Exit: our part is done, another rank shows the result or the error.
     """
-    from hydragnn_hpo.cli.predict_view import print_outcome
     from hydragnn_hpo.ensemble import predict_as_rank
 
     try:
-        outcome = predict_as_rank(request, rank)
+        outcome = predict_as_rank(request, own_rank.rank, own_rank.local)
     except HydraError as error:
-        if rank == 0:
+        if own_rank.rank == 0:
             raise
         raise typer.Exit(error.exit_code) from None
     if outcome is None:
         raise typer.Exit
-    return print_outcome(outcome, quiet=quiet)
+    return outcome
 
 
-def _in_process(request: "PredictRequest", device: str, *, streamed: bool, as_json: bool) -> bool:
-    """Predict in this process; return whether all failed."""
-    if request.out:
-        return _to_file(request, device, quiet=as_json)
-    return _to_screen(request, device, streamed=streamed, as_json=as_json)
-
-
-def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> bool:
-    """Predict chunk after chunk into a file; return whether all failed."""
-    from hydragnn_hpo.cli.predict_view import PredictProgress, print_outcome
+def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> "PredictOutcome":
+    """Predict chunk after chunk into a file."""
     from hydragnn_hpo.ensemble import predict_chunks
 
     with request.open_output(device) as pipeline:
         try:
-            with PredictProgress(pipeline.count(), quiet=quiet) as progress:
+            with PredictProgress(pipeline.reader.count(), quiet=quiet) as progress:
                 predict_chunks(pipeline, report=progress.on_chunk)
         except BaseException:
             request.parts.leave()
             raise
         outcome = pipeline.join()
-    assert outcome is not None
-    return print_outcome(outcome, quiet=quiet)
+    assert outcome is not None, "this process has written all parts"
+    return outcome
 
 
-def _to_screen(request: "PredictRequest", device: str, *, streamed: bool, as_json: bool) -> bool:
-    """Write to standard output; return whether all failed."""
+def _to_screen(
+    request: "PredictRequest", device: str, *, streamed: bool, as_json: bool
+) -> "PredictOutcome":
+    """Write to standard output: a table of the first structures, or all as they come."""
+    from hydragnn_hpo.ensemble import PredictOutcome, make_writer, stream_rows
+
+    outcome = PredictOutcome()
     with request.open_input(device) as (model, columns, reader):
-        stream = _CountedRows(model, columns, reader)
-        if streamed:
-            _print_lines(stream, as_json=as_json)
-        elif as_json:
-            _print_json(stream)
-        else:
-            _print_table(stream)
-        return stream.print_failures()
-
-
-def _print_lines(stream: "_CountedRows", *, as_json: bool) -> None:
-    """Print a line per structure as they come."""
-    from hydragnn_hpo.ensemble.writers.csv import CsvWriter
-    from hydragnn_hpo.ensemble.writers.json import JsonLinesWriter
-
-    writer = JsonLinesWriter(stream.columns) if as_json else CsvWriter(stream.columns)
-    _print_bytes(writer.head())
-    for rows in stream:
-        _print_bytes(writer.part([rows])[""])
-    if not as_json and stream.columns.names("node"):
+        rows = stream_rows(model, columns, reader, outcome)
+        if not streamed and not as_json:
+            _print_table(model.manifest, rows, outcome)
+            return outcome
+        lines = ".jsonl" if as_json else ".csv"
+        writer = make_writer(Path("stdout" + (lines if streamed else ".json")), columns)
+        for content in writer.whole(writer.part([some])[""] for some in rows):
+            sys.stdout.write(content.decode())
+            sys.stdout.flush()
+    if not as_json and columns.names("node"):
         typer.echo("values per atom are left out: add --json, or --out NAME.csv", err=True)
+    return outcome
 
 
-def _print_json(stream: "_CountedRows") -> None:
-    from hydragnn_hpo.ensemble.writers.json import JsonWriter
-
-    writer = JsonWriter(stream.columns)
-    for text in writer.whole(writer.part([rows])[""] for rows in stream):
-        _print_bytes(text)
-
-
-def _print_table(stream: "_CountedRows") -> None:
+def _print_table(
+    manifest: "Manifest", rows: "Iterable[PredictedRows]", outcome: "PredictOutcome"
+) -> None:
     """Show the first structures."""
-    from hydragnn_hpo.cli.predict_view import render_table
     from hydragnn_hpo.cli.tables import console
 
     shown: list[PredictedRows] = []
-    more = False
-    for rows in stream:
-        shown.append(rows)
-        if more := stream.structures > ROWS:
+    for some in rows:
+        shown.append(some)
+        if outcome.structures > ROWS:
             break
     if shown:
-        console().print(render_table(stream.model.manifest, shown, ROWS, more))
+        console().print(render_table(manifest, shown, ROWS))
 
 
-def _print_bytes(content: bytes) -> None:
-    sys.stdout.write(content.decode())
-    sys.stdout.flush()
+class PredictProgress:
+    """How far it is, on stderr: a bar on a terminal, lines elsewhere; use it in a ``with``."""
+
+    def __init__(self, total: int | None, *, quiet: bool = False) -> None:
+        """Choose between both.
+
+        Args:
+            total: structures, where that is known.
+            quiet: show nothing.
+        """
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )  # fmt: skip
+
+        console = Console(stderr=True)
+        columns = (
+            TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[rate]}"),
+        )  # fmt: skip
+        lively = console.is_terminal and not quiet
+        self.bar = Progress(*columns, console=console, transient=True) if lively else None
+        self.task = self.bar.add_task("", total=total, rate="") if self.bar else None
+        self.total, self.quiet = total, quiet
+        self.done = self._here = 0
+        self._began = self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def on_chunk(self, header: "PartHeader", before: bool) -> None:
+        """Show that a chunk is done.
+
+        Args:
+            header: of its part.
+            before: it was done when this process began.
+        """
+        now = time.monotonic()
+        self.done += header.structures
+        self._here += 0 if before else header.structures
+        rate = f"{self._here / max(now - self._began, 1e-6):.0f} structures/s"
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=self.done, rate=rate)
+        elif not self.quiet and now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
+            of = "" if self.total is None else f" of {self.total}"
+            print(f"{self.done}{of} structures, {rate}", file=sys.stderr, flush=True)
 
 
-class _CountedRows:
-    """Predictions batch after batch, with a count of what went wrong."""
-
-    def __init__(self, model: "Ensemble", columns: "OutputColumns", reader: "ChunkReader") -> None:
-        self.model, self.columns, self.reader = model, columns, reader
-        self.structures = self.failed = 0
-        self.reasons: list[str] = []
-        self.kept: set[str] = set()
-        self.exhausted = False
-
-    def __iter__(self) -> "Iterator[PredictedRows]":
-        from hydragnn_hpo.ensemble import MAX_REASONS, predict_rows, read_structures
-
-        for batch in read_structures(self.reader):
-            self.structures += len(batch.ids)
-            self.failed += len(batch.errors)
-            self.kept.update(*batch.kept)
-            self.reasons = [*self.reasons, *batch.errors.values()][:MAX_REASONS]
-            yield predict_rows(self.model, batch, self.columns)
-        self.exhausted = True
-
-    def print_failures(self) -> bool:
-        """Print what went wrong on stderr, and return whether nothing could be predicted."""
-        from hydragnn_hpo.cli.predict_view import summarize_failures
-        from hydragnn_hpo.errors import DataError
-
-        if not self.structures:
-            raise DataError("there is no structure to predict; give a file or folder with one.")
-        lacking = self.columns.lacking(self.kept) if self.exhausted else ()
-        for line in summarize_failures(self.structures, self.failed, self.reasons, lacking):
-            typer.echo(line, err=True)
-        return self.failed == self.structures
+def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
+    """Print what was written and, on stderr, what went wrong."""
+    for path in outcome.files:
+        print(f"wrote {path}", file=sys.stderr if quiet else sys.stdout, flush=True)
+    lines = [f"error: {reason}" for reason in outcome.errors]
+    if outcome.failed and outcome.files and outcome.files[0].suffix in (".extxyz", ".xyz"):
+        lines.insert(0, f"{outcome.files[0]} leaves out what could not be predicted")
+    if (more := outcome.failed - len(outcome.errors)) > 0:
+        lines.append(f"and {more} more, see the column 'error'")
+    if outcome.failed:
+        structures = count(outcome.structures, "structure")
+        lines.append(f"{outcome.failed} of {structures} could not be predicted")
+    lines += [f"warning: --keep {key}: no structure has such a key" for key in outcome.lacking]
+    for line in lines:
+        typer.echo(line, err=True)
 
 
-def _split_list(text: str) -> list[str]:
-    return [entry.strip() for entry in text.split(",") if entry.strip()]
+def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: int) -> "Table":
+    """Lay out graph-level predictions; node-level ones would not fit.
+
+    Args:
+        manifest: heads and units.
+        some: structures, in order.
+        most: rows of the table.
+    """
+    from rich.markup import escape
+    from rich.table import Table
+
+    heads = manifest.heads.items()
+    graph = {n: head for n, head in heads if (head.level, head.shape) == ("graph", "scalar")}
+    table = Table(title="Mean, standard deviation, [90 % interval]", title_justify="left")
+    table.add_column("structure")
+    for name, head in graph.items():
+        table.add_column(f"{name}\n{escape(f'[{head.unit}]')}", justify="right")
+    table.add_column("trust")
+    lines = [line for rows in some for line in _table_lines(rows, list(graph))]
+    for line in lines[:most]:
+        table.add_row(*map(escape, line))
+    notes = []
+    if len(graph) < len(manifest.heads):
+        notes.append("values per atom: add --out NAME.csv or --out NAME.extxyz")
+    if len(lines) > most:
+        notes.append(f"the first {most}; all of them with --out NAME.csv")
+    table.caption = "\n".join(notes) or None
+    return table
+
+
+def _table_lines(rows: "PredictedRows", heads: list[str]) -> Iterable[list[str]]:
+    for _, row, name, _ in rows.each():
+        if row is None:
+            yield [name, *["-"] * len(heads), "not predicted"]
+            continue
+        cells = []
+        for head in heads:
+            p = rows.prediction.heads[head]
+            mean, std = p.mean[row, 0], p.std[row, 0]
+            cells.append(f"{mean:.3f} +- {std:.3f}  [{p.lo90[row, 0]:.3f}, {p.hi90[row, 0]:.3f}]")
+        yield [name, *cells, rows.prediction.trust[row]]
+
+
+def _split_list(text: str) -> tuple[str, ...]:
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
 
 
 def _shipped_or_path(path: Path) -> Path:

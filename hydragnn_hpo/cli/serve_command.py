@@ -46,7 +46,6 @@ def serve(
     dry_run: DryRunOption = False,
 ) -> None:
     """Serve predictions over HTTP, to those who have the token, until stopped."""
-    _needs_the_extra()
     from hydragnn_hpo.ensemble import Ensemble, Limits, device_of
     from hydragnn_hpo.http_service import find_token, is_loopback
 
@@ -82,18 +81,6 @@ def _run(
 
 def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _needs_the_extra() -> None:
-    from importlib.util import find_spec
-
-    from hydragnn_hpo.errors import ConfigError
-
-    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"serving needs {' and '.join(missing)}: pip install 'hydragnn-hpo[serve]'."
-        )
 
 
 def _check_reach(host: str, *, made: bool, loopback: bool) -> None:

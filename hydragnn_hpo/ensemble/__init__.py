@@ -5,11 +5,7 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.ensemble.artefact import (
-        ArtefactContent,
-        Manifest,
-        read_artefact,
-    )
+    from hydragnn_hpo.ensemble.artefact import ArtefactContent, Manifest, read_artefact
     from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
     from hydragnn_hpo.ensemble.build import build_ensemble
     from hydragnn_hpo.ensemble.calculator import EnsembleCalculator, SpreadExceeded, StopAtSpread
@@ -25,15 +21,7 @@ if TYPE_CHECKING:
         read_split,
     )
     from hydragnn_hpo.ensemble.inference import Ensemble
-    from hydragnn_hpo.ensemble.input_chunks import (
-        StructureFiles,
-        is_store,
-        list_input_sources,
-        refuse_to_replace,
-    )
-    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
-    from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
-    from hydragnn_hpo.ensemble.output_parts import PartHeader
+    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank, predict_on_ranks
     from hydragnn_hpo.ensemble.pick import (
         PickRequest,
         check_picks_format,
@@ -43,17 +31,28 @@ if TYPE_CHECKING:
         write_picks,
     )
     from hydragnn_hpo.ensemble.predict_file import (
-        MAX_REASONS,
-        PredictOutcome,
         PredictRequest,
+        make_writer,
         predict_chunks,
-        predict_rows,
+        stream_rows,
+    )
+    from hydragnn_hpo.ensemble.predict_output import (
+        OutputColumns,
+        PartHeader,
+        PredictedRows,
+        PredictOutcome,
     )
     from hydragnn_hpo.ensemble.prune import PruneEffect, choose_members, prune_members
-    from hydragnn_hpo.ensemble.rank_pool import predict_on_ranks
-    from hydragnn_hpo.ensemble.request_parsing import Limits
-    from hydragnn_hpo.ensemble.serve import make_app
-    from hydragnn_hpo.ensemble.structure_batches import ChunkReader, Structures, read_structures
+    from hydragnn_hpo.ensemble.serve import Limits, make_app
+    from hydragnn_hpo.ensemble.structure_batches import (
+        ChunkReader,
+        StructureFiles,
+        Structures,
+        is_store,
+        list_input_sources,
+        read_structures,
+        refuse_to_replace,
+    )
     from hydragnn_hpo.ensemble.torch_export import export_program
     from hydragnn_hpo.ensemble.uncertainty_scores import compute_curves, flatten_values
 
@@ -67,7 +66,6 @@ __all__ = [
     "HeadEvaluation",
     "LabelledStructures",
     "Limits",
-    "MAX_REASONS",
     "Manifest",
     "OutputColumns",
     "PartHeader",
@@ -92,6 +90,7 @@ __all__ = [
     "list_input_sources",
     "make_app",
     "make_ranking",
+    "make_writer",
     "match_card_labels",
     "parse_label_options",
     "pick_structures",
@@ -99,7 +98,6 @@ __all__ = [
     "predict_as_rank",
     "predict_chunks",
     "predict_on_ranks",
-    "predict_rows",
     "prune_members",
     "read_artefact",
     "read_labelled",
@@ -107,6 +105,7 @@ __all__ = [
     "read_structures",
     "refuse_to_replace",
     "render_model_card",
+    "stream_rows",
     "write_artefact",
     "write_picks",
 ]

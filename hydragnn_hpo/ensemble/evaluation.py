@@ -13,8 +13,12 @@ from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.input_chunks import StructureFiles, list_input_sources
-from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
+from hydragnn_hpo.ensemble.structure_batches import (
+    ChunkReader,
+    StructureFiles,
+    list_input_sources,
+    read_structures,
+)
 from hydragnn_hpo.ensemble.uncertainty_scores import (
     HeadOnLabels,
     compute_curves,

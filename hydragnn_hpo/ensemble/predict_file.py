@@ -1,9 +1,9 @@
 """Predict files of structures: what is asked for, and the chunks it is predicted in.
 
-The input is cut into chunks (``input_chunks``). A process predicts chunks and writes a part of the
-output for each, whole or not at all (``output_parts``); a run that was killed skips the parts that
-are there. At the end the parts are joined in order. Many ranks run the same loop over the same
-chunks and claim those they are at (``chunk_claims``), so the output is the same to the byte.
+The input is cut into chunks (``structure_batches``). A process predicts chunks and writes a part of
+the output for each, whole or not at all (``predict_output``); a run that was killed skips the parts
+that are there. At the end the parts are joined in order. Many ranks run the same loop over the same
+chunks and claim those they are at (``multi_rank``), so the output is the same to the byte.
 """
 
 import contextlib
@@ -15,25 +15,31 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hydragnn_hpo.data import Prefetcher
 from hydragnn_hpo.ensemble.inference import Ensemble, load_ensemble
-from hydragnn_hpo.ensemble.input_chunks import (
+from hydragnn_hpo.ensemble.predict_output import (
+    OutputColumns,
+    PartFolder,
+    PartHeader,
+    PredictedRows,
+    PredictOutcome,
+    Writer,
+    make_rows,
+)
+from hydragnn_hpo.ensemble.structure_batches import (
     ChunkId,
+    ChunkReader,
     StructureFiles,
+    Structures,
     checksum_input,
     list_input_sources,
+    read_structures,
     refuse_to_replace,
 )
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, make_rows
-from hydragnn_hpo.ensemble.output_parts import PartFolder, PartHeader
-from hydragnn_hpo.ensemble.structure_batches import ChunkReader, Structures
-from hydragnn_hpo.ensemble.writers import Writer, make_writer
+from hydragnn_hpo.ensemble.writers import WRITERS
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.files import hash_file
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.ensemble.chunk_claims import ChunkClaims
-
-MAX_REASONS = 20
-"""Reasons of a chunk that are shown; all of them stand in the output."""
+    from hydragnn_hpo.ensemble.multi_rank import ChunkClaims
 
 BATCHES_AHEAD = 1
 """Batches that are read while the nets are at one."""
@@ -127,14 +133,14 @@ class PredictRequest:
                 another request.
         """
         with self.open_input(device) as (model, columns, reader):
-            out, parts = Path(self.out), self.parts
-            writer = make_writer(out, columns)
-            refuse_to_replace(reader.sources, out)
+            parts = self.parts
+            writer = make_writer(parts.out, columns)
+            refuse_to_replace(reader.sources, parts.out)
             checksum = checksum_input(reader.sources)
             if checksum is None:
                 parts.remove()  # what came through standard input does not come again
             begin(parts, self._plan(checksum or "standard input", columns))
-            yield PredictPipeline(model, reader, writer, columns, parts)
+            yield PredictPipeline(model, reader, writer, parts)
 
     def _plan(self, checksum: str, columns: OutputColumns) -> dict[str, str]:
         """Return what decides the bytes of the output, see ``PartFolder.begin``."""
@@ -148,81 +154,40 @@ class PredictRequest:
 
 
 @dataclass(frozen=True)
-class PredictOutcome:
-    """How a prediction ended."""
-
-    structures: int
-    """Structures of the input, also those that could not be predicted."""
-    failed: int
-    """Structures that could not be predicted."""
-    errors: tuple[str, ...]
-    """The first reasons why."""
-    files: tuple[Path, ...]
-    """The files of the output, the main one first."""
-    lacking: tuple[str, ...] = ()
-    """Keys to copy that no structure had."""
-
-
 class PredictPipeline:
     """From chunks of the input to parts of the output, and from all parts to the output."""
 
-    def __init__(
-        self,
-        model: Ensemble,
-        reader: ChunkReader,
-        writer: Writer,
-        columns: OutputColumns,
-        parts: PartFolder,
-    ) -> None:
-        """Keep what it is made of.
-
-        Args:
-            model: predicts.
-            reader: reads the structures.
-            writer: writes them in the format of the output.
-            columns: of the output.
-            parts: where parts are kept, begun.
-        """
-        self._model, self._reader, self._writer, self._parts = model, reader, writer, parts
-        self._columns = columns
+    model: Ensemble
+    """Predicts."""
+    reader: ChunkReader
+    """Reads the structures."""
+    writer: Writer
+    """Writes them in the format of the output."""
+    parts: PartFolder
+    """Where parts are kept, begun."""
 
     @property
     def num_sources(self) -> int:
         """Number of sources that the input was divided into."""
-        return len(self._reader.sources)
-
-    def count(self) -> int | None:
-        """Count the structures where that is cheap."""
-        return self._reader.count()
+        return len(self.reader.sources)
 
     def is_last(self, chunk: ChunkId) -> bool:
         """Check whether a chunk is known as the last of its source before it is read."""
-        return self._reader.is_last(chunk)
+        return self.reader.sources[chunk.source].whole
 
     def header(self, chunk: ChunkId) -> PartHeader | None:
         """Return what the part of a chunk says; None while there is no whole part."""
-        return self._parts.header(chunk)
+        return self.parts.header(chunk)
 
     def predict(self, chunk: ChunkId) -> PartHeader:
         """Predict a chunk and write its part; an empty one behind the end of the source."""
-        rows, errors, structures, failed, last = list[PredictedRows](), list[str](), 0, 0, False
-        kept: set[str] = set()
-        with Prefetcher(lambda batch: batch, self._reader.batches(chunk), BATCHES_AHEAD) as batches:
+        rows, outcome, last = list[PredictedRows](), PredictOutcome(), False
+        with Prefetcher(lambda batch: batch, self.reader.batches(chunk), BATCHES_AHEAD) as batches:
             for batch, last in batches:  # noqa: B007
-                structures, failed = structures + len(batch.ids), failed + len(batch.errors)
-                errors += batch.errors.values()
-                kept.update(*batch.kept)
+                outcome.add_batch(batch)
                 if batch.ids:
-                    rows.append(predict_rows(self._model, batch, self._columns))
-        return self._parts.write(
-            chunk,
-            self._writer.part(rows),
-            structures=structures,
-            errors=errors[:MAX_REASONS],
-            failed=failed,
-            kept=sorted(kept),
-            last=last,
-        )
+                    rows.append(predict_rows(self.model, batch, self.writer.layout))
+        return self.parts.write(chunk, self.writer.part(rows), outcome, last=last)
 
     def join(self) -> PredictOutcome | None:
         """Write the output from the parts, and remove them; None while one is missing.
@@ -230,24 +195,23 @@ class PredictPipeline:
         Raises:
             DataError: a part is damaged, or no structure was there at all.
         """
-        chunks = self._parts.whole(self.num_sources)
-        if chunks is None:
+        headers = self.parts.headers(self.num_sources)
+        if headers is None:
             return None
-        headers = [header for chunk in chunks if (header := self._parts.header(chunk))]
-        structures = sum(header.structures for header in headers)
-        if not structures:
-            self._parts.remove()
-            raise DataError("there is no structure to predict; give a file or folder with one.")
+        outcome = PredictOutcome()
+        for header in headers.values():
+            outcome.add(header.structures, header.failed, header.errors, header.kept)
+        if not outcome.structures:
+            self.parts.remove()
+            raise _nothing_to_predict()
 
         def shares() -> Iterator[dict[str, bytes]]:
-            return (self._parts.read(chunk) for chunk in chunks)
+            return (self.parts.read(chunk) for chunk in headers)
 
-        files = self._writer.join(shares, self._parts.out)
-        self._parts.remove()
-        errors = [error for header in headers for error in header.errors][:MAX_REASONS]
-        failed = sum(header.failed for header in headers)
-        lacking = self._columns.lacking({key for header in headers for key in header.kept})
-        return PredictOutcome(structures, failed, tuple(errors), tuple(files), lacking)
+        outcome.files = tuple(self.writer.join(shares, self.parts.out))
+        outcome.lacking = self.writer.layout.lacking(outcome.kept)
+        self.parts.remove()
+        return outcome
 
 
 def predict_chunks(
@@ -326,6 +290,43 @@ def predict_rows(model: Ensemble, batch: Structures, columns: OutputColumns) -> 
     levels = [level for level in columns.levels if level != 90]
     prediction = model.predict(batch.columns, levels=levels, members=columns.members)
     return make_rows(batch, prediction)
+
+
+def stream_rows(
+    model: Ensemble, columns: OutputColumns, reader: ChunkReader, outcome: PredictOutcome
+) -> Iterator[PredictedRows]:
+    """Predict all of the input batch after batch, for an output that is no file.
+
+    Args:
+        model: predicts.
+        columns: of the output.
+        reader: reads the structures.
+        outcome: counts them; what they lack is known at the end.
+
+    Raises:
+        DataError: no structure was there at all.
+    """
+    for batch in read_structures(reader):
+        outcome.add_batch(batch)
+        yield predict_rows(model, batch, columns)
+    if not outcome.structures:
+        raise _nothing_to_predict()
+    outcome.lacking = columns.lacking(outcome.kept)
+
+
+def _nothing_to_predict() -> DataError:
+    return DataError("there is no structure to predict; give a file or folder with one.")
+
+
+def make_writer(out: Path, columns: OutputColumns) -> Writer:
+    """Choose by the output's suffix.
+
+    Raises:
+        ConfigError: it is not known, or needs a package that is not installed.
+    """
+    if out.suffix not in WRITERS:
+        raise ConfigError(f"{out}: cannot tell the format; end it in {', '.join(WRITERS)}.")
+    return WRITERS[out.suffix](columns)
 
 
 def select_columns(

@@ -1,125 +1,338 @@
 """Serve an ensemble over HTTP: one token, hard limits, one thread that predicts in batches.
 
 Requests that wait together are predicted together (Law 7).
-Shapes: G graphs of the requests of one batch.
+Shapes: G graphs of the requests of one batch, N nodes of a structure.
 """
 
 import asyncio
+import io
 import json
 import logging
 import queue
+import re
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
+from annotated_types import Len
 from ase import Atoms
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from ase.data import atomic_numbers
+from pydantic import ConfigDict, Field, model_validator
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from hydragnn_hpo import __version__
+from hydragnn_hpo.config import AttributeConfig, Config, parse_config
 from hydragnn_hpo.data import Columns, Graph, Place, columns_of, graph_of
-from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
+from hydragnn_hpo.data.readers.ase_file import single, structures_in
+from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference import Ensemble, Prediction
-from hydragnn_hpo.ensemble.request_parsing import (
-    KINDS,
-    Limits,
-    RequestRejected,
-    StructureRequest,
-    bound_pairs,
-    parse_structures,
-)
-from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows
+from hydragnn_hpo.ensemble.structure_batches import Structures
+from hydragnn_hpo.ensemble.writers.json import describe_rows
+from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.http_service import Token
 from hydragnn_hpo.metrics_log import replace_nonfinite
 
+JSON, EXTXYZ = "json", "extxyz"
+KINDS = {"application/json": JSON, "text/plain": EXTXYZ, "chemical/x-extxyz": EXTXYZ}
+"""Kind of body by content type."""
+
+Triple = Annotated[list[float], Len(3, 3)]
+NamedStructures = Iterator[tuple[str, Atoms | DataError]]
+"""Name of each structure, and the structure or why it cannot be used."""
+
+_LONGEST_LINE = 10_000
+"""Characters of an extxyz comment line; ASE parses it with regular expressions."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a service; a request beyond them is rejected before the work is done."""
+
+    body_bytes: int = 8_000_000
+    """Largest body of a request."""
+    structures: int = 1_000
+    """Most structures in a request."""
+    atoms: int = 2_000
+    """Most atoms in a structure."""
+    edges: int = 500_000
+    """Most edges in the graph of a structure."""
+    seconds: float = 60.0
+    """Time for a request, its body included."""
+    waiting: int = 32
+    """Most requests at a time, the one that is worked on included."""
+
+    @property
+    def pairs(self) -> int:
+        """Most pairs of atoms and images that a neighbour search may have to try."""
+        return 40 * self.edges
+
+
+class RequestRejected(Exception):
+    """A request gets no predictions; the client gets the status and the sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        """Store the HTTP status and the sentence for the client."""
+        super().__init__(sentence)
+        self.status = status
+
+
+class StructureRequest(Config):
+    """One structure of a JSON request. Read by ``parse_structures``."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: Annotated[str, Field(max_length=200)] = ""
+    """Name, given back with the answer; its number if left out."""
+
+    numbers: list[int] | None = None
+    """Atomic numbers; or give symbols."""
+
+    symbols: list[str] | None = None
+    """Chemical symbols; or give numbers."""
+
+    positions: list[Triple]
+    """Angstrom."""
+
+    cell: Annotated[list[Triple], Len(3, 3)] | None = None
+    """Lattice vectors as rows, angstrom."""
+
+    pbc: bool | Annotated[list[bool], Len(3, 3)] | None = None
+    """Periodic directions; needed where there is a cell."""
+
+    info: dict[str, float] = {}
+    """Known properties that the ensemble asks for, by name."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.numbers is None) == (self.symbols is None):
+            raise ValueError("give either numbers or symbols.")
+        if len(self.elements) != len(self.positions):
+            raise ValueError(
+                f"there are {len(self.elements)} elements and {len(self.positions)} positions."
+            )
+        if self.cell is not None and self.pbc is None:
+            raise ValueError("there is a cell; say with pbc which directions are periodic.")
+        return self
+
+    @property
+    def elements(self) -> list[int]:
+        """Atomic numbers; -1 for an unknown element."""
+        if self.numbers is not None:
+            return [z if 0 < z < 1_000 else -1 for z in self.numbers]
+        return [atomic_numbers.get(symbol, -1) for symbol in self.symbols or ()]
+
+
+def parse_structures(
+    body: bytes, kind: str, limits: Limits, attributes: Mapping[str, AttributeConfig]
+) -> NamedStructures:
+    """Yield each structure's name, and the structure or why it cannot be used.
+
+    Args:
+        body: of the request.
+        kind: ``json`` or ``extxyz``.
+        limits: most structures, and atoms in each.
+        attributes: known properties that members read; all others are dropped.
+
+    Raises:
+        RequestRejected: the body as a whole is of no use, or holds too many structures.
+    """
+    structures = _parse_json(body, limits) if kind == JSON else _parse_extxyz(body, limits)
+    wanted = {attribute.key or name for name, attribute in attributes.items()}
+    for number, (name, item) in enumerate(structures, start=1):
+        if isinstance(item, Atoms):
+            if len(item) > limits.atoms:
+                item = _too_many_atoms(number, len(item), limits)
+            else:
+                info = {key: value for key, value in item.info.items() if key in wanted}
+                item = Atoms(item.numbers, item.positions, cell=item.cell, pbc=item.pbc, info=info)
+        yield name or str(number), item
+
+
+def _parse_json(body: bytes, limits: Limits) -> NamedStructures:
+    try:
+        values = json.loads(body)
+    except RecursionError:
+        raise RequestRejected(400, "the body is JSON within JSON, too deep to be read.") from None
+    except ValueError as error:
+        place = f" at {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise RequestRejected(400, f"the body is not JSON{place}.") from None
+    several = values.get("structures") if isinstance(values, dict) and len(values) == 1 else None
+    if not isinstance(several, list):
+        raise RequestRejected(400, 'the body must be {"structures": [...]} and nothing else.')
+    _check_count(len(several), limits)
+    for number, value in enumerate(several, start=1):
+        name = value.get("id", "") if isinstance(value, dict) else ""
+        yield name if isinstance(name, str) else "", _parse_structure(value, number, limits)
+
+
+def _parse_structure(value: Any, number: int, limits: Limits) -> Atoms | DataError:
+    if not isinstance(value, dict):
+        return _bad(number, "is no JSON object")
+    positions = value.get("positions")
+    if isinstance(positions, list) and len(positions) > limits.atoms:
+        return _too_many_atoms(number, len(positions), limits)
+    try:
+        wanted = parse_config(value, StructureRequest, where=f"structure {number}")
+    except ConfigError as error:
+        return DataError(str(error)[:300])
+    if -1 in wanted.elements:
+        return _bad(number, f"has an unknown element at atom {wanted.elements.index(-1) + 1}")
+    pbc = wanted.pbc if wanted.pbc is not None else False
+    return Atoms(wanted.elements, wanted.positions, cell=wanted.cell, pbc=pbc, info=wanted.info)
+
+
+def _parse_extxyz(body: bytes, limits: Limits) -> NamedStructures:
+    try:
+        lines = body.decode().splitlines()
+    except UnicodeDecodeError:
+        raise RequestRejected(400, "the body is not UTF-8 text.") from None
+    frames = list(_find_frames(lines))
+    _check_count(len(frames), limits)
+    for number, (first, last) in enumerate(frames, start=1):
+        atoms = last - first - 2
+        if atoms > limits.atoms:
+            yield "", _too_many_atoms(number, atoms, limits)
+            continue
+        if max(map(len, lines[first:last])) > _LONGEST_LINE:
+            yield "", _bad(number, f"has a line of more than {_LONGEST_LINE} characters")
+            continue
+        content = io.StringIO("\n".join(lines[first:last]) + "\n")
+        try:
+            found = single(structures_in(content, "extxyz", "body"), "body")
+        except DataError as error:
+            reason = str(error).removeprefix("body: structure 1 ")[:300].rstrip(".")
+            yield "", _bad(number, reason)
+            continue
+        own = found.info.get("id", found.info.get("name"))
+        yield own[:200] if isinstance(own, str) else "", found
+
+
+def _find_frames(lines: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield first line and end of each frame."""
+    at = 0
+    while at < len(lines):
+        head = lines[at].strip()
+        if not head:
+            at += 1
+            continue
+        if not re.fullmatch(r"[0-9]{1,9}", head, re.ASCII):
+            raise RequestRejected(400, f"line {at + 1}: a number of atoms was wanted; send extxyz.")
+        end = at + 2 + int(head)
+        if end > len(lines):
+            raise RequestRejected(400, f"line {at + 1}: the body ends within its {head} atoms.")
+        yield at, end
+        at = end
+
+
+def _check_count(count: int, limits: Limits) -> None:
+    if not count:
+        raise RequestRejected(400, "the body holds no structure.")
+    if count > limits.structures:
+        raise RequestRejected(
+            413, f"{count} structures in one request, the limit is {limits.structures}: send less."
+        )
+
+
+def _too_many_atoms(number: int, atoms: int, limits: Limits) -> DataError:
+    return _bad(number, f"has {atoms} atoms, the limit is {limits.atoms}")
+
+
+def _bad(number: int, reason: str) -> DataError:
+    return DataError(f"structure {number} {reason}.".replace("..", "."))
+
+
+def bound_pairs(atoms: int, cell: np.ndarray, pbc: Sequence[bool], cutoff: float) -> float:
+    """Bound the edges of a structure without searching for them.
+
+    Along a periodic direction whose lattice planes are h apart, an atom has at most
+    2 cutoff / h + 1 images of another one within the cutoff.
+
+    Args:
+        atoms: N.
+        cell: lattice vectors as rows in angstrom, [3, 3].
+        pbc: periodic directions.
+        cutoff: longest edge in angstrom.
+
+    Returns:
+        N^2 times the images; infinite where the lattice spans nothing.
+    """
+    periodic = cell[np.asarray(pbc, dtype=bool)]
+    if not len(periodic):
+        return float(atoms) ** 2
+    if not np.isfinite(periodic).all() or np.linalg.matrix_rank(periodic) < len(periodic):
+        return float("inf")
+    heights = 1.0 / np.linalg.norm(np.linalg.pinv(periodic), axis=0)
+    return float(atoms) ** 2 * float(np.prod(2.0 * cutoff / heights + 1.0))
+
+
 logger = logging.getLogger(__name__)
 
-PARTS = ("mean", "std", "std_epistemic", "lo90", "hi90")
-"""Values of each head in a response, in the head's unit; see ``HeadPrediction``."""
+_ENTRY = ("trust", "heads")
+"""What a structure's entry gets when it is predicted."""
 
 _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
 """Statuses that are sent before the body was read: the connection ends with them."""
 
-_BODY_SCHEMA = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["structures"],
-                "properties": {
-                    "structures": {"type": "array", "items": StructureRequest.model_json_schema()}
-                },
-            }
-        },
-        "chemical/x-extxyz": {"schema": {"type": "string"}},
-        "text/plain": {"schema": {"type": "string"}},
-    },
-}
 
-
-def make_app(ensemble: Ensemble, token: Token, limits: Limits) -> FastAPI:
+def make_app(ensemble: Ensemble, token: Token, limits: Limits) -> Starlette:
     """Return the service; its worker lives as long as the application does."""
     worker = PredictWorker(ensemble, limits)
-    service = PredictService(worker, limits)
+    service = PredictService(worker, token, limits)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         worker.start()
         yield
         await asyncio.to_thread(worker.stop, limits.seconds)
 
-    def check_token(request: Request) -> None:
-        if not token.fits(request.headers.get("authorization")):
-            raise RequestRejected(401, "say who you are: Authorization: Bearer TOKEN.")
-
-    app = FastAPI(
-        title="hydragnn-hpo",
-        version=__version__,
-        lifespan=lifespan,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        exception_handlers={
-            RequestRejected: _on_rejected,
-            HTTPException: _on_http_error,
-            Exception: _on_error,
-        },
-    )
-    app.get("/health")(_health)
-    private = APIRouter(dependencies=[Depends(check_token)])
-    private.get("/info")(service.info)
-    private.get("/openapi.json")(_openapi)
-    extra = {"requestBody": _BODY_SCHEMA}
-    private.post("/predict", response_class=Response, openapi_extra=extra)(service.predict)
-    app.include_router(private)
-    return app
+    routes = [
+        Route("/health", _health),
+        Route("/info", service.info),
+        Route("/predict", service.predict, methods=["POST"]),
+    ]
+    handlers = {
+        RequestRejected: _on_rejected,
+        HTTPException: _on_http_error,
+        Exception: _on_error,
+    }
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
 
 class PredictService:
-    """Endpoints that need the worker: counts requests, reads bodies, waits for responses."""
+    """Endpoints that need the token: counts requests, reads bodies, waits for responses."""
 
-    def __init__(self, worker: "PredictWorker", limits: Limits) -> None:
-        """Store the worker and the limits."""
-        self.worker = worker
-        self.limits = limits
+    def __init__(self, worker: "PredictWorker", token: Token, limits: Limits) -> None:
+        """Store what the endpoints share.
+
+        Args:
+            worker: predicts.
+            token: that requests bring.
+            limits: of requests.
+        """
+        self.worker, self.token, self.limits = worker, token, limits
         self.active = 0
 
-    async def info(self) -> dict[str, Any]:
-        """Describe what is predicted, in which units, learned from what."""
+    async def info(self, request: Request) -> Response:
+        """Describe what is predicted, in which units, learned from what, and how to ask for it."""
+        self._check_token(request)
         limits = {name: value for name, value in asdict(self.limits).items() if name != "waiting"}
-        return describe_ensemble(self.worker.ensemble.manifest) | {"limits": limits}
+        structure = StructureRequest.model_json_schema()
+        about = describe_ensemble(self.worker.ensemble.manifest)
+        return JSONResponse({**about, "limits": limits, "structure": structure})
 
     async def predict(self, request: Request) -> Response:
         """Predict every head for some structures: mean, standard deviation, interval, trust."""
+        self._check_token(request)
         kind = _body_kind(request)
         if self.active >= self.limits.waiting:
             raise RequestRejected(429, "too many requests wait already; try again in a second.")
@@ -129,6 +342,10 @@ class PredictService:
         finally:
             self.active -= 1
         return Response(content, media_type="application/json")
+
+    def _check_token(self, request: Request) -> None:
+        if not self.token.fits(request.headers.get("authorization")):
+            raise RequestRejected(401, "say who you are: Authorization: Bearer TOKEN.")
 
     async def _predict(self, request: Request, kind: str) -> bytes:
         """Read the body and wait for the response, within one time limit for both."""
@@ -174,15 +391,9 @@ async def _read_body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-async def _health() -> dict[str, str]:
+async def _health(request: Request) -> Response:
     """Answer that the service runs, and nothing else: no token is needed."""
-    return {"status": "ok"}
-
-
-async def _openapi(request: Request) -> dict[str, Any]:
-    """Describe the service in OpenAPI."""
-    schema: dict[str, Any] = request.app.openapi()
-    return schema
+    return JSONResponse({"status": "ok"})
 
 
 async def _on_rejected(request: Request, error: Exception) -> Response:
@@ -238,6 +449,7 @@ class PredictWorker:
         """Store the ensemble; ``start`` begins."""
         self.ensemble = ensemble
         self.limits = limits
+        self._layout = OutputColumns(ensemble.manifest)
         self._waiting: queue.SimpleQueue[PendingRequest | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
 
@@ -349,40 +561,14 @@ class PredictWorker:
         indices = np.array(rows, dtype=np.int64)
         try:
             prediction = self.ensemble.predict(columns, indices)
-            num_nodes = columns.num_nodes()[indices]
-            return list(prediction_entries(self.ensemble.manifest, prediction, num_nodes))
+            structures = Structures(columns.take(indices), tuple(map(str, rows)), {})
+            predicted = describe_rows(self._layout, PredictedRows(structures, prediction))
+            return [{key: replace_nonfinite(each[key]) for key in _ENTRY} for each in predicted]
         except (RuntimeError, MemoryError, ArithmeticError) as error:
             _log(error)
             if len(rows) == 1:
                 return [{"error": "the models failed on it; the service's log says where."}]
         return [entry for row in rows for entry in self._predict_rows(columns, [row])]
-
-
-def prediction_entries(
-    manifest: Manifest, prediction: Prediction, num_nodes: np.ndarray
-) -> Iterator[dict[str, Any]]:
-    """Yield trust and heads of each structure as plain data, without NaN.
-
-    Args:
-        manifest: heads and units.
-        prediction: of some structures.
-        num_nodes: atoms of each of them, [G].
-    """
-    for row, end in enumerate(np.cumsum(num_nodes)):
-        heads = {}
-        for name, values in prediction.heads.items():
-            head = manifest.heads[name]
-            node = head.level == "node"
-            rows = slice(end - num_nodes[row], end) if node else slice(row, row + 1)
-            heads[name] = {part: _to_plain(head, getattr(values, part)[rows]) for part in PARTS}
-        entry: dict[str, Any] = replace_nonfinite({"trust": prediction.trust[row], "heads": heads})
-        yield entry
-
-
-def _to_plain(head: HeadEntry, array: np.ndarray) -> Any:
-    """Return a number, the components of a vector, or one of them per atom."""
-    values = array[:, 0].tolist() if array.shape[1] == 1 else array.tolist()
-    return values[0] if head.level == "graph" else values
 
 
 def describe_ensemble(manifest: Manifest) -> dict[str, Any]:

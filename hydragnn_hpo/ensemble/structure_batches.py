@@ -1,4 +1,9 @@
-"""From structures to graphs that an ensemble can predict, a bounded number at a time.
+"""Turn files and stores into graphs that an ensemble can predict, a bounded number at a time.
+
+The input is cut into chunks, the same way on every rank. A *source* is one large file, store or
+database, or a run of small files. A run of small files is one chunk. A large source is cut every so
+many structures; where it ends is seen when it is read, so nothing is counted beforehand. The number
+of a chunk therefore decides what is in it, whoever reads it and whenever.
 
 Structures come as ``ase.Atoms``, from files or from a store. One that is bad keeps its place and
 has a reason.
@@ -6,26 +11,264 @@ has a reason.
 Shapes: G graphs.
 """
 
+import contextlib
+import hashlib
+import io
+import itertools
+import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from ase import Atoms
+from ase.io.formats import ioformats
 
 from hydragnn_hpo.config import AttributeConfig, GraphConfig
 from hydragnn_hpo.data import Columns, Graph, Place, Rules, columns_of, graph_of, open_store
+from hydragnn_hpo.data.readers import READERS, reader_of
+from hydragnn_hpo.data.readers.database import holds_lmdb
+from hydragnn_hpo.data.readers.extxyz import read_stream
+from hydragnn_hpo.data.readers.folder import TABLE
+from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
+from hydragnn_hpo.data.readers.source import Item, Reader, Source
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.input_chunks import (
-    ChunkId,
-    InputSource,
-    StructureFiles,
-    is_store,
-    shown_path,
-)
-from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.sanitize import escape_controls
+
+STDIN = Path("-")
+"""Stands for standard input."""
+
+_SMALL_BYTES = 1 << 16
+"""Files of fewer bytes are taken together."""
+
+_SMALL_FILES = 256
+"""Most files of a source, and with ``_SMALL_BYTES`` what a chunk may hold."""
+
+_SEEKABLE = ("extxyz", "database")
+"""Readers that find a structure by its number; the others go through a file once."""
+
+_COUNTED_BYTES = 1 << 26
+"""Bytes up to which the frames of a text file are counted before they are read."""
+
+
+class ChunkId(NamedTuple):
+    """Some structures of the input."""
+
+    source: int
+    """Which source, from 0."""
+    number: int
+    """Which chunk of the source, from 0."""
+
+    @property
+    def name(self) -> str:
+        """What its claim is called."""
+        return f"{self.source}-{self.number}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Return the chunk of a name, whatever zeros its numbers begin with."""
+        return cls(*map(int, name.split("-")))
+
+
+@dataclass(frozen=True)
+class InputSource:
+    """What is read as one."""
+
+    paths: tuple[Path, ...]
+    """One large file, store or database, or several small files."""
+    whole: bool
+    """It is one chunk, however many structures it holds."""
+
+
+def list_input_sources(paths: Sequence[Path]) -> list[InputSource]:
+    """Divide files and folders into sources; of a folder all its files, in alphabetical order.
+
+    Raises:
+        DataError: a path does not exist, or is a device or a pipe.
+    """
+    sources: list[InputSource] = []
+    for small, some in itertools.groupby(_files(paths), _is_small):
+        if small:
+            while run := tuple(itertools.islice(some, _SMALL_FILES)):
+                sources.append(InputSource(run, whole=True))
+        else:
+            sources += [InputSource((path,), whole=False) for path in some]
+    return sources
+
+
+def refuse_to_replace(sources: Sequence[InputSource], out: Path) -> None:
+    """Refuse an output that is one of the inputs: its labels would be gone.
+
+    Raises:
+        ConfigError: it is.
+    """
+    for source in sources:
+        for path in source.paths:
+            if path != STDIN and out.exists() and path.samefile(out):
+                raise ConfigError(f"{out}: is read from; give --out another name.")
+
+
+def is_store(path: Path) -> bool:
+    """Check whether a folder is one of our graph stores."""
+    named = path.is_dir() and (path.suffix == ".bp" or (path / "index.json").is_file())
+    return named and not is_hydragnn_bp(path)
+
+
+def checksum_input(sources: Sequence[InputSource]) -> str | None:
+    """Return a checksum over names, sizes and times of all files; None for standard input."""
+    digest = hashlib.sha256()
+    for source in sources:
+        for path in source.paths:
+            if path == STDIN:
+                return None
+            inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+            for entry in inside:
+                stat = entry.stat()
+                digest.update(os.fsencode(entry.resolve()))
+                digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def shown_path(path: Path) -> Path:
+    """Return what a file is called in names and errors."""
+    return Path("stdin") if path == STDIN else path
+
+
+@dataclass
+class _OpenFile:
+    """A reader that goes through a file once, and where it is."""
+
+    path: Path
+    at: int
+    items: Iterator[Item]
+
+
+class StructureFiles:
+    """Reads runs of structures of files by their numbers; each file is gone through once."""
+
+    def __init__(self, structure_column: str | None = None, stdin_format: str = "extxyz") -> None:
+        """Open nothing yet.
+
+        Args:
+            structure_column: for CSV files, the column with a structure's text or file name.
+            stdin_format: of standard input: ``extxyz``, another suffix, or ASE's name.
+        """
+        self._column, self._format = structure_column, stdin_format.removeprefix(".")
+        self._open: _OpenFile | None = None
+        self._cleanup = contextlib.ExitStack()
+
+    def close(self) -> None:
+        """Remove what was kept of standard input."""
+        self._open = None
+        self._cleanup.close()
+
+    def first(self, path: Path) -> Item:
+        """Return the first structure of a file, without losing it for a later read.
+
+        Raises:
+            DataError: the file cannot be read.
+        """
+        if self._seekable_reader(path) is not None:
+            return next(self.items(path, 0, 1))
+        items = self._read_from_start(path)
+        first = next(items)
+        self._open = _OpenFile(path, 0, itertools.chain([first], items))
+        return first
+
+    def items(self, path: Path, start: int, stop: int | None) -> Iterator[Item]:
+        """Yield structures ``start`` to ``stop``, counted from 0.
+
+        Args:
+            path: the file.
+            start: the first structure.
+            stop: the structure behind the last; None: to the end.
+
+        Raises:
+            DataError: the file cannot be read on.
+        """
+        reader = self._seekable_reader(path)
+        if reader is not None:
+            yield from reader.read(self._source(path), start, stop)
+            return
+        file = self._open
+        if file is None or file.path != path or file.at > start:
+            file = self._open = _OpenFile(path, 0, self._read_from_start(path))
+        for item in file.items:
+            file.at += 1
+            if file.at > start:
+                yield item
+            if file.at == stop:
+                return
+
+    def count(self, path: Path) -> int | None:
+        """Count the structures where that is cheap."""
+        if path == STDIN:
+            return None
+        source = self._source(path)
+        reader = reader_of(source, None)
+        if reader is READERS["extxyz"] and path.stat().st_size > _COUNTED_BYTES:
+            return None
+        try:
+            return reader.count(source)
+        except DataError:
+            return None
+
+    def count_small(self, path: Path) -> int:
+        """Count the frames of a small text file; any other is taken for one structure."""
+        counts = path.suffix in (".xyz", ".extxyz")
+        return (self.count(path) or 1) if counts else 1
+
+    def _source(self, path: Path) -> Source:
+        return Source(path, structure_column=self._column)
+
+    def _seekable_reader(self, path: Path) -> Reader | None:
+        """Return the reader, if it finds a structure by its number."""
+        if path == STDIN:
+            return None
+        reader = reader_of(self._source(path), None)
+        return reader if reader in [READERS[name] for name in _SEEKABLE] else None
+
+    def _read_from_start(self, path: Path) -> Iterator[Item]:
+        if path != STDIN:
+            source = self._source(path)
+            return reader_of(source, None).read(source, 0, None)
+        if self._format in ("extxyz", "xyz"):
+            text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8")
+            return read_stream(text, shown_path(path))
+        folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory()))
+        copy = folder / f"stdin.{self._format}"
+        with copy.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        named = self._format if self._format in ioformats else None
+        source = Source(copy, structure_column=self._column, format=named)
+        return reader_of(source, None).read(source, 0, None)
+
+
+def _is_small(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size < _SMALL_BYTES and path.suffix != ".db"
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path == STDIN:
+            yield path
+        elif path.is_dir() and not (is_store(path) or is_hydragnn_bp(path) or holds_lmdb(path)):
+            entries = sorted(entry for entry in path.iterdir() if entry.is_file())
+            yield from (e for e in entries if e.name != TABLE and not e.name.startswith("."))
+        elif path.is_dir() or path.is_file():
+            yield path
+        elif path.exists():
+            raise DataError(
+                f"{path}: is a device or a pipe; give a file, or '-' to read standard input."
+            )
+        else:
+            raise DataError(f"{path}: no such file.")
+
 
 BATCH_SIZE = 4 * EDGES_PER_BATCH
 """Edges and nodes that are held as graphs at once: the engine makes batches of its own size."""
@@ -138,10 +381,6 @@ class ChunkReader:
     def __exit__(self, *_: object) -> None:
         self._files.close()
 
-    def is_last(self, chunk: ChunkId) -> bool:
-        """Check whether a chunk is known as the last of its source before it is read."""
-        return self.sources[chunk.source].whole
-
     def batches(self, chunk: ChunkId) -> Iterator[tuple[Structures, bool]]:
         """Read a chunk.
 
@@ -153,14 +392,16 @@ class ChunkReader:
         if is_store(source.paths[0]):
             yield from self._store(chunk.source).batches(chunk.number)
             return
-        batch, count, ended = _BatchBuilder(self.rules, self.keep), 0, source.whole
+        batch, count, ended = _Batch(), 0, source.whole
         for found in self._read_all(source) if source.whole else self._read_run(source, chunk):
             count += 1
             ended = ended or found.ends
-            batch.add(found)
+            batch.add(found, self.rules, self.keep)
             if batch.size >= BATCH_SIZE:
-                yield batch.take(), False
-        yield batch.take(), ended or count < self._steps[chunk.source]
+                structures, batch = batch.to_structures(self.rules), _Batch()
+                yield structures, False
+                del structures  # it is not held while the next batch is read
+        yield batch.to_structures(self.rules), ended or count < self._steps[chunk.source]
 
     def count(self) -> int | None:
         """Count the structures where that is cheap."""
@@ -240,46 +481,43 @@ class _RawStructure:
     """The file cannot be read on."""
 
 
-class _BatchBuilder:
-    """Structures on their way to a batch."""
+class _Batch:
+    """Structures on their way to a prediction."""
 
-    def __init__(self, rules: Rules, keep: tuple[str, ...]) -> None:
-        self._rules, self._keep = rules, keep
-        self._clear()
-
-    def _clear(self) -> None:
+    def __init__(self) -> None:
         self.size = 0
-        self._graphs: list[Graph] = []
-        self._ids: list[str] = []
-        self._errors: dict[int, str] = {}
-        self._kept: list[dict[str, Any]] = []
+        self.graphs: list[Graph] = []
+        self.ids: list[str] = []
+        self.errors: dict[int, str] = {}
+        self.kept: list[dict[str, Any]] = []
 
-    def add(self, found: _RawStructure) -> None:
-        """Make a structure a graph, or record why it is none."""
-        content, name = found.content, _one_line(found.name)
+    def add(self, found: _RawStructure, rules: Rules, keep: tuple[str, ...]) -> None:
+        """Make a structure a graph, or record why it is none.
+
+        Args:
+            found: what was read.
+            rules: how structures become graphs.
+            keep: keys of ``atoms.info`` to copy.
+        """
+        content, name, kept = found.content, _one_line(found.name), {}
         if isinstance(content, Atoms):
-            name = _structure_name(content, found.name)
-            self._kept.append(_select_info(content, self._keep))
+            name, kept = _structure_name(content, found.name), _select_info(content, keep)
             try:
-                graph = graph_of(content, Place(found.place, found.number, name), self._rules)
-                self._graphs.append(graph)
+                graph = graph_of(content, Place(found.place, found.number, name), rules)
+                self.graphs.append(graph)
                 self.size += len(graph.numbers) + len(graph.edges)
             except DataError as error:
                 content = error
-        else:
-            self._kept.append({})
         if isinstance(content, DataError):
-            self._errors[len(self._ids)] = _one_line(str(content), most=_REASON_LENGTH)
-        self._ids.append(name)
+            self.errors[len(self.ids)] = _one_line(str(content), most=_REASON_LENGTH)
+        self.ids.append(name)
+        self.kept.append(kept)
 
-    def take(self) -> Structures:
-        """Return the batch, and begin the next."""
-        rules = self._rules
+    def to_structures(self, rules: Rules) -> Structures:
+        """Return what was added; nothing else refers to the graphs any more."""
         stats = {"cutoff": rules.cutoff}
-        columns = columns_of(self._graphs, rules.targets, stats, attributes=rules.attributes)
-        batch = Structures(columns, tuple(self._ids), self._errors, tuple(self._kept))
-        self._clear()
-        return batch
+        columns = columns_of(self.graphs, rules.targets, stats, attributes=rules.attributes)
+        return Structures(columns, tuple(self.ids), self.errors, tuple(self.kept))
 
 
 class _StoreReader:
@@ -365,7 +603,9 @@ def _structure_name(atoms: Atoms, otherwise: str) -> str:
 
 def _one_line(text: str, most: int = _NAME_LENGTH) -> str:
     """Return a text from a file as one line of so many letters that a terminal can take."""
-    line = escape_controls(text).replace("\n", r"\n").replace("\t", r"\t")
+    line = text
+    if not text.isprintable():  # most names are
+        line = escape_controls(text).replace("\n", r"\n").replace("\t", r"\t")
     return line if len(line) <= most else line[: most - 3] + "..."
 
 

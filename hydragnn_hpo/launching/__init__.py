@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.fleet.visit import Visit
     from hydragnn_hpo.launching.job import PRELOAD, Backend, Event, Job, Slot
     from hydragnn_hpo.launching.launcher_detection import (
+        RANK_VARIABLES,
         THREADS,
         LauncherInfo,
         bind_threads,
@@ -86,6 +87,7 @@ __all__ = [
     "PRELOAD",
     "ProcessBackend",
     "Queued",
+    "RANK_VARIABLES",
     "RayBackend",
     "Slot",
     "SlurmBackend",

@@ -63,6 +63,8 @@ LAUNCHERS = (
 _TORCH = LauncherVariables(
     "the environment", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)
 )
+RANK_VARIABLES = tuple(each.rank for each in (_TORCH, *LAUNCHERS))
+"""A process without any of these in its environment is no rank."""
 _OURS = ("TORCHELASTIC_RUN_ID", "HYDRAGNN_HPO_JOB")
 """Whoever sets these (torchrun, our agents) starts ranks himself, inside whatever else."""
 

@@ -262,3 +262,10 @@ def test_what_a_kill_left_unfinished_is_swept(tmp_path):
     files.sweep(tmp_path)
 
     assert {path.name for path in tmp_path.rglob("*")} == {"below", "whole", ".kept"}
+
+
+def test_a_face_keeps_a_name_that_was_asked_for() -> None:
+    from hydragnn_hpo import config
+
+    vars(config).pop("TrialConfig", None)
+    assert config.TrialConfig is vars(config)["TrialConfig"]

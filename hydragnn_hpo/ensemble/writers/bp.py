@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from hydragnn_hpo.data import Names, reserve_disk
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
+from hydragnn_hpo.ensemble.predict_output import PredictedRows, Writer
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import whole_folder
 
@@ -25,12 +25,8 @@ _MARGIN = 1 << 20
 """Bytes for what ADIOS2 writes around the columns, generously."""
 
 
-class BpWriter:
+class BpWriter(Writer):
     """Writes ``NAME.bp``, a folder."""
-
-    def __init__(self, layout: OutputColumns) -> None:
-        """Keep the columns."""
-        self._layout = layout
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
         """Return the arrays of some structures, as safetensors."""
@@ -73,7 +69,7 @@ class BpWriter:
 
         with adios2.Stream(str(folder), "w") as stream:
             stream.begin_step()
-            known = {"units": self._layout.manifest.units(), **self._layout.provenance()}
+            known = {"units": self.layout.manifest.units(), **self.layout.provenance()}
             stream.write_attribute("hydragnn_hpo", json.dumps(known))
             variables = {
                 name: stream.io.define_variable(name, np.zeros(1, kinds[name]), [n], [0], [n])
@@ -91,7 +87,7 @@ class BpWriter:
             stream.end_step()
 
     def _arrays(self, rows: PredictedRows) -> Arrays:
-        layout, structures = self._layout, rows.structures
+        layout, structures = self.layout, rows.structures
         good, total = rows.good(), len(structures.ids)
         arrays: Arrays = {"num_nodes": np.zeros(total, np.int32)}
         arrays["num_nodes"][good] = rows.num_nodes

@@ -2,13 +2,14 @@
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ase.data import chemical_symbols
 
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, split_nodes
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, Writer, split_nodes
 from hydragnn_hpo.files import write_pieces
 
 NODES = ".nodes"
@@ -19,12 +20,12 @@ Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Inject
 """
 
 
-class CsvWriter:
+class CsvWriter(Writer):
     """Writes ``NAME.csv`` and, where there are node-level heads, ``NAME.nodes.csv``."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Keep the columns."""
-        self._layout = layout
+        """Keep the columns, and which stand in which file."""
+        super().__init__(layout)
         self._graph, self._node = layout.names("graph"), layout.names("node")
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
@@ -34,46 +35,39 @@ class CsvWriter:
             shares[NODES] = _text(line for rows in some for line in self._atoms(rows))
         return shares
 
+    def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the line with the titles, and the others."""
+        yield _text([["id", *self._titles(self._graph), "trust", "error", *self.layout.keep]])
+        yield from shares
+
     def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
         """Write the files, the one with the structures last."""
         written = []
         if self._node:
-            nodes = out.with_suffix(f"{NODES}.csv")
-            write_pieces(nodes, self._with_head((share[NODES] for share in shares()), NODES))
-            written.append(nodes)
-        write_pieces(out, self._with_head((share[""] for share in shares()), ""))
-        return [out, *written]
+            written.append(out.with_suffix(f"{NODES}.csv"))
+            titles = _text([["id", "atom", "element", *self._titles(self._node)]])
+            lines = (share[NODES] for share in shares())
+            write_pieces(written[0], itertools.chain([titles], lines))
+        return [*super().join(shares, out), *written]
 
-    def head(self, share: str = "") -> bytes:
-        """Return the line with the titles."""
-        names = self._node if share == NODES else self._graph
-        titles = [title for name in names for title in self._layout.titles(name)]
-        if share == NODES:
-            return _text([["id", "atom", "element", *titles]])
-        return _text([["id", *titles, "trust", "error", *self._layout.keep]])
-
-    def _with_head(self, lines: Iterable[bytes], share: str) -> Iterator[bytes]:
-        yield self.head(share)
-        yield from lines
+    def _titles(self, heads: list[str]) -> list[str]:
+        return [title for name in heads for title in self.layout.titles(name)]
 
     def _lines(self, rows: PredictedRows) -> Iterator[list[str]]:
-        layout, prediction = self._layout, rows.prediction
+        layout, prediction = self.layout, rows.prediction
         columns = [layout.values(name, prediction.heads[name]) for name in self._graph]
-        empty = [""] * sum(len(layout.titles(name)) for name in self._graph)
-        row = 0
-        for place, name in enumerate(rows.structures.ids):
+        empty = [""] * len(self._titles(self._graph))
+        for place, row, name, error in rows.each():
             kept = rows.structures.kept[place] if layout.keep else {}
             tail = [_cell(kept.get(key, "")) for key in layout.keep]
-            error = rows.structures.errors.get(place)
-            if error is not None:
-                yield [_inert(name), *empty, "", _inert(error), *tail]
-                continue
-            cells = [f"{value:.10g}" for array in columns for value in array[row].tolist()]
-            yield [_inert(name), *cells, prediction.trust[row], "", *tail]
-            row += 1
+            if row is None:
+                yield [_inert(name), *empty, "", _inert(str(error)), *tail]
+            else:
+                cells = [f"{value:.10g}" for array in columns for value in array[row].tolist()]
+                yield [_inert(name), *cells, prediction.trust[row], "", *tail]
 
     def _atoms(self, rows: PredictedRows) -> Iterator[list[str]]:
-        layout, columns = self._layout, rows.structures.columns
+        layout, columns = self.layout, rows.structures.columns
         heads = [
             split_nodes(columns, layout.values(name, rows.prediction.heads[name]))
             for name in self._node

@@ -6,8 +6,7 @@ A head whose name ASE would take for its own (``energy`` would become the total 
 Shapes: N nodes of one structure.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,13 @@ from ase.calculators.calculator import all_properties
 from ase.data import chemical_symbols
 from ase.io.extxyz import key_val_dict_to_str
 
-from hydragnn_hpo.ensemble.output_columns import AXES, OutputColumns, PredictedRows, split_nodes
-from hydragnn_hpo.files import write_pieces
+from hydragnn_hpo.ensemble.predict_output import (
+    AXES,
+    OutputColumns,
+    PredictedRows,
+    Writer,
+    split_nodes,
+)
 
 RESERVED = {*all_properties, "charge", "magmom", "id", "trust", "units", "pos", "positions"}
 RESERVED |= {"species", "numbers", "Z", "tags", "momenta", "momentum", "masses", "mass"}
@@ -27,12 +31,12 @@ Block = tuple[str, np.ndarray]
 """A name, and values [R, w]."""
 
 
-class ExtxyzWriter:
+class ExtxyzWriter(Writer):
     """Writes ``NAME.extxyz``."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Keep the columns."""
-        self._layout = layout
+        """Keep the columns, and write their units once."""
+        super().__init__(layout)
         units = layout.manifest.units().items()
         told = {"units": " ".join(f"{name}={unit}" for name, unit in units)}
         self._units = key_val_dict_to_str(told)  # type: ignore[no-untyped-call]
@@ -41,23 +45,18 @@ class ExtxyzWriter:
         """Return the frames of some structures."""
         return {"": "".join(frame for rows in some for frame in self._frames(rows)).encode()}
 
-    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
-        """Write the file."""
-        write_pieces(out, (share[""] for share in shares()))
-        return [out]
-
     def _frames(self, rows: PredictedRows) -> Iterator[str]:
         structures, prediction = rows.structures, rows.prediction
         columns = structures.columns
-        graph = [block for name in self._layout.names("graph") for block in self._of(name, rows)]
-        node = [block for name in self._layout.names("node") for block in self._of(name, rows)]
+        graph = [block for name in self.layout.names("graph") for block in self._of(name, rows)]
+        node = [block for name in self.layout.names("node") for block in self._of(name, rows)]
         split = [split_nodes(columns, values) for _, values in node]
         properties = "".join(f":{name}:R:{values.shape[1]}" for name, values in node)
         numbers = split_nodes(columns, columns.numbers)
         positions = split_nodes(columns, columns.positions)
         for row, place in enumerate(rows.good()):
             info: dict[str, Any] = {"id": structures.ids[place], "trust": prediction.trust[row]}
-            kept = structures.kept[place] if self._layout.keep else {}
+            kept = structures.kept[place] if self.layout.keep else {}
             info |= {f"kept_{k}" if k in RESERVED else k: value for k, value in kept.items()}
             said = key_val_dict_to_str(info)  # type: ignore[no-untyped-call]
             numbers_said = " ".join(_pair(name, values[row].tolist()) for name, values in graph)
@@ -71,7 +70,7 @@ class ExtxyzWriter:
 
     def _of(self, name: str, rows: PredictedRows) -> list[Block]:
         """Return a head's quantities, each with all its components."""
-        layout, head = self._layout, rows.prediction.heads[name]
+        layout, head = self.layout, rows.prediction.heads[name]
         values = layout.values(name, head)
         axes, titles = AXES[layout.manifest.heads[name].shape], layout.titles(name)
         blocks, first = [], 0

@@ -1,99 +1,71 @@
 """JSON: one object, or a line per structure; no NaN in either."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hydragnn_hpo.ensemble.inference import HeadPrediction
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, split_nodes
-from hydragnn_hpo.files import write_pieces
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, Writer, split_nodes
 from hydragnn_hpo.metrics_log import replace_nonfinite
 
 
-class JsonLinesWriter:
+class JsonLinesWriter(Writer):
     """Writes ``NAME.jsonl``: first what the numbers mean, then a line per structure."""
-
-    def __init__(self, layout: OutputColumns) -> None:
-        """Keep the columns."""
-        self._layout = layout
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
         """Return the lines of some structures."""
-        found = (_line(entry) for rows in some for entry in entries(self._layout, rows))
-        return {"": b"".join(line + b"\n" for line in found)}
+        return {"": b"".join(line + b"\n" for line in _lines(self.layout, some))}
 
-    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
-        """Write the file."""
-        write_pieces(out, (piece for piece in self._all(share[""] for share in shares())))
-        return [out]
-
-    def head(self, share: str = "") -> bytes:
-        """Return the first line."""
-        return _line(about(self._layout)) + b"\n"
-
-    def _all(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        yield self.head()
-        yield from lines
+    def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the first line, and the others."""
+        yield _line(_describe(self.layout)) + b"\n"
+        yield from shares
 
 
-class JsonWriter:
+class JsonWriter(Writer):
     """Writes ``NAME.json``: units, provenance, and a list of structures."""
-
-    def __init__(self, layout: OutputColumns) -> None:
-        """Keep the columns."""
-        self._layout = layout
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
         """Return the entries of some structures, between commas."""
-        found = (_line(entry) for rows in some for entry in entries(self._layout, rows))
-        return {"": b",\n".join(found)}
+        return {"": b",\n".join(_lines(self.layout, some))}
 
-    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
-        """Write the file."""
-        write_pieces(out, self.whole(share[""] for share in shares()))
-        return [out]
-
-    def whole(self, entries: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the object around some entries."""
-        yield _line(about(self._layout))[:-1] + b', "structures": [\n'
+    def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the object around the entries."""
+        yield _line(_describe(self.layout))[:-1] + b', "structures": [\n'
         before = b""
-        for some in entries:
+        for some in shares:
             if some:
                 yield before + some
                 before = b",\n"
         yield b"\n]}\n"
 
 
-def about(layout: OutputColumns) -> dict[str, Any]:
+def _describe(layout: OutputColumns) -> dict[str, Any]:
     """Return what the numbers mean and where they come from."""
     return {"units": layout.manifest.units(), "provenance": layout.provenance()}
 
 
-def entries(layout: OutputColumns, rows: PredictedRows) -> Iterator[dict[str, Any]]:
-    """Yield one entry per structure as plain data."""
-    structures, prediction = rows.structures, rows.prediction
-    heads = {name: _parts(layout, name, head, rows) for name, head in prediction.heads.items()}
-    row = 0
-    for place, name in enumerate(structures.ids):
-        entry: dict[str, Any] = {"id": name, "error": structures.errors.get(place)}
+def describe_rows(layout: OutputColumns, rows: PredictedRows) -> Iterator[dict[str, Any]]:
+    """Yield what is predicted for each structure as plain data, or why nothing is."""
+    predicted = rows.prediction.heads.items()
+    heads = {name: _quantities(layout, name, head, rows) for name, head in predicted}
+    for place, row, name, error in rows.each():
+        entry: dict[str, Any] = {"id": name, "error": error}
         if layout.keep:
-            entry["kept"] = structures.kept[place]
-        if place not in structures.errors:
-            entry["trust"] = prediction.trust[row]
-            entry["heads"] = {
-                name: {key: values[row] for key, values in parts.items() if key != "members"}
-                | ({"members": {t: v[row] for t, v in parts["members"].items()}}
-                   if layout.members else {})
-                for name, parts in heads.items()
-            }  # fmt: skip
-            row += 1
+            entry["kept"] = rows.structures.kept[place]
+        if row is not None:
+            entry["trust"] = rows.prediction.trust[row]
+            entry["heads"] = {name: _of_row(parts, row) for name, parts in heads.items()}
         yield entry
 
 
-def _parts(
+def _lines(layout: OutputColumns, some: Iterable[PredictedRows]) -> Iterator[bytes]:
+    return (_line(entry) for rows in some for entry in describe_rows(layout, rows))
+
+
+def _quantities(
     layout: OutputColumns, name: str, head: HeadPrediction, rows: PredictedRows
 ) -> dict[str, Any]:
     """Return by the name of a quantity a value, or a list, for each structure."""
@@ -110,8 +82,17 @@ def _parts(
     for level in layout.levels:
         parts[f"lo{level}"], parts[f"hi{level}"] = bounds[level]
     found: dict[str, Any] = {key: each(array) for key, array in parts.items()}
-    found["members"] = {trial: each(head.members[trial]) for trial in layout.trials(name)}
+    if layout.members:
+        found["members"] = {trial: each(head.members[trial]) for trial in layout.trials(name)}
     return found
+
+
+def _of_row(parts: dict[str, Any], row: int) -> dict[str, Any]:
+    """Return the quantities of one structure; those of members one level deeper."""
+    return {
+        key: _of_row(values, row) if isinstance(values, dict) else values[row]
+        for key, values in parts.items()
+    }
 
 
 def _line(value: dict[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.data import offsets
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, Writer
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import whole_file
 
@@ -21,7 +21,7 @@ ROW_GROUP = 1 << 16
 """Rows that are written together: what a reader can skip."""
 
 
-class ParquetWriter:
+class ParquetWriter(Writer):
     """Writes ``NAME.parquet``."""
 
     def __init__(self, layout: OutputColumns) -> None:
@@ -30,6 +30,7 @@ class ParquetWriter:
         Raises:
             ConfigError: pyarrow is not installed.
         """
+        super().__init__(layout)
         try:
             import pyarrow
             import pyarrow.parquet
@@ -40,8 +41,7 @@ class ParquetWriter:
             ) from error
         self._arrow: Any = pyarrow
         self._parquet: Any = pyarrow.parquet
-        self._layout = layout
-        self._schema = self._made_schema()
+        self._schema = self._make_schema()
 
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
         """Return the table of some structures, as a file of Arrow."""
@@ -71,8 +71,8 @@ class ParquetWriter:
         if held:
             yield self._arrow.concat_tables(held)
 
-    def _made_schema(self) -> Any:
-        arrow, layout = self._arrow, self._layout
+    def _make_schema(self) -> Any:
+        arrow, layout = self._arrow, self.layout
         fields = [arrow.field("id", arrow.string(), nullable=False)]
         for level, kind in (("graph", arrow.float64()), ("node", arrow.list_(arrow.float64()))):
             for name in layout.names(level):
@@ -86,7 +86,7 @@ class ParquetWriter:
 
     def _columns(self, rows: PredictedRows) -> dict[str, Any]:
         """Return the columns of some structures by name; null where nothing is predicted."""
-        arrow, layout, structures = self._arrow, self._layout, rows.structures
+        arrow, layout, structures = self._arrow, self.layout, rows.structures
         total = len(structures.ids)
         bad = np.isin(np.arange(total), list(structures.errors))
         where = np.cumsum(~bad) - 1

@@ -1,26 +1,154 @@
-"""Ranks that share chunks: each is done once, none is left, also when ranks end or come late."""
+"""Claims on chunks, ranks that share them, and which ranks are started, replaced and given up."""
 
 import errno
 import os
 import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
 from ase.io import write
+from processes import until
 
-from hydragnn_hpo.ensemble import multi_rank, rank_pool
-from hydragnn_hpo.ensemble.chunk_claims import ChunkClaims
-from hydragnn_hpo.ensemble.input_chunks import ChunkId
-from hydragnn_hpo.ensemble.multi_rank import predict_as_rank, rank_main, read_failure
-from hydragnn_hpo.ensemble.output_parts import PartHeader
+from hydragnn_hpo.ensemble import multi_rank
+from hydragnn_hpo.ensemble.multi_rank import (
+    MAX_ATTEMPTS,
+    MAX_STARTS,
+    ChunkClaims,
+    RankPool,
+    predict_as_rank,
+    rank_main,
+    read_failure,
+)
 from hydragnn_hpo.ensemble.predict_file import PredictRequest, predict_chunks
+from hydragnn_hpo.ensemble.predict_output import PartHeader
+from hydragnn_hpo.ensemble.structure_batches import ChunkId
 from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.files import storage
+from hydragnn_hpo.launching.job import Event, Job, Slot
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "claims").mkdir()
+    return tmp_path / "claims"
+
+
+@pytest.fixture
+def clock() -> SimpleNamespace:
+    return SimpleNamespace(now=0.0)
+
+
+@pytest.fixture
+def rank(folder, clock):
+    """One of several ranks that live for an hour of a clock that stands still; none renews."""
+    return lambda: ChunkClaims(folder, lease_seconds=3600.0, clock=lambda: clock.now)
+
+
+def test_one_alone_has_it_until_it_is_dropped(rank):
+    one, two = rank(), rank()
+    assert one.take("0-7")
+    assert not two.take("0-7")
+    assert two.take("0-8")
+    one.drop("0-7")
+    assert two.take("0-7")
+
+
+@pytest.mark.parametrize(("seconds", "free"), [(0.0, False), (3599.0, False), (3600.0, True)])
+def test_a_rank_that_does_not_renew_is_gone_after_a_lease(rank, clock, seconds, free):
+    one, two = rank(), rank()
+    assert one.take("0-1")
+    clock.now += 1e6  # what nobody watched does not count
+    assert not two.take("0-1")
+    clock.now += seconds
+    assert two.take("0-1") == free
+
+
+def test_a_stamp_that_changes_begins_another_lease(rank, clock, folder):
+    one, two = rank(), rank()
+    assert one.take("0-1")
+    assert not two.take("0-1")
+    clock.now += 3000.0
+    time.sleep(0.02)
+    (folder / "0-1.0").touch()
+    assert not two.take("0-1")
+    clock.now += 3000.0
+    assert not two.take("0-1")
+    clock.now += 600.0
+    assert two.take("0-1")
+
+
+def test_claims_are_renewed_while_their_rank_lives(folder):
+    with ChunkClaims(folder, lease_seconds=0.06) as claims:
+        assert claims.take("0-1")
+        (path,) = folder.iterdir()
+        stamp = path.stat().st_mtime_ns
+        until(lambda: path.stat().st_mtime_ns > stamp, "a renewal")
+        claims.drop("0-1")
+        assert claims.take("0-2")
+    (path,) = folder.iterdir()
+    stamp = path.stat().st_mtime_ns
+    time.sleep(0.1)
+    assert path.stat().st_mtime_ns == stamp, "who has left renews nothing"
+
+
+def test_a_killed_process_is_gone_after_a_lease(folder):
+    code = "import sys, pathlib; from hydragnn_hpo.ensemble.multi_rank import ChunkClaims\n"
+    code += "with ChunkClaims(pathlib.Path(sys.argv[1]), lease_seconds=0.6) as claims:\n"
+    code += "    print(claims.take('0-1'), flush=True); sys.stdin.read()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    claims = ChunkClaims(folder, lease_seconds=6.0)
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "True\n"
+        for _ in range(4):
+            assert not claims.take("0-1")
+            time.sleep(0.2)
+        child.kill()
+        child.wait()
+        until(lambda: claims.take("0-1"), "a free claim")
+
+
+def test_a_chunk_that_ends_too_many_is_given_up_until_all_is_cleared(rank, clock):
+    survivor = rank()
+    for attempt in range(MAX_ATTEMPTS):
+        assert not survivor.is_given_up("0-1")
+        assert survivor.last_attempts() == []
+        victim = rank()
+        for _ in range(attempt + 1):
+            assert not survivor.is_given_up("0-1")
+            taken = victim.take("0-1")
+            clock.now += 3600.0
+        assert taken
+    assert survivor.last_attempts() == ["0-1"]
+    assert not survivor.is_given_up("0-1"), "the last one may be alive"
+    clock.now += 3600.0
+    assert survivor.is_given_up("0-1")
+    assert not survivor.take("0-1")
+    survivor.clear()
+    assert not survivor.is_given_up("0-1")
+    assert survivor.take("0-1")
+
+
+def test_a_chunk_that_is_done_at_last_is_forgotten(rank, clock, folder):
+    one, two = rank(), rank()
+    assert one.take("0-1")
+    assert not two.take("0-1")
+    clock.now += 3600.0
+    assert two.take("0-1")
+    two.drop("0-1")
+    assert list(folder.iterdir()) == []
 
 
 class Pipeline:
@@ -57,26 +185,26 @@ class Pipeline:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder_multi_rank(tmp_path: Path) -> Path:
     return tmp_path / "claims"
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_one_rank_does_all_in_order_and_none_beyond(folder, alone):
+def test_one_rank_does_all_in_order_and_none_beyond(folder_multi_rank, alone):
     pipeline = Pipeline(3, 1, 2)
-    with ChunkClaims(folder) as claims:
+    with ChunkClaims(folder_multi_rank) as claims:
         assert predict_chunks(pipeline, None if alone else claims) == []
     assert list(pipeline.times.items()) == [(chunk, 1) for chunk in pipeline.wanted]
     assert pipeline.beyond == 0
-    assert list(folder.iterdir()) == []
+    assert list(folder_multi_rank.iterdir()) == []
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_several_ranks_do_each_chunk_once(folder, ranks):
+def test_several_ranks_do_each_chunk_once(folder_multi_rank, ranks):
     pipeline = Pipeline(40, 1, 17)
 
     def rank(_: int) -> list[ChunkId]:
-        with ChunkClaims(folder) as claims:
+        with ChunkClaims(folder_multi_rank) as claims:
             return predict_chunks(pipeline, claims, pause=lambda _: None)
 
     with ThreadPoolExecutor(ranks) as pool:
@@ -85,37 +213,37 @@ def test_several_ranks_do_each_chunk_once(folder, ranks):
     assert pipeline.beyond <= (ranks - 1) * 3
 
 
-def test_nothing_is_sought_behind_a_run_of_small_files(folder):
+def test_nothing_is_sought_behind_a_run_of_small_files(folder_multi_rank):
     """Another rank is at it: what lies behind its one chunk would be all of it again."""
     pipeline = Pipeline(1, 2, whole=(0,))
-    folder.mkdir()
-    other = ChunkClaims(folder)
+    folder_multi_rank.mkdir()
+    other = ChunkClaims(folder_multi_rank)
     assert other.take("0-0")
 
     def pause(seconds: float) -> None:
         pipeline.predict(ChunkId(0, 0))
         other.drop("0-0")
 
-    with ChunkClaims(folder) as claims:
+    with ChunkClaims(folder_multi_rank) as claims:
         assert predict_chunks(pipeline, claims, pause=pause) == []
     assert pipeline.beyond == 0
 
 
-def test_what_is_done_is_not_done_again_and_told(folder):
+def test_what_is_done_is_not_done_again_and_told(folder_multi_rank):
     pipeline = Pipeline(4)
     pipeline.predict(ChunkId(0, 1))
     told = []
-    with ChunkClaims(folder) as claims:
+    with ChunkClaims(folder_multi_rank) as claims:
         predict_chunks(pipeline, claims, report=lambda _, before: told.append(before))
     assert pipeline.times == dict.fromkeys(pipeline.wanted, 1)
     assert told == [False, True, False, False]
 
 
-def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder):
+def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder_multi_rank):
     """The other holds chunk 1; it is seen no more while we wait, and we take it over."""
     pipeline, now, waited = Pipeline(3), 0.0, []
-    folder.mkdir()
-    assert ChunkClaims(folder).take("0-1")
+    folder_multi_rank.mkdir()
+    assert ChunkClaims(folder_multi_rank).take("0-1")
 
     def pause(seconds: float) -> None:
         nonlocal now
@@ -123,38 +251,38 @@ def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder):
         if len(waited) == 3:
             now += 100.0
 
-    with ChunkClaims(folder, clock=lambda: now) as claims:
+    with ChunkClaims(folder_multi_rank, clock=lambda: now) as claims:
         assert predict_chunks(pipeline, claims, pause=pause) == []
     assert list(pipeline.times) == [ChunkId(0, 0), ChunkId(0, 2), ChunkId(0, 1)]
     assert waited == sorted(waited), "it looks less often the longer nothing happens"
 
 
-def test_a_chunk_that_ends_ranks_is_left_and_told(folder):
+def test_a_chunk_that_ends_ranks_is_left_and_told(folder_multi_rank):
     pipeline, now = Pipeline(3), 0.0
-    folder.mkdir()
+    folder_multi_rank.mkdir()
     for attempt in range(3):
-        (folder / f"0-1.{attempt}").touch()
+        (folder_multi_rank / f"0-1.{attempt}").touch()
 
     def pause(seconds: float) -> None:
         nonlocal now
         now += 100.0
 
-    with ChunkClaims(folder, clock=lambda: now) as claims:
+    with ChunkClaims(folder_multi_rank, clock=lambda: now) as claims:
         assert predict_chunks(pipeline, claims, pause=pause) == [ChunkId(0, 1)]
     assert sorted(pipeline.times) == [ChunkId(0, 0), ChunkId(0, 2)]
 
 
-def test_a_rank_that_is_asked_to_end_leaves_no_claim(folder):
+def test_a_rank_that_is_asked_to_end_leaves_no_claim(folder_multi_rank):
     pipeline = Pipeline(2)
 
     def end(chunk: ChunkId) -> PartHeader:
         raise SystemExit(143)
 
-    with ChunkClaims(folder) as claims:
+    with ChunkClaims(folder_multi_rank) as claims:
         pipeline.predict, predict = end, pipeline.predict  # type: ignore[method-assign]
         with pytest.raises(SystemExit):
             predict_chunks(pipeline, claims)
-        assert not list(folder.glob("[0-9]*"))
+        assert not list(folder_multi_rank.glob("[0-9]*"))
         pipeline.predict = predict  # type: ignore[method-assign]
         assert predict_chunks(pipeline, claims) == []
 
@@ -211,6 +339,19 @@ def test_an_output_of_earlier_days_is_no_sign(request_five, monkeypatch):
         predict_as_rank(request_five, 1)
 
 
+@pytest.mark.parametrize(
+    ("slot", "first", "device"),
+    [(None, "cuda:0", "cuda:1"), (None, "cpu", "cpu"), ("cuda:3", "cuda:3", "cuda:3")],
+)
+def test_ranks_of_a_launcher_share_the_devices_of_their_host(monkeypatch, slot, first, device):
+    monkeypatch.delenv(multi_rank.DEVICE, raising=False)
+    if slot:
+        monkeypatch.setenv(multi_rank.DEVICE, slot)
+    monkeypatch.setattr(multi_rank, "device_of", lambda _: first)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    assert multi_rank.device_of_rank(5) == device
+
+
 def fails(code):
     def fail(*_):
         with storage(Path("parts")):
@@ -233,14 +374,110 @@ def test_progress_is_looked_for_again_where_files_are_away(request_five, monkeyp
         def renew(self):
             pass
 
-    progress = rank_pool._Progress(request_five, lambda header, before: None, Held())
-    monkeypatch.setattr(rank_pool, "read_failure", fails(code))
+    progress = multi_rank._Progress(request_five, lambda header, before: None, Held())
+    monkeypatch.setattr(multi_rank, "read_failure", fails(code))
     if ends:
         with pytest.raises(StorageError, match="Permission denied"):
             progress()
     else:
         progress()
     progress._last_update = -1e9
-    monkeypatch.setattr(rank_pool, "read_failure", lambda _: JobError("no member is left."))
+    monkeypatch.setattr(multi_rank, "read_failure", lambda _: JobError("no member is left."))
     with pytest.raises(JobError, match="no member is left"):
         progress()
+
+
+class Stage:
+    """A backend whose jobs end as a list says, in the order in which they were started."""
+
+    settled = True
+
+    def __init__(self, slots: int, *codes: list[int]) -> None:
+        self.slots = tuple(Slot("h", n, (n,), "cpu") for n in range(slots))
+        self.codes = list(codes)
+        self.started: list[Job] = []
+        self.stopped: list[str] = []
+        self._alive: list[Job] = []
+
+    def start(self, job: Job) -> None:
+        self.started.append(job)
+        self._alive.append(job)
+
+    def stop(self, job_id: str, grace: float = 5.0) -> None:
+        self.stopped.append(job_id)
+
+    def poll(self, timeout: float) -> list[Event]:
+        if not self._alive or not self.codes:
+            return []
+        job = self._alive.pop(0)
+        return [Event("ended", job.id, 0.0, {"codes": self.codes.pop(0)})]
+
+
+def run(stage: Stage, *, one_job: bool = False) -> list[list[int]]:
+    RankPool(stage, Path("work"), {"a": 1}, one_job=one_job).run(lambda: None)  # type: ignore[arg-type]
+    return [[slot.index for slot in job.slots] for job in stage.started]
+
+
+def test_one_rank_on_each_slot_and_none_after_the_end():
+    assert run(Stage(3, [0], [0], [0])) == [[0], [1], [2]]
+
+
+def test_who_only_waits_for_others_is_ended():
+    stage = Stage(3, [0], [-15], [-15])
+    run(stage)
+    assert stage.stopped == [job.id for job in stage.started[1:]]
+
+
+def test_launchers_start_all_ranks_together():
+    assert run(Stage(3, [0, 0, 0]), one_job=True) == [[0, 1, 2]]
+
+
+def test_a_lost_rank_is_replaced():
+    assert run(Stage(2, [-9], [0], [0])) == [[0], [1], [0]]
+
+
+def test_who_ends_badly_again_and_again_is_given_up():
+    stage = Stage(1, *[[1]] * 5)
+    with pytest.raises(JobError, match=r"all ranks have ended before .* see work/ranks.log"):
+        run(stage)
+    assert len(stage.started) == MAX_STARTS
+
+
+def test_a_slot_that_fails_leaves_the_work_to_the_others():
+    assert run(Stage(2, [1], [-11], [1], [0], [1])).count([0]) <= MAX_STARTS
+
+
+class Lost(Stage):
+    """Its host goes away with every rank, and comes back some polls later, or never."""
+
+    def __init__(self, *codes: list[int], back: bool) -> None:
+        super().__init__(1, *codes)
+        self.back, self._there, self._away = back, self.slots, 0
+
+    def poll(self, timeout: float) -> list[Event]:
+        if not self.slots:
+            self._away += 1
+            self.slots = self._there if self.back and self._away > 3 else ()
+            return []
+        told = super().poll(timeout)
+        if told and told[0].data["codes"] == [-9]:
+            self.slots = ()
+        return told
+
+
+def test_ranks_go_on_when_the_last_host_that_was_lost_is_back():
+    assert len(run(Lost([-9], [0], back=True))) == 2
+
+
+def test_hosts_that_never_come_back_are_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(multi_rank, "HOST_SECONDS", 0.05)
+    with pytest.raises(JobError, match="no host joined within"):
+        run(Lost([-9], back=False))
+
+
+def test_what_is_told_meanwhile_may_end_it():
+    def tell() -> None:
+        raise JobError("no more")
+
+    with pytest.raises(JobError, match="no more"):
+        RankPool(Stage(1), Path("work"), {}, one_job=False).run(tell)  # type: ignore[arg-type]

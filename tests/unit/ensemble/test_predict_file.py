@@ -22,20 +22,21 @@ from processes import until
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.ensemble import structure_batches as reading_module
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.input_chunks import (
-    STDIN,
-    ChunkId,
-    StructureFiles,
-    list_input_sources,
-)
-from hydragnn_hpo.ensemble.output_parts import PartFolder, PartHeader
 from hydragnn_hpo.ensemble.predict_file import (
     PredictPipeline,
+    make_writer,
     predict_chunks,
     select_columns,
 )
-from hydragnn_hpo.ensemble.structure_batches import ChunkReader, read_structures
-from hydragnn_hpo.ensemble.writers import make_writer
+from hydragnn_hpo.ensemble.predict_output import PartFolder, PartHeader
+from hydragnn_hpo.ensemble.structure_batches import (
+    STDIN,
+    ChunkId,
+    ChunkReader,
+    StructureFiles,
+    list_input_sources,
+    read_structures,
+)
 from hydragnn_hpo.errors import ConfigError, DataError
 
 Tell = Callable[[PartHeader, bool], None]
@@ -52,7 +53,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_module, "MIN_STRUCTURES", 4)
     monkeypatch.setattr(reading_module, "MAX_STRUCTURES", 4)
     monkeypatch.setattr(reading_module, "BATCH_SIZE", 100)
-    monkeypatch.setattr("hydragnn_hpo.ensemble.input_chunks._SMALL_BYTES", 0)
+    monkeypatch.setattr("hydragnn_hpo.ensemble.structure_batches._SMALL_BYTES", 0)
 
 
 def frames(count: int) -> list[Atoms]:
@@ -83,7 +84,7 @@ def table_of(
     with reading_of(*paths, model=model) as reading:
         parts = PartFolder(out)
         parts.begin({})
-        work = PredictPipeline(model, reading, make_writer(out, layout), layout, parts)
+        work = PredictPipeline(model, reading, make_writer(out, layout), parts)
         predict_chunks(work, report=tell)
         assert work.join() is not None
     with out.open(newline="") as file:
@@ -284,7 +285,7 @@ def test_a_broken_run_goes_on_where_it_was(
 RESTS = """
 import time
 from hydragnn_hpo.cli.command_line import main
-from hydragnn_hpo.ensemble.output_parts import PartFolder
+from hydragnn_hpo.ensemble.predict_output import PartFolder
 write = PartFolder.write
 def rest(self, *words, **more):
     write(self, *words, **more)

@@ -15,9 +15,10 @@ from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.ensemble.artefact import CreatedBy, HeadEntry, Manifest, MemberEntry, Provenance
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
-from hydragnn_hpo.ensemble.output_columns import OutputColumns, PredictedRows, make_rows
+from hydragnn_hpo.ensemble.predict_file import make_writer
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, make_rows
 from hydragnn_hpo.ensemble.structure_batches import Structures
-from hydragnn_hpo.ensemble.writers import WRITERS, make_writer
+from hydragnn_hpo.ensemble.writers import WRITERS
 from hydragnn_hpo.errors import ConfigError
 
 CALIBRATION = Calibration(1.0, 0.1, {"0.5": 0.5, "0.9": 1.5}, 1.0, 10, 10)

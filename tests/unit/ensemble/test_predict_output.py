@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.ensemble.input_chunks import ChunkId
-from hydragnn_hpo.ensemble.output_parts import PartFolder
+from hydragnn_hpo.ensemble.predict_output import PartFolder, PredictOutcome
+from hydragnn_hpo.ensemble.structure_batches import ChunkId
 from hydragnn_hpo.errors import ConfigError, DataError
 
 
@@ -13,7 +13,7 @@ def filled(parts: PartFolder, *chunks: tuple[int, int, bool]) -> None:
     for source, number, last in chunks:
         text = f"{source}.{number}\n".encode()
         sections = {"": text, ".nodes": b"\x00" + text}
-        parts.write(ChunkId(source, number), sections, structures=2, failed=1, last=last)
+        parts.write(ChunkId(source, number), sections, PredictOutcome(2, 1), last=last)
 
 
 @pytest.fixture
@@ -26,21 +26,22 @@ def parts(tmp_path: Path) -> PartFolder:
 def test_a_part_is_read_as_it_was_written(parts: PartFolder) -> None:
     chunk = ChunkId(3, 14)
     said = parts.write(
-        chunk, {"": b"x\n\ny", ".nodes": b""}, structures=5, errors=("why",), failed=1, last=True
+        chunk, {"": b"x\n\ny", ".nodes": b""}, PredictOutcome(5, 1, ["why"], {"gap"}), last=True
     )
     assert parts.header(chunk) == said
     assert (said.structures, said.failed, said.last, said.errors) == (5, 1, True, ["why"])
+    assert said.kept == ["gap"]
     assert parts.read(chunk) == {"": b"x\n\ny", ".nodes": b""}
     assert parts.header(ChunkId(3, 15)) is None
 
 
 def test_all_are_there_when_every_source_has_come_to_its_last(parts: PartFolder) -> None:
     filled(parts, (0, 0, False), (1, 0, True))
-    assert parts.whole(2) is None
+    assert parts.headers(2) is None
     filled(parts, (0, 1, True), (0, 2, True))  # a rank looked beyond the end
-    assert parts.whole(2) == [ChunkId(0, 0), ChunkId(0, 1), ChunkId(1, 0)]
-    assert parts.whole(3) is None
-    assert parts.whole(0) == []
+    assert list(parts.headers(2) or ()) == [ChunkId(0, 0), ChunkId(0, 1), ChunkId(1, 0)]
+    assert parts.headers(3) is None
+    assert parts.headers(0) == {}
 
 
 def test_the_same_plan_goes_on_and_another_is_refused(parts: PartFolder) -> None:
@@ -76,7 +77,7 @@ def test_a_part_that_was_altered_is_refused(parts: PartFolder) -> None:
 def test_chunks_of_nobody_knows_what_are_not_taken(tmp_path: Path, plan: str | None) -> None:
     parts = PartFolder(tmp_path / "out.csv")
     parts.begin({"set of structures": "some"})
-    parts.write(ChunkId(0, 0), {"": b"1\n"}, structures=1, last=True)
+    parts.write(ChunkId(0, 0), {"": b"1\n"}, PredictOutcome(1), last=True)
     known = parts.folder / "plan.json"
     known.unlink() if plan is None else known.write_text(plan)
     with pytest.raises(ConfigError, match="does not say what its pieces are of; remove it"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.ensemble.input_chunks import InputSource, checksum_input, list_input_sources
+from hydragnn_hpo.ensemble.structure_batches import InputSource, checksum_input, list_input_sources
 from hydragnn_hpo.errors import DataError
 
 
