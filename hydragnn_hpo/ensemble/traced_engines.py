@@ -49,7 +49,6 @@ INLINED = 8
 """Most elements of a tensor whose values torch's compiler may write into the code.
 Source: torch/_inductor/graph.py, ``GraphLowering.get_attr``, torch 2.13, 2026-11-22."""
 
-
 _PARTS = (
     "model",
     "data/batch.py",
@@ -189,7 +188,7 @@ def check_same_output(found: Tensors, wanted: Tensors, dtype: torch.dtype) -> No
     """Compare outputs with those of the net itself.
 
     Raises:
-        Unfit: they are too far off, or of other heads.
+        CannotCompile: they are too far off, or of other heads.
     """
     if set(found) != set(wanted):
         raise CannotCompile(
