@@ -552,11 +552,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
         manifest = _read_manifest(entries)
         if CARD in entries.sizes:
             entries.check(CARD)
-        configs: dict[str, TrialConfig] = {}
-        for member in manifest.members:
-            config = _read_toml(entries, member.config_file, TrialConfig)
-            _check_config(path, config, member.trial, manifest)
-            configs[member.trial] = config
+        configs = {m.trial: _read_config(entries, m, manifest) for m in manifest.members}
         cards: dict[str, CardConfig] = {}
         for name, file in manifest.data.card_files.items():
             if to_predict:
@@ -631,7 +627,9 @@ def _validate(entries: SafeZip, name: str, values: Any, schema: type[C]) -> C:
         raise DataError(str(error)) from error
 
 
-def _check_config(path: Path, config: TrialConfig, trial: str, manifest: Manifest) -> None:
+def _read_config(entries: SafeZip, member: MemberEntry, manifest: Manifest) -> TrialConfig:
+    path, trial = entries.path, member.trial
+    config = _read_toml(entries, member.config_file, TrialConfig)
     if config.trial != trial:
         reject(path, f"the configuration of member '{trial}' is about trial '{config.trial}'")
     if set(config.heads) != set(manifest.heads):
@@ -639,6 +637,7 @@ def _check_config(path: Path, config: TrialConfig, trial: str, manifest: Manifes
         reject(path, f"member '{trial}' predicts {heads}; the ensemble {', '.join(manifest.heads)}")
     if config.model.cutoff > manifest.cutoff:
         reject(path, f"member '{trial}' needs edges beyond the ensemble's cutoff")
+    return config
 
 
 def _read_tensors(entries: SafeZip, member: MemberEntry, config: TrialConfig) -> dict[str, Tensor]:
