@@ -403,7 +403,7 @@ def _disable_ase_mpi() -> Iterator[None]:
 
 
 def run_at_root(comm: Any, act: Callable[[], T]) -> T:
-    """Do something on rank 0 and give all ranks its result, or its error.
+    """Do something on rank 0; return its result, or raise its error, on all ranks.
 
     Raises:
         HydraError: it failed on rank 0.

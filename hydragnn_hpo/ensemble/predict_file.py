@@ -319,7 +319,7 @@ def _nothing_to_predict() -> DataError:
 
 
 def make_writer(out: Path, columns: OutputColumns) -> Writer:
-    """Choose by the output's suffix.
+    """Return the writer of an output, chosen by its suffix.
 
     Raises:
         ConfigError: it is not known, or needs a package that is not installed.

@@ -364,7 +364,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_private(place: Path) -> bool:
-    """Create a folder that nobody else can write to; return whether that worked."""
+    """Create a folder that no other user can write to; return whether that worked."""
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.chmod(0o700)
@@ -374,7 +374,7 @@ def make_private(place: Path) -> bool:
 
 
 def is_own(path: Path) -> bool:
-    """Check whether a file or folder belongs to this user, and nobody else can write to it."""
+    """Check whether a file or folder belongs to this user, and no other user can write to it."""
     try:
         found = path.lstat()
     except OSError:
