@@ -46,6 +46,13 @@ _SMALL = 2
 
 _COMMAND = [sys.executable, "-m", "hydragnn_hpo.data.convert_pieces"]
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RANK_COUNTS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""Environment variables with the number of ranks, from the mpiexec of MPICH and of Open MPI."""
+
 
 class BuildProgress:
     """A ``progress`` that is also called once before the first structure."""
@@ -321,14 +328,6 @@ def job_main(spec: Mapping[str, Any]) -> int:
         answer = answer_of(error)
     write_json(Path(spec["answer"]), answer)
     return 0
-
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_RANK_COUNTS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-"""Environment variables with the number of ranks, from the mpiexec of MPICH and of Open MPI."""
 
 
 def find_communicator(environ: Mapping[str, str]) -> Any:
