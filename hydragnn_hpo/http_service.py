@@ -78,7 +78,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Open a listening socket; port 0 takes any free one.
 
     Raises:
-        ConfigError: the address is not ours or not free.
+        ConfigError: the address is not of this computer, or not free.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -150,8 +150,8 @@ class Token:
 
     def fits(self, header: str | None) -> bool:
         """Check in constant time whether an ``Authorization`` header is ``Bearer TOKEN``."""
-        kind, _, found = (header or "").partition(" ")
-        same = hmac.compare_digest(found.strip().encode(), self.text.encode())
+        kind, _, sent = (header or "").partition(" ")
+        same = hmac.compare_digest(sent.strip().encode(), self.text.encode())
         return same and kind.lower() == "bearer"
 
 

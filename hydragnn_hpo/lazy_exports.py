@@ -4,7 +4,8 @@ A room's ``__init__.py`` lists its public names as imports under ``TYPE_CHECKING
 read them as they stand; at run time each happens when the name is asked for. So
 ``from hydragnn_hpo.data import Batch`` loads one module rather than a whole room, the command
 line answers at once, and a host agent loads neither pydantic nor torch. A name is kept in the face
-once it was asked for: a test that replaces what other rooms use replaces it there.
+once it was asked for, as after a plain import: a test that replaces what other rooms use replaces
+it there, and a module that is replaced or reloaded later is not looked at again.
 """
 
 import importlib

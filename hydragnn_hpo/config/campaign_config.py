@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from hydragnn_hpo.config.command_config import RESERVED, CommandConfig
-from hydragnn_hpo.config.data_config import AnyDataSets, MixedConfig, Name, check_ratios
-from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.data_config import MixedConfig, Name
+from hydragnn_hpo.config.schema import AnyTables, Config
 from hydragnn_hpo.config.search_config import SearchConfig, Space
+from hydragnn_hpo.config.trial_config import check_ratios
 
 
 class CampaignDataConfig(MixedConfig):
@@ -115,7 +116,7 @@ class CampaignConfig(Config):
     seed: NonNegativeInt = 0
     """Everything random derives from this (Law 5)."""
 
-    data: AnyDataSets[CampaignDataConfig] = ()
+    data: AnyTables[CampaignDataConfig] = ()
     """The data sets: one ``[[data]]`` table for each; none beside a command."""
 
     shared: tuple[Name, ...] = ()

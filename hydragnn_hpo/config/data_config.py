@@ -1,12 +1,14 @@
-"""Cards of data sets: origin, targets, splits, graphs. Built into stores by ``data.build_plan``."""
+"""Cards of data sets: origin, targets, splits, graphs; and what stores of several say together.
+
+Built into stores by ``data.build_plan``.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Len
 from pydantic import (
-    BeforeValidator,
     Field,
     NonNegativeInt,
     PositiveFloat,
@@ -271,7 +273,6 @@ class CardConfig(Config):
         return self
 
 
-C = TypeVar("C", bound=Config)
 Stats = dict[str, Any]
 
 _AGREE = ("level", "shape", "unit", "energy", "derived_from")
@@ -287,24 +288,6 @@ class MixedConfig(Config):
 
     prefix: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9_]*)?$")] = ""
     """Put before the names of this set's targets."""
-
-
-def _several(value: Any) -> Any:
-    return [value] if isinstance(value, (Mapping, Config)) else value
-
-
-DataSets = Annotated[tuple[C, ...], Len(1), BeforeValidator(_several)]
-"""One table or several."""
-
-AnyDataSets = Annotated[tuple[C, ...], BeforeValidator(_several)]
-"""One table, several, or none."""
-
-
-def check_ratios(entries: Sequence[MixedConfig]) -> None:
-    """Raise ``ValueError`` where some data sets have a ratio and others have none."""
-    given = [entry.ratio is not None for entry in entries]
-    if any(given) and not all(given):
-        raise ValueError("some data sets have a ratio and others have none: give all or none.")
 
 
 def mean_degree(stats: Mapping[str, Any], cutoff: float) -> float:

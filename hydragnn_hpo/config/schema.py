@@ -7,9 +7,10 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from annotated_types import Len
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.sanitize import escape_line
@@ -28,6 +29,17 @@ class Config(BaseModel):
 
 
 C = TypeVar("C", bound=Config)
+
+
+def _list_tables(value: Any) -> Any:
+    return [value] if isinstance(value, (Mapping, Config)) else value
+
+
+Tables = Annotated[tuple[C, ...], Len(1), BeforeValidator(_list_tables)]
+"""One table of TOML or several."""
+
+AnyTables = Annotated[tuple[C, ...], BeforeValidator(_list_tables)]
+"""One table of TOML, several, or none."""
 
 COMMENT_WIDTH = 96
 """Characters of a comment's line in a template, without its mark."""

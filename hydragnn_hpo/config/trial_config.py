@@ -1,7 +1,7 @@
 """One training of one configuration: how it trains, how ranks share it, and what goes together."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Len
@@ -16,9 +16,9 @@ from pydantic import (
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.convs.spec import check_installed, is_user_conv
-from hydragnn_hpo.config.data_config import DataSets, MixedConfig, Name, check_ratios
+from hydragnn_hpo.config.data_config import MixedConfig, Name
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, is_by_gradient
-from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.schema import Config, Tables
 from hydragnn_hpo.errors import unknown
 
 Shard = Literal["none", "gradients", "full", "hybrid"]
@@ -263,6 +263,13 @@ class TrialDataConfig(MixedConfig):
     """How its graphs are reached; never changes a result, see ``data.store_access``."""
 
 
+def check_ratios(entries: Sequence[MixedConfig]) -> None:
+    """Raise ``ValueError`` where some data sets have a ratio and others have none."""
+    given = [entry.ratio is not None for entry in entries]
+    if any(given) and not all(given):
+        raise ValueError("some data sets have a ratio and others have none: give all or none.")
+
+
 class TrialConfig(Config):
     """Everything that decides a trial's result: the content of ``trial.toml``."""
 
@@ -272,7 +279,7 @@ class TrialConfig(Config):
     seed: NonNegativeInt = 0
     """Seed of the initial weights and of the order of graphs."""
 
-    data: DataSets[TrialDataConfig]
+    data: Tables[TrialDataConfig]
     """The graphs: one ``[data]`` table, or ``[[data]]`` for each of several data sets."""
 
     shared: tuple[Name, ...] = ()

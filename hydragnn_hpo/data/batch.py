@@ -210,7 +210,7 @@ def make_batch(
 
     Args:
         graphs: in memory, memory-mapped, or anything that gives ``Columns``.
-        indices: rows of the graphs, in the order they shall have; may be empty.
+        indices: rows of the graphs, in the order wanted; may be empty.
         cutoff: longest edge kept, in angstrom; ``None`` keeps them all.
         dtype: of positions, shifts and attributes; targets are fp64.
         targets: names of the properties to carry.

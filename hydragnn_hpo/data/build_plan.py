@@ -234,7 +234,7 @@ class BuildPlan:
 
 
 def parse_plan(content: Mapping[str, Any]) -> BuildPlan:
-    """Read what ``Plan.to_json`` has written."""
+    """Read what ``BuildPlan.to_json`` returned."""
     pieces = [Piece(**{**piece, "path": Path(piece["path"])}) for piece in content["pieces"]]
     card = CardConfig.model_validate(content["card"])
     return BuildPlan(card, tuple(pieces), int(content["window"]), content["total"])
@@ -321,7 +321,7 @@ def find_file(name: str, card_path: Path, environ: Mapping[str, str] | None = No
 
 
 def _cut_file(count: int | None, window: int) -> Iterator[tuple[int, int | None]]:
-    """Cut a file; one whose length nobody knows, or that says it is empty, is read whole."""
+    """Cut a file; one whose length is not known, or that says it is empty, is read whole."""
     if not count:
         yield 0, None
         return

@@ -183,7 +183,7 @@ class Columns:
     """Laplacian positional encodings, [N, k], where the card asks for them."""
 
     edge_translation: NDArray[np.float32] | None = None
-    """The shifts in angstrom, [E, 3]: derived, kept where batches shall be quick."""
+    """The shifts in angstrom, [E, 3]: derived, kept where batches must be quick."""
 
     windows: NDArray[np.int64] | None = None
     """First graph of each window of the store, and the end; one window if left out."""

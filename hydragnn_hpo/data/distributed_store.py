@@ -303,13 +303,13 @@ class DistributedStore:
             for name, array in self._light.items():
                 whole = array
                 if name in OFFSETS.values():
-                    # A share ends with the first offset of the next one, the first is nobody's.
+                    # A share ends with the first offset of the next one; no share has the first.
                     array[0], whole = 0, array[1:]
                 _all_gather(self._hosts.leaders, whole, starts)
         self._memory.meet()
 
     def close(self) -> None:
-        """Return the memory back; all ranks call it together, and take nothing afterwards."""
+        """Free the memory; all ranks call it together, and take nothing afterwards."""
         self._poller.stop()
         self._memory.free()
 

@@ -277,6 +277,6 @@ def _label_many_points(points: NDArray[np.float32], tolerance: float) -> NDArray
 def _label_components(
     first: NDArray[np.int64], second: NDArray[np.int64], count: int
 ) -> NDArray[np.int64]:
-    """Return equal labels to what is linked."""
+    """Label points so that linked ones have equal labels."""
     links = coo_array((np.ones(len(first), dtype=bool), (first, second)), shape=(count, count))
     return np.asarray(connected_components(links, directed=False)[1], dtype=np.int64)

@@ -36,7 +36,7 @@ def unite(
 
 
 def close(graphs: GraphSet) -> None:
-    """Return back what graphs hold beside memory; all ranks call it where they share a store."""
+    """Release what graphs hold beside memory; all ranks call it where they share a store."""
     for part in graphs.sets if isinstance(graphs, Mixture) else (graphs,):
         if not isinstance(part, Columns) and hasattr(part, "close"):
             part.close()

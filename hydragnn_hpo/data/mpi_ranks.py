@@ -75,7 +75,7 @@ _ERRORS: dict[str, type[HydraError]] = {
 
 
 def run_or_fail_together(comm: Any, work: Callable[[], T]) -> T:
-    """Do something on every rank; where one fails all fail with its sentence, and nobody waits.
+    """Do something on every rank; where one fails all fail with its sentence, and none waits.
 
     Raises:
         HydraError: what the lowest rank that failed says; ``JobError`` if that is no error of ours.
@@ -171,7 +171,7 @@ class SharedMemory:
             kind.Free()
 
     def free(self) -> None:
-        """Return the memory and the communicators back."""
+        """Free the memory and the communicators."""
         from mpi4py import MPI
 
         for window in (self._exposed, self._shared):
@@ -187,7 +187,7 @@ class Poller:
     """A thread that lets the MPI library answer other hosts while this rank does something else."""
 
     def __init__(self, comm: Any, *, needed: bool) -> None:
-        """Start polling on a communicator, if it is needed; nobody sends there."""
+        """Start polling on a communicator, if it is needed; no rank sends there."""
         from mpi4py import MPI
 
         multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE

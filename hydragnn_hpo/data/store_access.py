@@ -100,7 +100,7 @@ def lock_for_writing(target: Path) -> Iterator[None]:
 
 
 def hold_stage(target: Path) -> None:
-    """Hold a stage for the life of this process, so that nobody removes it."""
+    """Hold a stage for the life of this process, so that no other process removes it."""
     file = _use(target)
     if file in _used:
         return
@@ -135,7 +135,7 @@ def remove_unfinished(target: Path) -> None:
 
 
 def evict_stage(target: Path) -> bool:
-    """Remove the stage that was opened longest ago and that nobody reads.
+    """Remove the stage that was opened longest ago and that no process reads.
 
     Args:
         target: the stage that room is made for, whose lock we hold ourselves.
@@ -198,7 +198,7 @@ def _try_lock(file: Path) -> Iterator[bool]:
 
 
 LAYOUT = 2
-"""Of a stage; one of another layout is made anew."""
+"""Of a stage; one of another layout is made again."""
 
 _OFFSETS: dict[str, tuple[str, Per]] = {COUNTS[per]: (name, per) for per, name in OFFSETS.items()}
 """Counts in a store, and the offsets that stand for them in a stage."""
@@ -221,7 +221,7 @@ def map_stage(target: Path, index: Index) -> Columns | None:
 def make_stage(target: Path, index: Index) -> Columns:
     """Make a stage, unless another process does it first, and map it.
 
-    Stages that nobody uses are removed when room lacks.
+    Stages that no process uses are removed when there is no room.
 
     Raises:
         DataError: the store is damaged.
@@ -387,7 +387,7 @@ def open_store(
 
         return DistributedStore(path)
     index = read_index(path)
-    read_checked_stats(index)  # Whatever is wrong with it shall be said before anything is staged.
+    read_checked_stats(index)  # whatever is wrong with it is reported before anything is staged
     if access == "windows":
         return _open_windows(index, shuffled)
     staged, reasons = _map_staged(index, scratch)

@@ -46,6 +46,13 @@ _SMALL = 2
 
 _COMMAND = [sys.executable, "-m", "hydragnn_hpo.data.convert_pieces"]
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RANK_COUNTS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""Environment variables with the number of ranks, from the mpiexec of MPICH and of Open MPI."""
+
 
 class BuildProgress:
     """A ``progress`` that is also called once before the first structure."""
@@ -323,14 +330,6 @@ def job_main(spec: Mapping[str, Any]) -> int:
     return 0
 
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_RANK_COUNTS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-"""Environment variables with the number of ranks, from the mpiexec of MPICH and of Open MPI."""
-
-
 def find_communicator(environ: Mapping[str, str]) -> Any:
     """Return the communicator of all ranks, or None for a process alone, which imports no MPI.
 
@@ -403,7 +402,7 @@ def _disable_ase_mpi() -> Iterator[None]:
 
 
 def run_at_root(comm: Any, act: Callable[[], T]) -> T:
-    """Do something on rank 0 and give all ranks its result, or its error.
+    """Do something on rank 0; return its result, or raise its error, on all ranks.
 
     Raises:
         HydraError: it failed on rank 0.

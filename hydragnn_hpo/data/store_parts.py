@@ -99,7 +99,7 @@ def write_part(
 def _write(
     part: Path, windows: Iterable[Arrays], columns: Sequence[StoreColumn], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Write the blocks and give their checksums, [W, columns]."""
+    """Write the blocks and return their checksums, [W, columns]."""
     import adios2
     from adios2.bindings import Mode
 
@@ -287,7 +287,7 @@ WINDOW = 1024
 def write_store(
     path: Path, parts: Sequence[Columns], stats: dict[str, Any], card: CardConfig
 ) -> dict[str, Any]:
-    """Write a store from columns in memory, one part per entry; gives its statistics.
+    """Write a store from columns in memory, one part per entry; return its statistics.
 
     Raises:
         StorageError: the disk is full or ``path`` is something else; nothing is left behind.

@@ -160,7 +160,7 @@ class Rules:
 
 
 def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
-    """Check a structure and give its graph.
+    """Check a structure and return its graph.
 
     Raises:
         DataError: the structure cannot be used; the sentence says why.

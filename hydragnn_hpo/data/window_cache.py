@@ -227,7 +227,7 @@ class WindowCache:
 
 
 class _Reader:
-    """A reader that a forked child opens anew: open files have one place for both."""
+    """A reader that a forked child opens again: open files have one place for both."""
 
     def __init__(self, index: Index) -> None:
         self.index = index

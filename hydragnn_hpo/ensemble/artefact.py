@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar
 
 import torch
 from annotated_types import Len
+from ase.data import chemical_symbols
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -59,6 +60,8 @@ FORMAT: Literal[2] = 2
 
 TrialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Element = Annotated[int, Field(ge=1, le=118)]
+Symbol = Annotated[str, Field(pattern=f"^({'|'.join(chemical_symbols[1:])})$")]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
 CALIBRATION = "calibration.safetensors"
@@ -133,6 +136,11 @@ class Provenance(Config):
 
     atoms: tuple[PositiveInt, PositiveInt] | None = None
     """Fewest and most atoms of a structure."""
+
+    @property
+    def card_files(self) -> dict[str, str]:
+        """Return the entry that holds each card, by its name."""
+        return {name: f"data/{name}.toml" for name in self.cards}
 
 
 class Pruned(Config):
@@ -255,7 +263,7 @@ class Coordination:
 
     cutoff: float
     """Neighbours are within this distance, in angstrom."""
-    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    ranges: dict[Symbol, tuple[Count, Count]] = field(default_factory=dict)
     """By symbol of the element: fewest and most neighbours."""
 
 
@@ -387,9 +395,10 @@ class ArtefactContent:
     weights: dict[str, dict[str, Tensor]]
     """Weights and buffers by name of the trial."""
     cards: dict[str, CardConfig] = field(default_factory=dict)
-    """Cards of the data, by name."""
+    """Cards of the data, by name; empty where it was read to predict."""
     calibration_data: CalibrationData | None = None
-    """Predictions of the members for the calibration split; pruning needs them."""
+    """Predictions of the members for the calibration split; pruning needs them. None where the file
+    holds none, or was read to predict."""
     identity: str = ""
     """SHA-256 of ``SHA256SUMS``, equal for files of equal content; empty before it is written."""
     sizes: dict[str, int] = field(default_factory=dict)
@@ -437,6 +446,8 @@ class SafeZip:
 
     def check(self, name: str) -> None:
         """Compare one entry with its checksum, piece by piece."""
+        if name not in self.sizes:
+            reject(self.path, f"lacks '{name}'")
         digest = hashlib.sha256()
         with translate_damage(self.path), self._file.open(name) as stream:
             while piece := stream.read(_PIECE):
@@ -526,13 +537,13 @@ def _check_infos(path: Path, infos: list[zipfile.ZipInfo]) -> None:
         reject(path, f"claims {packed} bytes in a file of {path.stat().st_size}")
 
 
-def read_artefact(path: Path, *, calibration_data: bool = True) -> ArtefactContent:
+def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
     """Read an ensemble file that may come from anywhere.
 
     Args:
         path: the ``ensemble.zip``.
-        calibration_data: also return the calibration data; predicting does not need it, and only
-            its checksum is compared.
+        to_predict: leave out the cards and the calibration data, which predicting does not need;
+            only their checksums are compared.
 
     Raises:
         DataError: the file is missing, damaged, hostile, or of another format.
@@ -541,18 +552,19 @@ def read_artefact(path: Path, *, calibration_data: bool = True) -> ArtefactConte
         manifest = _read_manifest(entries)
         if CARD in entries.sizes:
             entries.check(CARD)
-        configs: dict[str, TrialConfig] = {}
-        for member in manifest.members:
-            config = _read_toml(entries, member.config_file, TrialConfig)
-            _check_config(path, config, member.trial, manifest)
-            configs[member.trial] = config
-        cards = {n: _read_toml(entries, f"data/{n}.toml", CardConfig) for n in manifest.data.cards}
+        configs = {m.trial: _read_config(entries, m, manifest) for m in manifest.members}
+        cards: dict[str, CardConfig] = {}
+        for name, file in manifest.data.card_files.items():
+            if to_predict:
+                entries.check(file)
+            else:
+                cards[name] = _read_toml(entries, file, CardConfig)
         known = None
         if CALIBRATION in entries.sizes:
-            if calibration_data:
-                known = _read_calibration(entries, manifest)
-            else:
+            if to_predict:
                 entries.check(CALIBRATION)
+            else:
+                known = _read_calibration(entries, manifest)
         weights = {m.trial: _read_tensors(entries, m, configs[m.trial]) for m in manifest.members}
         return ArtefactContent(
             manifest,
@@ -589,7 +601,7 @@ def _read_manifest(entries: SafeZip) -> Manifest:
             f"{cure}."
         )
     manifest = _validate(entries, MANIFEST, values, Manifest)
-    wanted = {MANIFEST, CARD, SUMS, CALIBRATION, *(f"data/{n}.toml" for n in manifest.data.cards)}
+    wanted = {MANIFEST, CARD, SUMS, CALIBRATION, *manifest.data.card_files.values()}
     for member in manifest.members:
         wanted |= {member.config_file, member.weights_file}
     entries.refuse_others(wanted)
@@ -615,7 +627,9 @@ def _validate(entries: SafeZip, name: str, values: Any, schema: type[C]) -> C:
         raise DataError(str(error)) from error
 
 
-def _check_config(path: Path, config: TrialConfig, trial: str, manifest: Manifest) -> None:
+def _read_config(entries: SafeZip, member: MemberEntry, manifest: Manifest) -> TrialConfig:
+    path, trial = entries.path, member.trial
+    config = _read_toml(entries, member.config_file, TrialConfig)
     if config.trial != trial:
         reject(path, f"the configuration of member '{trial}' is about trial '{config.trial}'")
     if set(config.heads) != set(manifest.heads):
@@ -623,6 +637,7 @@ def _check_config(path: Path, config: TrialConfig, trial: str, manifest: Manifes
         reject(path, f"member '{trial}' predicts {heads}; the ensemble {', '.join(manifest.heads)}")
     if config.model.cutoff > manifest.cutoff:
         reject(path, f"member '{trial}' needs edges beyond the ensemble's cutoff")
+    return config
 
 
 def _read_tensors(entries: SafeZip, member: MemberEntry, config: TrialConfig) -> dict[str, Tensor]:

@@ -223,7 +223,7 @@ def key(level: float) -> str:
 
 
 def group_weights(group: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return each value its share of its group, [n], and the number of groups."""
+    """Return the share of each value in its group, [n], and the number of groups."""
     _, place, counts = np.unique(group, return_inverse=True, return_counts=True)
     weights: np.ndarray = 1.0 / counts[place]
     return weights, len(counts)

@@ -23,6 +23,16 @@ from hydragnn_hpo.launching import DEVICE
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import DTYPES
 
+AUTO = "auto"
+
+_DEVICE_KINDS = ("cpu", "cuda", "xpu")
+
+EDGES_PER_BATCH = 40_000
+"""Structures are predicted in batches of about this many edges and nodes."""
+
+Key = tuple[float, torch.dtype, int | None]
+"""What a member's batch depends on: its cutoff, type and cap on neighbours."""
+
 
 def arrange_in_pairs(batch: Batch) -> Batch:
     """Return the same graphs with their edges in pairs, unchanged where they have no pairs.
@@ -199,17 +209,6 @@ def _check(
         )
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise DataError(f"{where}: trial '{config.trial}' has weights that are not finite.")
-
-
-AUTO = "auto"
-
-_DEVICE_KINDS = ("cpu", "cuda", "xpu")
-
-EDGES_PER_BATCH = 40_000
-"""Structures are predicted in batches of about this many edges and nodes."""
-
-Key = tuple[float, torch.dtype, int | None]
-"""What a member's batch depends on: its cutoff, type and cap on neighbours."""
 
 
 def pieces(columns: GraphSet, indices: np.ndarray, limit: int) -> Iterator[np.ndarray]:

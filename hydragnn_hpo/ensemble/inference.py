@@ -243,7 +243,7 @@ class Ensemble:
         Raises:
             DataError: the file cannot be used; one sentence says why.
         """
-        content = read_artefact(Path(path), calibration_data=False)
+        content = read_artefact(Path(path), to_predict=True)
         _check_trust(str(path), content, trust)
         manifest, members = content.manifest, []
         for entry in manifest.members:

@@ -122,13 +122,18 @@ class ChunkClaims:
         return last.exists() and not self._is_alive(last)
 
     def last_attempts(self) -> list[str]:
-        """Return the names of all chunks at their last attempt, live or not."""
-        return sorted(path.stem for path in self._folder.glob(f"[0-9]*.{MAX_ATTEMPTS - 1}"))
+        """Return the names of all chunks at their last attempt, live or not, in any order."""
+        return [path.stem for path in self._folder.glob(f"[0-9]*.{MAX_ATTEMPTS - 1}")]
 
     def clear(self) -> None:
-        """Remove all claims: what ranks of an earlier start were lost at may be tried again."""
+        """Remove all claims: what ranks of an earlier start were lost at may be tried again.
+
+        Raises:
+            StorageError: one cannot be removed.
+        """
         for path in list(self._folder.glob("*")):
-            path.unlink(missing_ok=True)
+            with storage(path):
+                path.unlink(missing_ok=True)
 
     def _create(self, path: Path) -> bool:
         with storage(path):
@@ -405,7 +410,7 @@ def _run_ranks(
         RankPool(backend, folder, request.to_json(), one_job=one_job).run(progress)
     progress.update()
     if parts.headers(num_sources) is None:
-        chunks = map(ChunkId.parse, claims.last_attempts())
+        chunks = sorted(map(ChunkId.parse, claims.last_attempts()))
         if given_up := [chunk for chunk in chunks if parts.header(chunk) is None]:
             raise _given_up_error(request, given_up)
 

@@ -38,6 +38,20 @@ from hydragnn_hpo.units import inside
 SAME = 0.01
 """Structures nearer than this, in standard deviations of the descriptors, are one."""
 
+LEVELS = ("accurate", "candidate", "failed")
+"""Names that DP-GEN gives a structure below, between and above its two trust levels."""
+
+FORCES = "forces"
+"""Value of ``PickRequest.by`` that ranks by the disagreement on forces."""
+
+SHORTLIST = 10
+"""Candidates that are compared for each one that is picked."""
+
+DEVIATION = "max_force_deviation"
+"""Key of the largest disagreement on a force in the output."""
+
+FORMATS = (".extxyz", ".xyz")
+
 
 @dataclass(frozen=True)
 class DiverseSelection:
@@ -126,18 +140,6 @@ def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarr
         return np.zeros((0, 1))
     points: np.ndarray = np.concatenate(each, axis=1) / np.sqrt(len(each))
     return points
-
-
-LEVELS = ("accurate", "candidate", "failed")
-"""Names that DP-GEN gives a structure below, between and above its two trust levels."""
-
-FORCES = "forces"
-"""Value of ``PickRequest.by`` that ranks by the disagreement on forces."""
-SHORTLIST = 10
-"""Candidates that are compared for each one that is picked."""
-DEVIATION = "max_force_deviation"
-"""Key of the largest disagreement on a force in the output."""
-FORMATS = (".extxyz", ".xyz")
 
 
 def is_informative(calibration: Calibration) -> bool:

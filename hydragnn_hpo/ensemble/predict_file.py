@@ -101,7 +101,7 @@ class PredictRequest:
         """Load the ensemble and open the input.
 
         Args:
-            device: where to predict, see ``inference.devices_of``.
+            device: where to predict, see ``engine.devices_of``.
 
         Returns:
             The ensemble, the columns of the output, and what reads the structures.
@@ -125,7 +125,7 @@ class PredictRequest:
         """Begin to write the output, or go on with it.
 
         Args:
-            device: where to predict, see ``inference.devices_of``.
+            device: where to predict, see ``engine.devices_of``.
             begin: called when all is well, with the folder of parts and what decides the output.
 
         Raises:
@@ -319,7 +319,7 @@ def _nothing_to_predict() -> DataError:
 
 
 def make_writer(out: Path, columns: OutputColumns) -> Writer:
-    """Choose by the output's suffix.
+    """Return the writer of an output, chosen by its suffix.
 
     Raises:
         ConfigError: it is not known, or needs a package that is not installed.

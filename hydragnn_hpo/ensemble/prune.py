@@ -35,7 +35,7 @@ class PruneEffect:
     mae_after: float
     """Mean absolute error of the mean of those that stay."""
     width90_after: float
-    """The same, calibrated anew."""
+    """The same, calibrated again."""
 
 
 def choose_members(manifest: Manifest, keep: int | None, members: Sequence[str]) -> tuple[str, ...]:

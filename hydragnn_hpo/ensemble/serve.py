@@ -53,6 +53,14 @@ NamedStructures = Iterator[tuple[str, Atoms | DataError]]
 _LONGEST_LINE = 10_000
 """Characters of an extxyz comment line; ASE parses it with regular expressions."""
 
+logger = logging.getLogger(__name__)
+
+_ENTRY = ("trust", "heads")
+"""What a structure's entry gets when it is predicted."""
+
+_BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
+"""Statuses that are sent before the body was read: the connection ends with them."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -273,15 +281,6 @@ def bound_pairs(atoms: int, cell: np.ndarray, pbc: Sequence[bool], cutoff: float
         return float("inf")
     heights = 1.0 / np.linalg.norm(np.linalg.pinv(periodic), axis=0)
     return float(atoms) ** 2 * float(np.prod(2.0 * cutoff / heights + 1.0))
-
-
-logger = logging.getLogger(__name__)
-
-_ENTRY = ("trust", "heads")
-"""What a structure's entry gets when it is predicted."""
-
-_BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
-"""Statuses that are sent before the body was read: the connection ends with them."""
 
 
 def make_app(ensemble: Ensemble, token: Token, limits: Limits) -> Starlette:

@@ -55,6 +55,24 @@ _SEEKABLE = ("extxyz", "database")
 _COUNTED_BYTES = 1 << 26
 """Bytes up to which the frames of a text file are counted before they are read."""
 
+BATCH_SIZE = 4 * EDGES_PER_BATCH
+"""Edges and nodes that are held as graphs at once: the engine makes batches of its own size."""
+
+CHUNK_ATOMS = 20_000
+"""Atoms of a chunk, about, judged by the first structure of its source."""
+
+MIN_STRUCTURES, MAX_STRUCTURES = 16, 1000
+"""Structures of a chunk."""
+
+_NAME_KEYS = ("name", "id")
+"""Keys of ``atoms.info`` under which a structure may bring its own name."""
+
+_NAME_LENGTH = 300
+"""Letters of a name that are shown."""
+
+_REASON_LENGTH = 1000
+"""Letters of a sentence that are shown: it ends with what to do."""
+
 
 class ChunkId(NamedTuple):
     """Some structures of the input."""
@@ -268,25 +286,6 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             )
         else:
             raise DataError(f"{path}: no such file.")
-
-
-BATCH_SIZE = 4 * EDGES_PER_BATCH
-"""Edges and nodes that are held as graphs at once: the engine makes batches of its own size."""
-
-CHUNK_ATOMS = 20_000
-"""Atoms of a chunk, about, judged by the first structure of its source."""
-
-MIN_STRUCTURES, MAX_STRUCTURES = 16, 1000
-"""Structures of a chunk."""
-
-_NAME_KEYS = ("name", "id")
-"""Keys of ``atoms.info`` under which a structure may bring its own name."""
-
-_NAME_LENGTH = 300
-"""Letters of a name that are shown."""
-
-_REASON_LENGTH = 1000
-"""Letters of a sentence that are shown: it ends with what to do."""
 
 
 @dataclass(frozen=True)

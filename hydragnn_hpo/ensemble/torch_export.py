@@ -310,7 +310,7 @@ def trace_program(ensemble: Ensemble, target: str) -> ExportedProgram:
     ``make_fx`` writes derivatives out as operations first; ``torch.export`` does not follow them.
 
     Raises:
-        ConfigError: see ``check``, or a user's conv cannot be traced.
+        ConfigError: see ``check_exportable``, or a user's conv cannot be traced.
     """
     check_exportable(ensemble, target)
     program = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target]).eval()

@@ -49,7 +49,6 @@ INLINED = 8
 """Most elements of a tensor whose values torch's compiler may write into the code.
 Source: torch/_inductor/graph.py, ``GraphLowering.get_attr``, torch 2.13, 2026-11-22."""
 
-
 _PARTS = (
     "model",
     "data/batch.py",
@@ -189,7 +188,7 @@ def check_same_output(found: Tensors, wanted: Tensors, dtype: torch.dtype) -> No
     """Compare outputs with those of the net itself.
 
     Raises:
-        Unfit: they are too far off, or of other heads.
+        CannotCompile: they are too far off, or of other heads.
     """
     if set(found) != set(wanted):
         raise CannotCompile(
@@ -365,7 +364,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_private(place: Path) -> bool:
-    """Create a folder that nobody else can write to; return whether that worked."""
+    """Create a folder that no other user can write to; return whether that worked."""
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.chmod(0o700)
@@ -375,7 +374,7 @@ def make_private(place: Path) -> bool:
 
 
 def is_own(path: Path) -> bool:
-    """Check whether a file or folder belongs to this user, and nobody else can write to it."""
+    """Check whether a file or folder belongs to this user, and no other user can write to it."""
     try:
         found = path.lstat()
     except OSError:

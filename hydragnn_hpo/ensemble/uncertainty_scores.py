@@ -54,7 +54,7 @@ def gaussian_scores(residual: np.ndarray, sigma: np.ndarray) -> dict[str, float]
 
 
 def flatten_values(residual: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each component its sigma: [R, w] and [R, 1] become [n] and [n]."""
+    """Flatten components, each beside its sigma: [R, w] and [R, 1] become [n] and [n]."""
     return residual.ravel(), np.broadcast_to(sigma, residual.shape).ravel()
 
 

@@ -46,7 +46,7 @@ _DATABASE = re.compile(rb'\s*\{\s*"(\d+|ids|nextid)"\s*:')
 
 
 def reader_of(source: Source, name: str | None) -> Reader:
-    """Choose by name or, without one, by what the path is.
+    """Return the reader of a name or, without one, of what the path is.
 
     A folder is known by its files, a file by its suffix (JSON also by how it begins, CSV by a
     column that is named after SMILES), and anything else is for ASE to know. LSMS text is never

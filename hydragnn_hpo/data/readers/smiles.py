@@ -130,7 +130,7 @@ def _of_row(
 
 
 def _molecule(smiles: str, place: str) -> Atoms:
-    """Return a molecule three dimensions; the same SMILES always gives the same."""
+    """Embed a molecule in three dimensions; the same SMILES always gives the same positions."""
     from rdkit import Chem
     from rdkit.Chem import AllChem, Descriptors
 

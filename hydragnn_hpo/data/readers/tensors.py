@@ -18,7 +18,7 @@ NUMBERS = ("z", "atomic_numbers", "numbers")
 """Names under which atomic numbers are known; else they are the first column of ``x``."""
 
 _TOPOLOGY = ("edge_index", "edge_attr", "edge_shifts", "edge_weight", "batch", "ptr", "num_nodes")
-"""Edges are found anew, with our own cutoff."""
+"""Edges are found again, with our own cutoff."""
 
 _SHORT = 9
 """Most numbers of a property of a whole structure."""

@@ -85,6 +85,7 @@ def test_control_c_while_the_command_is_imported_ends_it_without_a_word(monkeypa
         def __getattr__(self, name):
             raise KeyboardInterrupt
 
+    monkeypatch.delattr("hydragnn_hpo.cli.main")  # it is kept there once it was asked for
     monkeypatch.setitem(sys.modules, module.__name__, HalfImported(module.__name__))
     with pytest.raises(SystemExit) as left:
         begun()

@@ -193,6 +193,8 @@ def without_charge(values: dict) -> None:
         (lambda v: v["heads"]["charge"].update(shape="vector"), "charge"),
         (lambda v: v.update(elements=[0]), "elements"),
         (lambda v: v.update(cutoff=1.0), "beyond the ensemble's cutoff"),
+        (lambda v: v["coordination"]["ranges"].update(Qq=[1, 2]), "coordination.ranges"),
+        (lambda v: v["coordination"]["ranges"].update(C=[1, 2**80]), "coordination.ranges"),
     ],
 )
 def test_a_manifest_that_lies(
@@ -243,6 +245,20 @@ def test_calibration_data_that_predicting_does_not_need(entries: Entries, tmp_pa
     other = entries["calibration.safetensors"][:-1] + b"x"
     data = zip_entries({**entries, "calibration.safetensors": other})
     assert "'calibration.safetensors' does not have the checksum" in refused(tmp_path, data)
+
+
+def test_cards_that_predicting_does_not_need(entries: Entries, tmp_path: Path) -> None:
+    """Predicting compares their checksums alone; pruning and ``info`` read them."""
+    path = tmp_path / "hostile.zip"
+    name = next(name for name in entries if name.startswith("data/"))
+    path.write_bytes(sealed({**entries, name: b"x = 1\n" + entries[name]}))
+    assert len(Ensemble.load(path).members) >= 4
+    with pytest.raises(DataError, match="unknown key 'x'"):
+        read_artefact(path)
+    data = zip_entries({**entries, name: entries[name] + b" "})
+    assert f"'{name}' does not have the checksum" in refused(tmp_path, data)
+    kept = {key: value for key, value in entries.items() if key != name}
+    assert f"lacks '{name}'" in refused(tmp_path, sealed(kept))
 
 
 def test_a_configuration_about_another_trial(entries: Entries, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Claims on chunks, ranks that share them, and which ranks are started, replaced and given up."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -139,6 +140,31 @@ def test_a_chunk_that_ends_too_many_is_given_up_until_all_is_cleared(rank, clock
     survivor.clear()
     assert not survivor.is_given_up("0-1")
     assert survivor.take("0-1")
+
+
+def test_a_claim_that_cannot_be_removed_is_a_sentence(rank, folder):
+    (folder / "0-1.0").mkdir()
+    with pytest.raises(StorageError, match="0-1.0: cannot be written"):
+        rank().clear()
+
+
+def test_the_first_lost_chunk_is_named_by_its_number(tmp_path, monkeypatch):
+    request = PredictRequest(("x.xyz",), "ensemble.zip", str(tmp_path / "y.csv"))
+    claims = request.parts.folder / "claims"
+    claims.mkdir(parents=True)
+
+    class LostRanks:
+        def __init__(self, *_: object, one_job: bool) -> None: ...
+
+        def run(self, tick: object) -> None:
+            for number in (10, 2):
+                (claims / f"0-{number}.{MAX_ATTEMPTS - 1}").touch()
+
+    monkeypatch.setattr(multi_rank, "RankPool", LostRanks)
+    monkeypatch.setattr("hydragnn_hpo.campaign.backend_on", lambda *_: contextlib.nullcontext())
+    progress = SimpleNamespace(update=lambda before=False: None)
+    with pytest.raises(JobError, match="2 pieces .* the first at piece 3 of input 1"):
+        multi_rank._run_ranks(request, 1, SimpleNamespace(backend="local"), progress)
 
 
 def test_a_chunk_that_is_done_at_last_is_forgotten(rank, clock, folder):
