@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -226,8 +226,7 @@ class Attempts:
     def _epoch(self, trial: Trial, record: dict[str, Any]) -> None:
         seconds = _sum(record.get(part, 0.0) for part in ("train_seconds", "val_seconds"))
         fresh = trial.width not in trial.seconds
-        energy = dict(record.get("energy", {})).values()
-        joules = _sum(joules for parts in energy for joules in dict(parts).values())
+        joules = _sum(_region_joules(parts) for parts in dict(record.get("energy", {})).values())
         objective = finite_number(record["objective"])
         value = read_epoch_objective(self.config.search.objective, record, self.dispatch.spreads)
         self.event_store.append(
@@ -314,6 +313,12 @@ class Attempts:
                 f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
                 f"See {folder / 'log'}."
             )
+
+
+def _region_joules(parts: Mapping[str, Any]) -> float:
+    """Return the joules of a region: ``host`` holds all other parts, see ``training.energy``."""
+    by_part = dict(parts)
+    return _sum([by_part["host"]] if "host" in by_part else by_part.values())
 
 
 def _sum(values: Iterable[Any]) -> float:
