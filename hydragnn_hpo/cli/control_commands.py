@@ -25,7 +25,7 @@ def stop(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = Fa
 
 
 def pause(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
-    """Let running trials write checkpoints, then end the controller; 'run' goes on."""
+    """Have running trials write checkpoints, then end the controller; 'run' goes on."""
     will = "running trials write a checkpoint, then the controller ends; 'run' goes on from there"
     _send_request(run_dir, "pause", will, dry_run=dry_run, as_json=as_json)
 
