@@ -1,5 +1,6 @@
 """What the trials of a campaign are: trainings of ours, or any command."""
 
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
+from hydragnn_hpo.leases import RANK_LEASE_LAPSED
 from hydragnn_hpo.search import apply_values, finite_number, read_objective
 
 RunJob = Callable[[str, dict[str, Any]], Any]
@@ -128,7 +130,7 @@ def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, st
     return TrainingTrials(config, run, cards)
 
 
-FROM_OUTSIDE = (71, 73, 75, 128 + signal.SIGTERM)
+FROM_OUTSIDE = (os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED, 128 + signal.SIGTERM)
 """Exit codes of a rank that was not its command's doing: no fork, no lease, lease lapsed, and a
 command that was asked to end and did."""
 

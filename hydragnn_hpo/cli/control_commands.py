@@ -122,8 +122,8 @@ def _send_request(
         will += f"; {without_chain(run, kind, waiting, dry_run=dry_run)}"
     if as_json:
         plain = request.model_dump(mode="json", exclude_defaults=True)
-        asked = {"request": plain, "file": path and str(path), "controller": holder, "will": will}
-        typer.echo(json.dumps(asked))
+        report = {"request": plain, "file": path and str(path), "controller": holder, "will": will}
+        typer.echo(json.dumps(report))
         return
     sent = f"asked {holder}" if holder else "no controller is at work: it waits for the next 'run'"
     typer.echo(f"{'would ask' if dry_run else sent}: {will}.")
